@@ -1,0 +1,38 @@
+# Everything rests on `make setup`: a virtual environment with the project and its tools in it.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help setup demo test test-fast check format clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## make the virtual environment and install the project
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]' --constraint constraints.txt
+	@touch $@
+
+demo: setup ## three agents, contending training apps, a replay of what happened
+	@$(BIN)/dorm demo
+
+test: setup ## all tests: real NATS, real processes, real Docker
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+test-fast: setup ## the tests that take seconds: no server, no Docker
+	$(BIN)/python -m pytest -q -m "not nats and not docker and not cluster and not slow"
+
+check: setup ## lint, types and import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## format and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove the virtual environment and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

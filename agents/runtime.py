@@ -1,0 +1,147 @@
+"""The interface between an agent and whatever runs containers, and the errors a runtime may raise.
+
+    RuntimeFault
+    ├── Unavailable   the engine does not answer: the state is unknown, neither failed nor free; try again later
+    ├── Refused       this container can never start here as it is specified (`cause` says in which class of reasons)
+    └── Conflict      something else holds the name or the room; a human or the next reconcile has to look
+
+Two implementations pass one conformance suite (`tests/agents/runtime_conformance.py`): `agents.docker` and
+`agents.process`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+RefusalCause = Literal["image", "command", "spec", "device"]
+
+
+class RuntimeFault(Exception):
+    """Root of what a runtime raises."""
+
+
+class Unavailable(RuntimeFault):
+    """The engine did not answer, so nothing is known about its containers."""
+
+
+class Refused(RuntimeFault):
+    """The container can never start here as specified."""
+
+    def __init__(self, cause: RefusalCause, message: str) -> None:
+        super().__init__(message)
+        self.cause: RefusalCause = cause
+
+
+class Conflict(RuntimeFault):
+    """Another container holds what this one needs."""
+
+
+class Key(NamedTuple):
+    """Names one container for good: generations are never used twice."""
+
+    app: str
+    generation: int
+    slot: int
+
+
+class ContainerSpec(msgspec.Struct, frozen=True):
+    """All that is needed to make one container.  A narrow, typed form: nothing of an app's wish passes to the engine raw."""
+
+    key: Key
+    image: str
+    """Ignored by the process runtime."""
+    command: tuple[str, ...]
+    env: dict[str, str]
+    """Complete, the contract's DORM_* variables included (the runtime sets only DORM_PROGRESS itself)."""
+    resources: dict[str, int]
+    """`cpu` in milli-cores, `memory` in bytes, `gpu` in whole devices; other names limit nothing."""
+    checkpoint_dir: str = ""
+    """Host path shared by all nodes, already made; seen inside the container as `checkpoint_mount`."""
+    grace_s: float = 10.0
+    """Time between SIGTERM and SIGKILL."""
+    devices: tuple[str, ...] = ()
+    """GPU ids, chosen by the agent."""
+
+
+State = Literal["created", "running", "exited"]
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One container as the engine lists it.  Times are UTC nanoseconds, 0 while unknown."""
+
+    key: Key
+    state: State
+    spec_hash: str
+    started_at: int = 0
+    exited_at: int = 0
+    exit_code: int | None = None
+    """None also for an exited container whose code nobody recorded."""
+    out_of_memory: bool = False
+    error: str = ""
+    """What the engine said when it could not start it."""
+
+
+class Use(msgspec.Struct, frozen=True):
+    """What one container used."""
+
+    cpu_s: float
+    """CPU seconds since its start."""
+    memory: int
+    """Bytes resident now."""
+
+
+class Runtime(Protocol):
+    """Every method may raise `Unavailable`.  All are safe to cancel and to call again; `ensure` and `stop` converge."""
+
+    name: str
+    checkpoint_mount: str
+    """Where a container sees its checkpoint directory ('' where it sees the host's own path)."""
+
+    async def open(self) -> None: ...
+    async def close(self) -> None:
+        """Let go of the engine; containers run on."""
+        ...
+
+    async def list(self) -> list[Seen]:
+        """All containers of this node that Dorm made, ended ones included, sorted by key."""
+        ...
+
+    async def ensure(self, spec: ContainerSpec) -> Seen:
+        """Make and start it unless it already ran: at most one container ever starts for a key, whoever crashed
+        between create and start.  Limits are checked after creation.  Raises `Refused` or `Conflict`."""
+        ...
+
+    async def stop(self, key: Key, grace_s: float) -> None:
+        """SIGTERM, after `grace_s` SIGKILL; returns when it has exited.  An unknown or ended key is no error."""
+        ...
+
+    async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
+        """Run a command inside (the app's checkpoint command); gives its exit code, 124 on timeout."""
+        ...
+
+    async def remove(self, key: Key) -> None:
+        """Delete an ended container and its private directory, logs included.  Unknown keys are no error."""
+        ...
+
+    def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncIterator[bytes]:
+        """Chunks of stdout and stderr; with `follow` until the container has exited.  KeyError where there is none."""
+        ...
+
+    async def use(self, key: Key) -> Use | None:
+        """None where it is not running."""
+        ...
+
+    def run_dir(self, key: Key) -> Path:
+        """The container's private directory on the host; `progress.jsonl` in it is what DORM_PROGRESS names inside."""
+        ...
+
+    def hints(self) -> AsyncIterator[None]:
+        """Yields whenever something may have changed, and once after each (re)connection.  Only a hint: `list` is the
+        truth.  Never raises; ends when the runtime is closed."""
+        ...

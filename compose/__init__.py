@@ -1,0 +1,1 @@
+"""Ready-made things to run: sample apps (`compose.apps`), their image, and clusters to start from."""

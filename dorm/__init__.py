@@ -1,0 +1,13 @@
+"""Dorm shares one cluster among many distributed machine-learning applications.
+
+Each app gets a *partition* of its own, a set of containers over several nodes, and all partitions are resized while the
+apps run (Sun, Wen, Ta, Yan: "Towards Distributed Machine Learning in Shared Clusters: A Dynamically-Partitioned
+Approach", arXiv 1704.06738).  This package holds the deciding side:
+
+    dorm.core     pure: state, evolve, decide, shares, policies, invariants, views; no I/O, no clock, no randomness
+    dorm.master   follows the log, folds it, publishes decisions
+    dorm.client   what a user's program calls: submit, cancel, watch
+    dorm.cli      the command line over all of them
+
+The vocabulary and the log are in `events`, the nodes' side in `agents`, time travel and audit in `replay`.
+"""

@@ -1,0 +1,1 @@
+"""The vocabulary of Dorm and the log it is written to."""
