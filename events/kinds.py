@@ -1,0 +1,372 @@
+"""Every kind of event: facts, in the past tense, frozen, with exactly one writer each.
+
+    clients    AppSubmitted AppUpdated AppCancelRequested
+    operators  NodeDrainRequested PolicyChanged
+    agents     NodeJoined NodeReported NodeLeft ContainerStarted ContainerExited AppCheckpointed AppProgressed
+    master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled NodeLost NodeRecovered
+               NodeLeaseEnded GenerationReleased Resized MasterElected
+
+Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
+raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,
+devices, counts), times UTC nanoseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from events.spec import AppSpec
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag=True, gc=False):
+    """What every event has.  A client may leave all of it out; the log then fills in what it knows."""
+
+    id: str = ""
+    """Unique, prefixed with the publisher; also the Nats-Msg-Id, so a repeated publish is stored once."""
+    at: int = 0
+    """When the publisher says it happened (UTC ns).  Information only: the log's own time orders things."""
+    by: str = ""
+    """Who published it."""
+    cause: str = ""
+    """Position (`seq` or `seq.index`) or id of what led to it."""
+    v: int = 1
+    """Schema version of this kind."""
+
+
+# --- clients -----------------------------------------------------------------------------------------------------------
+
+
+class AppSubmitted(Event, frozen=True):
+    """Somebody wants an app to run.  The spec is kept as it came, so that a bad one can be refused with a reason."""
+
+    spec: Any = None
+
+
+class AppUpdated(Event, frozen=True):
+    """New weight or bounds for an app; what is None stays."""
+
+    app: str
+    weight: Annotated[float, msgspec.Meta(ge=0.001, le=1000)] | None = None
+    n_min: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
+    n_max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
+
+
+class AppCancelRequested(Event, frozen=True):
+    app: str
+    reason: str = ""
+
+
+# --- operators ---------------------------------------------------------------------------------------------------------
+
+
+class NodeDrainRequested(Event, frozen=True):
+    """Empty this node by adjustments (or, with `drain=False`, use it again)."""
+
+    node: str
+    drain: bool = True
+    reason: str = ""
+
+
+class PolicyChanged(Event, frozen=True):
+    """New settings of the cluster; what is None stays.  On the log, so that a replay has them."""
+
+    policy: str | None = None
+    params: dict[str, Any] | None = None
+    quiet_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] | None = None
+    """How long the log must be quiet before a new allocation is computed."""
+    quiet_limit_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] | None = None
+    """The longest that a busy log can put an allocation off."""
+    node_grace_s: Annotated[float, msgspec.Meta(ge=0.1, le=86_400)] | None = None
+    """A node not heard for this long is concluded lost: no new containers go there."""
+    node_lease_s: Annotated[float, msgspec.Meta(ge=1, le=864_000)] | None = None
+    """A node not heard for this long has stopped its containers by itself."""
+    retention_s: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None = None
+    """How long an ended app, its containers and logs stay."""
+
+
+# --- agents ------------------------------------------------------------------------------------------------------------
+
+
+class NodeJoined(Event, frozen=True):
+    """An agent is up (again) on this node and says what the node has."""
+
+    node: str
+    address: str
+    """Where other nodes reach this node's containers."""
+    capacity: dict[str, int]
+    ports: tuple[int, int]
+    """First and last port that decisions may give to containers here; disjoint among agents on one address."""
+    labels: dict[str, str] = {}
+    runtime: str = "process"
+    build: str = ""
+
+
+class ContainerUse(msgspec.Struct, frozen=True, gc=False):
+    """What one container used: CPU seconds since its start, bytes resident now."""
+
+    app: str
+    generation: int
+    slot: int
+    cpu_s: float
+    memory: int
+
+
+class NodeReported(Event, frozen=True):
+    """Heartbeat and figures; on a stream of its own, with an age limit."""
+
+    node: str
+    used: dict[str, int] = {}
+    containers: list[ContainerUse] = []
+
+
+class NodeLeft(Event, frozen=True):
+    """An agent stopped in good order: none of its containers runs."""
+
+    node: str
+
+
+class ContainerStarted(Event, frozen=True):
+    app: str
+    generation: int
+    slot: int
+    node: str
+    started_at: int = 0
+
+
+ExitReason = Literal["exit", "out_of_memory", "image", "command", "spec", "device", "port", "lost", "unknown"]
+
+
+class ContainerExited(Event, frozen=True):
+    """A container ended, or could not start at all (then `exit_code` is None and `message` says why)."""
+
+    app: str
+    generation: int
+    slot: int
+    node: str
+    exit_code: int | None = None
+    asked: bool = False
+    """Whether the agent had asked it to stop before it ended."""
+    reason: ExitReason = "exit"
+    message: str = ""
+    started_at: int = 0
+    exited_at: int = 0
+
+
+class AppCheckpointed(Event, frozen=True):
+    """The app said, by its progress file, that it saved its state up to this step."""
+
+    app: str
+    generation: int
+    step: int
+
+
+class AppProgressed(Event, frozen=True):
+    """The app's own words from its progress file, at a limited rate."""
+
+    app: str
+    generation: int
+    step: int
+    loss: float | None = None
+    samples_per_s: float | None = None
+
+
+# --- master ------------------------------------------------------------------------------------------------------------
+
+
+class AppAccepted(Event, frozen=True):
+    """Admitted.  Carries the checked spec, which is all that agents know of an app."""
+
+    app: str
+    spec: AppSpec
+    submission: str
+    """Id of the AppSubmitted."""
+
+
+class AppRejected(Event, frozen=True):
+    """A submission or an update that is refused, and why.  `app` is empty where there was no usable name."""
+
+    app: str
+    submission: str
+    reason: str
+    refused: Literal["submission", "update"] = "submission"
+
+
+class AppCompleted(Event, frozen=True):
+    """All slots of the generation ended with exit code 0, unasked."""
+
+    app: str
+    generation: int
+
+
+class AppFailed(Event, frozen=True):
+    app: str
+    generation: int
+    reason: str
+    exit_codes: dict[int, int | None] = {}
+    """By slot."""
+
+
+class AppCancelled(Event, frozen=True):
+    app: str
+    generation: int
+    reason: str = ""
+
+
+class NodeLost(Event, frozen=True):
+    """Silent for longer than the grace time: nothing new goes there, what runs there may still run."""
+
+    node: str
+    last_heard: int
+
+
+class NodeRecovered(Event, frozen=True):
+    node: str
+
+
+class NodeLeaseEnded(Event, frozen=True):
+    """Silent for so long that its agent has surely stopped all containers by itself."""
+
+    node: str
+    last_heard: int
+
+
+class GenerationReleased(Event, frozen=True):
+    """The barrier is passed: every container of earlier generations has ended and the room is free."""
+
+    app: str
+    generation: int
+    previous: int = 0
+    """The generation that was stopped for it, 0 for a first start."""
+    resume: bool = False
+    """Whether a checkpoint is believed, so that the resume command starts it."""
+    checkpoint: int | None = None
+    """The step of that checkpoint."""
+    lost_steps: int = 0
+    """Steps that had been done after it and are done again."""
+    stop_s: float = 0.0
+    """From the decision until the last container of the previous generation had ended."""
+    wait_s: float = 0.0
+    """From then until this release: waiting for room."""
+    lease_ended: list[str] = []
+    """Nodes whose lease, not whose containers' exit, ended the previous generation."""
+
+
+class Placed(msgspec.Struct, frozen=True, gc=False):
+    """One slot of a generation: where its container goes and at which address its peers find it."""
+
+    slot: int
+    node: str
+    address: str
+    port: int
+
+
+Adjustment = Literal["start", "restart", "stop"]
+
+
+class Resize(msgspec.Struct, frozen=True, gc=False):
+    """One app's way from one generation to the next.  An empty placement means that it has to wait."""
+
+    app: str
+    from_generation: int
+    to_generation: int
+    placement: list[Placed]
+    adjustment: Adjustment
+    master_port: int = 0
+    """A free port on the first slot's address, for engines that need a rendezvous."""
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """Why an app waits or is below its n_max: a code for programs and a sentence for people."""
+
+    code: str
+    text: str
+
+
+class Resized(Event, frozen=True):
+    """One decision: all resizes of a round, and all that is needed to say why."""
+
+    policy: str
+    policy_version: int
+    params: dict[str, Any]
+    solver: str
+    """Library and version that solved it: where it differs, a replay says `not checked`."""
+    changes: list[Resize]
+    reasons: dict[str, Waiting]
+    """By app, for each that waits or is below n_max."""
+    utilization: float
+    fairness_loss: float
+    fairness_budget: float
+    excess: float
+    overhead: int
+    overhead_budget: int
+    status: str
+    bound: float
+    digest: str
+    """Of the state at `basis` that this was decided on."""
+
+
+class MasterElected(Event, frozen=True):
+    """A master took over: decisions of lower epochs are void."""
+
+    epoch: int
+    build: str = ""
+
+
+MasterFact = (
+    AppAccepted
+    | AppRejected
+    | AppCompleted
+    | AppFailed
+    | AppCancelled
+    | NodeLost
+    | NodeRecovered
+    | NodeLeaseEnded
+    | GenerationReleased
+    | Resized
+    | MasterElected
+)
+
+
+class Round(Event, frozen=True):
+    """All that the master writes at once: one message, so all of it or nothing.  A position in the log is `seq.index`."""
+
+    epoch: int
+    basis: int
+    """The sequence up to which the log was folded when this was decided."""
+    allocated: bool
+    """Whether the allocation was computed anew (after the quiet time), so that an audit asks the same question."""
+    events: list[MasterFact]
+
+
+class Unreadable(Event, frozen=True, tag="Unreadable"):
+    """Stands for a record that can't be decoded: skipped and counted by the fold, never fatal.  Never published."""
+
+    subject: str
+    reason: str
+
+
+class Unknown(Event, frozen=True, tag="Unknown"):
+    """Stands for a kind, or a version of one, that this build does not know.  Never published."""
+
+    subject: str
+    name: str
+
+
+Published = (
+    AppSubmitted
+    | AppUpdated
+    | AppCancelRequested
+    | NodeDrainRequested
+    | PolicyChanged
+    | NodeJoined
+    | NodeReported
+    | NodeLeft
+    | ContainerStarted
+    | ContainerExited
+    | AppCheckpointed
+    | AppProgressed
+    | Round
+)
+"""What one message on the log may hold."""

@@ -1,0 +1,110 @@
+"""Resource quantities and durations: what people write, and the integers in base units that the core computes with.
+
+A spec may say `cpu: 500m`, `cpu: 2`, `memory: 1GiB`, `gpu: 1`, `licences: 3`; resolved they are milli-cores, bytes, whole
+devices and counts.  Everything that an agent or the master writes is already in base units.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Quantity = int | float | str
+
+CPU = "cpu"
+MEMORY = "memory"
+GPU = "gpu"
+
+LARGEST = 2**60
+"""No quantity may be larger; sums over a hundred thousand containers still fit what MessagePack can carry."""
+
+_SUFFIXES = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+}
+_NUMBER = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
+_DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def resource(name: str, quantity: Quantity) -> int:
+    """One quantity in base units, rounded up to a whole unit.
+
+    Raises ValueError with a sentence for people: negative, not finite, absurdly large, or not a quantity at all.
+    """
+    value = _base_units(name, quantity)
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"{name}: {quantity!r} must be a number of at least 0")
+    whole = math.ceil(value - 1e-9)
+    if whole > LARGEST:
+        raise ValueError(f"{name}: {quantity!r} is more than any cluster has")
+    return whole
+
+
+def _base_units(name: str, quantity: Quantity) -> float:
+    unit = 1000 if name == CPU else 1
+    if isinstance(quantity, bool):
+        raise ValueError(f"{name}: {quantity!r} is not a quantity")
+    if isinstance(quantity, int | float):
+        return quantity * unit
+    match = _NUMBER.match(quantity)
+    if match is None:
+        raise ValueError(f"{name}: {quantity!r} is not a quantity; write {_example(name)}")
+    number, suffix = float(match[1]), match[2]
+    if name == CPU:
+        if suffix not in ("", "m"):
+            raise ValueError(f"cpu: {quantity!r} is not a number of cores; write {_example(name)}")
+        return number if suffix == "m" else number * 1000
+    suffix = suffix.removesuffix("B")
+    if suffix not in _SUFFIXES:
+        raise ValueError(f"{name}: {quantity!r} has an unknown unit; write {_example(name)}")
+    return number * _SUFFIXES[suffix]
+
+
+def _example(name: str) -> str:
+    return {CPU: "2, 0.5 or 500m", MEMORY: "512MiB or 2GiB"}.get(name, "a whole number")
+
+
+def resources(quantities: Mapping[str, Quantity]) -> dict[str, int]:
+    """All quantities in base units, sorted by name, without the zero ones.  Raises ValueError as `resource` does."""
+    resolved = {name: resource(name, quantities[name]) for name in sorted(quantities)}
+    return {name: amount for name, amount in resolved.items() if amount}
+
+
+def duration(text: Quantity) -> float:
+    """Seconds of `10s`, `500ms`, `2m`, `1.5h` or a plain number.  Raises ValueError for anything else."""
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        seconds = float(text)
+    else:
+        match = _NUMBER.match(str(text))
+        if match is None or (match[2] or "s") not in _DURATIONS:
+            raise ValueError(f"{text!r} is not a duration; write 10s, 500ms, 2m or 1h")
+        seconds = float(match[1]) * _DURATIONS[match[2] or "s"]
+    if not math.isfinite(seconds) or not 0 <= seconds <= 366 * 86400:
+        raise ValueError(f"{text!r} is not a duration between 0 and a year")
+    return seconds
+
+
+def humanize(name: str, amount: int) -> str:
+    """`1.5 cores`, `2.0 GiB`, `3 gpu`: how people read an amount in base units."""
+    if name == CPU:
+        cores = amount / 1000
+        return f"{cores:g} core" if cores == 1 else f"{cores:g} cores"
+    if name == MEMORY:
+        for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+            if amount >= size:
+                return f"{amount / size:.4g} {unit}"
+        return f"{amount} B"
+    return f"{amount} {name}"

@@ -1,0 +1,90 @@
+"""Subjects: where on NATS each event goes.
+
+    dorm.<cluster>.<Kind>.<who>                 a fact by a client, operator or agent: four tokens, kept in the log
+    dorm.<cluster>.round.master                 all that the master writes
+    dorm.<cluster>.report.<node>.NodeReported   heartbeats: five tokens, kept in a stream with an age limit
+    dorm.<cluster>.ask.<node>.<what>            questions to an agent (container logs): not kept
+
+App ids stay in the payload: hundreds of thousands of distinct subjects cost the server memory and time.  Users and nodes
+are in the subject, where a server's permissions can see them; a kind is only believed on its own subject.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_CLUSTER = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_@+=-]")
+
+ROUND = "round"
+
+
+def check_cluster(cluster: str) -> str:
+    """Raises ValueError where the name can't be part of a subject."""
+    if not _CLUSTER.match(cluster):
+        raise ValueError(f"cluster name {cluster!r}: use 1 to 64 letters, digits, '-' and '_'")
+    return cluster
+
+
+def token(who: str) -> str:
+    """A user or node name as one subject token."""
+    return _UNSAFE.sub("_", who)[:64] or "_"
+
+
+def fact(cluster: str, kind: str, who: str) -> str:
+    return f"dorm.{cluster}.{kind}.{token(who)}"
+
+
+def rounds(cluster: str) -> str:
+    return f"dorm.{cluster}.{ROUND}.master"
+
+
+def log_subjects(cluster: str) -> str:
+    """Everything that the log's stream takes in."""
+    return f"dorm.{cluster}.*.*"
+
+
+def facts_by(cluster: str, who: str) -> str:
+    return f"dorm.{cluster}.*.{token(who)}"
+
+
+def report(cluster: str, node: str) -> str:
+    return f"dorm.{cluster}.report.{token(node)}.NodeReported"
+
+
+def reports(cluster: str) -> str:
+    return f"dorm.{cluster}.report.*.NodeReported"
+
+
+def ask(cluster: str, node: str, what: str) -> str:
+    return f"dorm.{cluster}.ask.{token(node)}.{what}"
+
+
+@lru_cache(maxsize=65536)
+def kind_of(subject: str) -> str:
+    """The kind that a subject may carry (`Round` for the master's), or '' for a subject that is not ours."""
+    parts = subject.split(".")
+    if len(parts) == 4:
+        return "Round" if parts[2] == ROUND and parts[3] == "master" else parts[2]
+    if len(parts) == 5 and parts[2] == "report":
+        return parts[4]
+    return ""
+
+
+@lru_cache(maxsize=65536)
+def who_of(subject: str) -> str:
+    """The publisher's token of a subject."""
+    parts = subject.split(".")
+    return parts[3] if len(parts) >= 4 else ""
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """NATS matching: `*` stands for one token, `>` for one or more at the end."""
+    wanted, given = pattern.split("."), subject.split(".")
+    for index, part in enumerate(wanted):
+        if part == ">":
+            return len(given) > index
+        if index >= len(given) or part not in ("*", given[index]):
+            return False
+    return len(wanted) == len(given)
