@@ -1,0 +1,193 @@
+"""The few calls of the Docker Engine API that making an image takes, over plain HTTP.
+
+No version is asked for in the paths, so old engines and new ones answer alike.  Running containers is the agents' affair,
+not this module's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
+
+import aiohttp
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from pathlib import Path
+
+DEFAULT_URL = "unix:///var/run/docker.sock"
+_CHUNK = 1 << 20
+_CALL_S = 20.0  # bound for calls that answer at once
+_WORK_S = 300.0  # bound for calls that move an image
+
+
+class EngineFault(Exception):
+    """The engine does not answer, or refused; the message is one line for people."""
+
+
+class Engine:
+    """One engine, as an asynchronous context manager.
+
+    `url` is `unix:///path`, `tcp://host:port` or `http://…`; None takes DOCKER_HOST, else the usual socket.
+    Every method raises `EngineFault`.
+    """
+
+    def __init__(self, url: str | None = None) -> None:
+        self.url = url or os.environ.get("DOCKER_HOST") or DEFAULT_URL
+        self._session: aiohttp.ClientSession
+
+    async def __aenter__(self) -> Self:
+        scheme, _, rest = self.url.partition("://")
+        if scheme == "unix":
+            self._session = aiohttp.ClientSession("http://docker", connector=aiohttp.UnixConnector(rest))
+        elif scheme in ("tcp", "http", "https"):
+            self._session = aiohttp.ClientSession(f"{'http' if scheme == 'tcp' else scheme}://{rest}")
+        else:
+            raise EngineFault(f"cannot reach a Docker engine at {self.url!r}: use unix:// or tcp://")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def architecture(self) -> str:
+        """The engine's own name for its processor, such as `amd64`; a first call that shows whether it answers."""
+        async with self._call("GET", "/version") as answer:
+            return str((await answer.json())["Arch"])
+
+    async def image(self, ref: str) -> dict[str, Any] | None:
+        """What the engine knows of an image, None where it has none of that name."""
+        try:
+            async with self._call("GET", f"/images/{quote(ref)}/json") as answer:
+                found: dict[str, Any] = await answer.json()
+                return found
+        except _Refused as refused:
+            if refused.status == 404:
+                return None
+            raise
+
+    async def remove_image(self, image: str) -> None:
+        """Removes an image by name or id; one that is in use, or gone, is left alone."""
+        try:
+            async with self._call("DELETE", f"/images/{quote(image)}"):
+                pass
+        except _Refused as refused:
+            if refused.status not in (404, 409):
+                raise
+
+    async def pull(self, ref: str, *, first_s: float, stall_s: float) -> None:
+        """Pulls an image.  Gives up when the registry says nothing for `first_s`, or later stops for `stall_s`."""
+        name, tag = ref.rpartition(":")[::2] if ":" in ref.rpartition("/")[2] else (ref, "latest")
+        params = {"fromImage": name, "tag": tag}
+        try:
+            async with asyncio.timeout(first_s) as bound:
+                async with self._call("POST", "/images/create", params, timeout_s=_WORK_S) as answer:
+                    async for _ in _report(answer):
+                        bound.reschedule(asyncio.get_running_loop().time() + stall_s)
+        except TimeoutError:
+            raise EngineFault(f"no answer from the registry of {ref}") from None
+
+    async def import_root(self, root: Path, ref: str, changes: Sequence[str]) -> None:
+        """Makes an image of one layer from the tar file of a root file system."""
+        name, tag = ref.rpartition(":")[::2]
+        params = [("fromSrc", "-"), ("repo", name), ("tag", tag), *(("changes", change) for change in changes)]
+        async with self._call("POST", "/images/create", params, data=_chunks(root), timeout_s=_WORK_S) as answer:
+            async for _ in _report(answer):
+                pass
+
+    async def build(
+        self, context: bytes, ref: str, *, args: Mapping[str, str], labels: Mapping[str, str], network: str
+    ) -> None:
+        """Builds a tar of a Dockerfile and its files, with the classic builder, and never pulls."""
+        params = {
+            "t": ref,
+            "buildargs": json.dumps(args),
+            "labels": json.dumps(labels),
+            "networkmode": network,
+            "forcerm": "1",
+        }
+        last = ""
+        try:
+            async with self._call("POST", "/build", params, data=context, timeout_s=_WORK_S) as answer:
+                async for line in _report(answer):
+                    last = str(line.get("stream", "")).strip() or last
+        except EngineFault as fault:
+            raise EngineFault(f"{fault} ({last[-200:]})" if last else str(fault)) from None
+
+    async def load(self, saved: Path) -> None:
+        """Takes in what `save` wrote."""
+        async with self._call("POST", "/images/load", data=_chunks(saved), timeout_s=_WORK_S) as answer:
+            async for _ in _report(answer):
+                pass
+
+    async def save(self, ref: str, target: Path) -> None:
+        """Writes an image with its layers to a tar file."""
+        async with self._call("GET", "/images/get", {"names": ref}, timeout_s=_WORK_S) as answer:
+            with await asyncio.to_thread(target.open, "wb") as file:
+                async for chunk in answer.content.iter_chunked(_CHUNK):
+                    await asyncio.to_thread(file.write, chunk)
+
+    @contextlib.asynccontextmanager
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        *,
+        data: AsyncIterator[bytes] | bytes | None = None,
+        timeout_s: float = _CALL_S,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers = {"Content-Type": "application/x-tar"} if data is not None else {}
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._session.request(
+                method, path, params=params, data=data, headers=headers, timeout=timeout
+            ) as answer:
+                if answer.status >= 400:
+                    raise _Refused(answer.status, _message(await answer.text()))
+                yield answer
+        except aiohttp.ClientError as error:
+            raise EngineFault(f"no Docker engine answers at {self.url}: {error}") from error
+        except TimeoutError as error:
+            raise EngineFault(f"the Docker engine at {self.url} took longer than {timeout_s:.0f} s") from error
+
+
+class _Refused(EngineFault):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+async def _report(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+    """The JSON lines by which an engine tells how a long call goes; an error comes as one of them, under status 200."""
+    async for text in _lines(answer):
+        line: dict[str, Any] = json.loads(text)
+        if "error" in line:
+            raise EngineFault(" ".join(str(line["error"]).split()))
+        yield line
+
+
+async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    pending = b""
+    async for chunk in answer.content.iter_any():
+        *lines, pending = (pending + chunk).split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield line
+    if pending.strip():
+        yield pending
+
+
+async def _chunks(path: Path) -> AsyncIterator[bytes]:
+    with await asyncio.to_thread(path.open, "rb") as file:
+        while chunk := await asyncio.to_thread(file.read, _CHUNK):
+            yield chunk
+
+
+def _message(body: str) -> str:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        body = str(json.loads(body)["message"])
+    return " ".join(body.split()) or "refused without a reason"
