@@ -1,0 +1,64 @@
+"""What a model gives to the training loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from compose.apps.digits import Digits
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
+
+
+class Model(Protocol):
+    """A loss that is a mean over rows of data, and its gradient.  All parameters are one flat vector."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are to train on."""
+        ...
+
+    def start(self, random: np.random.Generator) -> Vector:
+        """The parameters that training starts from."""
+        ...
+
+    def gradient(self, parameters: Vector, rows: Rows) -> tuple[float, Vector]:
+        """Loss and gradient, summed (not averaged) over `rows`, so that shards add up to a batch."""
+        ...
+
+    def quality(self, parameters: Vector) -> dict[str, float]:
+        """What a user wants to know about the trained model."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A whole number that is an option of one program, such as the width of its hidden layer."""
+
+    default: int
+    most: int
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One sample app: a model and the settings that suit it."""
+
+    name: str
+    summary: str
+    build: Callable[[Digits, Mapping[str, int]], Model]
+    """Makes the model from the data and the values of `sizes`."""
+    batch: int
+    learning_rate: float
+    momentum: float
+    l2: float
+    sizes: Mapping[str, Size] = field(default_factory=dict)
