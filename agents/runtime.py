@@ -11,13 +11,22 @@ Two implementations pass one conformance suite (`tests/agents/runtime_conformanc
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+import hashlib
+import re
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
+
+PROGRESS_FILE: Final = "progress.jsonl"
+"""What DORM_PROGRESS names, in a container's private directory."""
+TIMED_OUT: Final = 124
+"""The exit code that `Runtime.run` gives for a command it had to kill, as coreutils' timeout does."""
+NOT_FOUND: Final = 127
+"""The exit code that `Runtime.run` gives for a command that does not exist, as a shell does."""
 
 RefusalCause = Literal["image", "command", "spec", "device"]
 
@@ -69,6 +78,43 @@ class ContainerSpec(msgspec.Struct, frozen=True):
     """GPU ids, chosen by the agent."""
 
 
+def spec_hash(spec: ContainerSpec) -> str:
+    """Names what a spec asks for: equal specs give equal hashes in every process, whatever the order of their maps.
+
+    BLAKE2b (RFC 7693) of 128 bits over the spec's MessagePack with sorted keys, in hex.
+    """
+    return hashlib.blake2b(msgspec.msgpack.encode(spec, order="deterministic"), digest_size=16).hexdigest()
+
+
+_APP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
+def key_name(key: Key) -> str:
+    """`app-generation-slot`: a name fit for a folder and for an engine, one-to-one with the key.
+
+    Raises `Refused` ("spec") where the app's name could leave the folder or is no name for an engine.
+    """
+    if not _APP.fullmatch(key.app) or key.generation < 0 or key.slot < 0:
+        raise Refused("spec", f"no container can be named after {key!r}")
+    return f"{key.app}-{key.generation}-{key.slot}"
+
+
+def check_spec(spec: ContainerSpec) -> None:
+    """Refuse what no engine could pass to a program.  Raises `Refused` ("spec")."""
+    key_name(spec.key)
+    if not spec.command or not spec.command[0]:
+        raise Refused("spec", "the command is empty")
+    for word in (*spec.command, *spec.env.values(), spec.checkpoint_dir):
+        if "\0" in word:
+            raise Refused("spec", f"a NUL character cannot be passed to a program: {word[:80]!r}")
+    for name in spec.env:
+        if not name or "=" in name or "\0" in name:
+            raise Refused("spec", f"no environment variable can be called {name!r}")
+    for name, amount in spec.resources.items():
+        if amount < 0:
+            raise Refused("spec", f"a demand for {amount} of {name} makes no sense")
+
+
 State = Literal["created", "running", "exited"]
 
 
@@ -97,9 +143,14 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class Runtime(Protocol):
-    """Every method may raise `Unavailable`.  All are safe to cancel and to call again; `ensure` and `stop` converge."""
+    """Every method may raise `Unavailable`.  All are safe to cancel and to call again; `ensure` and `stop` converge.
+
+    One runtime object at a time may have a node's `root` folder open; a second one gets `Conflict` from `open`.
+    """
 
     name: str
+    limits: bool
+    """Whether it holds containers to their resources."""
     checkpoint_mount: str
     """Where a container sees its checkpoint directory ('' where it sees the host's own path)."""
 
@@ -114,7 +165,8 @@ class Runtime(Protocol):
 
     async def ensure(self, spec: ContainerSpec) -> Seen:
         """Make and start it unless it already ran: at most one container ever starts for a key, whoever crashed
-        between create and start.  Limits are checked after creation.  Raises `Refused` or `Conflict`."""
+        between create and start.  Limits are checked after creation.  Raises `Refused` (and nothing is left of the
+        container) or `Conflict`.  Cancelled, it lets a start that is under way come to its end."""
         ...
 
     async def stop(self, key: Key, grace_s: float) -> None:
@@ -122,11 +174,13 @@ class Runtime(Protocol):
         ...
 
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
-        """Run a command inside (the app's checkpoint command); gives its exit code, 124 on timeout."""
+        """Run a command inside (the app's checkpoint command); gives its exit code, 124 on timeout, 127 where there is
+        no such command.  KeyError where no such container runs."""
         ...
 
     async def remove(self, key: Key) -> None:
-        """Delete an ended container and its private directory, logs included.  Unknown keys are no error."""
+        """Delete an ended (or never started) container and its private directory, logs included.  Unknown keys are no
+        error; `Conflict` where it runs."""
         ...
 
     def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncIterator[bytes]:
@@ -138,7 +192,9 @@ class Runtime(Protocol):
         ...
 
     def run_dir(self, key: Key) -> Path:
-        """The container's private directory on the host; `progress.jsonl` in it is what DORM_PROGRESS names inside."""
+        """The container's private directory on the host; `progress.jsonl` in it is what DORM_PROGRESS names inside.
+
+        The app may write anything there, links included: open files in it with O_NOFOLLOW."""
         ...
 
     def hints(self) -> AsyncIterator[None]:

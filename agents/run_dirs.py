@@ -1,0 +1,112 @@
+"""The folders of a node's containers on the host, made and removed in one step each, whoever crashes when.
+
+    ROOT/lock            held by the runtime that has it open
+    ROOT/APP-GEN-SLOT/   one container: the runtime's own records, out of the app's reach where it is confined
+    ROOT/APP-GEN-SLOT/run/                the private directory that the app sees
+    ROOT/APP-GEN-SLOT/run/progress.jsonl  what DORM_PROGRESS names
+
+A folder is filled under a name with a leading dot and then renamed, and renamed before it is emptied, so one that can be
+seen is whole.  Everything here blocks: call it from a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agents.runtime import PROGRESS_FILE, Conflict, Key, key_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class RunDirs:
+    """The folders below one root.  `owner` is (uid, gid) of the containers' processes, None for the agent's own."""
+
+    def __init__(self, root: Path, owner: tuple[int, int] | None = None) -> None:
+        self.root = root.absolute()
+        self.owner = owner
+        self._lock = -1
+
+    def open(self) -> None:
+        """Make and lock the root; sweep what a crash left half made or half removed.
+
+        Raises `Conflict` where another runtime has it open, `OSError` where the root cannot be written.
+        """
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self._lock >= 0:
+            return
+        lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise Conflict(f"another agent holds {self.root}: each node needs a folder of its own") from None
+        self._lock = lock
+        for left in self.root.glob(".*-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let another runtime have the root."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def container_dir(self, key: Key) -> Path:
+        """Where the runtime keeps its records of one container."""
+        return self.root / key_name(key)
+
+    def run_dir(self, key: Key) -> Path:
+        """The directory that the app sees as its own."""
+        return self.container_dir(key) / "run"
+
+    def found(self) -> list[Key]:
+        """Whose folders there are, sorted."""
+        found = []
+        for entry in self.root.iterdir():
+            app, *numbers = entry.name.rsplit("-", 2)
+            if app and app[0] != "." and len(numbers) == 2 and all(n.isdecimal() for n in numbers):
+                found.append(Key(app, int(numbers[0]), int(numbers[1])))
+        return sorted(found)
+
+    def make(self, key: Key, fill: Callable[[Path], None] | None = None) -> bool:
+        """Make one container's folder, let `fill` put records in it, then show it.  False where it was there."""
+        final = self.container_dir(key)
+        if final.is_dir():
+            return False
+        new = Path(tempfile.mkdtemp(prefix=".new-", dir=self.root))
+        try:
+            self._make_run(new / "run")
+            if fill is not None:
+                fill(new)
+            os.rename(new, final)  # refuses a target that is not empty, which another call made
+        except OSError:
+            shutil.rmtree(new, ignore_errors=True)
+            if final.is_dir():
+                return False
+            raise
+        return True
+
+    def _make_run(self, run: Path) -> None:
+        run.mkdir(mode=0o700)
+        progress = run / PROGRESS_FILE
+        progress.touch(mode=0o600)
+        if self.owner is None or self.owner == (os.getuid(), os.getgid()):
+            return
+        for path in (progress, run):
+            try:
+                os.chown(path, *self.owner)
+            except PermissionError:  # not root, yet the containers' user is another: open it to all instead
+                path.chmod(0o777 if path is run else 0o666)
+
+    def remove(self, key: Key) -> None:
+        """Delete one container's folder; a missing one is no error."""
+        gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.root))
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.container_dir(key), gone)  # replaces the empty folder in one step
+        shutil.rmtree(gone, ignore_errors=True)

@@ -1,0 +1,224 @@
+"""Starts one process-runtime container, outlives the agent, and records how it ended: `python -I -S supervisor.py DIR`.
+
+It imports little (a start costs one of these) and nothing of ours, because it runs outside the virtual environment.
+It detaches from whoever called it, says on stdout what became of the start (`started`, `busy` or `refused`), then
+watches.  In DIR it reads and writes
+
+    launch   NUL-separated: working directory, size cap of the log in bytes, number of arguments, arguments, environment
+    lock     a POSIX lock from before the start until the end: whoever sees it taken knows the supervisor alive, and its pid
+    started  `pid starttime boot_id utc_ns` of the program, whole or not there (written aside, then renamed)
+    refused  why the program could not be executed
+    exited   `code utc_ns`, written when nothing of the container runs any more
+    log      stdout and stderr together; beyond the cap it moves to log.1 and starts anew
+
+Why a program never starts twice: supervisors exclude each other by the lock, one that finds `started` does nothing, and
+the program is a forked child that executes nothing before `started` is on disk and it has been told so through a pipe,
+whose end of file, should the supervisor die first, makes it leave instead.  So a folder without `started` belongs to a
+program that never ran and may be tried again.  (A power cut may lose the record, but then the program is gone too.)
+
+Signals to the supervisor: SIGTERM, SIGINT and SIGHUP go on to the program's process group as SIGTERM; SIGUSR1 kills
+everything.  When the program ends whatever it left behind is killed, as the end of a Docker container does: the supervisor
+is the subreaper (prctl(2)), so also a child in a session of its own comes back to it.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False  # typing itself would cost a third of the start
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PR_SET_CHILD_SUBREAPER = 36
+WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+LOG_CHECK_S = 1.0
+
+
+def write_record(name: str, text: str) -> None:
+    """Whole or not at all."""
+    with open(name + ".new", "w") as file:
+        file.write(text)
+    os.rename(name + ".new", name)
+
+
+def start_time(pid: int) -> str:
+    """Clock ticks from boot to the start of a process: with the pid, its identity (proc(5), field 22 of stat)."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[19].decode()
+
+
+def boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def signalled(kill: "Callable[[int, int], None]", target: int, number: int) -> None:
+    """Send a signal; a program that changed its user may be out of reach, which must not end the watch."""
+    try:
+        kill(target, number)
+    except OSError as failure:
+        sys.stderr.write(f"signal {number} to {target}: {failure}\n")
+
+
+def execute(words: list[str], workdir: str, environment: dict[str, str], log: int, gate: int, report: int) -> None:
+    """The child's part: wait for the go, become the program, or report why not.  Never returns."""
+    try:
+        os.setsid()
+        if os.read(gate, 1) != b"g":
+            os._exit(1)
+        os.chdir(workdir)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(ignored_by_python, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+        os.execvpe(words[0], words, environment)
+    except OSError as failure:
+        os.write(report, f"{words[0]}: {failure.strerror}".encode("utf-8", "replace"))
+    finally:
+        os._exit(127)
+
+
+def start(words: list[str], workdir: str, environment: dict[str, str]) -> tuple[int, str]:
+    """Start the program behind the gate.  Gives its pid, and why it could not be executed or ''."""
+    log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    gate, opener = os.pipe()
+    reading, report = os.pipe()  # closed by a successful exec
+    pid = os.fork()
+    if pid == 0:
+        os.close(opener)
+        execute(words, workdir, environment, log, gate, report)
+    os.close(log)
+    os.close(gate)
+    os.close(report)
+    write_record("started", f"{pid} {start_time(pid)} {boot_id()} {time.time_ns()}")
+    os.write(opener, b"g")
+    os.close(opener)
+    failure = b""
+    while part := os.read(reading, 4096):
+        failure += part
+    os.close(reading)
+    return pid, failure.decode("utf-8", "replace")
+
+
+def cap_log(cap: int) -> None:
+    """Keep the log below its cap, and the part before it in log.1.  The program holds the file open for appending,
+    so it is copied and emptied in place; what is written in between is lost."""
+    with open("log", "rb+") as log:
+        size = os.fstat(log.fileno()).st_size
+        if size <= cap:
+            return
+        log.seek(max(0, size - cap))
+        with open("log.1.new", "wb") as old:
+            while part := log.read(1 << 20):
+                old.write(part)
+        os.rename("log.1.new", "log.1")
+        os.ftruncate(log.fileno(), 0)
+
+
+def children() -> list[int]:
+    """Own children, adopted ones included (proc(5), field 4 of stat)."""
+    own = str(os.getpid()).encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    if file.read().rpartition(b")")[2].split()[1] == own:
+                        found.append(int(name))
+            except OSError:
+                continue  # gone meanwhile
+    return found
+
+
+def reap(block: bool) -> "tuple[int, int] | None":
+    """One ended child as (pid, exit code as a shell gives it); None where none has ended, (0, 0) where none is left."""
+    try:
+        pid, status = os.waitpid(-1, 0 if block else os.WNOHANG)
+    except ChildProcessError:
+        return 0, 0
+    if pid == 0:
+        return None
+    code = os.waitstatus_to_exitcode(status)
+    return pid, code if code >= 0 else 128 - code
+
+
+def watch(pid: int, cap: int) -> int:
+    """Serve signals until the program has ended; gives its exit code.  The group is only signalled while the program is
+    not reaped, so its number cannot have passed to another."""
+    while True:
+        received = signal.sigtimedwait(WATCHED, LOG_CHECK_S)
+        if received is None or received.si_signo == signal.SIGCHLD:
+            while (ended := reap(block=False)) is not None:
+                if ended[0] == pid:
+                    return ended[1]
+                if ended[0] == 0:
+                    return 255
+            cap_log(cap)
+        elif received.si_signo == signal.SIGUSR1:
+            signalled(os.killpg, pid, signal.SIGKILL)
+        else:
+            signalled(os.killpg, pid, signal.SIGTERM)
+
+
+def sweep() -> None:
+    """Kill all that is left.  Grandchildren become children as their parents die, so the last child is the last of all."""
+    while (ended := reap(block=False)) != (0, 0):
+        if ended is None:
+            for child in children():
+                signalled(os.kill, child, signal.SIGKILL)
+            reap(block=True)
+
+
+def supervise(report: int) -> None:
+    lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as held:
+        if held.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        os.write(report, b"busy")
+        return
+    if os.path.exists("started"):
+        os.write(report, b"busy")
+        return
+    with open("launch", "rb") as file:
+        fields = [os.fsdecode(field) for field in file.read().split(b"\0")]
+    workdir, cap, count = fields[0], int(fields[1]), int(fields[2])
+    words = fields[3 : 3 + count]
+    environment = dict(field.split("=", 1) for field in fields[3 + count :] if field)
+    if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        sys.stderr.write("cannot become a subreaper: a child in a session of its own may outlive its container\n")
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    pid, failure = start(words, workdir, environment)
+    if failure:
+        write_record("refused", failure)
+        os.write(report, b"refused")
+        return
+    os.write(report, b"started")
+    os.close(report)
+    code = watch(pid, cap)
+    sweep()
+    write_record("exited", f"{code} {time.time_ns()}")
+
+
+def main() -> None:
+    os.chdir(sys.argv[1])
+    if os.fork():
+        os._exit(0)  # the caller waits for stdout to close, not for us: nobody has to reap the supervisor but init
+    os.setsid()
+    report = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    os.dup2(os.open("supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 1)
+    os.dup2(1, 2)
+    supervise(report)
+
+
+if __name__ == "__main__":
+    main()
