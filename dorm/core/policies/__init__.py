@@ -1,1 +1,48 @@
-"""Policies by name.  To add one, implement `problem.Policy` in a module of its own and register it here."""
+"""Policies by name.  To add one, implement `problem.Policy` in a module of its own and register it here.
+
+    problem     what a policy is given and gives back
+    exact       `dorm`: the paper's utilization-fairness optimizer, solved exactly
+    static      `static`: fixed partitions, first come first served, the paper's baseline
+    integer     the problem as sorted integer matrices, and the exact score of an answer
+    model       the mixed-integer program behind `dorm`
+    greedy      the answer that every other has to beat
+    reasons     why an app has no more than it has
+    answer      from matrices to the recorded allocation
+    parameters  names, defaults and ranges
+
+Modules of policies are loaded on first use: the solver takes a while to import, and most commands need none.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from dorm.core.policies.problem import Policy
+
+_REGISTRY = {
+    "dorm": ("dorm.core.policies.exact", "ExactPolicy"),
+    "static": ("dorm.core.policies.static", "StaticPolicy"),
+}
+
+DEFAULT = "dorm"
+
+
+class UnknownPolicy(ValueError):
+    """No policy has this name; the message names those that are known."""
+
+
+def names() -> list[str]:
+    """All policies, sorted."""
+    return sorted(_REGISTRY)
+
+
+@cache
+def policy(name: str) -> Policy:
+    """The policy of this name.  Raises `UnknownPolicy`."""
+    if name not in _REGISTRY:
+        raise UnknownPolicy(f"unknown policy {name!r} (known: {', '.join(names())})")
+    module, attribute = _REGISTRY[name]
+    return cast("Policy", getattr(import_module(module), attribute)())

@@ -32,14 +32,16 @@ class AppDemand(msgspec.Struct, frozen=True):
     n_min: int
     n_max: int
     current: dict[str, int] = {}
-    """Containers by node id (x⁰_ij), only positive counts; empty while the app waits.  A node that is not in the
-    problem is gone: the app has to change, and that change is *forced* (it does not count against θ2)."""
+    """Containers by node id (x⁰_ij), only positive counts; empty while the app waits.
+
+    Some changes are *forced* and do not count against θ2: a node of the app is not in the problem (it is gone), or has
+    less than what is on it now (its capacity was lowered), or the app's own bounds no longer admit its count."""
     pinned: bool = False
     """In the middle of an adjustment: stays exactly at `current`."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Nodes in any order, apps in the order of arrival (ties and first-come-first-served go by it)."""
+    """Nodes in any order, apps in the order of arrival (ties and first-come-first-served go by it).  Ids are unique."""
 
     nodes: tuple[NodeRoom, ...]
     apps: tuple[AppDemand, ...]
@@ -49,8 +51,16 @@ class Reason(msgspec.Struct, frozen=True):
     """Why an app waits or has fewer than n_max containers: a code for programs, a sentence for people."""
 
     code: str
-    """One of `resources` (no room on any set of nodes), `overhead` (θ2 lets no further app change), `fairness` (θ1),
-    `no_nodes` (no node that could take one container), `static_count` (the static policy's fixed number)."""
+    """One of
+    `resources`     no room for a further container (or for n_min of them) beside the others,
+    `no_nodes`      not even an empty cluster would hold n_min containers,
+    `overhead`      there is room, or could be, but θ2 lets no further app change in this round,
+    `fairness`      one more would push the fairness loss over θ1's bound,
+    `price`         one more is worth less than the work that changing the app would lose,
+    `adjusting`     the app is in the middle of an adjustment,
+    `static_count`  the static policy's fixed number,
+    `queue`         the static policy serves an earlier app first,
+    `solver`        the solver stopped at its limit, so nothing better is known."""
     text: str
 
 
@@ -67,11 +77,13 @@ class Allocation(msgspec.Struct, frozen=True):
     utilization: float
     """U = Σ_k (Σ_ij x_ij d_ik) / (Σ_j c_jk), between 0 and the number of resource kinds (paper, eq. 1)."""
     fairness_loss: float
-    """F = Σ_i |s_i - ŝ_i| (paper, eq. 2)."""
+    """F = Σ_i |s_i - ŝ_i| (paper, eq. 2), over all apps that an empty cluster could run, waiting ones included."""
     fairness_budget: float
     """2m·θ1, where the policy has a θ1; else infinity is written as -1."""
     excess: float
-    """ξ = max(0, F - budget): what integrality and n_min did not allow to meet."""
+    """ξ = max(0, F' - budget): what integrality and n_min did not allow to meet.  F' is the loss among the apps that
+    can run beside each other; it differs from F only where an app has to wait for room (a loss that no resizing of the
+    others could mend, so it must not make them shrink)."""
     overhead: int
     """How many apps that ran before and still run have any x_ij changed, without the forced ones (paper, eq. 4)."""
     overhead_budget: int
@@ -79,9 +91,13 @@ class Allocation(msgspec.Struct, frozen=True):
     shortage: dict[str, int]
     """Apps that get less than n_min (they get nothing and wait), with how many containers they lack."""
     status: str
-    """`optimal`, or what limited the solver (`node_limit`, `guard` where a crash guard fired, `fallback`)."""
+    """`optimal`, or what limited the solver: `node_limit`, `guard` where a crash guard fired (the answer may then differ
+    from machine to machine), `fallback` where the greedy answer stands because the solver had none."""
     bound: float
-    """The solver's proven upper bound on utilization under the goals that were fixed before it."""
+    """The solver's proven upper bound on utilization less the price of changes, under the goals that come before it."""
+    change_cost: float = 0.0
+    """What the changes of this answer are priced at, in units of U: `utilization - change_cost <= bound`, with equality
+    (to the solver's tolerance) where the answer is optimal."""
 
 
 class Policy(Protocol):
@@ -95,4 +111,6 @@ class Policy(Protocol):
         """Fill in defaults; raise `ValueError` with one clear line for an unknown or absurd parameter."""
         ...
 
-    def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation: ...
+    def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
+        """`params` as for `check_params`, which is applied first."""
+        ...

@@ -1,0 +1,317 @@
+"""The policy `dorm`: the utilization-fairness optimizer of the paper (arXiv 1704.06738) as an exact MILP.
+
+The paper maximises U subject to F ≤ 2mθ1 and an overhead of at most ⌈θ2·|P|⌉.  Integrality and n_min often leave nothing
+that meets θ1, so the goals are ordered, each is solved with the ones before it fixed, and θ2 always holds:
+
+ 1. n_min of every app: those whose partition was hit first, then as many waiting containers as can be, then arrival.
+    An app that runs undisturbed is never stopped.  An app that an empty cluster could not run is left out of all.
+ 2. Where θ2 alone keeps an app waiting: what stands where the least-changing placement with that app would have none.
+    Each round clears as much as θ2 allows, so the app starts some rounds later instead of never.
+ 3. ξ, the fairness loss beyond θ1.
+ 4. Containers below `floor` · ŝ_i: θ1 bounds only the sum, which can leave one app far under its share.
+ 5. U, less a price for each app that is changed (the paper's own moves gratuitously).
+ 6. Changed apps, then containers started on a node by apps that ran.
+
+ŝ_i is weighted DRF among the apps that can run together (those of goal 1, with an app that only waits for θ2).  A stage is
+skipped where an answer at hand already meets its goal perfectly, so a round usually solves two programs.  Every answer
+is rounded, checked and scored in integers, against a greedy one; the best by that score is given, whatever the solver did.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dorm.core import shares
+from dorm.core.policies import answer, greedy, integer
+from dorm.core.policies.model import Model, Row
+from dorm.core.policies.parameters import read_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dorm.core.policies.integer import Flags, Floats, Instance, Ints, Score, Terms
+    from dorm.core.policies.problem import Allocation, Problem
+
+LARGEST_PROGRAM = 2_500
+"""Apps times nodes; beyond, a single relaxation may take minutes and the greedy answer stands."""
+
+SEARCH = 400_000
+"""Bounds one search: nodes of the search times columns."""
+
+CHUNK = 16
+"""How many apps one program orders by arrival: weights up to 2^15 stay far above the solver's tolerance."""
+
+SLACK = 1e-6
+"""By how much, in units of the largest container's worth, later goals may give up utilization."""
+
+PARAMETERS = {
+    "theta1": (0.1, 0.0, 1.0),
+    "theta2": (0.1, 0.0, 1.0),
+    "change_price": (0.02, 0.0, 1.0),
+    "floor": (0.5, 0.0, 1.0),
+}
+
+
+class ExactPolicy:
+    """Parameters, all between 0 and 1:
+
+    `theta1` (0.1)        fairness loss at most this part of its maximum 2m
+    `theta2` (0.1)        at most this part of the running apps, rounded up, changes in one round; 0 changes none
+    `change_price` (0.02) a change has to gain more than this part of the app's own partition: a checkpoint and restart
+                          of 30 s, once in 25 minutes, loses 2 % of its work
+    `floor` (0.5)         each app should have at least this part of its theoretical share; 0 is the paper's own model
+    """
+
+    name = "dorm"
+    version = 1
+
+    def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        return dict(read_numbers(self.name, params, PARAMETERS))
+
+    def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
+        settings = read_numbers(self.name, params, PARAMETERS)
+        instance = integer.read(problem)
+        budget = shares.change_budget(int(instance.running.sum()), settings["theta2"])
+        search = Search(instance, budget, settings)
+        search.run()
+        return answer.allocation(
+            instance,
+            search.best,
+            search.terms,
+            status=search.status,
+            bound=search.bound,
+            held_back=search.held_back,
+        )
+
+
+class Search:
+    """One problem's way through the goals.  `best` is at each moment the best valid answer seen."""
+
+    def __init__(self, instance: Instance, budget: int, settings: dict[str, float]) -> None:
+        self.instance = instance
+        self.settings = settings
+        self.budget = budget
+        self.best = greedy.start(instance)
+        self.terms = self._terms(self._placed(self.best))
+        self.status = "optimal"
+        self.held_back: Flags = np.zeros(len(instance.apps), np.bool_)
+        """Waits only because θ2 lets too few others shrink in this round."""
+        self.bound = _loosest_bound(instance)
+
+    def run(self) -> None:
+        instance = self.instance
+        if len(instance.apps) * len(instance.nodes) > LARGEST_PROGRAM:
+            self._offer(greedy.fill(instance, self.best, self.terms))
+            self.status = "fallback"
+            return
+        if not instance.free_to_move.any() or not instance.nodes:
+            return
+        model = Model(instance, self.budget, self._node_limit())
+        self._choose_who_runs(model)
+        placed = self._placed(self.best)
+        target = self._target(placed)
+        self.terms = self._terms(placed | self.held_back, target)
+        self._offer(greedy.fill(instance, self.best, self.terms))
+        if target is not None:
+            self._clear_the_way(model, target)
+        self._be_fair(model)
+        self._reach_floors(model)
+        self._use(model)
+        self._disturb_least(model)
+
+    # Goal 1
+
+    def _choose_who_runs(self, model: Model) -> None:
+        """Fixes every `run` column of the model."""
+        queue = [app for app in integer.queue(self.instance) if app in model.run]
+        if self._short(queue):
+            n_min = self.instance.n_min
+            weight = 1 + int(n_min[[app for app in queue if not self.instance.running[app]]].sum())
+            wish: Row = []
+            for app in queue:
+                each = int(n_min[app]) * (weight if self.instance.running[app] else 1)
+                wish.append((model.run[app], -float(each)))
+            self._solve(model, wish)
+            reached = self._gained(wish, queue)
+            model.add_row(wish, upper=reached + 0.5)
+            self._order(model, queue)
+        short = self._short(queue)
+        for app in queue:
+            model.fix(model.run[app], float(app not in short))
+
+    def _order(self, model: Model, queue: Sequence[int]) -> None:
+        """Among equals, who came first: weights of powers of two, a chunk of the queue at a time."""
+        for start in range(0, len(queue), CHUNK):
+            chunk = queue[start : start + CHUNK]
+            wish = [(model.run[app], -float(2 ** (CHUNK - 1 - place))) for place, app in enumerate(chunk)]
+            self._solve(model, wish)
+            short = self._short(chunk)
+            for app in chunk:
+                model.fix(model.run[app], float(app not in short))
+
+    def _short(self, apps: Sequence[int]) -> list[int]:
+        n = self.best.sum(axis=1)
+        return [app for app in apps if n[app] < self.instance.n_min[app]]
+
+    def _gained(self, wish: Row, queue: Sequence[int]) -> float:
+        short = self._short(queue)
+        return math.fsum(value for (_, value), app in zip(wish, queue, strict=True) if app not in short)
+
+    # Goal 2
+
+    def _target(self, placed: Flags) -> Ints | None:
+        """Where everything would be if θ2 held nobody back, with the fewest changes; None if it holds nobody back.
+
+        Where lifting θ2 would start other apps instead of those that start now, the next round finds another state
+        anyway, and there is nothing to prepare for.
+        """
+        instance = self.instance
+        kept = int(instance.kept.sum())
+        if self.budget >= kept or not (instance.free_to_move & ~placed & (instance.n_min > 0)).any():
+            return None
+        free = Search(instance, kept, self.settings)
+        model = Model(instance, kept, self._node_limit())
+        free._choose_who_runs(model)
+        gets = free._placed(free.best)
+        if not (gets & ~placed).any() or (placed & ~gets).any():
+            return None
+        self.held_back = gets & ~placed
+        moves = _moves(model, both_ways=True)
+        solved = model.solve(_changes(model, moves))
+        usable = solved.x is not None and not integer.faults(instance, solved.x, kept)
+        if solved.x is not None and usable and (free._placed(solved.x) == gets).all():
+            return solved.x
+        return free.best
+
+    def _clear_the_way(self, model: Model, target: Ints) -> None:
+        over = [
+            (model.add_positive_part(column, float(target[app, node])), 1.0)
+            for (app, node), column in model.x.items()
+            if target[app, node] < self.instance.holds[app, node]
+        ]
+        if self._score().in_the_way > 0:
+            self._solve(model, over)
+        model.add_row(over, upper=self._score().in_the_way + 0.5)
+
+    # Goals 3 and 4
+
+    def _be_fair(self, model: Model) -> None:
+        excess = model.add_fairness(self.terms)
+        if self._score().excess > 0:
+            self._solve(model, [(excess, 1.0 / _scale(self.instance.unit))])
+        model.cap(excess, self._score().excess + integer.LOSS_TOLERANCE / 2)
+
+    def _reach_floors(self, model: Model) -> None:
+        floors, placed = self.terms.floors, self._placed(self.best)
+        wanting = [app for app in model.apps if placed[app] and floors[app] > self.instance.n_min[app]]
+        if self._score().below_floor == 0:
+            for app in wanting:
+                model.add_row([(model.n[app], 1.0)], lower=float(floors[app]))
+            return
+        missing: Row = []
+        for app in wanting:
+            lack = model.add_column(0, math.inf, integral=False)
+            model.add_row([(model.n[app], 1.0), (lack, 1.0)], lower=float(floors[app]))
+            missing.append((lack, 1.0))
+        self._solve(model, missing)
+        model.add_row(missing, upper=self._score().below_floor + 0.5)
+
+    # Goals 5 and 6
+
+    def _use(self, model: Model) -> None:
+        instance = self.instance
+        scale = _scale(instance.worth)
+        wish: Row = [(column, -float(instance.worth[app]) / scale) for app, column in model.n.items()]
+        wish += [(column, float(self.terms.prices[app]) / scale) for app, column in model.r.items()]
+        fixed = integer.utilization(instance, np.where(instance.pinned[:, None], instance.current, 0))
+        bound = self._solve(model, wish)
+        self.bound = min(self.bound, max(fixed - bound * scale, self._score().net))
+        model.add_row(wish, upper=(fixed - self._score().net) / scale + SLACK)
+
+    def _disturb_least(self, model: Model) -> None:
+        score = self._score()
+        if score.changed or score.moved:
+            self._solve(model, _changes(model, _moves(model, both_ways=False)))
+
+    # What all stages share
+
+    def _solve(self, model: Model, objective: Row) -> float:
+        """One stage; keeps the answer if it is valid and better, and gives the proven bound on the objective."""
+        solved = model.solve(objective)
+        if solved.status != "optimal":
+            self.status = solved.status if solved.status in ("node_limit", "guard") else "fallback"
+        if solved.x is not None:
+            self._offer(solved.x)
+        return solved.bound
+
+    def _offer(self, x: Ints) -> None:
+        if integer.faults(self.instance, x, self.budget):
+            return
+        if integer.better(self.instance, integer.score(self.instance, x, self.terms), self._score()):
+            self.best = x
+
+    def _score(self) -> Score:
+        return integer.score(self.instance, self.best, self.terms)
+
+    def _placed(self, x: Ints) -> Flags:
+        """Apps that have what they need to run."""
+        placed: Flags = self.instance.possible & ((x.sum(axis=1) >= self.instance.n_min) | self.instance.pinned)
+        return placed
+
+    def _node_limit(self) -> int:
+        return max(1, SEARCH // max(1, len(self.instance.apps) * len(self.instance.nodes)))
+
+    def _terms(self, entitled: Flags, target: Ints | None = None) -> Terms:
+        instance = self.instance
+        theoretical = integer.theoretical_shares(instance, entitled)
+        unit = np.where(np.isfinite(instance.unit) & (instance.unit > 0), instance.unit, math.inf)
+        floors = np.floor(self.settings["floor"] * theoretical / unit + 1e-6).astype(np.int64)
+        return integer.Terms(
+            shares=theoretical,
+            loss_budget=shares.fairness_budget(len(instance.kinds), self.settings["theta1"]),
+            change_budget=self.budget,
+            floors=np.minimum(floors, np.minimum(instance.n_max, instance.holds.sum(axis=1))),
+            prices=self.settings["change_price"] * instance.worth * instance.current.sum(axis=1),
+            target=target,
+        )
+
+
+def _moves(model: Model, *, both_ways: bool) -> Row:
+    """One for each container that an app which ran starts on a node (and, both ways, for each that it stops)."""
+    instance = model.instance
+    moves: Row = []
+    for (app, node), column in model.x.items():
+        if instance.running[app]:
+            was = int(instance.current[app, node])
+            if was < instance.holds[app, node]:
+                moves.append((model.add_positive_part(column, was), 1.0))
+            if both_ways and was > 0:
+                moves.append((model.add_positive_part(column, was, sign=-1), 1.0))
+    return moves
+
+
+def _changes(model: Model, moves: Row) -> Row:
+    """Changed apps first: one weighs more than all containers that can move."""
+    movers = model.instance.running & model.instance.free_to_move
+    most = np.minimum(model.instance.n_max, model.instance.holds.sum(axis=1)) + model.instance.current.sum(axis=1)
+    weight = 1.0 + float(most[movers].sum())
+    return [*((column, weight) for column in model.r.values()), *moves]
+
+
+def _scale(values: Floats) -> float:
+    """The largest, so that objectives have coefficients of about one."""
+    largest = float(values[np.isfinite(values)].max(initial=0.0))
+    return largest if largest > 0 else 1.0
+
+
+def _loosest_bound(instance: Instance) -> float:
+    """No answer uses more of a resource than there is, nor than all apps at n_max would."""
+    if not instance.kinds:
+        return 0.0
+    wanted = [
+        [min(float(n) * float(f), 1.0) for f in row] for n, row in zip(instance.n_max, instance.fractions, strict=True)
+    ]
+    return math.fsum(min(1.0, math.fsum(column)) for column in zip(*wanted, strict=True))

@@ -1,0 +1,114 @@
+"""The answer that is always there: keep what runs, start what fits, then fill.
+
+It serves when the solver has no answer, when the problem is too large for it, and as the candidate that every answer of
+the solver has to beat.  It only ever adds containers to what runs, so it never breaks n_min or a node's room.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dorm.core.policies import integer
+
+if TYPE_CHECKING:
+    from dorm.core.policies.integer import Flags, Instance, Ints, Terms
+
+
+def best_node(free: Ints, demand: Ints, scale: Ints, *, most: Ints | None = None) -> int | None:
+    """The column whose free room points most in the direction of the demand (cosine), None where none has room.
+
+    This leaves rare resources to those who need them: a node with idle GPUs points away from an app without.
+    `most` says how many more containers each node may be given.  Ties go to the first id.
+    """
+    fits = (free >= demand).all(axis=1)
+    if most is not None:
+        fits &= most > 0
+    if not fits.any():
+        return None
+    room = free[fits] / scale
+    need = demand / scale
+    length = np.sqrt((room * room).sum(axis=1))
+    cosine = np.divide((room * need).sum(axis=1), length, out=np.zeros(len(room)), where=length > 0)
+    return int(np.flatnonzero(fits)[int(np.argmax(np.round(cosine, 9)))])
+
+
+def put(instance: Instance, free: Ints, x: Ints, app: int, count: int) -> int:
+    """Place up to `count` more containers of an app, changing `x` and `free`; returns how many found room."""
+    scale = np.maximum(instance.capacity.max(axis=0, initial=1), 1)
+    for done in range(count):
+        node = best_node(free, instance.demand[app], scale, most=instance.holds[app] - x[app])
+        if node is None:
+            return done
+        free[node] -= instance.demand[app]
+        x[app, node] += 1
+    return count
+
+
+def start(instance: Instance) -> Ints:
+    """Everything that can stay stays; then, first come first served, n_min for those that were hit and those that wait."""
+    x = np.where((instance.kept | instance.pinned)[:, None], instance.current, 0)
+    free = free_room(instance, x)
+    for app in integer.queue(instance):
+        keep_in_place(instance, free, x, app)
+        lacking = int(instance.n_min[app] - x[app].sum())
+        if lacking > 0 and put(instance, free, x, app, lacking) < lacking:
+            free += x[app][:, None] * instance.demand[app]
+            x[app] = 0
+    return x
+
+
+def free_room(instance: Instance, x: Ints) -> Ints:
+    """What is left of each node beside pinned apps and what `x` gives to the others."""
+    return np.asarray(instance.room - x[~instance.pinned].T @ instance.demand[~instance.pinned], np.int64)
+
+
+def keep_in_place(instance: Instance, free: Ints, x: Ints, app: int) -> None:
+    """A partition that was hit keeps what it can where it is."""
+    for node in np.flatnonzero(instance.current[app]).tolist():
+        demand = instance.demand[app]
+        needed = demand > 0
+        fits = int((free[node][needed] // demand[needed]).min(initial=int(instance.current[app, node])))
+        keep = min(fits, int(instance.current[app, node]), int(instance.n_max[app] - x[app].sum()))
+        x[app, node] = max(keep, 0)
+        free[node] -= x[app, node] * demand
+
+
+def fill(instance: Instance, x: Ints, terms: Terms) -> Ints:
+    """Grow apps into the room that is left, the one furthest below its share first, within θ1 and θ2."""
+    x = x.copy()
+    free = free_room(instance, x)
+    n = x.sum(axis=1)
+    grows = _who_may_grow(instance, x, terms)
+    loss = integer.loss(instance, x, terms.shares)
+    heap = [(_fullness(instance, terms, app, int(n[app])), app) for app in np.flatnonzero(grows).tolist()]
+    heapq.heapify(heap)
+    while heap:
+        _, app = heapq.heappop(heap)
+        unit, share = instance.unit[app], terms.shares[app]
+        after = loss + abs((n[app] + 1) * unit - share) - abs(n[app] * unit - share)
+        if n[app] >= instance.n_max[app] or (after > loss and after > terms.loss_budget):
+            continue
+        if put(instance, free, x, app, 1):
+            n[app] += 1
+            loss = after
+            heapq.heappush(heap, (_fullness(instance, terms, app, int(n[app])), app))
+    return x
+
+
+def _fullness(instance: Instance, terms: Terms, app: int, count: int) -> float:
+    share = float(terms.shares[app])
+    return round(count * float(instance.unit[app]) / share, 9) if share > 0 else float("inf")
+
+
+def _who_may_grow(instance: Instance, x: Ints, terms: Terms) -> Flags:
+    """Those that start or were hit anyway, and as many others as θ2 allows: the furthest below their shares."""
+    placed = (x.sum(axis=1) > 0) & instance.free_to_move & (instance.worth > 0)
+    grows: Flags = placed & ~instance.kept
+    gap = terms.shares - x.sum(axis=1) * np.where(np.isfinite(instance.unit), instance.unit, 0.0)
+    others = [i for i in np.flatnonzero(placed & instance.kept).tolist() if x[i].sum() < instance.n_max[i]]
+    others.sort(key=lambda i: (-round(float(gap[i]), 9), i))
+    grows[others[: terms.change_budget]] = True
+    return grows

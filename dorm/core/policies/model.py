@@ -1,0 +1,221 @@
+"""The allocation problem as a mixed-integer linear program for `scipy.optimize.milp` (HiGHS), one goal at a time.
+
+    n_i = Σ_j x_ij                                    the size of a partition
+    Σ_i d_ik x_ij ≤ room_jk                           nobody gets more than a node has beside pinned apps
+    n_min_i run_i ≤ n_i ≤ n_max_i run_i               all of n_min or nothing, for apps that do not run undisturbed
+    |x_ij - x⁰_ij| ≤ M_ij r_i,  Σ_i r_i ≤ R           θ2, with the tightest M each variable allows
+    F_i ≥ |δ_i n_i - ŝ_i|,  Σ_i F_i ≤ 2mθ1 + ξ        θ1 (Dorm paper, eqs. 1-4 and the linear form that follows them)
+
+The rows for F_i are those of the paper and one more, the chord between the two integers around ŝ_i/δ_i: at integers it
+says the same, and it makes the relaxation exact for one app alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dorm.core.policies.integer import Flags, Instance, Ints, Terms
+
+GUARD_S = 300.0
+"""Only a crash guard: what decides when to stop is the number of nodes of the search, which repeats exactly."""
+
+MARGIN = 2e-6
+"""Rows of node capacities are tightened by this part if the solver's tolerance let an answer overfill a node."""
+
+Row = list[tuple[int, float]]
+
+
+class Solved(NamedTuple):
+    x: Ints | None
+    """Counts of all apps, pinned ones included; None where the solver found nothing."""
+    bound: float
+    """No answer has an objective below this."""
+    status: str
+    """`optimal`, `infeasible`, `node_limit`, `guard` or `failed`."""
+
+
+class Model:
+    """Columns and rows, to which goals are added as they are fixed."""
+
+    def __init__(self, instance: Instance, change_budget: int, node_limit: int) -> None:
+        self.instance = instance
+        self.node_limit = node_limit
+        self._lower: list[float] = []
+        self._upper: list[float] = []
+        self._integral: list[int] = []
+        self._rows: list[Row] = []
+        self._row_lower: list[float] = []
+        self._row_upper: list[float] = []
+        self._room_rows: list[int] = []
+        self.apps = np.flatnonzero(instance.free_to_move).tolist()
+        self.x: dict[tuple[int, int], int] = {}
+        self.n: dict[int, int] = {}
+        self.run: dict[int, int] = {}
+        self.r: dict[int, int] = {}
+        for app in self.apps:
+            self._add_partition(app)
+        self._add_rooms()
+        if self.r:
+            self.add_row(((column, 1.0) for column in self.r.values()), upper=change_budget)
+
+    def add_column(self, lower: float, upper: float, *, integral: bool) -> int:
+        self._lower.append(lower)
+        self._upper.append(upper)
+        self._integral.append(int(integral))
+        return len(self._lower) - 1
+
+    def add_row(self, row: Iterable[tuple[int, float]], *, lower: float = -math.inf, upper: float = math.inf) -> None:
+        self._rows.append(list(row))
+        self._row_lower.append(lower)
+        self._row_upper.append(upper)
+
+    def fix(self, column: int, value: float) -> None:
+        self._lower[column] = self._upper[column] = value
+
+    def cap(self, column: int, value: float) -> None:
+        self._upper[column] = value
+
+    def _add_partition(self, app: int) -> None:
+        """The columns of one app and the rows that tie them together."""
+        instance = self.instance
+        low, high = int(instance.n_min[app]), int(min(instance.n_max[app], instance.holds[app].sum()))
+        kept = bool(instance.kept[app])
+        self.n[app] = self.add_column(low if kept else 0, high, integral=True)
+        here: Row = []
+        for node in np.flatnonzero(instance.holds[app]).tolist():
+            column = self.x[app, node] = self.add_column(0, int(instance.holds[app, node]), integral=True)
+            here.append((column, 1.0))
+        self.add_row([*here, (self.n[app], -1.0)], lower=0, upper=0)
+        if kept:
+            self._add_change(app, low, high)
+        elif high < low:
+            self.run[app] = self.add_column(0, 0, integral=True)
+            self.fix(self.n[app], 0)
+        else:
+            run = self.run[app] = self.add_column(0, 1, integral=True)
+            self.add_row([(self.n[app], 1.0), (run, -low)], lower=0)
+            self.add_row([(self.n[app], 1.0), (run, -high)], upper=0)
+
+    def _add_change(self, app: int, low: int, high: int) -> None:
+        instance = self.instance
+        r = self.r[app] = self.add_column(0, 1, integral=True)
+        was = instance.current[app]
+        total = int(was.sum())
+        self.add_row([(self.n[app], 1.0), (r, float(total - high))], upper=total)
+        self.add_row([(self.n[app], 1.0), (r, float(total - low))], lower=total)
+        for node in np.flatnonzero(instance.holds[app]).tolist():
+            column, before = self.x[app, node], int(was[node])
+            most = int(instance.holds[app, node])
+            if most > before:
+                self.add_row([(column, 1.0), (r, float(before - most))], upper=before)
+            if before > 0:
+                self.add_row([(column, 1.0), (r, float(before))], lower=before)
+
+    def _add_rooms(self) -> None:
+        """Each row is divided by the greatest common divisor of its demands, so that it says what integers can say,
+        and then by its right side, so that milli-cores and bytes weigh the same."""
+        instance = self.instance
+        for node in range(len(instance.nodes)):
+            for k in range(len(instance.kinds)):
+                users = [(app, int(instance.demand[app, k])) for app in self.apps if (app, node) in self.x]
+                users = [(app, amount) for app, amount in users if amount > 0]
+                if not users:
+                    continue
+                step = math.gcd(*(amount for _, amount in users))
+                room = int(instance.room[node, k]) // step
+                if sum(amount // step * int(instance.holds[app, node]) for app, amount in users) <= room:
+                    continue
+                self._room_rows.append(len(self._rows))
+                self.add_row(((self.x[app, node], amount / step / room) for app, amount in users), upper=1.0)
+
+    def add_fairness(self, terms: Terms) -> int:
+        """The rows of θ1; gives the column of ξ."""
+        instance = self.instance
+        fixed = math.fsum(
+            abs(float(instance.unit[i]) * int(instance.current[i].sum()) - float(terms.shares[i]))
+            for i in np.flatnonzero(instance.pinned).tolist()
+            if math.isfinite(instance.unit[i])
+        )
+        excess = self.add_column(0, math.inf, integral=False)
+        total: Row = []
+        for app in self.apps:
+            unit = float(instance.unit[app])
+            if unit <= 0:
+                continue
+            loss = self.add_column(0, math.inf, integral=False)
+            total.append((loss, unit))
+            aim = float(terms.shares[app]) / unit
+            self.add_row([(loss, 1.0), (self.n[app], 1.0)], lower=aim)
+            self.add_row([(loss, 1.0), (self.n[app], -1.0)], lower=-aim)
+            below = math.floor(aim)
+            at, slope = abs(below - aim), abs(below + 1 - aim) - abs(below - aim)
+            self.add_row([(loss, 1.0), (self.n[app], -slope)], lower=at - slope * below)
+        scale = max((unit for _, unit in total), default=1.0)
+        row = [(column, unit / scale) for column, unit in total]
+        self.add_row([*row, (excess, -1.0 / scale)], upper=(terms.loss_budget - fixed) / scale)
+        return excess
+
+    def add_positive_part(self, column: int, above: float, *, sign: int = 1) -> int:
+        """A column that is at least `column - above` (with sign -1, `above - column`) and at least 0."""
+        part = self.add_column(0, math.inf, integral=False)
+        self.add_row([(part, 1.0), (column, -float(sign))], lower=-sign * above)
+        return part
+
+    def solve(self, objective: Row) -> Solved:
+        """Minimise.  If rounding shows that an answer overfills a node, once more with a little less room."""
+        answer = self._solve(objective, 0.0)
+        if answer.x is not None and self._overfull(answer.x):
+            answer = self._solve(objective, MARGIN)
+        return answer
+
+    def _overfull(self, x: Ints) -> bool:
+        movable: Flags = self.instance.free_to_move
+        return bool((x[movable].T @ self.instance.demand[movable] > self.instance.room).any())
+
+    def _solve(self, objective: Row, margin: float) -> Solved:
+        cost = np.zeros(len(self._lower))
+        for column, value in objective:
+            cost[column] += value
+        starts = np.cumsum([0, *(len(row) for row in self._rows)])
+        columns = np.array([column for row in self._rows for column, _ in row], np.int32)
+        values = np.array([value for row in self._rows for _, value in row], np.float64)
+        matrix = csr_array((values, columns, starts), shape=(len(self._rows), len(cost)))
+        upper = np.array(self._row_upper)
+        upper[self._room_rows] *= 1.0 - margin
+        result = milp(
+            cost,
+            integrality=np.array(self._integral),
+            bounds=Bounds(np.array(self._lower), np.array(self._upper)),
+            constraints=LinearConstraint(matrix, np.array(self._row_lower), upper),
+            options={"mip_rel_gap": 0.0, "node_limit": self.node_limit, "time_limit": GUARD_S},
+        )
+        bound = result.mip_dual_bound
+        return Solved(
+            x=None if result.x is None else self._counts(result.x),
+            bound=float(bound) if bound is not None and math.isfinite(bound) else -math.inf,
+            status=_status(int(result.status), str(result.message)),
+        )
+
+    def _counts(self, values: object) -> Ints:
+        solution = np.rint(np.asarray(values, np.float64)).astype(np.int64)
+        x = np.where(self.instance.pinned[:, None], self.instance.current, 0)
+        for (app, node), column in self.x.items():
+            x[app, node] = solution[column]
+        return x
+
+
+def _status(code: int, message: str) -> str:
+    """scipy has no code of its own for the limit of nodes: it passes on what HiGHS calls it."""
+    if "Time limit" in message:
+        return "guard"
+    if "Solution limit" in message or "Iteration limit" in message:
+        return "node_limit"
+    return {0: "optimal", 2: "infeasible"}.get(code, "failed")

@@ -1,0 +1,123 @@
+"""The policy `static`: a fixed number of containers per app, first come first served, never resized.
+
+This is the Dorm paper's baseline, a statically partitioned cluster.  What runs is left alone for as long as it can
+stay; an app that lost a node gets its lost containers anew where there is room for all of them, and else waits at its
+place in the queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dorm.core.policies import answer, greedy, integer, reasons
+from dorm.core.policies.parameters import refuse_unknown
+from dorm.core.policies.problem import Reason
+
+if TYPE_CHECKING:
+    from dorm.core.policies.integer import Instance, Ints
+    from dorm.core.policies.problem import Allocation, Problem
+
+
+class StaticPolicy:
+    """Parameters:
+
+    `count` (2)        containers of an app that has no entry in `counts`
+    `counts` ({})      containers by app id; a key that ends in `*` stands for all ids that begin so, the longest wins
+    `backfill` (false) whether a later app may start while an earlier one waits for room
+
+    A count is clipped to n_min..n_max, and to what an empty cluster would hold of the app.
+    """
+
+    name = "static"
+    version = 1
+
+    def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        refuse_unknown(self.name, params, ("count", "counts", "backfill"))
+        count, counts = params.get("count", 2), params.get("counts", {})
+        backfill = params.get("backfill", False)
+        _check_count("count", count)
+        if not isinstance(counts, dict):
+            raise ValueError(f"policy static: counts has to be a map of app ids to numbers, not {counts!r}")
+        for key, value in counts.items():
+            if not isinstance(key, str) or not key:
+                raise ValueError(f"policy static: counts has the key {key!r}, which is no app id")
+            _check_count(f"counts[{key}]", value)
+        if not isinstance(backfill, bool):
+            raise ValueError(f"policy static: backfill has to be true or false, not {backfill!r}")
+        return {"count": count, "counts": dict(sorted(counts.items())), "backfill": backfill}
+
+    def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
+        settings = self.check_params(params)
+        instance = integer.read(problem)
+        wanted = np.array(
+            [_wanted(instance, row, settings["count"], settings["counts"]) for row in range(len(instance.apps))],
+            np.int64,
+        )
+        x, blocked = _serve(instance, wanted, backfill=settings["backfill"])
+        return answer.assemble(
+            instance,
+            x,
+            reasons=_explain(instance, x, wanted, blocked),
+            fairness_budget=-1.0,
+            excess=0.0,
+            overhead_budget=-1,
+            status="optimal",
+            bound=integer.utilization(instance, x),
+            change_cost=0.0,
+        )
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
+        raise ValueError(f"policy static: {name} has to be a whole number from 1 to 1000000, not {value!r}")
+
+
+def _wanted(instance: Instance, row: int, default: int, counts: dict[str, int]) -> int:
+    app = instance.apps[row]
+    patterns = [key for key in counts if key.endswith("*") and app.id.startswith(key[:-1])]
+    count = counts.get(app.id, counts[max(patterns, key=len)] if patterns else default)
+    return max(min(count, int(instance.n_max[row]), int(instance.fits_empty[row])), int(instance.n_min[row]))
+
+
+def _serve(instance: Instance, wanted: Ints, *, backfill: bool) -> tuple[Ints, dict[int, int]]:
+    """The counts, and for each app that was not even tried, the earlier one it stands behind."""
+    x = np.where((instance.kept | instance.pinned)[:, None], instance.current, 0)
+    free = greedy.free_room(instance, x)
+    blocked: dict[int, int] = {}
+    first: int | None = None
+    for app in integer.queue(instance):
+        if first is not None and not backfill and not instance.running[app]:
+            blocked[app] = first
+            continue
+        greedy.keep_in_place(instance, free, x, app)
+        lacks = int(wanted[app] - x[app].sum())
+        if lacks > 0 and greedy.put(instance, free, x, app, lacks) < lacks:
+            free += x[app][:, None] * instance.demand[app]
+            x[app] = 0
+            first = app if first is None else first
+    return x, blocked
+
+
+def _explain(instance: Instance, x: Ints, wanted: Ints, blocked: dict[int, int]) -> dict[str, Reason]:
+    free = greedy.free_room(instance, x)
+    found = {}
+    for i, app in enumerate(instance.apps):
+        n = int(x[i].sum()) if not instance.pinned[i] else sum(app.current.values())
+        if n >= instance.n_max[i]:
+            continue
+        if instance.pinned[i]:
+            reason = Reason("adjusting", "in the middle of an adjustment; stays as it is until that is done")
+        elif not instance.possible[i]:
+            reason = reasons.impossible(instance, i)
+        elif n > 0 or wanted[i] == 0:
+            reason = Reason("static_count", f"the static policy gives it {n} and never resizes")
+        elif i in blocked:
+            reason = Reason("queue", f"{instance.apps[blocked[i]].id} came first and waits for room")
+        else:
+            reason = reasons.no_room(instance, free, i, int(wanted[i]), "its fixed count") or Reason(
+                "resources", f"its {wanted[i]} containers did not fit when its turn came"
+            )
+        found[app.id] = reason
+    return found
