@@ -9,9 +9,9 @@ something else is an error at both ends.  The network is trusted: a hello is a c
 from __future__ import annotations
 
 import errno
+import select
 import socket
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from compose.apps import frames
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _RETRY_S = 0.01
 _LONGEST_RETRY_S = 0.25
 _HELLO_S = 2.0
+_MOST_CALLERS = 64
 
 
 def meet(place: Place, run: str, timeout_s: float) -> tuple[socket.socket, socket.socket]:
@@ -30,18 +31,149 @@ def meet(place: Place, run: str, timeout_s: float) -> tuple[socket.socket, socke
 
     Raises `PortTaken`, `PeerLost` when the others have not come within `timeout_s`, `AppFailure` where they differ.
     """
-    deadline = time.monotonic() + timeout_s
-    hello = {"app": place.app, "generation": place.generation, "world_size": place.world_size, "run": run}
-    with closing(_listen(place)) as listener:
-        # Each connects before it accepts.  The kernel completes connections to a listener by itself, so nobody waits
-        # in a circle.
-        after = _knock(place, hello, deadline, timeout_s)
-        before = _admit(listener, place, hello, deadline, timeout_s)
-        while not _welcomed(after, place, deadline):
+    meeting = _Meeting(place, run, timeout_s)
+    try:
+        return meeting.run()
+    except AppFailure:
+        meeting.close_all()
+        raise
+
+
+class _Meeting:
+    """Knocks at the rank after and hears callers at the same time, so that no stranger keeps the right one waiting."""
+
+    def __init__(self, place: Place, run: str, timeout_s: float) -> None:
+        self._place = place
+        self._hello = {"app": place.app, "generation": place.generation, "world_size": place.world_size, "run": run}
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+        self._listener = _listen(place)
+        self._callers: dict[socket.socket, float] = {}
+        """Accepted, not heard yet; until when we wait for their hello."""
+        self._before: socket.socket | None = None
+        self._after: socket.socket | None = None
+        self._welcome = False
+        self._knock_at = 0.0
+        self._retry_s = _RETRY_S
+        self._reason = "no answer"
+
+    def run(self) -> tuple[socket.socket, socket.socket]:
+        while self._before is None or self._after is None or not self._welcome:
+            now = time.monotonic()
+            if now >= self._deadline:
+                raise self._nobody_came()
+            if self._after is None and now >= self._knock_at:
+                self._knock()
+            until = min([self._deadline, *self._callers.values()] + ([] if self._after else [self._knock_at]))
+            sources = [self._listener, *self._callers]
+            if self._after is not None and not self._welcome:
+                sources.append(self._after)
+            readable, _, _ = select.select(sources, [], [], max(0.0, until - time.monotonic()))
+            for source in readable:
+                if source is self._listener:
+                    self._accept()
+                elif source is self._after:
+                    self._hear_answer(source)
+                else:
+                    self._hear_caller(source)
+            self._drop_silent_callers()
+        for caller in self._callers:
+            caller.close()
+        self._listener.close()
+        return self._before, self._after
+
+    def close_all(self) -> None:
+        for connection in (self._listener, self._before, self._after, *self._callers):
+            if connection is not None:
+                connection.close()
+
+    def _knock(self) -> None:
+        """Connect to the rank after and say hello.  It may not be there yet, or be somebody else."""
+        address = self._place.peers[self._rank(+1)]
+        try:
+            connection = socket.create_connection(address, timeout=min(_HELLO_S, self._deadline - time.monotonic()))
+        except OSError as error:
+            self._knock_later((error.strerror or str(error)).lower())
+            return
+        try:
+            # A port that nobody listens on, in the kernel's own range, can be connected to itself.
+            if connection.getsockname() == connection.getpeername():
+                raise frames.FrameError("no answer")
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            frames.send(connection, {**self._hello, "rank": self._place.rank}, None, _HELLO_S)
+            self._after = connection
+        except (frames.FrameError, OSError) as error:
+            connection.close()
+            self._knock_later(str(error))
+
+    def _knock_later(self, reason: str) -> None:
+        self._reason = reason
+        self._knock_at = time.monotonic() + self._retry_s
+        self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
+
+    def _hear_answer(self, after: socket.socket) -> None:
+        try:
+            answer, _ = frames.receive(after, 0, _HELLO_S)
+        except frames.FrameError as error:
             after.close()
-            time.sleep(_RETRY_S)
-            after = _knock(place, hello, deadline, timeout_s)
-    return before, after
+            self._after = None
+            self._knock_later(str(error))
+            return
+        if answer.get("agreed") is not True:
+            raise self._disagreement(self._rank(+1))
+        self._welcome = True
+
+    def _accept(self) -> None:
+        try:
+            self._listener.settimeout(0)
+            caller, _ = self._listener.accept()
+        except OSError:  # the caller hung up before it was accepted
+            return
+        if len(self._callers) >= _MOST_CALLERS:
+            caller.close()
+        else:
+            self._callers[caller] = time.monotonic() + _HELLO_S
+
+    def _hear_caller(self, caller: socket.socket) -> None:
+        """Keep the connection if it is the rank before; say so in either case where it is of this generation."""
+        del self._callers[caller]
+        try:
+            heard, _ = frames.receive(caller, 0, _HELLO_S)
+            mine = {**self._hello, "rank": self._rank(-1)}
+            if all(heard.get(key) == mine[key] for key in mine if key != "run"):
+                agreed = heard.get("run") == mine["run"]
+                frames.send(caller, {"agreed": agreed}, None, _HELLO_S)
+                if not agreed:
+                    caller.close()
+                    raise self._disagreement(self._rank(-1))
+                if self._before is not None:
+                    self._before.close()  # it lost that connection, or it would not have called again
+                caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._before = caller
+                return
+        except (frames.FrameError, OSError):
+            pass
+        caller.close()
+
+    def _drop_silent_callers(self) -> None:
+        now = time.monotonic()
+        for caller in [caller for caller, until in self._callers.items() if until <= now]:
+            del self._callers[caller]
+            caller.close()
+
+    def _rank(self, distance: int) -> int:
+        return (self._place.rank + distance) % self._place.world_size
+
+    def _nobody_came(self) -> PeerLost:
+        label, waited = self._place.label, f"{self._timeout_s:g} s"
+        if self._before is not None or self._after is None:
+            host, port = self._place.peers[self._rank(+1)]
+            reason = "it does not answer" if self._after is not None else self._reason
+            return PeerLost(f"{label} could not reach rank {self._rank(+1)} at {host}:{port} within {waited}: {reason}")
+        return PeerLost(f"{label} waited {waited} for rank {self._rank(-1)}, which did not come")
+
+    def _disagreement(self, rank: int) -> AppFailure:
+        return AppFailure(f"{self._place.label} and rank {rank} have other settings, data or checkpoints")
 
 
 def _listen(place: Place) -> socket.socket:
@@ -78,73 +210,3 @@ def _cannot_listen(place: Place, error: OSError) -> AppFailure:
     if error.errno == errno.EADDRINUSE:
         return PortTaken(f"{place.label} cannot listen on {host}:{port}: something else does")
     return AppFailure(f"{place.label} cannot listen on {host}:{port}: {error.strerror}")
-
-
-def _knock(place: Place, hello: dict[str, Any], deadline: float, timeout_s: float) -> socket.socket:
-    rank = (place.rank + 1) % place.world_size
-    host, port = place.peers[rank]
-    wait = _RETRY_S
-    reason = "no answer"
-    while (left := deadline - time.monotonic()) > 0:
-        try:
-            connection = socket.create_connection((host, port), timeout=min(left, _HELLO_S))
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-        else:
-            # A port that nobody listens on, in the kernel's own range, can be connected to itself.
-            if connection.getsockname() != connection.getpeername():
-                try:
-                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    frames.send(connection, {**hello, "rank": place.rank}, None, _HELLO_S)
-                    return connection
-                except frames.FrameError as error:
-                    reason = str(error)
-            connection.close()
-        time.sleep(max(0.0, min(wait, deadline - time.monotonic())))
-        wait = min(2 * wait, _LONGEST_RETRY_S)
-    raise PeerLost(f"{place.label} could not reach rank {rank} at {host}:{port} within {timeout_s:g} s: {reason}")
-
-
-def _admit(
-    listener: socket.socket, place: Place, hello: dict[str, Any], deadline: float, timeout_s: float
-) -> socket.socket:
-    rank = (place.rank - 1) % place.world_size
-    while (left := deadline - time.monotonic()) > 0:
-        listener.settimeout(left)
-        try:
-            connection, _ = listener.accept()
-        except OSError:  # also when a caller hung up before it was accepted
-            continue
-        try:
-            heard, _ = frames.receive(connection, 0, min(_HELLO_S, left))
-            same_partition = all(heard.get(key) == hello[key] for key in ("app", "generation", "world_size"))
-            if same_partition and heard.get("rank") == rank:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                agreed = heard.get("run") == hello["run"]
-                frames.send(connection, {"agreed": agreed}, None, _HELLO_S)
-                if agreed:
-                    return connection
-                raise _disagreement(place, rank)
-        except frames.FrameError:
-            pass
-        except AppFailure:
-            connection.close()
-            raise
-        connection.close()
-    raise PeerLost(f"{place.label} waited {timeout_s:g} s for rank {rank}, which did not come")
-
-
-def _welcomed(after: socket.socket, place: Place, deadline: float) -> bool:
-    """False when the other end hung up without a word, so that it was somebody else, or may come back."""
-    rank = (place.rank + 1) % place.world_size
-    try:
-        answer, _ = frames.receive(after, 0, max(_RETRY_S, deadline - time.monotonic()))
-    except frames.FrameError:
-        return False
-    if answer.get("agreed") is not True:
-        raise _disagreement(place, rank)
-    return True
-
-
-def _disagreement(place: Place, rank: int) -> AppFailure:
-    return AppFailure(f"{place.label} and rank {rank} have other settings, data or checkpoints")

@@ -137,7 +137,8 @@ class Worker:
         reported_step, reported_at = state.step, time.monotonic()
         stopping = False
         while state.step < self.chosen.steps and not stopping:
-            state, stopping = self._one_step(state, batches)
+            with np.errstate(all="ignore"):  # a loss that is no number is found below
+                state, stopping = self._one_step(state, batches)
             self.step = state.step
             last = stopping or state.step == self.chosen.steps
             if last or state.step % self.chosen.report_every == 0:
