@@ -9,6 +9,8 @@ Nothing here raises for bad input.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgpack
@@ -18,16 +20,16 @@ from events import subjects
 from events.kinds import AppSubmitted, Event, MasterFact, Published, Round, Unknown, Unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from events.log import Record
+
+Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
+"""From the map of one version of a kind to the map of the next."""
 
 VERSIONS: dict[str, int] = {cls.__name__: 1 for cls in (*get_args(Published), *get_args(MasterFact))}
 """The version of each kind that this build writes."""
 
-Upcaster = "Callable[[dict[str, Any]], dict[str, Any]]"
-UPCASTERS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""From (kind, version) to a function that gives the map of the next version."""
+UPCASTERS: dict[tuple[str, int], Upcaster] = {}
+"""By kind and the version that it takes."""
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Published)
@@ -47,15 +49,46 @@ def decode(record: Record) -> Event:
 
     Missing id, time and author are filled from the record's sequence (or Nats-Msg-Id), log time and subject.
     """
-    body = record.body
     try:
-        event: Event = (_json_decoder if body[:1] in _JSON_BYTES else _decoder).decode(body)
+        event: Event = _decoder.decode(record.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _decode_otherwise(record)
+    if type(event) is not _class_on(record.subject) or event.v != _WRITTEN[type(event)]:
         return _decode_slowly(record)
-    if event.v != 1 or subjects.kind_of(record.subject) != type(event).__name__:
+    if type(event) is Round and not all(fact.v == _WRITTEN[type(fact)] for fact in event.events):
         return _decode_slowly(record)
     if event.id and event.at and event.by:
         return event
+    return _filled(event, record)
+
+
+class _Written(dict[type, int]):
+    """`VERSIONS` by class, looked up by name only once per class."""
+
+    def __missing__(self, cls: type) -> int:
+        self[cls] = version = VERSIONS[cls.__name__]
+        return version
+
+
+_WRITTEN = _Written()
+
+
+@lru_cache(maxsize=65536)
+def _class_on(subject: str) -> type[Event] | None:
+    """The only class that is believed on a subject."""
+    return _KINDS.get(subjects.kind_of(subject))
+
+
+def _decode_otherwise(record: Record) -> Event:
+    """What is not MessagePack of a current version: JSON, or something that takes a closer look."""
+    if record.body[:1] not in _JSON_BYTES:
+        return _decode_slowly(record)
+    try:
+        event: Event = _json_decoder.decode(record.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _decode_slowly(record)
+    if type(event) is not _class_on(record.subject) or event.v != _WRITTEN[type(event)] or type(event) is Round:
+        return _decode_slowly(record)
     return _filled(event, record)
 
 
@@ -76,11 +109,14 @@ def document(record: Record) -> Any:
 
 
 def _filled(event: Event, record: Record) -> Event:
+    if event.id and event.at and event.by:
+        return event
+    who = subjects.who_of(record.subject)
     return msgspec.structs.replace(
         event,
-        id=event.id or record.msg_id or f"{subjects.who_of(record.subject)}.{record.seq}",
+        id=event.id or record.msg_id or f"{who}.{record.seq}",
         at=event.at or record.time,
-        by=event.by or subjects.who_of(record.subject),
+        by=event.by or who,
     )
 
 
@@ -92,21 +128,24 @@ def _decode_slowly(record: Record) -> Event:
         return _unreadable(record, str(error))
     if not isinstance(body, dict):
         return _unreadable(record, f"an event is a map, not {type(body).__name__}")
-    kind = body.get("kind", expected)
-    body["kind"] = kind
+    body.setdefault("kind", expected)
+    kind = body["kind"]
     if kind != expected:
-        return _unreadable(record, f"kind {str(kind)[:80]!r} is not allowed on subject {record.subject}")
+        return _unreadable(record, f"kind {_short(kind)} is not allowed on subject {record.subject}")
     if kind not in _KINDS:
-        return _filled(Unknown(subject=record.subject, name=str(kind)[:80]), record)
+        return _filled(Unknown(subject=record.subject, name=_short(kind)), record)
     try:
         upcast = _upcast(body)
-        if kind == "Round":
-            return _filled(_round(upcast), record)
-        return _filled(msgspec.convert(upcast, _KINDS[kind]), record)
+        return _filled(_round(upcast) if kind == Round.__name__ else msgspec.convert(upcast, _KINDS[kind]), record)
     except _NewerVersionError:
-        return _filled(Unknown(subject=record.subject, name=f"{kind} v{body.get('v')}"), record)
-    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        return _unreadable(record, f"{kind}: {str(error)[:300]}")
+        return _filled(Unknown(subject=record.subject, name=f"{kind} v{_short(body['v'])}"), record)
+    # Whatever an upcaster trips over in a body that is not as it should be.
+    except Exception as error:
+        return _unreadable(record, f"{kind}: {' '.join(str(error).split())[:300] or type(error).__name__}")
+
+
+def _short(value: object) -> str:
+    return value[:80] if isinstance(value, str) else repr(value)[:80]
 
 
 class _NewerVersionError(Exception):
@@ -114,15 +153,17 @@ class _NewerVersionError(Exception):
 
 
 def _upcast(body: dict[str, Any]) -> dict[str, Any]:
+    """The body in the version that this build writes.  Raises _NewerVersionError, TypeError, ValueError."""
     kind, version = body["kind"], body.get("v", 1)
     known = VERSIONS[kind]
-    if not isinstance(version, int):
+    if not isinstance(version, int) or isinstance(version, bool):
         raise TypeError("v: a version is a whole number")
     if version > known:
         raise _NewerVersionError
-    while version < known:
-        body = UPCASTERS[kind, version](body)
-        version += 1
+    if version < 1:
+        raise ValueError(f"v: there is no version {version}")
+    for older in range(version, known):
+        body = {**UPCASTERS[kind, older](body), "kind": kind, "v": older + 1}
     return body
 
 
@@ -130,7 +171,9 @@ def _round(body: dict[str, Any]) -> Round:
     """A round whose unknown kinds are left out, so that an older reader follows a newer master as far as it can."""
     facts = []
     for fact in body.get("events", []):
-        if isinstance(fact, dict) and fact.get("kind") in _MASTER_KINDS:
+        if not isinstance(fact, dict):
+            raise TypeError(f"events: a fact is a map, not {type(fact).__name__}")
+        if fact.get("kind") in _MASTER_KINDS:
             try:
                 facts.append(msgspec.convert(_upcast(fact), _MASTER_KINDS[fact["kind"]]))
             except _NewerVersionError:

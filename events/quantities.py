@@ -20,7 +20,11 @@ MEMORY = "memory"
 GPU = "gpu"
 
 LARGEST = 2**60
-"""No quantity may be larger; sums over a hundred thousand containers still fit what MessagePack can carry."""
+"""No quantity may be larger; sums over a hundred thousand containers are still exact in Python's integers, and one
+container's demand is what MessagePack can carry."""
+
+LONGEST_S = 366 * 86400.0
+"""No duration may be longer (seconds)."""
 
 _SUFFIXES = {
     "": 1,
@@ -35,46 +39,56 @@ _SUFFIXES = {
     "Ti": 2**40,
     "Pi": 2**50,
 }
-_NUMBER = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
+_NUMBER = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z]{0,3})\s*")
 _DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def resource(name: str, quantity: Quantity) -> int:
     """One quantity in base units, rounded up to a whole unit.
 
-    Raises ValueError with a sentence for people: negative, not finite, absurdly large, or not a quantity at all.
+    Raises ValueError with a sentence for people, which begins with the resource's name: negative, not finite, absurdly
+    large, or not a quantity at all.
     """
     value = _base_units(name, quantity)
-    if not math.isfinite(value) or value < 0:
-        raise ValueError(f"{name}: {quantity!r} must be a number of at least 0")
-    whole = math.ceil(value - 1e-9)
-    if whole > LARGEST:
-        raise ValueError(f"{name}: {quantity!r} is more than any cluster has")
-    return whole
+    if not value >= 0:  # Also refuses NaN, which compares to nothing.
+        raise ValueError(f"{name}: expected a quantity of at least 0, got {short(quantity)}")
+    if value > LARGEST:
+        raise ValueError(f"{name}: {short(quantity)} is more than any cluster has")
+    # 0.1 cores are 100 milli-cores, though the product of the two floats is a little more.
+    return value if isinstance(value, int) else math.ceil(value - 1e-9 * max(1.0, value * 1e-6))
 
 
-def _base_units(name: str, quantity: Quantity) -> float:
+def _base_units(name: str, quantity: Quantity) -> int | float:
     unit = 1000 if name == CPU else 1
-    if isinstance(quantity, bool):
-        raise ValueError(f"{name}: {quantity!r} is not a quantity")
+    if isinstance(quantity, bool) or not isinstance(quantity, int | float | str):
+        raise ValueError(f"{name}: {short(quantity)} is not a quantity; write {example(name)}")
     if isinstance(quantity, int | float):
         return quantity * unit
-    match = _NUMBER.match(quantity)
+    match = _NUMBER.fullmatch(quantity)
     if match is None:
-        raise ValueError(f"{name}: {quantity!r} is not a quantity; write {_example(name)}")
-    number, suffix = float(match[1]), match[2]
+        raise ValueError(f"{name}: {short(quantity)} is not a quantity; write {example(name)}")
+    number, suffix = int(match[1]) if match[1].isdigit() else float(match[1]), match[2]
     if name == CPU:
         if suffix not in ("", "m"):
-            raise ValueError(f"cpu: {quantity!r} is not a number of cores; write {_example(name)}")
+            raise ValueError(f"cpu: {short(quantity)} is not a number of cores; write {example(name)}")
         return number if suffix == "m" else number * 1000
     suffix = suffix.removesuffix("B")
     if suffix not in _SUFFIXES:
-        raise ValueError(f"{name}: {quantity!r} has an unknown unit; write {_example(name)}")
+        raise ValueError(f"{name}: {short(quantity)} has an unknown unit; write {example(name)}")
     return number * _SUFFIXES[suffix]
 
 
-def _example(name: str) -> str:
+def example(name: str) -> str:
+    """What a quantity of this resource looks like, for messages."""
     return {CPU: "2, 0.5 or 500m", MEMORY: "512MiB or 2GiB"}.get(name, "a whole number")
+
+
+def short(value: object) -> str:
+    """A value as a message quotes it: on one line, and never long."""
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "a huge number"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def resources(quantities: Mapping[str, Quantity]) -> dict[str, int]:
@@ -85,16 +99,17 @@ def resources(quantities: Mapping[str, Quantity]) -> dict[str, int]:
 
 def duration(text: Quantity) -> float:
     """Seconds of `10s`, `500ms`, `2m`, `1.5h` or a plain number.  Raises ValueError for anything else."""
+    seconds: int | float
     if isinstance(text, int | float) and not isinstance(text, bool):
-        seconds = float(text)
+        seconds = text
     else:
-        match = _NUMBER.match(str(text))
+        match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
         if match is None or (match[2] or "s") not in _DURATIONS:
-            raise ValueError(f"{text!r} is not a duration; write 10s, 500ms, 2m or 1h")
+            raise ValueError(f"{short(text)} is not a duration; write 10s, 500ms, 2m or 1h")
         seconds = float(match[1]) * _DURATIONS[match[2] or "s"]
-    if not math.isfinite(seconds) or not 0 <= seconds <= 366 * 86400:
-        raise ValueError(f"{text!r} is not a duration between 0 and a year")
-    return seconds
+    if not 0 <= seconds <= LONGEST_S:
+        raise ValueError(f"{short(text)} is not a duration between 0 and a year")
+    return float(seconds)
 
 
 def humanize(name: str, amount: int) -> str:

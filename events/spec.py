@@ -6,12 +6,12 @@ agents.  `check_spec` is the one gate: whatever passes it is safe to hand on.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from events.quantities import Quantity, duration, resources
+from events.quantities import Quantity, duration, resource, resources, short
+from events.spec_errors import readable, unknown_field
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"
 Name = Annotated[
@@ -23,19 +23,31 @@ Name = Annotated[
     ),
 ]
 User = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_@+-]{0,63}$")]
+ResourceName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_./-]{0,62}$")]
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Command = Annotated[list[str], msgspec.Meta(max_length=1000)]
 Duration = Annotated[Quantity, msgspec.Meta(description="10s, 500ms, 2m, 1h, or a number of seconds")]
+Text = Annotated[str, msgspec.Meta(max_length=1024)]
 
 LARGEST_SPEC = 256 * 1024
-"""Bytes of a submission's body; more is refused."""
+"""Bytes of a spec in MessagePack; more is refused."""
+
+LARGEST_ARGUMENT = 128 * 1024 - 1
+"""Bytes of one part of a command, or of one `NAME=value`: what Linux takes (MAX_ARG_STRLEN)."""
+
+_FORMATS = {
+    "name": "lower-case letters, digits and dashes, at most 48",
+    "user": "letters, digits and _ @ + -, at most 64",
+    "engine": "plain or torchrun",
+    "demand": "a resource name (letters, digits and _ . / -, at most 63)",
+}
 
 
 class SpecError(ValueError):
     """A spec that is refused; the message is one line that says what to change."""
 
 
-class Retries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Retries(msgspec.Struct, frozen=True, omit_defaults=True):
     """How often a failed app is started again, and after which pause (doubled each time, up to `longest`)."""
 
     limit: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3
@@ -43,17 +55,21 @@ class Retries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     longest: Duration = "5m"
 
 
-class AppSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One distributed ML application, as its owner describes it."""
+class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One distributed ML application, as its owner describes it.
+
+    Decoding one takes unknown fields as they come, so that an older agent reads what a newer master accepted; only
+    `check_spec` refuses them.
+    """
 
     name: Name
     command: Annotated[Command, msgspec.Meta(min_length=1, description="starts one worker")]
     demand: Annotated[
-        dict[str, Quantity],
+        dict[ResourceName, Quantity],
         msgspec.Meta(min_length=1, max_length=32, description="resources of one container: cpu, memory, gpu, others"),
     ]
     n_min: Annotated[Count, msgspec.Meta(description="containers without which it can't run")] = 1
-    n_max: Annotated[Count, msgspec.Meta(description="containers beyond which it gains nothing")] = 1
+    n_max: Annotated[Count, msgspec.Meta(description="containers beyond which it gains nothing; default: n_min")] = 1
     weight: Annotated[float, msgspec.Meta(ge=0.001, le=1000, description="its share against others'")] = 1.0
     engine: Literal["plain", "torchrun"] = "plain"
     image: Annotated[str, msgspec.Meta(max_length=512, description="ignored where nodes run plain processes")] = ""
@@ -66,7 +82,7 @@ class AppSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     grace: Annotated[Duration, msgspec.Meta(description="time between SIGTERM and SIGKILL")] = "10s"
     retries: Retries = Retries()
     user: User = "anonymous"
-    labels: Annotated[dict[str, str], msgspec.Meta(max_length=100)] = {}
+    labels: Annotated[dict[Text, Text], msgspec.Meta(max_length=100)] = {}
 
     def resources(self) -> dict[str, int]:
         """The demand of one container (d_i) in base units."""
@@ -77,47 +93,107 @@ class AppSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         return duration(self.grace)
 
 
-_NUL = re.compile("\x00")
-
-
 def check_spec(document: object) -> AppSpec:
     """A checked spec from a decoded document.  Raises SpecError."""
     if not isinstance(document, dict):
         raise SpecError(f"a spec is a map with name, command and demand, not {_kind_of(document)}")
+    _check_fields(document)
     try:
         spec = msgspec.convert(document, AppSpec)
     except msgspec.ValidationError as error:
-        raise SpecError(_readable(str(error))) from None
+        raise SpecError(readable(error, document, AppSpec, _FORMATS)) from None
+    except RecursionError:
+        raise SpecError("the spec is nested too deeply") from None
+    if "n_max" not in document:
+        spec = msgspec.structs.replace(spec, n_max=spec.n_min)
     if spec.n_min > spec.n_max:
-        raise SpecError(f"n_min is {spec.n_min} and n_max {spec.n_max}; n_min can't be the larger")
-    try:
-        demand = spec.resources()
-        for value in (spec.grace, spec.retries.backoff, spec.retries.longest):
-            duration(value)
-    except ValueError as error:
-        raise SpecError(str(error)) from None
-    if not demand:
-        raise SpecError("demand: at least one resource must be more than 0")
-    for part in (*spec.command, *spec.resume, *spec.checkpoint, *spec.env, *spec.env.values(), spec.image):
-        if _NUL.search(part):
-            raise SpecError("commands, env and image can't hold a NUL character")
-    for name in spec.env:
-        if not name or "=" in name or name.startswith("DORM_"):
-            raise SpecError(f"env: {name!r} can't be set (names may not hold '=', and DORM_* are Dorm's own)")
-    if not spec.command[0]:
-        raise SpecError("command: the program's name is empty")
+        raise SpecError(f"n_min: {spec.n_min} is more than n_max, which is {spec.n_max}")
+    _check_quantities(spec)
+    _check_texts(spec)
     return spec
 
 
+def _check_fields(document: dict[Any, Any]) -> None:
+    message = unknown_field(document, AppSpec.__struct_encode_fields__)
+    retries = document.get("retries")
+    if not message and isinstance(retries, dict):
+        message = unknown_field(retries, Retries.__struct_encode_fields__, "retries.")
+    if message:
+        raise SpecError(message)
+
+
+def _check_quantities(spec: AppSpec) -> None:
+    durations = {"grace": spec.grace, "retries.backoff": spec.retries.backoff, "retries.longest": spec.retries.longest}
+    for path, quantity in durations.items():
+        try:
+            duration(quantity)
+        except ValueError as error:
+            raise SpecError(f"{path}: {error}") from None
+    try:
+        amounts = [resource(name, quantity) for name, quantity in spec.demand.items()]
+    except ValueError as error:
+        raise SpecError(f"demand.{error}") from None
+    if not any(amounts):
+        raise SpecError("demand: at least one resource must be more than 0")
+
+
+def _check_texts(spec: AppSpec) -> None:
+    """What no process, container engine or log could take: NUL, broken text, reserved names, too many bytes."""
+    # Patterns ending in `$`, as JSON Schema wants them, let a line end pass.
+    for path, name in (("name", spec.name), ("user", spec.user), *(("demand", name) for name in spec.demand)):
+        if name.endswith("\n"):
+            raise SpecError(f"{path}: {short(name)} can't hold a line end")
+    for name in spec.env:
+        if not name or "=" in name:
+            raise SpecError(f"env: {short(name)} can't be the name of a variable (it is empty or holds '=')")
+        if name.startswith("DORM_"):
+            raise SpecError(f"env.{name[:60]}: names that begin with DORM_ are Dorm's own")
+    if "" in spec.labels:
+        raise SpecError("labels: a label's name is empty")
+    for path, text in _texts(spec):
+        if "\x00" in text:
+            raise SpecError(f"{path}: can't hold a NUL character")
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            raise SpecError(f"{path}: is not valid Unicode text") from None
+        if size > LARGEST_ARGUMENT:
+            raise SpecError(f"{path}: {size:,} bytes are more than a process can be given ({LARGEST_ARGUMENT:,})")
+    for path, command in (("command", spec.command), ("resume", spec.resume), ("checkpoint", spec.checkpoint)):
+        if command and not command[0].strip():
+            raise SpecError(f"{path}: the program's name is empty")
+    size = len(msgspec.msgpack.encode(spec))
+    if size > LARGEST_SPEC:
+        raise SpecError(f"the spec has {size:,} bytes; at most {LARGEST_SPEC:,} are taken")
+
+
+def _texts(spec: AppSpec) -> list[tuple[str, str]]:
+    """Every free text of a spec, with its path."""
+    texts = [("image", spec.image)]
+    for path, command in (("command", spec.command), ("resume", spec.resume), ("checkpoint", spec.checkpoint)):
+        texts += [(f"{path}[{index}]", part) for index, part in enumerate(command)]
+    for path, entries in (("env", spec.env), ("labels", spec.labels)):
+        texts += [(path, name) for name in entries]
+        texts += [(f"{path}.{short(name)[1:-1]}", f"{name}={value}") for name, value in entries.items()]
+    return texts
+
+
 def spec_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of an app spec, for editors and for other languages' clients."""
+    """The JSON Schema (2020-12) of an app spec, for editors and for other languages' clients.
+
+    What it refuses, `check_spec` refuses; that also knows what a schema can't say (n_min ≤ n_max, units, sizes).
+    """
     (schema,), components = msgspec.json.schema_components([AppSpec], ref_template="#/$defs/{name}")
     definitions = dict(components)
     top = definitions.pop(schema["$ref"].rsplit("/", 1)[-1])
+    top["properties"]["n_max"].pop("default")
+    for strict in (top, *definitions.values()):
+        strict["additionalProperties"] = False
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Dorm app spec",
         **top,
+        "title": "Dorm app spec",
+        "description": "One distributed ML application, as its owner describes it.",
         "$defs": definitions,
     }
 
@@ -132,14 +208,3 @@ def _kind_of(document: object) -> str:
         bytes: "bytes",
     }
     return names.get(type(document), type(document).__name__)
-
-
-def _readable(message: str) -> str:
-    """msgspec's message with its JSON path turned into the words of the spec file."""
-    text, separator, path = message.partition(" - at `$")
-    path = path.rstrip("`").lstrip(".")
-    if path.startswith("["):
-        path = ""
-    if not separator or not path:
-        return text[:500]
-    return f"{path}: {text[0].lower()}{text[1:]}"[:500]

@@ -1,0 +1,111 @@
+"""What is wrong with a spec, in one line for the person who wrote it: the field's path, what it wants, what it got.
+
+msgspec's messages speak of JSON (`Expected `int` >= 0 - at `$.retries.limit``); these speak of the file
+(`retries.limit: expected an integer of at least 0, got -1`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from events.quantities import short
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_TYPES = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a map",
+    "null": "nothing",
+    "int | float | str": "a quantity (a number, or text like 500m or 2GiB)",
+}
+_UNITS = {"array": "entries", "object": "entries", "str": "characters"}
+_EXPECTED = re.compile(r"Expected `([^`]*)`(?: of length)?(?: (>=|<=) (\S+))?(?: matching regex .*)?(?:, got `.*)?")
+_MISSING = re.compile(r"Object missing required field `([^`]*)`")
+
+
+def unknown_field(document: Mapping[Any, Any], known: Sequence[str], where: str = "") -> str:
+    """What to say about the first key that is not a field, '' when all are."""
+    for key in document:
+        if key not in known:
+            close = difflib.get_close_matches(short(key).strip("'"), known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"the fields are {', '.join(known)}"
+            return f"{where}{key if isinstance(key, str) and key.isidentifier() else short(key)}: unknown field; {hint}"
+    return ""
+
+
+def readable(error: msgspec.ValidationError, document: Any, struct: Any, formats: Mapping[str, str]) -> str:
+    """One line from msgspec's error about a document.  `formats` says by path what a pattern or a choice wants."""
+    message, _, place = str(error).partition(" - at ")
+    in_key = place.startswith("`key` in ")
+    path = place.removeprefix("`key` in ").strip("`").removeprefix("$").lstrip(".")
+    if missing := _MISSING.fullmatch(message):
+        return f"{_joined(path, missing[1])}: missing"
+    if in_key or path.endswith("[...]"):
+        path, culprit = _entry(path.removesuffix("[...]"), document, struct)
+        if in_key:
+            return f"{path}: {short(culprit)} is not {formats.get(path, 'a name')}"
+        container, path = _at(document, path), _joined(path, str(culprit))
+        value = container.get(culprit)
+    else:
+        value = _at(document, path)
+    wanted = formats.get(path) if "regex" in message or "enum" in message else _wanted(message)
+    if wanted is None:
+        return f"{path}: {message[:1].lower()}{message[1:]}"[:500]
+    return f"{path}: expected {wanted}{_got(value)}"[:500]
+
+
+def _wanted(message: str) -> str | None:
+    match = _EXPECTED.fullmatch(message)
+    if match is None:
+        return None
+    kind, sign, limit = match[1], match[2], match[3]
+    wanted = _TYPES.get(kind, kind)
+    if sign is None:
+        return wanted
+    bound = "at least" if sign == ">=" else "at most"
+    unit = f" {_UNITS[kind]}" if "of length" in message and kind in _UNITS else ""
+    if unit == " entries" and limit == "1":
+        unit = " entry"
+    return f"{wanted} of {bound} {limit}{unit}"
+
+
+def _got(value: Any) -> str:
+    names = {dict: "a map", list: "a list", bytes: "bytes", type(None): "nothing"}
+    if isinstance(value, dict | list) and not value:
+        return f", got an empty {names[type(value)][2:]}" if type(value) in names else ""
+    return f", got {names.get(type(value)) or short(value)}"
+
+
+def _joined(path: str, name: str) -> str:
+    name = name if re.fullmatch(r"[A-Za-z0-9_./-]{1,60}", name) else short(name)
+    return f"{path}.{name}" if path else name
+
+
+def _at(document: Any, path: str) -> Any:
+    """The value at a path like `command[1]` or `retries.limit`; None where there is none."""
+    for name, index in re.findall(r"([A-Za-z_][A-Za-z0-9_]*)|\[(\d+)\]", path):
+        try:
+            document = document[name] if name else document[int(index)]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return document
+
+
+def _entry(path: str, document: Any, struct: Any) -> tuple[str, Any]:
+    """Which entry of a map is the bad one: msgspec does not say, so each is tried alone."""
+    wanted = next((field.type for field in msgspec.structs.fields(struct) if field.encode_name == path), Any)
+    for key, value in (_at(document, path) or {}).items():
+        try:
+            msgspec.convert({key: value}, wanted)
+        except msgspec.ValidationError:
+            return path, key
+    return path, ""
