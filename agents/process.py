@@ -235,8 +235,9 @@ class ProcessRuntime:
         folder = self._dirs.container_dir(key)
         if not folder.is_dir():
             raise KeyError(key)
-        async for chunk in read_log(folder, follow=follow, tail=tail, running=running):
-            yield chunk
+        async with contextlib.aclosing(read_log(folder, follow=follow, tail=tail, running=running)) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     async def use(self, key: Key) -> Use | None:
         """Sums over its processes."""

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
 _CHUNK = 64 * 1024
@@ -16,7 +16,7 @@ _POLL_S = 0.1
 
 async def read_log(
     folder: Path, *, follow: bool, tail: int | None, running: Callable[[], bool]
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Chunks of the log, from its last `tail` lines on or all of it; with `follow` until `running` says no."""
     data, position = await asyncio.to_thread(_so_far, folder, tail)
     for at in range(0, len(data), _CHUNK):

@@ -1,0 +1,63 @@
+"""What an agent is told about its node; what it is not told it finds out."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from events.quantities import CPU, GPU, MEMORY
+
+_NODE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")
+DEFAULT_PORTS = (20_000, 20_999)
+HIGHEST_PORT = 32_767
+"""Above this the kernel gives ports to outgoing connections, so one of ours could be taken at any time."""
+
+
+class ConfigError(ValueError):
+    """A setting that can't be used; the message says which and what would do."""
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One node.  Capacity is in base units."""
+
+    name: str
+    address: str
+    capacity: dict[str, int]
+    checkpoints: Path
+    """A folder that all nodes share; each app gets one below it."""
+    ports: tuple[int, int] = DEFAULT_PORTS
+    labels: dict[str, str] = {}
+    gpus: tuple[str, ...] = ()
+    report_interval_s: float = 5.0
+    progress_interval_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not _NODE.match(self.name):
+            raise ConfigError(f"node name {self.name!r}: use letters, digits, '-' and '_', at most 63")
+        low, high = self.ports
+        if not 1024 <= low <= high <= HIGHEST_PORT:
+            raise ConfigError(f"ports {low}-{high}: use a range within 1024-{HIGHEST_PORT}")
+        if not self.capacity or any(amount < 0 for amount in self.capacity.values()):
+            raise ConfigError("capacity: say how much of each resource the node has, such as cpu=8,memory=32GiB")
+        if self.capacity.get(GPU, 0) != len(self.gpus) and self.gpus:
+            raise ConfigError(f"capacity says {self.capacity.get(GPU, 0)} GPUs, and {len(self.gpus)} ids are given")
+
+
+def detect_capacity() -> dict[str, int]:
+    """Cores that this process may use (milli-cores) and memory (bytes), a tenth of it left to the machine itself."""
+    cores = len(psutil.Process().cpu_affinity() or []) or psutil.cpu_count() or 1
+    return {CPU: cores * 1000, MEMORY: int(psutil.virtual_memory().total * 0.9)}
+
+
+def detect_address() -> str:
+    """The address from which this machine would reach others; 127.0.0.1 where it has no network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # RFC 5737 documentation address: nothing is sent.
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

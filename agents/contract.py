@@ -1,0 +1,96 @@
+"""The contract between Dorm and an app: what a container finds in its environment, and which command starts it.
+
+No library is needed inside.  `DORM_PEERS` is `host:port` by rank, so that a worker can listen on its own entry and reach
+all others; a rank is the position of a slot among the generation's slots.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agents.runtime import ContainerSpec, Key
+from events.quantities import CPU
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agents.desired import DesiredApp
+    from events.kinds import Placed
+    from events.spec import AppSpec
+
+
+def container_spec(
+    app_id: str, app: DesiredApp, slot: int, *, checkpoint_dir: str, checkpoint_mount: str, devices: tuple[str, ...]
+) -> ContainerSpec:
+    """Everything a runtime needs for one slot of the app's released generation.
+
+    `checkpoint_dir` is the host's path of the app's checkpoints, `checkpoint_mount` where the container sees it ('' for
+    the same path).
+    """
+    spec, placement = app.spec, sorted(app.placement, key=lambda placed: placed.slot)
+    command = (spec.resume or spec.command) if app.resume else spec.command
+    return ContainerSpec(
+        key=Key(app_id, app.generation, slot),
+        image=spec.image,
+        command=tuple(command),
+        env={
+            **_threads(spec),
+            **spec.env,
+            **_engine(spec, app_id, app, slot),
+            **_dorm(app_id, app, placement, slot),
+            "DORM_CHECKPOINT_DIR": checkpoint_mount or checkpoint_dir,
+        },
+        resources=spec.resources(),
+        checkpoint_dir=checkpoint_dir,
+        grace_s=spec.grace_s,
+        devices=devices,
+    )
+
+
+def rank_of(placement: Sequence[Placed], slot: int) -> int:
+    return sorted(placed.slot for placed in placement).index(slot)
+
+
+def _dorm(app_id: str, app: DesiredApp, placement: Sequence[Placed], slot: int) -> dict[str, str]:
+    here = next(placed for placed in placement if placed.slot == slot)
+    return {
+        "DORM_APP": app_id,
+        "DORM_NODE": here.node,
+        "DORM_GENERATION": str(app.generation),
+        "DORM_SLOT": str(slot),
+        "DORM_RANK": str(rank_of(placement, slot)),
+        "DORM_WORLD_SIZE": str(len(placement)),
+        "DORM_PEERS": ",".join(f"{placed.address}:{placed.port}" for placed in placement),
+        "DORM_MASTER_ADDR": placement[0].address,
+        "DORM_MASTER_PORT": str(app.master_port),
+    }
+
+
+def _engine(spec: AppSpec, app_id: str, app: DesiredApp, slot: int) -> dict[str, str]:
+    """What the engine's own launcher would have set.  For torchrun each container is one worker that sees only its own
+    devices, so its local rank is 0 (PyTorch, "torchrun: environment variables")."""
+    if spec.engine != "torchrun":
+        return {}
+    placement = sorted(app.placement, key=lambda placed: placed.slot)
+    rank = rank_of(placement, slot)
+    return {
+        "MASTER_ADDR": placement[0].address,
+        "MASTER_PORT": str(app.master_port),
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(placement)),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_RANK": str(rank),
+        "GROUP_WORLD_SIZE": str(len(placement)),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(len(placement)),
+        "TORCHELASTIC_RESTART_COUNT": str(app.generation - 1),
+        "TORCHELASTIC_RUN_ID": app_id,
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+
+
+def _threads(spec: AppSpec) -> dict[str, str]:
+    """CPU quotas can't be seen from inside, and a library that starts a thread for each core of the host then crawls."""
+    cores = spec.resources().get(CPU, 0) // 1000
+    return {"OMP_NUM_THREADS": str(max(1, cores))}

@@ -1,0 +1,382 @@
+"""The Docker runtime: a container is a container of one engine on this machine, several nodes may share one.
+
+The engine is the only memory.  A container is known by its labels, named after its key, and never starts twice:
+
+* `ensure` holds a lock for the key: inspect, create where there is none (name taken: inspect again), compare what was made
+  with what was asked, start.  Killed or cut off anywhere, the next `ensure` goes on from what it finds.
+* A started container has a start time, and is left as it is, ended or not.
+* Before the engine is asked to start it, a note is left beside its private directory.  Where the note is there and the
+  container has not started, the request of a dead agent may still be under way: so wait a little, and look again.
+* Where the start failed for a reason that stays, or the engine made something else than asked, the container is removed
+  again, and `Refused` is raised.  Where the reason may pass, it is removed too, and `Conflict` is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
+
+import msgspec
+import structlog
+
+from agents import cgroups
+from agents import docker_config as config
+from agents.docker_engine import Engine, Json, Rejected
+from agents.inflight import Inflight
+from agents.run_dirs import RunDirs
+from agents.runtime import (
+    NOT_FOUND,
+    TIMED_OUT,
+    Conflict,
+    ContainerSpec,
+    Key,
+    Refused,
+    Seen,
+    Unavailable,
+    Use,
+    check_spec,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+log = structlog.get_logger(__name__)
+
+NOBODY: Final = (65534, 65534)
+_SETTLE_S: Final = 0.5
+_DIE_S: Final = 30.0
+_RECONNECT_S: Final = (0.1, 5.0)
+_INSPECTED_AT_ONCE: Final = 16
+_KEPT_OUTPUT: Final = 2000
+
+
+class DockerRuntime:
+    """One node's containers on one engine.
+
+    `root` is a folder of this node alone; `url` is unix://PATH or tcp://HOST:PORT (default DOCKER_HOST, else the usual
+    socket); `user` is the containers' `uid:gid` (default: the agent's own, or 65534:65534 where that is root);
+    checkpoint directories must lie below `checkpoint_root`.
+    """
+
+    name = "docker"
+    limits = True
+    checkpoint_mount = config.CHECKPOINT_MOUNT
+
+    def __init__(
+        self,
+        node: str,
+        root: Path,
+        *,
+        url: str | None = None,
+        cluster: str = "dorm",
+        user: str | None = None,
+        checkpoint_root: Path | None = None,
+    ) -> None:
+        self._owner = _user(user)
+        self._dirs = RunDirs(root, self._owner)
+        self._engine = Engine(url)
+        self._host = config.Host(
+            cluster=cluster,
+            node=node,
+            user=f"{self._owner[0]}:{self._owner[1]}",
+            cpus=1,
+            swap_limit=True,
+            checkpoint_root=checkpoint_root,
+        )
+        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._inflight = Inflight()
+        self._ended: dict[str, Seen] = {}
+        self._places: dict[Key, cgroups.Place] = {}
+        self._commands: set[tuple[str, tuple[str, ...]]] = set()
+        self._closed = asyncio.Event()
+
+    async def open(self) -> None:
+        """Raises `Unavailable` where no engine answers, `Conflict` where another agent has the root."""
+        self._closed.clear()
+        await asyncio.to_thread(self._dirs.open)
+        try:
+            info = await self._engine.open()
+        except BaseException:
+            self._dirs.close()
+            raise
+        self._host = msgspec.structs.replace(
+            self._host, cpus=int(info.get("NCPU") or 1), swap_limit=bool(info.get("SwapLimit"))
+        )
+        if not self._host.swap_limit:
+            log.warning("this kernel cannot limit swap: memory limits leave it open", node=self._host.node)
+
+    async def close(self) -> None:
+        """Let go of the engine and the root; containers run on."""
+        self._closed.set()
+        await self._inflight.drain()
+        await self._engine.close()
+        self._dirs.close()
+
+    async def list(self) -> list[Seen]:
+        """All containers with this cluster's and node's labels, sorted by key."""
+        summaries = await self._engine.list(config.own_labels(self._host))
+        at_once = asyncio.Semaphore(_INSPECTED_AT_ONCE)
+
+        async def look(summary: Json) -> Seen | None:
+            if summary["State"] == "exited" and summary["Id"] in self._ended:
+                return self._ended[summary["Id"]]
+            key = config.key_of(summary["Labels"])
+            if key is None:
+                log.warning("a container with our labels has no key", container=summary["Id"])
+                return None
+            async with at_once:
+                info = await self._engine.inspect(summary["Id"])
+            return None if info is None else config.seen(key, info)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(look(summary)) for summary in summaries]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+        found = {summary["Id"]: task.result() for summary, task in zip(summaries, tasks, strict=True)}
+        self._ended = {
+            name: seen
+            for name, seen in found.items()
+            if seen is not None and seen.state == "exited" and not config.never_ran(seen)
+        }
+        return sorted((seen for seen in found.values() if seen is not None), key=lambda s: s.key)
+
+    async def ensure(self, spec: ContainerSpec) -> Seen:
+        """Create and start it unless it was started before.  Raises `Refused` or `Conflict`."""
+        check_spec(spec)
+        return await self._inflight.run(self._ensure(spec))
+
+    async def _ensure(self, spec: ContainerSpec) -> Seen:
+        async with self._lock(spec.key):
+            name = config.container_name(self._host.cluster, spec.key)
+            checkpoints = await asyncio.to_thread(self._checkpoints, spec)
+            wanted = config.container_config(self._host, spec, self.run_dir(spec.key), checkpoints)
+            info = await self._engine.inspect(name)
+            if info is None:
+                await asyncio.to_thread(self._dirs.make, spec.key)
+                info = await self._create(name, wanted)
+            if info["Config"]["Labels"] != {**info["Config"]["Labels"], **wanted["Labels"]}:
+                raise Conflict(f"{name} is another container: its labels are {info['Config']['Labels']}")
+            found = config.seen(spec.key, info)
+            if found.state == "created":
+                found = await self._start(name, spec.key, wanted, info)
+            elif config.never_ran(found):
+                await self._discard(name, spec.key)
+                raise config.refusal(found.error) or Conflict(f"{name}: {found.error}")
+            return found
+
+    async def _create(self, name: str, wanted: Json) -> Json:
+        try:
+            await self._engine.create(name, wanted)
+        except Rejected as answer:
+            if answer.status == 404:
+                raise Refused("image", answer.message) from answer
+            if answer.status == 400:
+                raise Refused("spec", answer.message) from answer
+        info = await self._engine.inspect(name)  # after 409 too: an earlier create of ours may have made it
+        if info is None:
+            raise Conflict(f"{name} is gone right after it was made")
+        return info
+
+    async def _start(self, name: str, key: Key, wanted: Json, info: Json) -> Seen:
+        await asyncio.to_thread(self._dirs.make, key)
+        if differences := config.differences(wanted, info, swap_limit=self._host.swap_limit):
+            await self._discard(name, key)
+            raise Refused("spec", f"the engine did not make what was asked: {'; '.join(differences)}")
+        await self._check_command(name, key, info)
+        note = self._dirs.container_dir(key) / "starting"
+        if await asyncio.to_thread(note.exists):
+            await asyncio.sleep(_SETTLE_S)
+            again = await self._engine.inspect(name)
+            if again is not None and config.seen(key, again).state != "created":
+                return config.seen(key, again)
+        await asyncio.to_thread(note.touch)
+        try:
+            await self._engine.start(name)
+        except Rejected as answer:
+            await self._discard(name, key)
+            raise config.refusal(answer.message) or Conflict(f"{name}: {answer.message}") from answer
+        started = await self._engine.inspect(name)
+        if started is None:
+            raise Conflict(f"{name} is gone right after it was started")
+        return config.seen(key, started)
+
+    async def _check_command(self, name: str, key: Key, info: Json) -> None:
+        """Refuse a command that the image does not have.  The engine cannot tell, because what it starts is the init
+        process, which is there.  What was found once in an image is not looked for again."""
+        command = str(info["Config"]["Entrypoint"][0])
+        paths = config.candidates(command, info["Config"]["Env"] or [], info["Config"]["WorkingDir"])
+        if (info["Image"], paths) in self._commands or any(path.startswith("/dorm/") for path in paths):
+            return
+        for path in paths:
+            if await self._engine.executable(name, path) is not False:
+                self._commands.add((info["Image"], paths))
+                return
+        await self._discard(name, key)
+        raise Refused("command", f"the image has no command {command!r} in {', '.join(paths)}")
+
+    async def _discard(self, name: str, key: Key) -> None:
+        """Leave nothing of a container that never ran."""
+        with contextlib.suppress(Rejected):
+            await self._engine.delete(name)
+        await asyncio.to_thread(self._dirs.remove, key)
+
+    def _checkpoints(self, spec: ContainerSpec) -> Path | None:
+        """The real checkpoint directory, made the containers' own; None where the spec has none.
+
+        Raises `Refused` ("spec") where it is not a directory below the allowed root: a link out of there was an escape.
+        """
+        root = self._host.checkpoint_root
+        if not spec.checkpoint_dir:
+            return None
+        if root is None:
+            raise Refused("spec", "this node has no folder for checkpoints")
+        try:
+            real = Path(spec.checkpoint_dir).resolve(strict=True)
+            inside = root.resolve(strict=True) in real.parents
+        except (OSError, RuntimeError) as failure:
+            raise Refused("spec", f"the checkpoint directory cannot be used: {failure}") from failure
+        if not real.is_dir() or not inside:
+            raise Refused("spec", f"the checkpoint directory {spec.checkpoint_dir} is no directory below {root}")
+        status = real.stat()
+        if os.getuid() == 0 and (status.st_uid, status.st_gid) != self._owner:
+            try:
+                os.chown(real, *self._owner, follow_symlinks=False)
+            except OSError as failure:  # a network file system may not let root do that, and may not need it
+                log.warning("the checkpoint directory keeps its owner", path=str(real), error=str(failure))
+        return real
+
+    async def stop(self, key: Key, grace_s: float) -> None:
+        """SIGTERM through the init process to the whole group, after `grace_s` SIGKILL."""
+        async with self._lock(key):  # not in the middle of a start
+            info = await self._own(key)
+        if info is None or config.seen(key, info).state != "running":
+            return
+        if grace_s > 0:
+            await self._engine.kill(info["Id"], "SIGTERM")
+            if await self._engine.wait(info["Id"], grace_s):
+                return
+        await self._engine.kill(info["Id"], "SIGKILL")
+        if not await self._engine.wait(info["Id"], _DIE_S):
+            raise Unavailable(f"{key} is still there {_DIE_S:.0f} s after SIGKILL")
+
+    async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
+        """Run a command in the running container, as its user and with its environment."""
+        info = await self._own(key)
+        if info is None or config.seen(key, info).state != "running":
+            raise KeyError(key)
+        try:
+            exec_id = await self._engine.exec_create(info["Id"], command)
+            ended, output = await self._engine.exec_start(exec_id, timeout_s, _KEPT_OUTPUT)
+        except Rejected as answer:
+            if answer.status == 400:
+                return NOT_FOUND
+            raise KeyError(key) from answer
+        state = await self._engine.exec_inspect(exec_id)
+        if not ended:
+            await asyncio.to_thread(_kill_inside, int(state.get("Pid") or 0), info["Id"])
+            code = TIMED_OUT
+        else:
+            code = int(state["ExitCode"] or 0)
+            if code == 126 and b"executable file not found" in output:
+                code = NOT_FOUND  # engines before 28 say 126 for both
+        if code:
+            log.warning("a command in a container failed", key=key, command=command, code=code, output=output)
+        return code
+
+    async def remove(self, key: Key) -> None:
+        """Delete it with its anonymous volumes and its folder.  Raises `Conflict` where it runs."""
+        async with self._lock(key):
+            info = await self._own(key)
+            if info is not None:
+                try:
+                    await self._engine.delete(info["Id"])
+                except Rejected as answer:
+                    raise Conflict(f"{key}: {answer.message}") from answer
+            self._places.pop(key, None)
+            await asyncio.to_thread(self._dirs.remove, key)
+
+    async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncIterator[bytes]:
+        """What the engine kept of stdout and stderr."""
+        info = await self._own(key)
+        if info is None:
+            raise KeyError(key)
+        try:
+            async with contextlib.aclosing(self._engine.logs(info["Id"], follow=follow, tail=tail)) as payloads:
+                async for payload in payloads:
+                    yield payload
+        except Rejected as answer:
+            raise KeyError(key) from answer
+
+    async def use(self, key: Key) -> Use | None:
+        """From the cgroup's files, or by asking the engine where they are out of sight."""
+        place = self._places.get(key)
+        if place is not None:
+            with contextlib.suppress(OSError):
+                return await asyncio.to_thread(cgroups.read, place)
+            del self._places[key]
+        info = await self._own(key)
+        if info is None or config.seen(key, info).state != "running":
+            return None
+        place = await asyncio.to_thread(cgroups.find, info["State"]["Pid"])
+        if place is not None and info["Id"] in str(place.cpu):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                use = await asyncio.to_thread(cgroups.read, place)
+                self._places[key] = place
+                return use
+        return config.use_of(await self._engine.stats(info["Id"]))
+
+    def run_dir(self, key: Key) -> Path:
+        """Seen inside as /dorm/run."""
+        return self._dirs.run_dir(key)
+
+    async def hints(self) -> AsyncIterator[None]:
+        """The engine's events of our containers, and one after each connection."""
+        delay = _RECONNECT_S[0]
+        while not self._closed.is_set():
+            try:
+                async with contextlib.aclosing(self._engine.events(config.own_labels(self._host))) as events:
+                    async for _ in events:
+                        delay = _RECONNECT_S[0]
+                        yield None
+            except Unavailable as failure:
+                if not self._closed.is_set():
+                    log.info("no events from the engine", node=self._host.node, error=str(failure))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._closed.wait()
+            delay = min(delay * 2, _RECONNECT_S[1])
+
+    def _lock(self, key: Key) -> asyncio.Lock:
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    async def _own(self, key: Key) -> Json | None:
+        """The container of this key if it is this node's."""
+        info = await self._engine.inspect(config.container_name(self._host.cluster, key))
+        if info is None:
+            return None
+        labels = info["Config"]["Labels"] or {}
+        ours = all(f"{n}={labels.get(n)}" in config.own_labels(self._host) for n in config.OWN_LABELS)
+        return info if ours else None
+
+
+def _user(user: str | None) -> tuple[int, int]:
+    """(uid, gid) of `uid:gid`.  Raises `ValueError`: a name would mean something else in every image."""
+    if user is None:
+        return (os.getuid(), os.getgid()) if os.getuid() != 0 else NOBODY
+    uid, _, gid = user.partition(":")
+    if not uid.isdecimal() or not (gid or uid).isdecimal():
+        raise ValueError(f"the containers' user must be UID:GID in numbers, not {user!r}")
+    return int(uid), int(gid or uid)
+
+
+def _kill_inside(pid: int, container_id: str) -> None:
+    """The engine has no call to end an exec; its pid is this machine's, checked to be the container's by its cgroup."""
+    with contextlib.suppress(OSError):
+        if pid > 1 and container_id in Path(f"/proc/{pid}/cgroup").read_text():
+            os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,54 @@
+"""What an agent has to remember over its own crash and can't read back from engine or log, as small files.
+
+    KEY.asked     it asked this container to stop: an exit code of 0 then does not mean that the app is done
+    KEY.devices   GPU ids it gave to this container
+
+Everything here blocks for the time of a small file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agents.runtime import Key, key_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Ledger:
+    """Files below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def open(self) -> None:
+        """Raises OSError where the folder can't be made."""
+        self._root.mkdir(parents=True, exist_ok=True)
+
+    def note_asked(self, key: Key) -> None:
+        (self._root / f"{key_name(key)}.asked").touch()
+
+    def asked(self, key: Key) -> bool:
+        return (self._root / f"{key_name(key)}.asked").exists()
+
+    def take_devices(self, key: Key, count: int, all_devices: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The first free ones (dockerd does not allocate), the same again when asked again; None when too few are free."""
+        own = self._root / f"{key_name(key)}.devices"
+        if own.exists():
+            return tuple(own.read_text().split())
+        if count == 0:
+            return ()
+        taken = {device for file in sorted(self._root.glob("*.devices")) for device in file.read_text().split()}
+        free = [device for device in all_devices if device not in taken]
+        if len(free) < count:
+            return None
+        own.write_text(" ".join(free[:count]))
+        return tuple(free[:count])
+
+    def free_devices(self, key: Key) -> None:
+        (self._root / f"{key_name(key)}.devices").unlink(missing_ok=True)
+
+    def forget(self, key: Key) -> None:
+        self.free_devices(key)
+        (self._root / f"{key_name(key)}.asked").unlink(missing_ok=True)

@@ -1,0 +1,53 @@
+"""Answers questions for container logs: logs are not events, they stay with the engine and are read from there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agents.runtime import Key, RuntimeFault, Unavailable
+from events.log import AskRefused
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from agents.desired import Desired
+    from agents.runtime import Runtime
+
+
+class LogQuestion(msgspec.Struct, frozen=True):
+    """Which container's output, and how much of it."""
+
+    app: str
+    generation: int
+    slot: int
+    follow: bool = False
+    tail: int | None = None
+    """Lines from the end; None for all."""
+
+
+class LogAnswerer:
+    """For one node."""
+
+    def __init__(self, runtime: Runtime, desired: Desired) -> None:
+        self._runtime = runtime
+        self._desired = desired
+
+    async def __call__(self, question: bytes) -> AsyncIterator[bytes]:
+        try:
+            asked = msgspec.json.decode(question, type=LogQuestion)
+        except msgspec.MsgspecError as error:
+            raise AskRefused(f"a question for logs is a JSON map: {error}") from None
+        key = Key(asked.app, asked.generation, asked.slot)
+        try:
+            async for chunk in self._runtime.logs(key, follow=asked.follow, tail=asked.tail):
+                yield chunk
+        except KeyError:
+            raise AskRefused(
+                f"slot {key.slot} of generation {key.generation} is not (or no longer) on node {self._desired.node}"
+            ) from None
+        except Unavailable as error:
+            raise AskRefused(f"the engine on node {self._desired.node} does not answer: {error}") from None
+        except RuntimeFault as error:
+            raise AskRefused(str(error)) from None

@@ -1,0 +1,66 @@
+"""Facts on their way to the log: kept in order, tried until stored, at most once each by their ids.
+
+The queue is bounded.  When it is half full, progress (which the next progress supersedes) is left out; when it is full,
+whoever publishes waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from events import subjects
+from events.codec import encode
+from events.kinds import AppProgressed, Event
+from events.log import LogRefused, LogUnavailable
+
+if TYPE_CHECKING:
+    from events.log import EventLog
+
+BOUND = 4096
+_log = structlog.get_logger(__name__)
+
+
+class Outbox:
+    """One per agent.  Facts must have an id."""
+
+    def __init__(self, log: EventLog, cluster: str, who: str) -> None:
+        self._log = log
+        self._cluster = cluster
+        self._who = who
+        self._queue: asyncio.Queue[Event] = asyncio.Queue(BOUND)
+
+    async def put(self, event: Event) -> None:
+        """Waits while the queue is full."""
+        if isinstance(event, AppProgressed) and self._queue.qsize() > BOUND // 2:
+            return
+        await self._queue.put(event)
+
+    async def flush(self) -> None:
+        """Wait until everything that was put is stored."""
+        await self._queue.join()
+
+    async def run(self) -> None:
+        """Store facts one after the other, for ever."""
+        while True:
+            event = await self._queue.get()
+            await self._store(event)
+            self._queue.task_done()
+
+    async def _store(self, event: Event) -> None:
+        subject = subjects.fact(self._cluster, type(event).__name__, self._who)
+        body, pause = encode(event), 0.1
+        while True:
+            try:
+                await self._log.append(subject, body, msg_id=event.id)
+            except LogUnavailable as error:
+                _log.warning("a fact waits for the log", kind=type(event).__name__, reason=str(error))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 2.0)
+            except LogRefused as error:
+                _log.error("the log refused a fact", kind=type(event).__name__, id=event.id, reason=str(error))
+                return
+            else:
+                return

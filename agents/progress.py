@@ -1,0 +1,105 @@
+"""The progress file of a container: JSON lines that the app appends, turned into facts at a limited rate.
+
+    {"step": 120, "loss": 0.31, "samples_per_s": 950}      progress; only the latest of a while is published
+    {"checkpoint": 120}                                    saved up to this step; always published, and in order
+
+The file is the app's: lines that are not of this form are skipped, half-written ones wait for their end.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from events.kinds import AppCheckpointed, AppProgressed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agents.runtime import Key
+
+LONGEST_READ = 256 * 1024
+"""Bytes taken in one go, so that an app which floods its file can't fill our memory."""
+_LARGEST_STEP = 2**53
+
+ProgressFact = AppProgressed | AppCheckpointed
+
+
+class ProgressFile:
+    """One container's file and how far it was read."""
+
+    def __init__(self, key: Key, path: Path, interval_s: float) -> None:
+        self._key = key
+        self._path = path
+        self._interval_s = interval_s
+        self._offset = 0
+        self._rest = b""
+        self._pending: AppProgressed | None = None
+        self._published_at = -math.inf
+
+    def read(self, now_s: float, *, final: bool = False) -> list[ProgressFact]:
+        """Facts to publish now.  `now_s` is monotonic seconds; `final` gives out what the rate held back.  Blocks."""
+        facts: list[ProgressFact] = []
+        while True:
+            chunk = self._read_chunk()
+            for line in self._lines(chunk):
+                self._take(line, facts)
+            if not final or len(chunk) < LONGEST_READ:
+                break
+        if self._pending and (final or now_s - self._published_at >= self._interval_s):
+            facts.append(self._pending)
+            self._pending, self._published_at = None, now_s
+        return facts
+
+    def _read_chunk(self) -> bytes:
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._offset)
+                chunk = file.read(LONGEST_READ)
+        except OSError:
+            return b""
+        self._offset += len(chunk)
+        return chunk
+
+    def _lines(self, chunk: bytes) -> list[bytes]:
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if len(self._rest) > LONGEST_READ:
+            self._rest = b""
+        return lines
+
+    def _take(self, line: bytes, facts: list[ProgressFact]) -> None:
+        try:
+            words: Any = msgspec.json.decode(line)
+        except msgspec.MsgspecError:
+            return
+        if not isinstance(words, dict):
+            return
+        app, generation, _ = self._key
+        if (saved := _step(words.get("checkpoint"))) is not None:
+            # What was done up to the checkpoint is said first, so that lost work is never counted twice.
+            if self._pending and self._pending.step <= saved:
+                facts.append(self._pending)
+                self._pending = None
+            facts.append(AppCheckpointed(app=app, generation=generation, step=saved))
+        if (step := _step(words.get("step"))) is not None:
+            self._pending = AppProgressed(
+                app=app,
+                generation=generation,
+                step=step,
+                loss=_number(words.get("loss")),
+                samples_per_s=_number(words.get("samples_per_s")),
+            )
+
+
+def _step(value: object) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_STEP:
+        return value
+    return None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return None

@@ -1,0 +1,92 @@
+"""Desired containers against seen ones gives actions.  Pure and level-triggered: asked twice, it says the same twice.
+
+wanted, unseen, never reported          launch
+wanted, unseen, reported as started     it was lost: report its exit
+seen running, not reported              report its start
+seen running, not wanted                halt it (checkpoint, SIGTERM, grace, SIGKILL)
+seen exited, not reported               report its exit
+seen exited, reported, kept long enough discard it, logs and all
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agents.runtime import Key, Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agents.desired import Desired
+
+
+class Launch(msgspec.Struct, frozen=True):
+    key: Key
+
+
+class Halt(msgspec.Struct, frozen=True):
+    key: Key
+
+
+class ReportStarted(msgspec.Struct, frozen=True):
+    seen: Seen
+
+    @property
+    def key(self) -> Key:
+        return self.seen.key
+
+
+class ReportExited(msgspec.Struct, frozen=True):
+    key: Key
+    seen: Seen | None
+    """None where the engine no longer knows it."""
+
+
+class Discard(msgspec.Struct, frozen=True):
+    key: Key
+
+
+Action = Launch | Halt | ReportStarted | ReportExited | Discard
+
+
+def reconcile(desired: Desired, seen: Sequence[Seen], now: int) -> list[Action]:
+    """What to do now, in order of keys.  `now` is UTC ns."""
+    wanted = desired.wanted()
+    found = {container.key: container for container in seen}
+    actions: list[Action] = []
+    for key in sorted({*wanted, *found, *desired.started}):
+        action = _for(key, key in wanted, found.get(key), desired, now)
+        if action is not None:
+            actions.append(action)
+    return actions
+
+
+def _for(key: Key, wanted: bool, seen: Seen | None, desired: Desired, now: int) -> Action | None:
+    started, exited = key in desired.started, key in desired.exited
+    if seen is None:
+        if exited:
+            return None
+        if started:
+            return ReportExited(key, None)
+        return Launch(key) if wanted else None
+    if seen.state == "created":
+        # A crash came between making and starting it: made again it starts; unwanted it goes.
+        return (Launch(key) if not exited else None) if wanted else Discard(key)
+    if seen.state == "running":
+        if not wanted or exited:
+            return Halt(key)
+        return None if started else ReportStarted(seen)
+    if not exited and key.app in desired.apps:
+        return ReportExited(key, seen)
+    return Discard(key) if _kept_long_enough(key, seen, desired, now) else None
+
+
+def _kept_long_enough(key: Key, seen: Seen, desired: Desired, now: int) -> bool:
+    """Ended containers stay readable for a while; what belongs to no known app goes at once."""
+    app = desired.apps.get(key.app)
+    if app is None:
+        return True
+    ended = max(seen.exited_at, app.ended_at)
+    return ended > 0 and now - ended > int(desired.retention_s * 1e9)
