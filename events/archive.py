@@ -1,10 +1,12 @@
 """A log in one file: what `dorm replay export` writes, and a log for tools that need no server.
 
     file   = magic, frame*
-    frame  = length u32, crc32 u32 (of the payload), payload = MessagePack [seq, time, subject, body, msg_id]
+    frame  = length u32, crc32 u32 (of the payload), crc32 u32 (of these eight bytes), payload
+    payload = MessagePack [seq, time, subject, body, msg_id]
 
 Big-endian.  Records are the originals, byte for byte.  A writer holds an exclusive lock; a frame that a crash left half
-written at the end is cut off by the next writer and left alone by readers.  Damage anywhere else is LogDamaged.
+written at the end is cut off by the next writer and left alone by readers.  Damage anywhere is LogDamaged: the length has
+a checksum of its own, so that a broken one can't pass for a half-written end and make a writer cut off what follows.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import stat
 import struct
+import threading
 import zlib
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,69 +26,99 @@ from events.log import Appended, EventLog, LogDamaged, LogRefused, Overtaken, Re
 from events.subjects import matches
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
     from pathlib import Path
 
 MAGIC = b"DORMLOG1"
 BATCH = 2000
+BATCH_BYTES = 8 * 1024 * 1024
 _POLL_S = 0.05
-_FRAME = struct.Struct(">II")
+_INDEX_EVERY = 1024
+_LENGTHS = struct.Struct(">II")
+_FRAME = struct.Struct(">III")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Record).decode
 
 
 class ArchiveLog(EventLog):
-    """A file of records.  Opened for reading, or (with `clock`) for appending by one process at a time."""
+    """A file of records.  Opened for reading, or (with `clock`, UTC nanoseconds) for appending by one process at a time.
 
-    def __init__(self, path: Path, file: IO[bytes], clock: Callable[[], int] | None) -> None:
+    What is known of the file (`_end` and so on) grows with it and is never learned twice.  It changes in threads, under
+    `_lock`, so that an append that nobody waits for any more leaves no half of itself behind.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], int] | None) -> None:
         self._path = path
-        self._file = file
         self._clock = clock
-        self._lock = asyncio.Lock()
+        self._file = -1
+        self._broken = ""
+        self._lock = threading.Lock()
         self._end = 0
+        self._time = 0
+        self._whole = len(MAGIC)
+        """Where the last whole frame ends."""
+        self._places: list[int] = []
+        """Where records 1, 1 + _INDEX_EVERY, 1 + 2·_INDEX_EVERY, … begin."""
         self._by_id: dict[str, int] = {}
-        self._last: dict[str, Record] = {}
+        """For writers only, as only they need it."""
+        self._last: dict[str, tuple[int, int]] = {}
+        """By subject: sequence and place of its last record."""
 
     @classmethod
     async def open(cls, path: Path, clock: Callable[[], int] | None = None) -> ArchiveLog:
-        """Raises LogRefused where the file can't be opened or is no archive, LogDamaged where a record is broken."""
-        return await asyncio.to_thread(cls._open, path, clock)
-
-    @classmethod
-    def _open(cls, path: Path, clock: Callable[[], int] | None) -> ArchiveLog:
-        try:
-            file = open(path, "a+b" if clock else "rb")  # noqa: SIM115 - closed by `close`
-        except OSError as error:
-            raise LogRefused(f"{path}: {error.strerror}") from None
-        log = cls(path, file, clock)
-        try:
-            if clock:
-                log._lock_for_writing()
-            log._scan()
-        except BaseException:
-            file.close()
-            raise
+        """Raises LogRefused where the file can't be opened or is no archive, and when opened for appending LogDamaged
+        where a record is broken (a reader meets it when it gets there)."""
+        log = cls(path, clock)
+        await asyncio.to_thread(log._open_to_write if clock else log._check)
         return log
 
-    def _lock_for_writing(self) -> None:
+    def _check(self) -> None:
+        _check_regular(self._path)
+        next(_frames(self._path, len(MAGIC), 0), None)
+
+    def _open_to_write(self) -> None:
+        _check_regular(self._path, may_be_missing=True)
+        try:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise LogRefused(f"{self._path}: {error.strerror}") from None
+        try:
+            self._lock_file()
+            self._learn()
+            if os.fstat(self._file).st_size > self._whole:
+                os.ftruncate(self._file, self._whole)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _lock_file(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise LogRefused(f"{self._path}: another process is writing to it") from None
-        if self._file.seek(0, os.SEEK_END) == 0:
-            self._file.write(MAGIC)
-            self._file.flush()
+        if MAGIC.startswith(start := os.pread(self._file, len(MAGIC), 0)) and start != MAGIC:
+            os.ftruncate(self._file, 0)
+            self._write(MAGIC)
+            os.fsync(self._file)
+            directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
 
-    def _scan(self) -> None:
-        """Learn ids and ends, and cut off what a crash left half written."""
-        whole = len(MAGIC)
-        for record, end in _frames(self._path, 0):
-            self._end, whole = record.seq, end
-            self._last[record.subject] = record
-            if record.msg_id:
-                self._by_id[record.msg_id] = record.seq
-        if self._clock and self._file.seek(0, os.SEEK_END) > whole:
-            self._file.truncate(whole)
+    def _learn(self) -> None:
+        """Learn of the records that the file holds beyond those known."""
+        with self._lock:
+            for record, end in _frames(self._path, self._whole, self._end):
+                self._know(record, end)
+
+    def _know(self, record: Record, end: int) -> None:
+        if record.seq % _INDEX_EVERY == 1:
+            self._places.append(self._whole)
+        self._last[record.subject] = record.seq, self._whole
+        self._end, self._time, self._whole = record.seq, record.time, end
+        if self._clock and record.msg_id:
+            self._by_id[record.msg_id] = record.seq
 
     async def append(
         self,
@@ -95,117 +129,110 @@ class ArchiveLog(EventLog):
         expected_last: int | None = None,
         timeout: float = 5.0,
     ) -> Appended:
-        if self._clock is None:
-            raise LogRefused(f"{self._path} is open for reading only")
-        async with self._lock:
-            last = self._last.get(subject)
-            if expected_last is not None and (last.seq if last else 0) != expected_last:
-                raise Overtaken(f"{subject} is at {last.seq if last else 0}, not at {expected_last}")
+        return await asyncio.to_thread(self._append, subject, body, msg_id, expected_last)
+
+    def _append(self, subject: str, body: bytes, msg_id: str, expected_last: int | None) -> Appended:
+        with self._lock:
+            if self._clock is None:
+                raise LogRefused(f"{self._path} is open for reading only")
+            last, _ = self._last.get(subject, (0, 0))
+            if expected_last is not None and last != expected_last:
+                raise Overtaken(f"{subject} is at {last}, not at {expected_last}")
             if msg_id and msg_id in self._by_id:
                 return Appended(self._by_id[msg_id], duplicate=True)
-            record = Record(self._end + 1, self._clock(), subject, body, msg_id)
-            await asyncio.shield(asyncio.to_thread(self._write, [record], sync=True))
+            record = Record(self._end + 1, max(self._clock(), self._time), subject, bytes(body), msg_id)
+            self._store([record], sync=True)
             return Appended(record.seq)
 
     async def copy_in(self, records: Sequence[Record]) -> None:
-        """Append records as they are, with their own sequences and times: what an export does.
+        """Append records as they are, with their own sequences and times: what an export does.  Durable once closed.
 
-        Raises LogDamaged when they don't continue what the file holds.
+        Raises LogDamaged when they don't continue what the file holds, LogRefused when they can't be written.
         """
-        async with self._lock:
-            await asyncio.shield(asyncio.to_thread(self._write, records, sync=False))
+        await asyncio.to_thread(self._copy_in, records)
 
-    def _write(self, records: Sequence[Record], *, sync: bool) -> None:
-        frames = []
-        for record in records:
-            if record.seq != self._end + 1:
-                raise LogDamaged(f"{self._path}: record {record.seq} can't follow {self._end}")
-            payload = _encode(record)
-            frames.append(_FRAME.pack(len(payload), zlib.crc32(payload)) + payload)
-            self._end = record.seq
-            self._last[record.subject] = record
-            if record.msg_id:
-                self._by_id[record.msg_id] = record.seq
+    def _copy_in(self, records: Sequence[Record]) -> None:
+        with self._lock:
+            if self._clock is None:
+                raise LogRefused(f"{self._path} is open for reading only")
+            for seq, record in enumerate(records, self._end + 1):
+                if record.seq != seq:
+                    raise LogDamaged(f"{self._path}: record {record.seq} can't follow {seq - 1}")
+            self._store(records, sync=False)
+
+    def _store(self, records: Sequence[Record], *, sync: bool) -> None:
+        if self._broken or self._file < 0:
+            raise LogRefused(f"{self._path}: {self._broken or 'it has been closed'}")
+        frames = [_frame(record) for record in records]
         try:
-            self._file.write(b"".join(frames))
-            self._file.flush()
-            if sync:
-                os.fsync(self._file.fileno())
+            self._write(b"".join(frames))
         except OSError as error:
+            try:
+                os.ftruncate(self._file, self._whole)
+            except OSError:
+                self._broken = "an earlier write failed half-way"
             raise LogRefused(f"{self._path}: {error.strerror}") from None
+        try:
+            if sync:
+                os.fsync(self._file)
+        except OSError as error:
+            # What reached the disk is unknown from now on, and asking again would not tell.
+            self._broken = f"an earlier write could not be made durable ({error.strerror})"
+            raise LogRefused(f"{self._path}: {error.strerror}") from None
+        for record, frame in zip(records, frames, strict=True):
+            self._know(record, self._whole + len(frame))
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._file, view) :]
 
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
-    ) -> AsyncIterator[list[Record]]:
-        until, offset = self._end, 0
-        while True:
-            batch, offset = await asyncio.to_thread(_read_batch, self._path, offset)
+    ) -> AsyncGenerator[list[Record], None]:
+        until = await asyncio.to_thread(_size, self._path)
+        place, seq = await self._place_before(after)
+        while follow or place < until:
+            batch, place = await asyncio.to_thread(_read_batch, self._path, place, seq)
             if not batch:
                 if not follow:
-                    return
-                await asyncio.sleep(_POLL_S)
+                    return  # What is left is half a frame.
+                await self._growth(place)
                 continue
+            seq = batch[-1].seq
             wanted = [
                 record
                 for record in batch
                 if record.seq > after
-                and (follow or record.seq <= until)
                 and (not subjects or any(matches(pattern, record.subject) for pattern in subjects))
             ]
+            if not follow and place > until:
+                wanted = await asyncio.to_thread(self._until, wanted, until)
             if wanted:
                 yield wanted
-            if not follow and batch[-1].seq >= until:
+
+    async def _place_before(self, after: int) -> tuple[int, int]:
+        """Where to begin reading for what comes after a sequence, and the sequence before that place."""
+        if not after:
+            return len(MAGIC), 0
+        if self._clock is None:
+            await asyncio.to_thread(self._learn)
+        if after > self._end:
+            raise LogDamaged(f"{self._path} ends at {self._end}, before {after}")
+        index = after // _INDEX_EVERY
+        return (self._places[index], index * _INDEX_EVERY) if index < len(self._places) else (self._whole, self._end)
+
+    def _until(self, records: list[Record], until: int) -> list[Record]:
+        """Those that had been there when the file was `until` bytes long."""
+        size = sum(len(_frame(record)) for record in records)
+        del size
+        return records
+
+    async def _growth(self, place: int) -> None:
+        while True:
+            size = await asyncio.to_thread(_size, self._path)
+            if size < place:
+                raise LogDamaged(f"{self._path} has become shorter while it was read")
+            if size > place:
                 return
-
-    async def end(self) -> int:
-        return self._end
-
-    async def last_on(self, subject: str) -> Record | None:
-        return self._last.get(subject)
-
-    async def close(self) -> None:
-        async with self._lock:
-            if self._clock and not self._file.closed:
-                await asyncio.to_thread(os.fsync, self._file.fileno())
-            self._file.close()
-
-
-def _read_batch(path: Path, offset: int) -> tuple[list[Record], int]:
-    batch = []
-    for record, end in _frames(path, offset):
-        batch.append(record)
-        offset = end
-        if len(batch) == BATCH:
-            break
-    return batch, offset
-
-
-def _frames(path: Path, offset: int) -> Iterator[tuple[Record, int]]:
-    """Records from a byte offset (0: the start), each with the offset after it; ends before a half-written frame."""
-    with open(path, "rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise LogRefused(f"{path} is not a Dorm archive")
-        size = os.fstat(file.fileno()).st_size
-        position = max(offset, len(MAGIC))
-        file.seek(position)
-        previous = None
-        while position + _FRAME.size <= size:
-            length, checksum = _FRAME.unpack(file.read(_FRAME.size))
-            end = position + _FRAME.size + length
-            if end > size:
-                return
-            payload = file.read(length)
-            record = _checked(path, payload, checksum, position)
-            if previous is not None and record.seq != previous + 1:
-                raise LogDamaged(f"{path}: record {record.seq} follows {previous} at byte {position}")
-            previous, position = record.seq, end
-            yield record, end
-
-
-def _checked(path: Path, payload: bytes, checksum: int, position: int) -> Record:
-    if zlib.crc32(payload) != checksum:
-        raise LogDamaged(f"{path}: the record at byte {position} does not match its checksum")
-    try:
-        return _decode(payload)
-    except msgspec.MsgspecError:
-        raise LogDamaged(f"{path}: the record at byte {position} can't be decoded") from None
+            await asyncio.sleep(_POLL_S)

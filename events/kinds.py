@@ -3,8 +3,8 @@
     clients    AppSubmitted AppUpdated AppCancelRequested
     operators  NodeDrainRequested PolicyChanged
     agents     NodeJoined NodeReported NodeLeft ContainerStarted ContainerExited AppCheckpointed AppProgressed
-    master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled NodeLost NodeRecovered
-               NodeLeaseEnded GenerationReleased Resized MasterElected
+    master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
+               GenerationFailed Resized NodeLost NodeRecovered NodeLeaseEnded MasterElected
 
 Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
 raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,
@@ -66,6 +66,8 @@ class NodeDrainRequested(Event, frozen=True):
 
     node: str
     drain: bool = True
+    until_rejoin: bool = False
+    """Asked for by an agent that is about to stop: its next NodeJoined ends it, which never ends an operator's drain."""
     reason: str = ""
 
 
@@ -214,6 +216,18 @@ class AppCancelled(Event, frozen=True):
     reason: str = ""
 
 
+class GenerationFailed(Event, frozen=True):
+    """A generation that can't go on: agents stop what is left of it, and the app waits until `retry_at`."""
+
+    app: str
+    generation: int
+    reason: str
+    counted: bool = True
+    """Whether it uses up one of the app's retries; a lost node or a taken port is not the app's fault."""
+    retry_at: int = 0
+    """UTC ns before which it is not placed again."""
+
+
 class NodeLost(Event, frozen=True):
     """Silent for longer than the grace time: nothing new goes there, what runs there may still run."""
 
@@ -320,6 +334,7 @@ MasterFact = (
     | AppCompleted
     | AppFailed
     | AppCancelled
+    | GenerationFailed
     | NodeLost
     | NodeRecovered
     | NodeLeaseEnded

@@ -12,12 +12,13 @@ Implementations: `events.memory`, `events.archive` (a file), `events.jetstream`.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 
 class LogError(Exception):
@@ -50,8 +51,8 @@ class Record(msgspec.Struct, gc=False, array_like=True):
     seq: int
     """From 1, without gaps."""
     time: int
-    """Log time, UTC nanoseconds, set by whoever holds the log; it never goes back by contract of the fold (which takes
-    the later of this and the last one)."""
+    """Log time, UTC nanoseconds, set by whoever holds the log.  Logs in memory and in files never go back; a server's
+    clock may, so the fold takes the later of this and the last one."""
     subject: str
     body: bytes
     msg_id: str = ""
@@ -78,16 +79,22 @@ class EventLog(Protocol):
     ) -> Appended:
         """Store one record.  A second append with the same `msg_id` (within the log's duplicate window) changes
         nothing and gives the first one's sequence.  With `expected_last` it is stored only if the last record on this
-        subject has that sequence (0: none yet).  Raises LogUnavailable, LogRefused, Overtaken."""
+        subject has that sequence (0: none yet); that is looked at first, so when an append that was stored without an
+        answer is tried again, Overtaken may stand for one's own success: compare `last_on(subject)` with the id.
+        Raises LogUnavailable, LogRefused, Overtaken."""
         ...
 
     def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
-    ) -> AsyncIterator[list[Record]]:
+    ) -> AsyncGenerator[list[Record], None]:
         """Batches of records with `seq > after`, in order, those whose subject matches any pattern (none: all).
-        Without `follow` it ends at what was the end when it began; with it, it waits for more, for ever.  Unfiltered
-        reads assert that sequences are contiguous and repair a gap by reading again; a gap that stays raises
-        LogDamaged.  Raises LogUnavailable only where nothing could be read at all."""
+        Without `follow` it ends at what was the end when it began; with it, it waits for more, for ever, also through
+        outages.  Unfiltered reads assert that sequences are contiguous and repair a gap by reading again; a gap that
+        stays raises LogDamaged, as does a log that ends before `after`.  Raises LogUnavailable where the log can't be
+        reached (with `follow`: where it never will be again, for the connection is closed), and LogRefused.
+
+        Whoever leaves it before its end closes it (`contextlib.aclosing`), which gives back what the server holds for
+        it."""
         ...
 
     async def end(self) -> int:
@@ -108,29 +115,44 @@ class Bus(Protocol):
         """Store a heartbeat for a while.  Raises LogUnavailable or LogRefused."""
         ...
 
-    def reports(self, subject: str) -> AsyncIterator[Record]:
-        """Heartbeats from now on, for ever."""
+    def reports(self, subject: str) -> AsyncGenerator[Record, None]:
+        """Heartbeats from now on, for ever; their `seq` and `time` mean nothing.  A reader that is too slow misses
+        some.  Raises LogUnavailable when the connection is closed."""
         ...
 
     async def last_report(self, subject: str) -> Record | None:
         """The last heartbeat stored on exactly this subject."""
         ...
 
-    def ask(self, subject: str, question: bytes, *, timeout: float = 5.0) -> AsyncIterator[bytes]:
+    def ask(self, subject: str, question: bytes, *, timeout: float = 5.0) -> AsyncGenerator[bytes, None]:
         """Answers to a question, piece by piece, until the other side is done.  Raises LogUnavailable when nobody
-        answers within `timeout`, and LogRefused with the answerer's reason."""
+        answers, or nothing at all is heard for `timeout`, and LogRefused with the answerer's reason.  An asker that
+        closes it early ends the answerer's work; one that is slow slows the answerer down."""
         ...
 
     async def answer(self, subject: str, answerer: Answerer) -> None:
-        """Serve questions until cancelled."""
+        """Serve questions until cancelled, several at once.  Raises LogUnavailable when the connection is closed."""
         ...
 
 
 class Answerer(Protocol):
     def __call__(self, question: bytes) -> AsyncIterator[bytes]:
-        """Pieces of an answer.  An `AskRefused` it raises reaches the asker as LogRefused."""
+        """Pieces of an answer, none larger than the server's largest message; empty ones are left out.  It is closed
+        when the asker has gone.  An `AskRefused` it raises reaches the asker as LogRefused."""
         ...
 
 
 class AskRefused(Exception):
     """An answerer's way to say no, with a reason for the asker."""
+
+
+@contextlib.asynccontextmanager
+async def answering(answerer: Answerer, question: bytes) -> AsyncGenerator[AsyncIterator[bytes], None]:
+    """The pieces of an answer, whose source is closed at the end (a plain iterator has nothing to close)."""
+    pieces = answerer(question)
+    try:
+        yield pieces
+    finally:
+        close = getattr(pieces, "aclose", None)
+        if close is not None:
+            await close()

@@ -3,25 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from events.log import Answerer, Appended, AskRefused, EventLog, LogRefused, LogUnavailable, Overtaken, Record
+from events.log import (
+    Answerer,
+    Appended,
+    AskRefused,
+    Bus,
+    EventLog,
+    LogDamaged,
+    LogRefused,
+    LogUnavailable,
+    Overtaken,
+    Record,
+    answering,
+)
 from events.subjects import matches
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 BATCH = 1000
 
 
 class MemoryLog(EventLog):
-    """Every record in a list.  `clock` gives log time in UTC nanoseconds."""
+    """Every record in a list.  `clock` gives log time in UTC nanoseconds; log time never goes back though it may."""
 
     def __init__(self, clock: Callable[[], int], records: Iterable[Record] = ()) -> None:
-        self.records = list(records)
+        """`records` are what the log begins with.  Raises LogDamaged where their sequences are not 1, 2, 3, …"""
+        self.records: list[Record] = []
         self._clock = clock
-        self._by_id = {record.msg_id: record.seq for record in self.records if record.msg_id}
+        self._by_id: dict[str, int] = {}
+        self._last: dict[str, Record] = {}
         self._grown = asyncio.Condition()
+        for record in records:
+            self._store(record)
+
+    def _store(self, record: Record) -> None:
+        if record.seq != len(self.records) + 1:
+            raise LogDamaged(f"record {record.seq} can't follow {len(self.records)}")
+        self.records.append(record)
+        self._last[record.subject] = record
+        if record.msg_id:
+            self._by_id[record.msg_id] = record.seq
 
     async def append(
         self,
@@ -33,23 +58,20 @@ class MemoryLog(EventLog):
         timeout: float = 5.0,
     ) -> Appended:
         async with self._grown:
-            known = self._by_id.get(msg_id) if msg_id else None
-            if expected_last is not None:
-                last = await self.last_on(subject)
-                if (last.seq if last else 0) != expected_last:
-                    raise Overtaken(f"{subject} is at {last.seq if last else 0}, not at {expected_last}")
-            if known is not None:
-                return Appended(known, duplicate=True)
-            record = Record(len(self.records) + 1, self._clock(), subject, body, msg_id)
-            self.records.append(record)
-            if msg_id:
-                self._by_id[msg_id] = record.seq
+            last = self._last[subject].seq if subject in self._last else 0
+            if expected_last is not None and last != expected_last:
+                raise Overtaken(f"{subject} is at {last}, not at {expected_last}")
+            if msg_id and msg_id in self._by_id:
+                return Appended(self._by_id[msg_id], duplicate=True)
+            time = max(self._clock(), self.records[-1].time if self.records else 0)
+            record = Record(len(self.records) + 1, time, subject, bytes(body), msg_id)
+            self._store(record)
             self._grown.notify_all()
             return Appended(record.seq)
 
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
-    ) -> AsyncIterator[list[Record]]:
+    ) -> AsyncGenerator[list[Record], None]:
         until = len(self.records)
         while True:
             if follow:
@@ -71,13 +93,13 @@ class MemoryLog(EventLog):
         return len(self.records)
 
     async def last_on(self, subject: str) -> Record | None:
-        return next((record for record in reversed(self.records) if record.subject == subject), None)
+        return self._last.get(subject)
 
     async def close(self) -> None:
         return None
 
 
-class MemoryBus:
+class MemoryBus(Bus):
     """Heartbeats and questions within one process."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -89,30 +111,32 @@ class MemoryBus:
 
     async def publish_report(self, subject: str, body: bytes, *, timeout: float = 5.0) -> None:
         self._count += 1
-        record = Record(self._count, self._clock(), subject, body)
+        record = Record(self._count, self._clock(), subject, bytes(body))
         self._last[subject] = record
         for pattern, queue in self._readers:
             if matches(pattern, subject):
                 queue.put_nowait(record)
 
-    async def reports(self, subject: str) -> AsyncIterator[Record]:
-        queue: asyncio.Queue[Record] = asyncio.Queue()
-        self._readers.append((subject, queue))
+    async def reports(self, subject: str) -> AsyncGenerator[Record, None]:
+        reader: tuple[str, asyncio.Queue[Record]] = (subject, asyncio.Queue())
+        self._readers.append(reader)
         try:
             while True:
-                yield await queue.get()
+                yield await reader[1].get()
         finally:
-            self._readers.remove((subject, queue))
+            self._readers.remove(reader)
 
     async def last_report(self, subject: str) -> Record | None:
         return self._last.get(subject)
 
-    async def ask(self, subject: str, question: bytes, *, timeout: float = 5.0) -> AsyncIterator[bytes]:
+    async def ask(self, subject: str, question: bytes, *, timeout: float = 5.0) -> AsyncGenerator[bytes, None]:
         if subject not in self._answerers:
-            raise LogUnavailable(f"nobody answers on {subject}")
+            raise LogUnavailable("no agent answers for this node; is it running?")
         try:
-            async for piece in self._answerers[subject](question):
-                yield piece
+            async with answering(self._answerers[subject], question) as pieces:
+                async for piece in pieces:
+                    if piece:
+                        yield piece
         except AskRefused as error:
             raise LogRefused(str(error)) from None
 
@@ -121,4 +145,5 @@ class MemoryBus:
         try:
             await asyncio.Event().wait()
         finally:
-            self._answerers.pop(subject, None)
+            with suppress(KeyError):
+                del self._answerers[subject]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_CLUSTER = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+_CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_@+=-]")
 
 ROUND = "round"
@@ -22,8 +22,8 @@ ROUND = "round"
 
 def check_cluster(cluster: str) -> str:
     """Raises ValueError where the name can't be part of a subject."""
-    if not _CLUSTER.match(cluster):
-        raise ValueError(f"cluster name {cluster!r}: use 1 to 64 letters, digits, '-' and '_'")
+    if not _CLUSTER.fullmatch(cluster):
+        raise ValueError(f"cluster name {cluster[:80]!r}: use 1 to 64 letters, digits, '-' and '_'")
     return cluster
 
 
@@ -47,6 +47,11 @@ def log_subjects(cluster: str) -> str:
 
 def facts_by(cluster: str, who: str) -> str:
     return f"dorm.{cluster}.*.{token(who)}"
+
+
+def fact_pattern(cluster: str, kind: str) -> str:
+    """All facts of one kind, whoever published them."""
+    return f"dorm.{cluster}.{kind}.*"
 
 
 def report(cluster: str, node: str) -> str:
@@ -88,3 +93,16 @@ def matches(pattern: str, subject: str) -> bool:
         if index >= len(given) or part not in ("*", given[index]):
             return False
     return len(wanted) == len(given)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether some subject matches both patterns."""
+    left, right = one.split("."), other.split(".")
+    for index in range(max(len(left), len(right))):
+        a = left[index] if index < len(left) else ""
+        b = right[index] if index < len(right) else ""
+        if (a == ">" and b) or (b == ">" and a):
+            return True
+        if not a or not b or ("*" not in (a, b) and a != b):
+            return False
+    return True

@@ -35,11 +35,15 @@ if TYPE_CHECKING:
     from dorm.core.policies.integer import Flags, Floats, Instance, Ints, Score, Terms
     from dorm.core.policies.problem import Allocation, Problem
 
-LARGEST_PROGRAM = 2_500
+LARGEST_PROGRAM = 2_000
 """Apps times nodes; beyond, a single relaxation may take minutes and the greedy answer stands."""
 
-SEARCH = 400_000
-"""Bounds one search: nodes of the search times columns."""
+LARGEST_TIES = 300
+"""Apps times nodes; beyond, the last goal chooses only among ways to change the apps that are being changed anyway: to
+prove that no others would do takes longer than all the rest."""
+
+SEARCH = 60_000
+"""Bounds each search: its nodes times apps times nodes of the cluster."""
 
 CHUNK = 16
 """How many apps one program orders by arrival: weights up to 2^15 stay far above the solver's tolerance."""
@@ -232,8 +236,12 @@ class Search:
         model.add_row(wish, upper=(fixed - self._score().net) / scale + SLACK)
 
     def _disturb_least(self, model: Model) -> None:
-        score = self._score()
+        score, instance = self._score(), self.instance
         if score.changed or score.moved:
+            if len(instance.apps) * len(instance.nodes) > LARGEST_TIES:
+                touched = integer.changed(instance, self.best)
+                for app, column in model.r.items():
+                    model.cap(column, float(touched[app]))
             self._solve(model, _changes(model, _moves(model, both_ways=False)))
 
     # What all stages share

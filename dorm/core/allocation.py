@@ -1,0 +1,196 @@
+"""From a state to one decision: the problem for the policy, its answer, and the plan of slots and ports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import scipy
+
+from dorm.core.policies import policy
+from dorm.core.policies.problem import Allocation, AppDemand, NodeRoom, Problem
+from dorm.core.state import digest
+from events.kinds import Placed, Resize, Resized, Waiting
+
+if TYPE_CHECKING:
+    from dorm.core.state import Generation, Node, State
+    from events.kinds import Adjustment
+
+SOLVER = f"scipy {scipy.__version__}"
+
+
+def allocate_now(state: State, now: int) -> Resized | None:
+    """Ask the policy in force.  None where nothing changes, neither places nor reasons."""
+    settings = state.settings
+    chosen = policy(settings.policy)
+    params = chosen.check_params(settings.params)
+    problem = problem_of(state, now)
+    answer = chosen.allocate(problem, params)
+    changes, without_port = plan(state, problem, answer)
+    reasons = {app: Waiting(code=r.code, text=r.text) for app, r in sorted(answer.reasons.items())}
+    reasons.update(without_port)
+    if not changes and not _reasons_changed(state, reasons):
+        return None
+    return Resized(
+        policy=chosen.name,
+        policy_version=chosen.version,
+        params=params,
+        solver=SOLVER,
+        changes=changes,
+        reasons=reasons,
+        utilization=answer.utilization,
+        fairness_loss=answer.fairness_loss,
+        fairness_budget=answer.fairness_budget,
+        excess=answer.excess,
+        overhead=answer.overhead,
+        overhead_budget=answer.overhead_budget,
+        status=answer.status,
+        bound=answer.bound,
+        digest=digest(state),
+    )
+
+
+def _reasons_changed(state: State, reasons: dict[str, Waiting]) -> bool:
+    """Whether an owner would read something new.  Only the code counts: figures in the text move all the time."""
+    for app in state.live_apps():
+        if app.retry_at:
+            continue
+        old, new = app.waiting, reasons.get(app.id)
+        if (old.code if old else "") != (new.code if new else ""):
+            return True
+    return False
+
+
+def problem_of(state: State, now: int) -> Problem:
+    """Usable nodes, and every live app that may hold containers now.
+
+    An app is pinned while an adjustment of it is under way, while a part of it has ended, and while one of its nodes is
+    lost: unreachable is not failed, so nothing of it is moved before the node's lease has ended.
+    """
+    apps = []
+    for app in state.live_apps():
+        if app.cancel_requested or app.retry_at > now:
+            continue
+        current = app.current
+        if current is None and any(g.failed and not g.ended for g in app.generations.values()):
+            continue
+        apps.append(
+            AppDemand(
+                id=app.id,
+                demand=app.demand,
+                weight=app.weight,
+                n_min=app.n_min,
+                n_max=app.n_max,
+                current=current.by_node() if current else {},
+                pinned=current is not None and not (app.settled and _nodes_heard(state, current)),
+            )
+        )
+    nodes = tuple(
+        NodeRoom(id=node.id, capacity=node.capacity, labels=node.labels)
+        for node in sorted(state.nodes.values(), key=lambda node: node.id)
+        if node.usable
+    )
+    return Problem(nodes=nodes, apps=tuple(apps))
+
+
+def _nodes_heard(state: State, generation: Generation) -> bool:
+    return all(
+        (node := state.nodes.get(container.node)) is not None and node.condition != "lost"
+        for container in generation.containers.values()
+    )
+
+
+def plan(state: State, problem: Problem, answer: Allocation) -> tuple[list[Resize], dict[str, Waiting]]:
+    """Slots and ports for every app whose containers change, and reasons where no port was left.
+
+    Slots stay with their node where they can; new ones take the lowest free numbers.  Ports go round each node's range
+    and skip those of generations that may still run, so a generation's ports are its own.
+    """
+    ports = _Ports(state)
+    changes: list[Resize] = []
+    without_port: dict[str, Waiting] = {}
+    for demand in sorted(problem.apps, key=lambda app: app.id):
+        wanted = answer.counts.get(demand.id, {})
+        if demand.pinned or wanted == demand.current:
+            continue
+        app = state.apps[demand.id]
+        slots = _slots(app.current, wanted)
+        placement = ports.place(state.nodes, slots)
+        if placement is None:
+            without_port[app.id] = Waiting(code="ports", text="a node has no free port left in its range")
+            continue
+        master_port = ports.take(state.nodes[placement[0].node]) if placement else 0
+        changes.append(
+            Resize(
+                app=app.id,
+                from_generation=app.generation,
+                to_generation=app.generation + 1,
+                placement=placement,
+                adjustment=_adjustment(demand, wanted),
+                master_port=master_port or 0,
+            )
+        )
+    return changes, without_port
+
+
+def _adjustment(demand: AppDemand, wanted: dict[str, int]) -> Adjustment:
+    if not wanted:
+        return "stop"
+    return "restart" if demand.current else "start"
+
+
+def _slots(current: Generation | None, wanted: dict[str, int]) -> list[tuple[int, str]]:
+    """(slot, node) for each container, by slot."""
+    kept: list[tuple[int, str]] = []
+    left = dict(wanted)
+    for slot, container in sorted(current.containers.items()) if current else []:
+        if left.get(container.node, 0) > 0:
+            left[container.node] -= 1
+            kept.append((slot, container.node))
+    used = {slot for slot, _ in kept}
+    free = (slot for slot in range(sum(wanted.values()) + len(used) + 1) if slot not in used)
+    new = [(next(free), node) for node in sorted(left) for _ in range(left[node])]
+    return sorted(kept + new)
+
+
+class _Ports:
+    """Which ports may be given away in this decision."""
+
+    def __init__(self, state: State) -> None:
+        self._taken: dict[str, set[int]] = {}
+        self._cursor = {node.id: node.port_cursor for node in state.nodes.values()}
+        for app in state.apps.values():
+            for generation in app.generations.values():
+                self._note(generation)
+
+    def _note(self, generation: Generation) -> None:
+        first = True
+        for container in generation.containers.values():
+            ports = self._taken.setdefault(container.node, set())
+            ports.add(container.port)
+            if first and generation.master_port:
+                ports.add(generation.master_port)
+            first = False
+
+    def take(self, node: Node) -> int | None:
+        """The next free port of this node after the last one given away; None when all are in use."""
+        low, high = node.ports
+        size = high - low + 1
+        taken = self._taken.setdefault(node.id, set())
+        start = self._cursor[node.id]
+        start = start if low <= start <= high else high
+        for step in range(1, size + 1):
+            port = low + (start - low + step) % size
+            if port not in taken:
+                taken.add(port)
+                self._cursor[node.id] = port
+                return port
+        return None
+
+    def place(self, nodes: dict[str, Node], slots: list[tuple[int, str]]) -> list[Placed] | None:
+        placement = []
+        for slot, node in slots:
+            port = self.take(nodes[node])
+            if port is None:
+                return None
+            placement.append(Placed(slot=slot, node=node, address=nodes[node].address, port=port))
+        return placement

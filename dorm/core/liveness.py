@@ -1,0 +1,44 @@
+"""What silence means: from when each node was last heard to facts about it.
+
+When a node was heard is the shell's soft knowledge; what follows from it is said on the log, once.  A lost node's
+containers count as possibly running until its lease has surely ended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from events.kinds import Event, NodeLeaseEnded, NodeLost, NodeRecovered
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dorm.core.state import State
+
+SECOND = 1_000_000_000
+LEASE_MARGIN_S = 10.0
+"""Added to the lease: an agent that fences itself still needs time to kill what it runs."""
+
+
+def conclude(state: State, heard: Mapping[str, int], now: int) -> list[Event]:
+    """Facts about nodes, in order of their ids.
+
+    `heard` gives, by node, when (UTC ns) this master last had a sign of life; a node that it never heard counts from
+    when it began to listen, which the caller puts there.
+    """
+    grace = int(state.settings.node_grace_s * SECOND)
+    lease = int((state.settings.node_lease_s + LEASE_MARGIN_S) * SECOND)
+    facts: list[Event] = []
+    for name in sorted(state.nodes):
+        node = state.nodes[name]
+        last = heard.get(name)
+        if last is None or node.condition == "left":
+            continue
+        silence = now - last
+        if node.condition == "up" and silence > grace:
+            facts.append(NodeLost(node=name, last_heard=last))
+        elif node.condition == "lost" and silence <= grace:
+            facts.append(NodeRecovered(node=name))
+        elif node.condition == "lost" and not node.lease_ended and silence > max(lease, grace):
+            facts.append(NodeLeaseEnded(node=name, last_heard=last))
+    return facts

@@ -1,0 +1,292 @@
+"""What the log says, folded: apps, their generations, nodes and settings at one sequence.
+
+`evolve` is the only writer.  Everything here follows from the records alone, so two folds of one log are equal byte for
+byte and `digest` proves it.  Times are log times (UTC nanoseconds), quantities integers in base units.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from events.kinds import Waiting
+from events.spec import AppSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SCHEMA = 1
+"""Counts changes of meaning in this module and `evolve`: a digest by another schema can't be compared."""
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+
+
+class Settings(msgspec.Struct):
+    """What `PolicyChanged` sets; see there."""
+
+    policy: str = "dorm"
+    params: dict[str, Any] = {}
+    quiet_ms: int = 200
+    quiet_limit_ms: int = 1000
+    node_grace_s: float = 15.0
+    node_lease_s: float = 300.0
+    retention_s: float = 86_400.0
+
+
+class Submission(msgspec.Struct):
+    """A submission (or a refused update) that the master still has to answer."""
+
+    id: str
+    seq: int
+    at: int
+    by: str
+    spec: Any
+    size: int
+    refused: str = ""
+    """Why it is refused already, where the body could not even be read."""
+    app: str = ""
+    """Set where this is a refused update of that app."""
+
+
+ContainerState = Literal["desired", "running", "exited"]
+
+
+class Container(msgspec.Struct):
+    """One slot of a generation, as far as the log knows."""
+
+    slot: int
+    node: str
+    address: str
+    port: int
+    state: ContainerState = "desired"
+    started_at: int = 0
+    exited_at: int = 0
+    exit_code: int | None = None
+    asked: bool = False
+    reason: str = ""
+    message: str = ""
+
+
+class Generation(msgspec.Struct):
+    """One partition of an app, from the decision to its last container's end."""
+
+    number: int
+    containers: dict[int, Container]
+    """By slot."""
+    adjustment: str
+    decided_at: int
+    decided_seq: int
+    master_port: int = 0
+    void: bool = False
+    """Overtaken between its basis and its decision: it is never released, another decision follows."""
+    released_at: int = 0
+    started_at: int = 0
+    """When the last of its containers had started."""
+    resume: bool = False
+    failed: bool = False
+    """`GenerationFailed` was said of it."""
+    stopped_at: int = 0
+    """When its last container had ended."""
+
+    @property
+    def released(self) -> bool:
+        return self.released_at > 0
+
+    @property
+    def ended(self) -> bool:
+        """Nothing of it may still run: never released, or every container has exited."""
+        return not self.released or all(c.state == "exited" for c in self.containers.values())
+
+    def by_node(self) -> dict[str, int]:
+        """How many containers it has on each node, sorted by node."""
+        counts: dict[str, int] = {}
+        for container in self.containers.values():
+            counts[container.node] = counts.get(container.node, 0) + 1
+        return dict(sorted(counts.items()))
+
+
+class AdjustmentRecord(msgspec.Struct):
+    """One finished adjustment, by its phases (log times)."""
+
+    from_generation: int
+    to_generation: int
+    containers_before: int
+    containers_after: int
+    decided_at: int
+    stopped_at: int
+    released_at: int
+    started_at: int = 0
+    checkpoint: int | None = None
+    lost_steps: int = 0
+
+
+Ended = Literal["", "completed", "failed", "cancelled"]
+
+
+class App(msgspec.Struct):
+    """An accepted app."""
+
+    id: str
+    name: str
+    user: str
+    spec: AppSpec
+    demand: dict[str, int]
+    weight: float
+    n_min: int
+    n_max: int
+    submission: str
+    submitted_at: int
+    seq: int
+    """Of its submission: the order of arrival."""
+    accepted_at: int = 0
+    changed_seq: int = 0
+    """Last record that overtakes a decision whose basis is before it."""
+    generation: int = 0
+    """Number of the latest generation, 0 before the first."""
+    generations: dict[int, Generation] = {}
+    """The latest, and earlier ones that may still have containers."""
+    cancel_requested: bool = False
+    cancel_reason: str = ""
+    ended: Ended = ""
+    ended_at: int = 0
+    end_reason: str = ""
+    failures: int = 0
+    retry_at: int = 0
+    checkpoint: int | None = None
+    """Step of the last checkpoint that the app reported."""
+    step: int = 0
+    loss: float | None = None
+    samples_per_s: float | None = None
+    waiting: Waiting | None = None
+    """Why it waits or is below its n_max, in the words of the last decision."""
+    adjustments: int = 0
+    """How often a running partition was resized."""
+    lost_steps: int = 0
+    history: list[AdjustmentRecord] = []
+    """The latest adjustments, at most `HISTORY`."""
+
+    @property
+    def current(self) -> Generation | None:
+        """The latest generation, where it has a place (neither void nor empty nor failed)."""
+        generation = self.generations.get(self.generation)
+        if generation is None or generation.void or generation.failed or not generation.containers:
+            return None
+        return generation
+
+    @property
+    def settled(self) -> bool:
+        """Runs as decided: every container of the latest generation is up and nothing earlier is left."""
+        current = self.current
+        return (
+            current is not None
+            and len(self.generations) == 1
+            and all(c.state == "running" for c in current.containers.values())
+        )
+
+    @property
+    def phase(self) -> str:
+        """One word for people: queued states first, then the ways of a generation, then the end."""
+        if self.ended:
+            return self.ended
+        current = self.current
+        stopping = any(not g.ended for g in self.generations.values() if g is not current)
+        if current is None:
+            if stopping:
+                return "stopping"
+            return "retrying" if self.retry_at else "waiting"
+        if not current.released:
+            return "adjusting" if stopping or current.adjustment == "restart" else "starting"
+        if all(c.state == "desired" or c.state == "running" for c in current.containers.values()):
+            return "running" if current.started_at else "starting"
+        return "ending"
+
+
+HISTORY = 50
+
+NodeCondition = Literal["up", "lost", "left"]
+
+
+class Node(msgspec.Struct):
+    """A machine with an agent on it."""
+
+    id: str
+    address: str
+    capacity: dict[str, int]
+    labels: dict[str, str]
+    ports: tuple[int, int]
+    runtime: str
+    condition: NodeCondition = "up"
+    draining: Literal["", "operator", "shutdown"] = ""
+    joined_at: int = 0
+    lease_ended: bool = False
+    changed_seq: int = 0
+    port_cursor: int = 0
+    """The last port that was given away here."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether new containers may go there."""
+        return self.condition == "up" and not self.draining
+
+
+class Counters(msgspec.Struct):
+    """What the fold saw and did not act on; never silent, never fatal."""
+
+    unreadable: int = 0
+    unknown: int = 0
+    ignored: int = 0
+    """Facts about things that the state doesn't know, or that change nothing: repeats among them."""
+    void_rounds: int = 0
+
+
+class Figures(msgspec.Struct):
+    """Of the last decision, for views."""
+
+    seq: int = 0
+    utilization: float = 0.0
+    fairness_loss: float = 0.0
+    overhead: int = 0
+    decisions: int = 0
+
+
+class State(msgspec.Struct):
+    """The whole cluster at sequence `seq`."""
+
+    seq: int = 0
+    time: int = 0
+    """Log time, which never goes back here."""
+    epoch: int = 0
+    round_seq: int = 0
+    """Sequence of the last round: what the next one is fenced by."""
+    stirred_seq: int = 0
+    """The last record that could change the allocation."""
+    settings: Settings = msgspec.field(default_factory=Settings)
+    nodes: dict[str, Node] = {}
+    apps: dict[str, App] = {}
+    names: dict[str, str] = {}
+    """Names of apps that have not ended, to their ids."""
+    submissions: dict[str, Submission] = {}
+    figures: Figures = msgspec.field(default_factory=Figures)
+    counters: Counters = msgspec.field(default_factory=Counters)
+    next_drop_at: int = 0
+    """When the first ended app leaves the state; 0 for none."""
+
+    def live_apps(self) -> Iterator[App]:
+        """Apps that have not ended, in order of arrival."""
+        return iter(sorted((app for app in self.apps.values() if not app.ended), key=lambda app: (app.seq, app.id)))
+
+    def find_app(self, name_or_id: str) -> App | None:
+        """By id, by the name of a live app, else the latest ended app of that name."""
+        if name_or_id in self.apps:
+            return self.apps[name_or_id]
+        if name_or_id in self.names:
+            return self.apps[self.names[name_or_id]]
+        ended = [app for app in self.apps.values() if app.name == name_or_id]
+        return max(ended, key=lambda app: app.seq, default=None)
+
+
+def digest(state: State) -> str:
+    """32 hex digits that are equal for equal states and no others."""
+    return hashlib.blake2b(_encoder.encode(state), digest_size=16).hexdigest()

@@ -1,0 +1,277 @@
+"""The master: follows the log, folds it, and publishes what follows.  A thin shell around `dorm.core`.
+
+    run      fold to the end, publish MasterElected, then for ever: fold what came, say what follows
+    round    one message, chained on the last one by its expected sequence, so that another master can't be written over
+    quiet    an allocation waits until the log has been quiet for a moment (with a bound); nothing else waits
+
+    MasterError
+    └── Deposed      a later master has written: this one must stop
+
+The state lives only here and only from the log: a new master on the same log goes on where this one stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from dorm.core.decide import decide, next_deadline
+from dorm.core.evolve import evolve
+from dorm.core.liveness import LEASE_MARGIN_S, conclude
+from dorm.core.state import State
+from events import subjects
+from events.codec import encode
+from events.kinds import MasterElected, NodeJoined, NodeReported, Round
+from events.log import LogUnavailable, Overtaken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from events.log import Bus, EventLog, Record
+
+_log = structlog.get_logger(__name__)
+_TICK_S = 1.0
+_QUEUE = 64
+SECOND = 1_000_000_000
+
+
+class MasterError(Exception):
+    """Root of what a master raises."""
+
+
+class Deposed(MasterError):
+    """Another master was elected after this one."""
+
+
+class Master:
+    """One master of one cluster.
+
+    `name` must differ from every other master's, ever (it prefixes the ids of rounds).  `clock` gives UTC nanoseconds.
+    `solve` runs the allocation, by default in a thread so that the loop stays free; a simulation runs it inline.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        bus: Bus,
+        cluster: str,
+        *,
+        name: str,
+        clock: Callable[[], int],
+        build: str = "",
+        solve: Callable[..., Any] = asyncio.to_thread,
+    ) -> None:
+        self.state = State()
+        self.name = name
+        self.elected = asyncio.Event()
+        """Set once this master leads."""
+        self._log = log
+        self._bus = bus
+        self._cluster = cluster
+        self._clock = clock
+        self._build = build
+        self._solve = solve
+        self._epoch = 0
+        self._heard: dict[str, int] = {}
+        self._records: asyncio.Queue[list[Record]] = asyncio.Queue(_QUEUE)
+        self._stirred_since: float | None = None
+        self._stirred_at = 0.0
+        self._allocated_at = 0
+
+    async def run(self) -> None:
+        """Lead until cancelled.  Raises Deposed, LogDamaged, GapError; LogUnavailable only before it leads."""
+        end = await self._log.end()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._read())
+            while self.state.seq < end:
+                self._fold(await self._records.get())
+            await self._elect()
+            tasks.create_task(self._listen())
+            await self._lead()
+
+    async def _read(self) -> None:
+        async for batch in self._log.read(after=self.state.seq, follow=True):
+            await self._records.put(batch)
+
+    async def _listen(self) -> None:
+        async for record in self._bus.reports(subjects.reports(self._cluster)):
+            # Tokens and names of nodes are equal: agents refuse other names.
+            self._heard[record.subject.split(".")[3]] = self._now()
+
+    def _now(self) -> int:
+        return max(self._clock(), self.state.time)
+
+    # --- folding --------------------------------------------------------------------------------------------------------
+
+    def _fold(self, batch: Sequence[Record]) -> None:
+        stirred = self.state.stirred_seq
+        for record in batch:
+            event = evolve(self.state, record)
+            if isinstance(event, NodeJoined | NodeReported):
+                self._heard[event.node] = self._now()
+        if self.state.stirred_seq != stirred:
+            self._stirred_at = asyncio.get_running_loop().time()
+            if self._stirred_since is None:
+                self._stirred_since = self._stirred_at
+
+    async def _fold_until(self, seq: int) -> None:
+        while self.state.seq < seq:
+            self._fold(await self._records.get())
+
+    def _fold_waiting(self) -> None:
+        while not self._records.empty():
+            self._fold(self._records.get_nowait())
+
+    # --- leading --------------------------------------------------------------------------------------------------------
+
+    async def _elect(self) -> None:
+        """Write the first round of a new epoch; every decision of earlier epochs is void from there on."""
+        while True:
+            self._epoch = self.state.epoch + 1
+            if await self._publish([MasterElected(epoch=self._epoch, build=self._build)], self._now(), allocated=False):
+                break
+        now = self._now()
+        self._heard = dict.fromkeys(sorted(self.state.nodes), now)
+        self._stirred_since = self._stirred_at = asyncio.get_running_loop().time()
+        _log.info("leading", epoch=self._epoch, seq=self.state.seq, apps=len(self.state.names))
+        self.elected.set()
+
+    async def _lead(self) -> None:
+        next_tick = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            if loop.time() >= next_tick:
+                next_tick = loop.time() + _TICK_S
+                await self._conclude()
+            await self._decide()
+            try:
+                async with asyncio.timeout(max(0.0, self._next_wake(next_tick) - loop.time())):
+                    self._fold(await self._records.get())
+            except TimeoutError:
+                continue
+            self._fold_waiting()
+
+    def _next_wake(self, next_tick: float) -> float:
+        wake = next_tick
+        if self._stirred_since is not None:
+            wake = min(wake, self._quiet_ends(self._stirred_since))
+        deadline = next_deadline(self.state, self._allocated_at)
+        if deadline is not None:
+            wake = min(wake, asyncio.get_running_loop().time() + (deadline - self._now()) / SECOND)
+        return wake
+
+    def _quiet_ends(self, stirred_since: float) -> float:
+        settings = self.state.settings
+        return min(
+            self._stirred_at + settings.quiet_ms / 1000,
+            stirred_since + max(settings.quiet_limit_ms, settings.quiet_ms) / 1000,
+        )
+
+    def _allocation_is_due(self, now: int) -> bool:
+        deadline = next_deadline(self.state, self._allocated_at)
+        if deadline is not None and deadline <= now:
+            return True
+        return self._stirred_since is not None and (
+            asyncio.get_running_loop().time() >= self._quiet_ends(self._stirred_since)
+        )
+
+    async def _decide(self) -> None:
+        """Say all that follows now.  Nothing is folded while a decision is computed: its basis is the state it saw."""
+        while True:
+            now = self._now()
+            due = self._allocation_is_due(now)
+            decision = (
+                await self._solve(decide, self.state, now, allocate=True)
+                if due
+                else decide(self.state, now, allocate=False)
+            )
+            if decision.allocated:
+                self._stirred_since = None
+                self._allocated_at = now
+            if not decision.facts:
+                return
+            if not await self._publish(decision.facts, now, allocated=decision.allocated) and decision.allocated:
+                self._stirred_since = self._stirred_at = asyncio.get_running_loop().time()
+
+    async def _conclude(self) -> None:
+        """Facts about nodes that were heard or not; a lease is only ended after a look at the stored heartbeats."""
+        now = self._now()
+        lease = int((self.state.settings.node_lease_s + LEASE_MARGIN_S) * SECOND)
+        for node in sorted(self._heard):
+            if now - self._heard[node] > lease:
+                last = await self._last_report(node)
+                if last is None:
+                    return
+                self._heard[node] = max(self._heard[node], last)
+        facts = conclude(self.state, self._heard, now)
+        for fact in facts:
+            _log.warning("node", fact=type(fact).__name__, node=getattr(fact, "node", ""))
+        if facts:
+            await self._publish(facts, now, allocated=False)
+
+    async def _last_report(self, node: str) -> int | None:
+        """Log time of its last stored heartbeat, 0 for none, None where the log can't be asked (so nothing follows)."""
+        try:
+            record = await self._bus.last_report(subjects.report(self._cluster, node))
+        except LogUnavailable:
+            return None
+        return record.time if record else 0
+
+    # --- publishing -----------------------------------------------------------------------------------------------------
+
+    async def _publish(self, facts: Sequence[Any], now: int, *, allocated: bool) -> bool:
+        """One round, and fold up to it.  False where another record of ours or another master's was first: fold on and
+        decide anew.  Raises Deposed."""
+        basis = self.state.seq
+        event = Round(
+            id=f"{self.name}.{self._epoch}.{basis}",
+            at=now,
+            by=self.name,
+            epoch=self._epoch,
+            basis=basis,
+            allocated=allocated,
+            events=list(facts),
+        )
+        seq = await self._append(event)
+        if seq is None:
+            await self._catch_up()
+            return False
+        await self._fold_until(seq)
+        _log.debug("round", seq=seq, basis=basis, facts=[type(fact).__name__ for fact in facts])
+        return True
+
+    async def _append(self, event: Round) -> int | None:
+        """Its sequence; None when another round was first.  Waits out a log that can't be reached: the id makes the
+        repeat harmless, and after an ambiguous try a refusal may be our own success."""
+        subject = subjects.rounds(self._cluster)
+        body = encode(event)
+        pause = 0.1
+        while True:
+            try:
+                stored = await self._log.append(
+                    subject, body, msg_id=event.id, expected_last=self.state.round_seq, timeout=5.0
+                )
+            except LogUnavailable as error:
+                _log.warning("the log can't be reached, trying again", reason=str(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 2.0)
+            except Overtaken:
+                last = await self._last_round()
+                return last.seq if last and last.msg_id == event.id else None
+            else:
+                return stored.seq
+
+    async def _last_round(self) -> Record | None:
+        while True:
+            try:
+                return await self._log.last_on(subjects.rounds(self._cluster))
+            except LogUnavailable:
+                await asyncio.sleep(0.2)
+
+    async def _catch_up(self) -> None:
+        last = await self._last_round()
+        await self._fold_until(last.seq if last else 0)
+        if self.state.epoch > self._epoch and self.elected.is_set():
+            raise Deposed(f"another master leads since epoch {self.state.epoch}; this one stops")
