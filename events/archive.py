@@ -107,10 +107,9 @@ class ArchiveLog(EventLog):
                 os.close(directory)
 
     def _learn(self) -> None:
-        """Learn of the records that the file holds beyond those known."""
-        with self._lock:
-            for record, end in _frames(self._path, self._whole, self._end):
-                self._know(record, end)
+        """Learn of the records that the file holds beyond those known.  A writer knows them all but at its start."""
+        for record, end in _frames(self._path, self._whole, self._end):
+            self._know(record, end)
 
     def _know(self, record: Record, end: int) -> None:
         if record.seq % _INDEX_EVERY == 1:
@@ -190,49 +189,163 @@ class ArchiveLog(EventLog):
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
-        until = await asyncio.to_thread(_size, self._path)
-        place, seq = await self._place_before(after)
-        while follow or place < until:
-            batch, place = await asyncio.to_thread(_read_batch, self._path, place, seq)
-            if not batch:
-                if not follow:
-                    return  # What is left is half a frame.
+        until = None if follow else await asyncio.to_thread(_size, self._path)
+        place, seq = await asyncio.to_thread(self._begin, after)
+        while True:
+            batch, place = await asyncio.to_thread(_read_batch, self._path, place, seq, until)
+            if batch:
+                seq = batch[-1].seq
+                batch = [
+                    record
+                    for record in batch
+                    if record.seq > after
+                    and (not subjects or any(matches(pattern, record.subject) for pattern in subjects))
+                ]
+                if batch:
+                    yield batch
+            elif follow:
                 await self._growth(place)
-                continue
-            seq = batch[-1].seq
-            wanted = [
-                record
-                for record in batch
-                if record.seq > after
-                and (not subjects or any(matches(pattern, record.subject) for pattern in subjects))
-            ]
-            if not follow and place > until:
-                wanted = await asyncio.to_thread(self._until, wanted, until)
-            if wanted:
-                yield wanted
+            else:
+                return
 
-    async def _place_before(self, after: int) -> tuple[int, int]:
+    def _begin(self, after: int) -> tuple[int, int]:
         """Where to begin reading for what comes after a sequence, and the sequence before that place."""
         if not after:
             return len(MAGIC), 0
-        if self._clock is None:
-            await asyncio.to_thread(self._learn)
-        if after > self._end:
-            raise LogDamaged(f"{self._path} ends at {self._end}, before {after}")
-        index = after // _INDEX_EVERY
-        return (self._places[index], index * _INDEX_EVERY) if index < len(self._places) else (self._whole, self._end)
-
-    def _until(self, records: list[Record], until: int) -> list[Record]:
-        """Those that had been there when the file was `until` bytes long."""
-        size = sum(len(_frame(record)) for record in records)
-        del size
-        return records
+        with self._lock:
+            if self._clock is None:
+                self._learn()
+            if after > self._end:
+                raise LogDamaged(f"{self._path} ends at {self._end}, before {after}")
+            index = after // _INDEX_EVERY
+            if index < len(self._places):
+                return self._places[index], index * _INDEX_EVERY
+            return self._whole, self._end
 
     async def _growth(self, place: int) -> None:
+        """Waits until the file is longer, whoever makes it so."""
+        before = await asyncio.to_thread(_size, self._path)
         while True:
-            size = await asyncio.to_thread(_size, self._path)
-            if size < place:
+            if before < place:
                 raise LogDamaged(f"{self._path} has become shorter while it was read")
-            if size > place:
-                return
             await asyncio.sleep(_POLL_S)
+            size = await asyncio.to_thread(_size, self._path)
+            if size > before:
+                return
+            before = size
+
+    async def end(self) -> int:
+        return await asyncio.to_thread(self._current_end)
+
+    def _current_end(self) -> int:
+        with self._lock:
+            if self._clock is None:
+                self._learn()
+            return self._end
+
+    async def last_on(self, subject: str) -> Record | None:
+        return await asyncio.to_thread(self._last_on, subject)
+
+    def _last_on(self, subject: str) -> Record | None:
+        with self._lock:
+            if self._clock is None:
+                self._learn()
+            if subject not in self._last:
+                return None
+            seq, place = self._last[subject]
+        batch, _ = _read_batch(self._path, place, seq - 1, None, 1)
+        return batch[0] if batch else None
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        with self._lock:
+            if self._file < 0:
+                return
+            try:
+                os.fsync(self._file)
+            except OSError as error:
+                raise LogRefused(f"{self._path}: {error.strerror}") from None
+            finally:
+                os.close(self._file)
+                self._file = -1
+
+
+def _check_regular(path: Path, *, may_be_missing: bool = False) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError as error:
+        if may_be_missing:
+            return
+        raise LogRefused(f"{path}: {error.strerror}") from None
+    except OSError as error:
+        raise LogRefused(f"{path}: {error.strerror}") from None
+    if not stat.S_ISREG(mode):
+        raise LogRefused(f"{path} is {'a directory' if stat.S_ISDIR(mode) else 'not a file'}")
+
+
+def _size(path: Path) -> int:
+    try:
+        return max(len(MAGIC), os.stat(path).st_size)  # It may be just being made.
+    except OSError as error:
+        raise LogRefused(f"{path}: {error.strerror}") from None
+
+
+def _read_batch(
+    path: Path, place: int, previous: int, until: int | None, count: int = BATCH
+) -> tuple[list[Record], int]:
+    """At most so many records from a place on, not many more bytes than BATCH_BYTES, and the place after them."""
+    batch = []
+    begin = place
+    for record, place in _frames(path, place, previous, until):  # noqa: B020 - the place after the last one is wanted
+        batch.append(record)
+        if len(batch) == count or place - begin >= BATCH_BYTES:
+            break
+    return batch, place
+
+
+def _frame(record: Record) -> bytes:
+    payload = _encode(record)
+    lengths = _LENGTHS.pack(len(payload), zlib.crc32(payload))
+    return lengths + zlib.crc32(lengths).to_bytes(4, "big") + payload
+
+
+def _frames(path: Path, place: int, previous: int, until: int | None = None) -> Iterator[tuple[Record, int]]:
+    """Records from a place on, each with the place after it; ends before a half-written frame, or the byte `until`.
+
+    `previous` is the sequence before the first one.  Raises LogRefused and LogDamaged.
+    """
+    try:
+        file = open(path, "rb", buffering=1024 * 1024)  # noqa: SIM115 - closed below, after errors of `open` are turned
+    except OSError as error:
+        raise LogRefused(f"{path}: {error.strerror}") from None
+    with file:
+        size = os.fstat(file.fileno()).st_size if until is None else until
+        magic = file.read(len(MAGIC))
+        if magic != MAGIC and not (MAGIC.startswith(magic) and size < len(MAGIC)):
+            raise LogRefused(f"{path} is not a Dorm archive")
+        file.seek(place)
+        while place + _FRAME.size <= size:
+            header = file.read(_FRAME.size)
+            if len(header) < _FRAME.size:
+                return  # A writer just cut off a half-written frame.
+            length, checksum, check = _FRAME.unpack(header)
+            if zlib.crc32(header[: _LENGTHS.size]) != check:
+                raise LogDamaged(f"{path}: the head of the record at byte {place} does not match its checksum")
+            if place + _FRAME.size + length > size:
+                return
+            record = _checked(path, file.read(length), checksum, place)
+            if record.seq != previous + 1:
+                raise LogDamaged(f"{path}: record {record.seq} follows {previous} at byte {place}")
+            previous, place = record.seq, place + _FRAME.size + length
+            yield record, place
+
+
+def _checked(path: Path, payload: bytes, checksum: int, place: int) -> Record:
+    if zlib.crc32(payload) != checksum:
+        raise LogDamaged(f"{path}: the record at byte {place} does not match its checksum")
+    try:
+        return _decode(payload)
+    except msgspec.MsgspecError:
+        raise LogDamaged(f"{path}: the record at byte {place} can't be decoded") from None
