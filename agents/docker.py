@@ -43,7 +43,7 @@ from agents.runtime import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
 log = structlog.get_logger(__name__)
 
@@ -301,7 +301,7 @@ class DockerRuntime:
             self._places.pop(key, None)
             await asyncio.to_thread(self._dirs.remove, key)
 
-    async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncIterator[bytes]:
+    async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
         """What the engine kept of stdout and stderr."""
         info = await self._own(key)
         if info is None:
@@ -335,7 +335,7 @@ class DockerRuntime:
         """Seen inside as /dorm/run."""
         return self._dirs.run_dir(key)
 
-    async def hints(self) -> AsyncIterator[None]:
+    async def hints(self) -> AsyncGenerator[None, None]:
         """The engine's events of our containers, and one after each connection."""
         delay = _RECONNECT_S[0]
         while not self._closed.is_set():

@@ -120,7 +120,8 @@ def _host_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Pa
         "Init": True,
         "AutoRemove": False,
         "RestartPolicy": {"Name": "no"},
-        "LogConfig": {"Type": "json-file", "Config": {"max-size": LOG_BYTES, "max-file": LOG_FILES}},
+        # Not json-file, which keeps no byte that is not UTF-8.
+        "LogConfig": {"Type": "local", "Config": {"max-size": LOG_BYTES, "max-file": LOG_FILES}},
         "CapDrop": ["ALL"],
         "SecurityOpt": ["no-new-privileges"],
         "PidsLimit": PIDS_LIMIT,

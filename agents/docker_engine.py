@@ -103,8 +103,9 @@ class Engine:
             raise Unavailable(f"{what}: {failure.message} ({failure.status})") from failure
         except TimeoutError as failure:
             raise Unavailable(f"{what}: no answer in time") from failure
-        except (aiohttp.ClientError, OSError, ValueError, TypeError) as failure:
-            # ValueError and TypeError: an answer that is not the JSON it should be, from a proxy or a dying engine.
+        except (aiohttp.ClientError, OSError, ValueError, TypeError, RuntimeError) as failure:
+            # ValueError, TypeError: an answer that is not the JSON it should be, from a proxy or a dying engine.
+            # RuntimeError: aiohttp's for a session or a stream that `close` has closed.
             raise Unavailable(f"{what}: {failure!r}") from failure
 
     async def list(self, labels: tuple[str, ...]) -> tuple[Json, ...]:

@@ -44,7 +44,7 @@ from agents.runtime import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
 log = structlog.get_logger(__name__)
 
@@ -225,7 +225,7 @@ class ProcessRuntime:
             self._unwatch(key)
             await asyncio.to_thread(self._dirs.remove, key)
 
-    async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncIterator[bytes]:
+    async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
         """Its log, as it wrote it."""
 
         def running() -> bool:
@@ -250,7 +250,7 @@ class ProcessRuntime:
         """Its working directory."""
         return self._dirs.run_dir(key)
 
-    async def hints(self) -> AsyncIterator[None]:
+    async def hints(self) -> AsyncGenerator[None, None]:
         """Wakes when a container starts or ends."""
         wake = asyncio.Event()
         wake.set()

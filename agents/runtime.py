@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
 PROGRESS_FILE: Final = "progress.jsonl"
@@ -183,7 +183,7 @@ class Runtime(Protocol):
         error; `Conflict` where it runs."""
         ...
 
-    def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncIterator[bytes]:
+    def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
         """Chunks of stdout and stderr; with `follow` until the container has exited.  KeyError where there is none."""
         ...
 
@@ -197,7 +197,7 @@ class Runtime(Protocol):
         The app may write anything there, links included: open files in it with O_NOFOLLOW."""
         ...
 
-    def hints(self) -> AsyncIterator[None]:
+    def hints(self) -> AsyncGenerator[None, None]:
         """Yields whenever something may have changed, and once after each (re)connection.  Only a hint: `list` is the
         truth.  Never raises; ends when the runtime is closed."""
         ...

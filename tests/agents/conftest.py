@@ -1,0 +1,64 @@
+"""Fixtures of the agents' tests."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agents.docker import DockerRuntime
+from agents.process import ProcessRuntime
+from tests.agents.harness import Harness
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def unused_number() -> str:
+    """An argument of `sleep` that no other process of this machine has, so that its processes can be found."""
+    return f"{100_000 + os.getpid() % 900_000}.{next(_numbers):04d}{os.getpid()}"
+
+
+@pytest.fixture
+async def process_harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    """A node of processes."""
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    harness = Harness(lambda: ProcessRuntime("node", tmp_path / "node"), "", checkpoints)
+    yield harness
+    await harness.clean()
+
+
+@pytest.fixture
+def cluster() -> str:
+    """A cluster name that no other test on the engine has."""
+    return f"test{os.getpid()}x{next(_numbers)}"
+
+
+@pytest.fixture
+def docker_node(docker_host: str, tmp_path: Path, cluster: str) -> Callable[..., DockerRuntime]:
+    """`docker_node("a", user=…)` gives a runtime object for node a, not open yet."""
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+
+    def make(node: str = "node", **options: object) -> DockerRuntime:
+        defaults = {"url": docker_host, "cluster": cluster, "checkpoint_root": checkpoints}
+        return DockerRuntime(node, tmp_path / node, **{**defaults, **options})  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+async def docker_harness(
+    docker_node: Callable[..., DockerRuntime], docker_image: str, tmp_path: Path
+) -> AsyncIterator[Harness]:
+    """A node of Docker containers."""
+    harness = Harness(docker_node, docker_image, tmp_path / "checkpoints")
+    yield harness
+    await harness.clean()
