@@ -91,17 +91,12 @@ async def ensure_samples_image(
             if _content_of(had) == content:
                 return Built(ref, content, "present", archive if archive.exists() else None)
             origin: Origin = "cache"
-            if not archive.exists():
+            if not await _load(engine, archive, ref, content, progress):
                 async with _locked(cache / "lock"):
-                    if not archive.exists():  # nobody made it while we waited
+                    # Somebody may have made it while we waited.
+                    if not await _load(engine, archive, ref, content, progress):
                         origin = await _make(engine, arch, cache, recipe, ref, progress)
                         await _save(engine, ref, archive)
-            if origin == "cache":
-                progress(f"loading {ref}")
-                await engine.load(archive)
-            made = await engine.image(ref)
-            if _content_of(made) != content:
-                raise ImageUnavailable(f"{archive} does not hold {ref} as it should: delete it and try again")
             if had is not None and CONTENT_LABEL in _labels(had):
                 await engine.remove_image(had["Id"])  # ours, of older contents, and nameless now
             return Built(ref, content, origin, archive)
@@ -109,6 +104,20 @@ async def ensure_samples_image(
         raise ImageUnavailable(str(fault)) from fault
     except OSError as error:
         raise ImageUnavailable(f"cannot make {ref}: {error}") from error
+
+
+async def _load(engine: Engine, archive: Path, ref: str, content: str, progress: Progress) -> bool:
+    """Loads the image if the cache has it.  An archive that the engine cannot use, cut short by a full disk for instance,
+    counts as none: it will be written anew."""
+    if not await asyncio.to_thread(archive.exists):
+        return False
+    progress(f"loading {ref}")
+    try:
+        await engine.load(archive)
+    except EngineFault as fault:
+        progress(f"cannot load {archive}: {fault}")
+        return False
+    return _content_of(await engine.image(ref)) == content
 
 
 async def _make(engine: Engine, arch: str, cache: Path, recipe: _Recipe, ref: str, progress: Progress) -> Origin:
@@ -166,7 +175,11 @@ async def _packages_base(engine: Engine, arch: str, cache: Path, progress: Progr
     if not root.exists():
         await _unpack_packages(root, arch, progress)
         _prune(cache, "base.*.tar")
-    await engine.import_root(root, ref, ["ENV PATH=/usr/bin:/bin", 'CMD ["python3"]'])
+    try:
+        await engine.import_root(root, ref, ["ENV PATH=/usr/bin:/bin", 'CMD ["python3"]'])
+    except EngineFault:
+        root.unlink(missing_ok=True)  # if it was the file's fault, the next attempt shall not meet it again
+        raise
     return ref
 
 

@@ -1,0 +1,86 @@
+"""Real parts for tests: a NATS server, a Docker engine with the sample apps' image, machines in namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from compose.engine import Engine
+from compose.image import SAMPLES_REF, ensure_samples_image
+from tests.dockerd import why_not
+from tests.engines import docker_engine, unavailable
+from tests.namespaces import NodeCluster
+from tests.nats_server import NatsServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def nats_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NatsServer]:
+    """A server for all tests of this process, so each takes a cluster name of its own and none stops the server."""
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture(scope="session")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that all workers of this test run share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def docker_host(run_dir: Path) -> AsyncIterator[str]:
+    """URL of a Docker engine; tests skip where there is none, in CI they fail."""
+    async with docker_engine(run_dir) as url:
+        yield url
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def docker_image(docker_host: str) -> str:
+    """Name of the sample apps' image, which the engine at `docker_host` has."""
+    await ensure_samples_image(docker_host, progress=print)
+    return SAMPLES_REF
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def docker_archive(docker_host: str, run_dir: Path) -> Path:
+    """The sample apps' image as a tar file, for further engines."""
+    built = await ensure_samples_image(docker_host, progress=print)
+    if built.archive is not None:
+        return built.archive
+    archive = run_dir / f"samples-{os.getpid()}.tar"
+    async with Engine(docker_host) as engine:
+        await engine.save(built.ref, archive)
+    return archive
+
+
+@pytest_asyncio.fixture
+async def node_cluster(docker_archive: Path) -> AsyncIterator[Callable[..., Awaitable[NodeCluster]]]:
+    """`await node_cluster(3)` gives a cluster of three, with the sample apps' image on each node."""
+    if reason := why_not():
+        unavailable(f"no namespaces and engines can be made: {reason}")
+    async with contextlib.AsyncExitStack() as clusters:
+
+        async def make(size: int, *, live_restore: bool = False) -> NodeCluster:
+            cluster = await clusters.enter_async_context(NodeCluster(size, live_restore=live_restore))
+
+            async def load(url: str) -> None:
+                async with Engine(url) as engine:
+                    await engine.load(docker_archive)
+
+            async with asyncio.TaskGroup() as loads:
+                for node in cluster.nodes:
+                    loads.create_task(load(node.docker_url))
+            return cluster
+
+        yield make
