@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from compose.apps.contract import Place
 
 _RETRY_S = 0.01
-_LONGEST_RETRY_S = 0.25
+_LONGEST_RETRY_S = 0.05
 _HELLO_S = 2.0
 _MOST_CALLERS = 64
 

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 STOPPED = 143
 SAME = 1e-9  # measured: not a bit differs; another BLAS may choose its kernels by process
-SLOW = ("--pace", "0.001", "--report-every", "1")  # so that signals surely find it at work
+SLOW = ("--pace", "0.004")  # so that signals surely find it at work
 SIZES = {"logistic": (), "factorize": ("--factors", "5"), "mlp": ("--hidden", "24")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", SIZES)
 def test_the_number_of_workers_does_not_change_the_losses(program: str, tmp_path: Path) -> None:
     options = ("--steps", "30", "--report-every", "1", *SIZES[program])
@@ -32,20 +33,19 @@ def test_the_number_of_workers_does_not_change_the_losses(program: str, tmp_path
         assert other == pytest.approx(losses[0], rel=SAME, abs=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", SIZES)
 def test_stopped_at_any_worker_and_resumed_at_any_size_it_ends_with_the_same_loss(program: str, tmp_path: Path) -> None:
-    options = ("--steps", "60", *SLOW, *SIZES[program])
-    with Partition(tmp_path / "undisturbed", program, "--steps", "60", "--report-every", "1", *SIZES[program]) as alone:
+    options = ("--steps", "60", "--report-every", "1", *SIZES[program])
+    with Partition(tmp_path / "undisturbed", program, *options) as alone:
         assert alone.exit_codes() == [0]
 
     losses: dict[int, float] = {}
     reached = 0
     # Who is asked to stop, once that many more steps are done: one worker alone, the last one first, two of three.
     for generation, (world_size, asked) in enumerate([(2, [1]), (3, [2, 0]), (1, [0]), (4, [3, 1, 2, 0])], start=1):
-        resume = ("--resume",) if generation > 1 else ()
-        with Partition(
-            tmp_path / "resized", program, *options, *resume, world_size=world_size, generation=generation
-        ) as partition:
+        now = (*options, *SLOW, "--resume") if generation > 1 else (*options, *SLOW)
+        with Partition(tmp_path / "resized", program, *now, world_size=world_size, generation=generation) as partition:
             for rank in asked:
                 partition.until_step(reached + 3)
                 partition.signal(rank)
@@ -88,7 +88,7 @@ def test_more_signals_than_one_change_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_when_one_worker_is_killed_the_others_end_with_one_line(victim: int, tmp_path: Path) -> None:
-    with Partition(tmp_path, "logistic", *SLOW, "--steps", "100000", world_size=3) as partition:
+    with Partition(tmp_path, "logistic", *SLOW, "--report-every", "1", world_size=3) as partition:
         partition.until_step(3)
         partition.signal(victim, signal.SIGKILL)
         codes = partition.exit_codes()
@@ -98,12 +98,13 @@ def test_when_one_worker_is_killed_the_others_end_with_one_line(victim: int, tmp
             assert "lost rank" in partition.stderr(rank)
 
 
+@pytest.mark.slow
 def test_after_a_kill_it_resumes_from_the_last_checkpoint(tmp_path: Path) -> None:
-    options = ("--steps", "40", "--checkpoint-every", "10", *SLOW)
+    options = ("--steps", "40", "--checkpoint-every", "10", "--report-every", "1")
     with Partition(tmp_path / "undisturbed", "mlp", *options) as alone:
         assert alone.exit_codes() == [0]
         assert alone.saved_steps() == [10, 20, 30, 40]
-    with Partition(tmp_path / "killed", "mlp", *options, world_size=2) as partition:
+    with Partition(tmp_path / "killed", "mlp", *options, *SLOW, world_size=2) as partition:
         partition.until(lambda: 10 in partition.saved_steps(), "a checkpoint")
         partition.signal(0, signal.SIGKILL)
         assert partition.exit_codes() == [-signal.SIGKILL, 1]
