@@ -8,23 +8,13 @@ import msgspec
 
 from agents.runtime import Key, RuntimeFault, Unavailable
 from events.log import AskRefused
+from events.questions import LogQuestion
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from agents.desired import Desired
     from agents.runtime import Runtime
-
-
-class LogQuestion(msgspec.Struct, frozen=True):
-    """Which container's output, and how much of it."""
-
-    app: str
-    generation: int
-    slot: int
-    follow: bool = False
-    tail: int | None = None
-    """Lines from the end; None for all."""
 
 
 class LogAnswerer:

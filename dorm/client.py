@@ -1,0 +1,258 @@
+"""What a user's program calls: submit an app, watch it, cancel it.
+
+    async with await Client.open("nats://127.0.0.1:4222") as client:
+        app = await client.submit({"name": "hello", "command": ["sleep", "5"], "demand": {"cpu": 1}})
+        await client.wait(app.id)
+
+A client is a reader of the log like any other: it folds what the master folds and asks nobody.
+
+    ClientError
+    ├── NotFound      no app or node of this name
+    ├── Refused       the master said no, and why
+    └── NoAnswer      stored on the log, but no master has answered yet
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import getpass
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from dorm.core.admission import app_id
+from dorm.core.evolve import evolve
+from dorm.core.state import App, State
+from events import subjects
+from events.codec import decode, encode
+from events.jetstream import Connection
+from events.kinds import (
+    AppAccepted,
+    AppCancelRequested,
+    AppRejected,
+    AppSubmitted,
+    AppUpdated,
+    Event,
+    NodeDrainRequested,
+    PolicyChanged,
+    Round,
+)
+from events.questions import LogQuestion
+from events.spec import AppSpec, check_spec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from events.log import Bus, EventLog, Record
+
+
+class ClientError(Exception):
+    """Root of what a client raises beside the log's own errors; one line for people."""
+
+
+class NotFound(ClientError):
+    """No such app or node."""
+
+
+class Refused(ClientError):
+    """The master refused it."""
+
+
+class NoAnswer(ClientError):
+    """It is on the log and will be acted on, but nobody has answered in time."""
+
+
+class Client:
+    """One user's view of one cluster."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        bus: Bus,
+        cluster: str,
+        *,
+        user: str | None = None,
+        connection: Connection | None = None,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.log = log
+        self.cluster = cluster
+        self.user = subjects.token(user or _login_name())
+        self._bus = bus
+        self._connection = connection
+        self._clock = clock
+        self._state = State()
+
+    @classmethod
+    async def open(cls, url: str, cluster: str = "local", *, user: str | None = None, timeout: float = 5.0) -> Client:
+        """Raises LogUnavailable or LogRefused with a line that says what to do."""
+        connection = await Connection.open(url, cluster, name="dorm-client", timeout=timeout)
+        return cls(connection.log, connection.bus, cluster, user=user, connection=connection)
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- reading --------------------------------------------------------------------------------------------------------
+
+    async def state(self) -> State:
+        """Folded up to the end of the log.  The same object each time, brought forward."""
+        async for batch in self.log.read(after=self._state.seq):
+            for record in batch:
+                evolve(self._state, record)
+        return self._state
+
+    async def watch(self) -> AsyncIterator[tuple[State, Sequence[Event]]]:
+        """The state again and again, each time with what has just been folded; first at the end of the log as it is."""
+        yield await self.state(), []
+        async for batch in self.log.read(after=self._state.seq, follow=True):
+            yield self._state, [evolve(self._state, record) for record in batch]
+
+    async def records(self, *, after: int = 0, follow: bool = False) -> AsyncIterator[Record]:
+        """Raw records; `events.codec.decode` reads them."""
+        async for batch in self.log.read(after=after, follow=follow):
+            for record in batch:
+                yield record
+
+    async def app(self, name_or_id: str) -> App:
+        """Raises NotFound."""
+        return find_app(await self.state(), name_or_id)
+
+    async def wait(self, name_or_id: str) -> App:
+        """Until it has ended.  Raises NotFound."""
+        found = await self.app(name_or_id)
+        async for state, _ in self.watch():
+            app = state.apps.get(found.id)
+            if app is not None and app.ended:
+                return app
+        raise AssertionError("a log that is followed does not end")
+
+    # --- asking ---------------------------------------------------------------------------------------------------------
+
+    async def submit(
+        self, spec: AppSpec | dict[str, Any], *, id: str | None = None, answer_timeout: float = 10.0
+    ) -> App:
+        """Submit, and wait for the master's answer.
+
+        A repeat with the same `id` is the same submission.  Raises SpecError before anything is sent; Refused; NoAnswer;
+        the log's errors.
+        """
+        document = msgspec.to_builtins(spec) if isinstance(spec, AppSpec) else spec
+        checked = check_spec(document)
+        if checked.user == "anonymous":
+            document = {**document, "user": self.user}
+        event_id = id or f"{self.user}.{secrets.token_hex(8)}"
+        seq = await self._publish(AppSubmitted(id=event_id, at=self._clock(), by=self.user, spec=document))
+        await self._answer_to(event_id, seq, answer_timeout)
+        return find_app(await self.state(), app_id(checked.name, event_id))
+
+    async def _answer_to(self, submission: str, after: int, timeout: float) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                async for record in self.records(after=after, follow=True):
+                    event = decode(record)
+                    for fact in event.events if isinstance(event, Round) else []:
+                        if isinstance(fact, AppAccepted) and fact.submission == submission:
+                            return
+                        if isinstance(fact, AppRejected) and fact.submission == submission:
+                            raise Refused(fact.reason)
+        except TimeoutError:
+            raise NoAnswer(
+                "the submission is stored, and no master has answered yet; `dorm ps` will show it once one runs"
+            ) from None
+
+    async def update(
+        self, name_or_id: str, *, weight: float | None = None, n_min: int | None = None, n_max: int | None = None
+    ) -> App:
+        """New weight or bounds.  Raises NotFound, Refused."""
+        app = await self.app(name_or_id)
+        if app.ended:
+            raise Refused(f"{app.name} has ended ({app.ended})")
+        lower = n_min if n_min is not None else app.n_min
+        upper = n_max if n_max is not None else app.n_max
+        if lower > upper:
+            raise Refused(f"n_min would be {lower} and n_max {upper}; n_min can't be the larger")
+        await self._publish(
+            AppUpdated(
+                id=self._new_id(), at=self._clock(), by=self.user, app=app.id, weight=weight, n_min=n_min, n_max=n_max
+            )
+        )
+        return await self.app(app.id)
+
+    async def cancel(self, name_or_id: str, reason: str = "") -> App:
+        """Ask to stop it; the app's end follows on the log.  Raises NotFound, Refused."""
+        app = await self.app(name_or_id)
+        if app.ended:
+            raise Refused(f"{app.name} has ended already ({app.ended})")
+        await self._publish(
+            AppCancelRequested(id=self._new_id(), at=self._clock(), by=self.user, app=app.id, reason=reason)
+        )
+        return app
+
+    async def drain(self, node: str, *, drain: bool = True, reason: str = "") -> None:
+        """Empty a node by adjustments, or use it again.  Raises NotFound."""
+        if node not in (await self.state()).nodes:
+            raise NotFound(f"there is no node {node!r}; `dorm nodes` lists them")
+        await self._publish(
+            NodeDrainRequested(id=self._new_id(), at=self._clock(), by=self.user, node=node, drain=drain, reason=reason)
+        )
+
+    async def change_policy(self, change: PolicyChanged) -> None:
+        """Settings of the cluster, from the next round on."""
+        await self._publish(msgspec.structs.replace(change, id=self._new_id(), at=self._clock(), by=self.user))
+
+    def _new_id(self) -> str:
+        return f"{self.user}.{secrets.token_hex(8)}"
+
+    async def _publish(self, event: Event) -> int:
+        subject = subjects.fact(self.cluster, type(event).__name__, self.user)
+        return (await self.log.append(subject, encode(event), msg_id=event.id)).seq
+
+    async def logs(
+        self, name_or_id: str, *, slot: int | None = None, follow: bool = False, tail: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """Output of one container of the latest generation that started (the first slot unless `slot` says otherwise).
+
+        Raises NotFound where nothing has started yet, and the bus's LogUnavailable and LogRefused.
+        """
+        app = await self.app(name_or_id)
+        started = [g for g in app.generations.values() if any(c.state != "desired" for c in g.containers.values())]
+        if not started:
+            why = f": {app.waiting.text}" if app.waiting else ""
+            raise NotFound(f"{app.name} has not started yet ({app.phase}){why}")
+        generation = max(started, key=lambda g: g.number)
+        wanted = min(generation.containers) if slot is None else slot
+        if wanted not in generation.containers:
+            raise NotFound(
+                f"{app.name} has no slot {wanted}; it has {', '.join(map(str, sorted(generation.containers)))}"
+            )
+        question = LogQuestion(app=app.id, generation=generation.number, slot=wanted, follow=follow, tail=tail)
+        subject = subjects.ask(self.cluster, generation.containers[wanted].node, "logs")
+        async for piece in self._bus.ask(subject, msgspec.json.encode(question)):
+            yield piece
+
+
+def find_app(state: State, name_or_id: str) -> App:
+    """Raises NotFound, with names that look like it."""
+    app = state.find_app(name_or_id)
+    if app is not None:
+        return app
+    near = difflib.get_close_matches(name_or_id, sorted({a.name for a in state.apps.values()}), n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; `dorm ps --all` lists them"
+    raise NotFound(f"there is no app {name_or_id!r}{hint}")
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "anonymous"

