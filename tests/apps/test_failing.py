@@ -89,7 +89,11 @@ def one_byte_wrong(content: bytes) -> bytes:
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
-@pytest.mark.parametrize("harm", [cut_short, one_byte_wrong, lambda _: b"", lambda _: b"not an archive"])
+@pytest.mark.parametrize(
+    "harm",
+    [cut_short, one_byte_wrong, lambda _: b"", lambda _: b"not an archive"],
+    ids=["cut short", "one byte wrong", "empty", "not an archive"],
+)
 def test_a_damaged_checkpoint(harm: Callable[[bytes], bytes], tmp_path: Path) -> None:
     with Partition(tmp_path, "logistic", *SHORT) as partition:
         assert partition.exit_codes() == [0]
@@ -166,6 +170,7 @@ def test_an_environment_that_makes_no_sense(name: str, value: str, words: str, t
         gzip.compress(b"nan," * 64 + b"0\n") * 1000,
         b"\x1f\x8bgarbage",
     ],
+    ids=["words", "too narrow", "not numbers", "not gzip"],
 )
 def test_data_that_are_not_the_digits(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / ("digits.csv.gz" if content.startswith(b"\x1f\x8b") else "digits.csv")
