@@ -111,7 +111,7 @@ def fairness_budget(kinds: int, theta1: float) -> float:
 def change_budget(running: int, theta2: float) -> int:
     """⌈θ2·|P|⌉, how many of the apps that run on may change in one round; 0 only if θ2 is 0 or none runs.
 
-    A product such as 0.1 · 30 lies just above the integer that is meant, hence the small slack.
+    A product such as 0.07 · 100 lies just above the integer that is meant, hence the small slack.
     """
     return math.ceil(theta2 * running - 1e-9)
 

@@ -42,7 +42,7 @@ LARGEST_TIES = 300
 """Apps times nodes; beyond, the last goal chooses only among ways to change the apps that are being changed anyway: to
 prove that no others would do takes longer than all the rest."""
 
-SEARCH = 60_000
+SEARCH = 30_000
 """Bounds each search: its nodes times apps times nodes of the cluster."""
 
 CHUNK = 16
@@ -112,6 +112,7 @@ class Search:
             self.status = "fallback"
             return
         if not instance.free_to_move.any() or not instance.nodes:
+            self.bound = self._score().net
             return
         model = Model(instance, self.budget, self._node_limit())
         self._choose_who_runs(model)

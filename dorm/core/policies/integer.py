@@ -93,7 +93,7 @@ def read(problem: Problem) -> Instance:
         raise ValueError("two apps or two nodes have the same id")
     kinds = sorted({kind for node in nodes for kind, amount in node.capacity.items() if amount > 0})
     capacity = _matrix([[_clip(node.capacity.get(kind, 0)) for kind in kinds] for node in nodes], len(kinds))
-    demand = _matrix([[_clip(app.demand.get(kind, 0)) for kind in kinds] for app in apps], len(kinds))
+    demand = _matrix([[_clip(app.demand.get(kind, 0), 2 * LARGEST) for kind in kinds] for app in apps], len(kinds))
     lacking = np.array(
         [any(amount > 0 and kind not in kinds for kind, amount in app.demand.items()) for app in apps], np.bool_
     )
@@ -133,8 +133,9 @@ def read(problem: Problem) -> Instance:
     )
 
 
-def _clip(amount: int) -> int:
-    return min(max(amount, 0), LARGEST)
+def _clip(amount: int, most: int = LARGEST) -> int:
+    """Demands are clipped at more than any node can have, so that an absurd one fits nowhere."""
+    return min(max(amount, 0), most)
 
 
 def _matrix(rows: list[list[int]], columns: int) -> Ints:

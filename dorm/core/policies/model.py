@@ -188,13 +188,13 @@ class Model:
         columns = np.array([column for row in self._rows for column, _ in row], np.int32)
         values = np.array([value for row in self._rows for _, value in row], np.float64)
         matrix = csr_array((values, columns, starts), shape=(len(self._rows), len(cost)))
-        upper = np.array(self._row_upper)
+        upper = np.array(self._row_upper, np.float64)
         upper[self._room_rows] *= 1.0 - margin
         result = milp(
             cost,
             integrality=np.array(self._integral),
-            bounds=Bounds(np.array(self._lower), np.array(self._upper)),
-            constraints=LinearConstraint(matrix, np.array(self._row_lower), upper),
+            bounds=Bounds(np.array(self._lower, np.float64), np.array(self._upper, np.float64)),
+            constraints=LinearConstraint(matrix, np.array(self._row_lower, np.float64), upper),
             options={"mip_rel_gap": 0.0, "node_limit": self.node_limit, "time_limit": GUARD_S},
         )
         bound = result.mip_dual_bound
