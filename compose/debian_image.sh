@@ -73,7 +73,9 @@ printf 'root:x:0:\nnogroup:x:65534:\n' >"$root/etc/group"
 # import: the sources never change.
 loader=$(find "$root"/usr/lib64/ "$root"/usr/lib/ -name 'ld-linux*.so.*' | head -n 1)
 libraries=$(find "$root/usr/lib" -maxdepth 1 -type d -name '*-linux-*' | head -n 1)
-python() { env -i PYTHONHOME="$root/usr" "$loader" --library-path "$libraries" "$root/usr/bin/python3" -s "$@"; }
+python() {  # which must not write byte code by itself: that would be checked by time, and hold the path of $root
+    env -i PYTHONHOME="$root/usr" PYTHONHASHSEED=0 "$loader" --library-path "$libraries" "$root/usr/bin/python3" -B -s "$@"
+}
 say "compiling"
 python -m compileall -q -j 0 --invalidation-mode unchecked-hash -s "$root" -p / "$root/usr/lib/" >&2
 # The proof that nothing needed was left out.
