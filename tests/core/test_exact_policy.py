@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 from random import Random
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,9 +19,6 @@ from dorm.core.policies import UnknownPolicy, exact, integer, model, names, poli
 from dorm.core.policies.problem import Allocation, Problem
 from tests.core.brute_force import World
 from tests.core.problems import GIB, after, app, node, problems, settle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DORM = policy("dorm")
 DEFAULTS = {"theta1": 0.1, "theta2": 0.1, "change_price": 0.02, "floor": 0.5}
@@ -374,18 +372,15 @@ def test_a_pinned_app_stays_and_its_room_is_taken() -> None:
 
 
 @pytest.fixture(params=["nothing", "nonsense"])
-def broken_solver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def broken_solver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The solver gives no answer, as it may at its limit of nodes, or one that breaks every bound."""
 
     def milp(cost: Any, **_: Any) -> Any:
-        from scipy.optimize import OptimizeResult
-
         x = None if request.param == "nothing" else np.full(len(cost), 3.0)
         message = "(HiGHS Status 16: Solution limit reached)"
-        return OptimizeResult(x=x, status=4, message=message, mip_dual_bound=None)
+        return SimpleNamespace(x=x, status=4, message=message, mip_dual_bound=None)
 
     monkeypatch.setattr(model, "milp", milp)
-    yield
 
 
 @pytest.mark.usefixtures("broken_solver")

@@ -15,7 +15,8 @@ from dorm.core import shares
 
 def fair(demand: list[list[int]], totals: list[int], weights: list[float], caps: list[int]) -> list[float]:
     fractions = shares.demand_fractions(np.array(demand, np.int64), np.array(totals, np.int64))
-    return shares.theoretical_shares(fractions, np.array(weights), np.array(caps, np.int64)).tolist()
+    found: list[float] = shares.theoretical_shares(fractions, np.array(weights), np.array(caps, np.int64)).tolist()
+    return found
 
 
 def test_the_example_of_the_drf_paper() -> None:

@@ -21,20 +21,20 @@ GIB, MIB, KIB = 2**30, 2**20, 2**10
 def amount(kind: str, value: int) -> str:
     """`cpu` in cores, `memory` in GiB (or what keeps it exact to two digits), anything else as a count with its name."""
     if kind == "cpu":
-        return f"{_short(value / 1000)} {'core' if value == 1000 else 'cores'}"
+        return f"{_short(value, 1000)} {'core' if value == 1000 else 'cores'}"
     if kind == "memory":
         for size, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
             if value >= size:
-                return f"{_short(value / size)} {name}"
+                return f"{_short(value, size)} {name}"
         return f"{value} B"
     if kind == "gpu":
         return f"{value} {'GPU' if value == 1 else 'GPUs'}"
     return f"{value} {kind}"
 
 
-def _short(value: float) -> str:
+def _short(value: int, size: int) -> str:
     """At most three decimals and never rounded up, so that what is said to be free is free."""
-    return f"{int(value * 1000 + 1e-6) / 1000:g}"
+    return f"{value * 1000 // size / 1000:.3f}".rstrip("0").rstrip(".")
 
 
 def lacking(instance: Instance, free: Ints, app: int) -> str:
