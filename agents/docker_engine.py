@@ -50,7 +50,10 @@ class Rejected(Exception):
 class Engine:
     """One connection pool to one engine, `unix://PATH` or `tcp://HOST:PORT`."""
 
-    def __init__(self, url: str | None) -> None:
+    def __init__(self, url: str | None, *, ask_s: float = _ASK_S, change_s: float = _CHANGE_S) -> None:
+        """`ask_s` and `change_s` are how long, in seconds, a question and a change may take."""
+        self._ask_s = ask_s
+        self._change_s = change_s
         self.url = url or os.environ.get("DOCKER_HOST") or DEFAULT_URL
         self._client: aiodocker.Docker | None = None
 
@@ -66,7 +69,7 @@ class Engine:
             base = "http://" + self.url.removeprefix("tcp://")
         else:
             raise Unavailable(f"{self.url} is no engine's address: unix://PATH or tcp://HOST:PORT is")
-        timeout = aiohttp.ClientTimeout(total=_CHANGE_S, sock_connect=_CONNECT_S)
+        timeout = aiohttp.ClientTimeout(total=self._change_s, sock_connect=_CONNECT_S)
         session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         self._client = aiodocker.Docker(base, connector=connector, session=session, timeout=timeout)
         try:
@@ -125,7 +128,7 @@ class Engine:
 
     async def create(self, name: str, config: Json) -> str:
         """Gives the id.  Raises `Rejected` 400 (bad), 404 (no image), 409 (name taken)."""
-        async with self._asked(f"create {name}", _CHANGE_S, known=(400, 404, 409)):
+        async with self._asked(f"create {name}", self._change_s, known=(400, 404, 409)):
             made = await self._docker._query_json(
                 "containers/create", "POST", params={"name": name}, data=json.dumps(config)
             )
@@ -135,7 +138,7 @@ class Engine:
 
     async def start(self, name: str) -> None:
         """A running one is no error.  Raises `Rejected` 400, 404, 409 or 500, as the engine pleases."""
-        async with self._asked(f"start {name}", _CHANGE_S, known=(400, 404, 409, 500)):
+        async with self._asked(f"start {name}", self._change_s, known=(400, 404, 409, 500)):
             await self._docker.containers.container(name).start()
 
     async def kill(self, name: str, signal: str) -> None:
@@ -162,7 +165,7 @@ class Engine:
     async def delete(self, name: str) -> None:
         """A missing one is no error.  Raises `Rejected` 409 where it runs, or is being removed."""
         try:
-            async with self._asked(f"remove {name}", _CHANGE_S, known=(404, 409)):
+            async with self._asked(f"remove {name}", self._change_s, known=(404, 409)):
                 await self._docker.containers.container(name).delete(v=True)
         except Rejected as answer:
             if answer.status == 409:

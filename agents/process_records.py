@@ -90,7 +90,7 @@ def look(folder: Path, key: Key) -> Found | None:
         ended = _ended(folder, key, identity)
         if ended is not None:
             return Found(ended)
-        supervisor = _lock_holder(folder / "lock")
+        supervisor = lock_holder(folder / "lock")
         if supervisor:
             break
     started = _text(folder / "started").split()
@@ -121,7 +121,7 @@ def open_process(folder: Path, found: Found) -> int | None:
         descriptor = os.pidfd_open(pid)
     except OSError:
         return None
-    same = _lock_holder(folder / "lock") == pid if found.supervisor else _alive(pid, found.start_time)
+    same = lock_holder(folder / "lock") == pid if found.supervisor else _alive(pid, found.start_time)
     if not same:
         os.close(descriptor)
         return None
@@ -203,7 +203,7 @@ def _write_once(path: Path, text: str) -> None:
         aside.unlink()
 
 
-def _lock_holder(path: Path) -> int:
+def lock_holder(path: Path) -> int:
     """Pid of who holds the lock, 0 where it is free: F_GETLK of fcntl(2) asks without taking it."""
     try:
         with path.open("rb") as lock:

@@ -16,13 +16,18 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from agents.runtime import PROGRESS_FILE, Conflict, Key, key_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_LOCK_S: Final = 0.3
+"""A killed agent's lock may live on for a moment, in a child that it was just starting."""
 
 
 class RunDirs:
@@ -42,11 +47,9 @@ class RunDirs:
         if self._lock >= 0:
             return
         lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(lock):
             os.close(lock)
-            raise Conflict(f"another agent holds {self.root}: each node needs a folder of its own") from None
+            raise Conflict(f"another agent holds {self.root}: each node needs a folder of its own")
         self._lock = lock
         for left in self.root.glob(".*-*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -110,3 +113,16 @@ class RunDirs:
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.container_dir(key), gone)  # replaces the empty folder in one step
         shutil.rmtree(gone, ignore_errors=True)
+
+
+def _locked(descriptor: int) -> bool:
+    deadline = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True

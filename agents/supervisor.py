@@ -176,6 +176,14 @@ def sweep() -> None:
             reap(block=True)
 
 
+def tell(report: int, outcome: bytes) -> None:
+    """Say what became of the start.  The agent that asked may have died meanwhile, which is no reason to die as well."""
+    try:
+        os.write(report, outcome)
+    except OSError as failure:
+        sys.stderr.write(f"nobody hears that it is {outcome.decode()}: {failure}\n")
+
+
 def supervise(report: int) -> None:
     lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -183,10 +191,10 @@ def supervise(report: int) -> None:
     except OSError as held:
         if held.errno not in (errno.EACCES, errno.EAGAIN):
             raise
-        os.write(report, b"busy")
+        tell(report, b"busy")
         return
     if os.path.exists("started"):
-        os.write(report, b"busy")
+        tell(report, b"busy")
         return
     with open("launch", "rb") as file:
         fields = [os.fsdecode(field) for field in file.read().split(b"\0")]
@@ -199,9 +207,9 @@ def supervise(report: int) -> None:
     pid, failure = start(words, workdir, environment)
     if failure:
         write_record("refused", failure)
-        os.write(report, b"refused")
+        tell(report, b"refused")
         return
-    os.write(report, b"started")
+    tell(report, b"started")
     os.close(report)
     code = watch(pid, cap)
     sweep()

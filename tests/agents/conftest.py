@@ -30,7 +30,12 @@ async def process_harness(tmp_path: Path) -> AsyncIterator[Harness]:
     """A node of processes."""
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
-    harness = Harness(lambda: ProcessRuntime("node", tmp_path / "node"), "", checkpoints)
+    harness = Harness(
+        lambda: ProcessRuntime("node", tmp_path / "node"),
+        "",
+        checkpoints,
+        f"ProcessRuntime('node', Path({str(tmp_path / 'node')!r}))",
+    )
     yield harness
     await harness.clean()
 
@@ -56,9 +61,11 @@ def docker_node(docker_host: str, tmp_path: Path, cluster: str) -> Callable[...,
 
 @pytest.fixture
 async def docker_harness(
-    docker_node: Callable[..., DockerRuntime], docker_image: str, tmp_path: Path
+    docker_node: Callable[..., DockerRuntime], docker_image: str, docker_host: str, cluster: str, tmp_path: Path
 ) -> AsyncIterator[Harness]:
     """A node of Docker containers."""
-    harness = Harness(docker_node, docker_image, tmp_path / "checkpoints")
+    root = str(tmp_path / "node")
+    expression = f"DockerRuntime('node', Path({root!r}), url={docker_host!r}, cluster={cluster!r})"
+    harness = Harness(docker_node, docker_image, tmp_path / "checkpoints", expression)
     yield harness
     await harness.clean()

@@ -20,10 +20,12 @@ PATIENCE_S = 30.0
 
 
 class Harness:
-    """One node.  `make` gives a runtime object on it that is not open yet."""
+    """One node.  `make` gives a runtime object on it that is not open yet, `expression` is Python for the same in
+    another process."""
 
-    def __init__(self, make: Callable[[], Runtime], image: str, checkpoint_root: Path) -> None:
+    def __init__(self, make: Callable[[], Runtime], image: str, checkpoint_root: Path, expression: str) -> None:
         self.make = make
+        self.expression = expression
         self.image = image
         self.checkpoint_root = checkpoint_root
         self._generations = itertools.count(1)

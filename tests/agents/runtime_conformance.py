@@ -15,6 +15,7 @@ import pytest
 
 from agents.runtime import PROGRESS_FILE, Conflict, Key, Refused, Runtime
 from tests.agents.harness import PATIENCE_S, Harness, ended, look, output, says, until
+from tests.agents.killed_agent import start_and_kill
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -236,6 +237,19 @@ class RuntimeConformance:
         async with harness.opened() as after:
             seen = await ended(after, spec.key)
             assert (seen.exit_code, seen.error) == (6, "")
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("after_ms", [0, 5, 10, 20, 35, 50, 75, 110, None])
+    async def test_an_agent_killed_in_a_start_is_succeeded(self, harness: Harness, after_ms: float | None) -> None:
+        spec = harness.shell(COUNT_ME + POLITE)
+        await start_and_kill(harness.expression, spec, None if after_ms is None else after_ms / 1000)
+        async with harness.opened() as runtime:
+            assert (await runtime.ensure(spec)).state == "running"
+            await says(runtime, spec.key, b"ready")
+            assert starts(runtime, spec.key) == 1
+            assert len(await runtime.list()) == 1
+            await runtime.stop(spec.key, PATIENCE_S)
+            assert (await runtime.list())[0].exit_code == 7
 
     async def test_one_agent_at_a_time(self, harness: Harness, runtime: Runtime) -> None:
         with pytest.raises(Conflict):
