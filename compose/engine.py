@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "unix:///var/run/docker.sock"
 _CHUNK = 1 << 20
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _CALL_S = 20.0  # bound for calls that answer at once
 _WORK_S = 300.0  # bound for calls that move an image
 
@@ -113,9 +115,12 @@ class Engine:
         try:
             async with self._call("POST", "/build", params, data=context, timeout_s=_WORK_S) as answer:
                 async for line in _report(answer):
-                    last = str(line.get("stream", "")).strip() or last
+                    said = " ".join(_COLOUR.sub("", str(line.get("stream", ""))).split())
+                    if said and not said.startswith(("Removing ", "--->")):
+                        last = said
         except EngineFault as fault:
-            raise EngineFault(f"{fault} ({last[-200:]})" if last else str(fault)) from None
+            # The fault repeats the whole command that failed; what that printed last says why.
+            raise EngineFault(f"{str(fault)[:120]} … {last[-200:]}" if last else str(fault)) from None
 
     async def load(self, saved: Path) -> None:
         """Takes in what `save` wrote."""

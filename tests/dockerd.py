@@ -14,6 +14,7 @@ from tests.leases import gone, kill_all, unmount_below
 _READY_S = 30.0
 _POLL_S = 0.02
 _CAP_SYS_ADMIN = 21
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # where dockerd lies, and a root shell got by su does not look
 
 
 class EngineFailed(Exception):
@@ -27,7 +28,9 @@ def why_not() -> str | None:
     capabilities = Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0]
     if not int(capabilities, 16) >> _CAP_SYS_ADMIN & 1:
         return "root without the right to mount"
-    missing = [name for name in ("dockerd", "containerd", "ip", "nsenter", "mount") if shutil.which(name) is None]
+    missing = [
+        name for name in ("dockerd", "containerd", "ip", "nsenter", "mount") if shutil.which(name, path=_PATH) is None
+    ]
     return f"not installed: {', '.join(missing)}" if missing else None
 
 
@@ -70,7 +73,12 @@ class Dockerd:
         ]
         with (self.home / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PATH": _PATH},
+                start_new_session=True,
             )
 
     async def answers(self) -> None:
