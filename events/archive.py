@@ -223,16 +223,14 @@ class ArchiveLog(EventLog):
             return self._whole, self._end
 
     async def _growth(self, place: int) -> None:
-        """Waits until the file is longer, whoever makes it so."""
-        before = await asyncio.to_thread(_size, self._path)
+        """Waits until there is something behind `place`, be it half a frame, whoever writes it."""
         while True:
-            if before < place:
-                raise LogDamaged(f"{self._path} has become shorter while it was read")
             await asyncio.sleep(_POLL_S)
             size = await asyncio.to_thread(_size, self._path)
-            if size > before:
+            if size < place:
+                raise LogDamaged(f"{self._path} has become shorter while it was read")
+            if size > place:
                 return
-            before = size
 
     async def end(self) -> int:
         return await asyncio.to_thread(self._current_end)
@@ -298,11 +296,15 @@ def _read_batch(
     """At most so many records from a place on, not many more bytes than BATCH_BYTES, and the place after them."""
     batch = []
     begin = place
-    for record, place in _frames(path, place, previous, until):  # noqa: B020 - the place after the last one is wanted
-        batch.append(record)
-        if len(batch) == count or place - begin >= BATCH_BYTES:
-            break
-    return batch, place
+    try:
+        for record, place in _frames(path, place, previous, until):  # noqa: B020 - the place after the last is wanted
+            batch.append(record)
+            if len(batch) == count or place - begin >= BATCH_BYTES:
+                break
+    except LogDamaged:
+        if not batch:
+            raise
+    return batch, place  # What is whole before a damage can be read; the next batch raises.
 
 
 def _frame(record: Record) -> bytes:
@@ -323,7 +325,7 @@ def _frames(path: Path, place: int, previous: int, until: int | None = None) -> 
     with file:
         size = os.fstat(file.fileno()).st_size if until is None else until
         magic = file.read(len(MAGIC))
-        if magic != MAGIC and not (MAGIC.startswith(magic) and size < len(MAGIC)):
+        if not MAGIC.startswith(magic):  # It may be just being made, and shorter.
             raise LogRefused(f"{path} is not a Dorm archive")
         file.seek(place)
         while place + _FRAME.size <= size:

@@ -73,6 +73,8 @@ class MemoryLog(EventLog):
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
         until = len(self.records)
+        if after > until:
+            raise LogDamaged(f"the log ends at {until}, before {after}")
         while True:
             if follow:
                 async with self._grown:

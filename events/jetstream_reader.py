@@ -1,0 +1,244 @@
+"""Reading a stream: a pull consumer driven by hand.
+
+Requests are kept up to two ahead and answered into one callback, which is the fastest that Python reads and gives
+back-pressure: nothing is asked for while nobody takes what has come.  The consumer is a throw-away.  Whatever happens to
+it (server killed, heartbeats missing, a gap), `ReopenReader` says so, and another one is opened right after the last
+record that was handed on, so records are neither lost nor repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import nats.errors
+import nats.js.errors
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+from events.log import LogDamaged, Record
+from events.nats_link import as_log_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
+    from events.nats_link import Link
+
+BATCH = 500
+"""Records per request."""
+BATCH_BYTES = 8 * 1024 * 1024
+"""Bytes per request, unless the server's largest message needs more."""
+_EXPIRES_S = 30.0
+_HEARTBEAT_S = 1.0
+_SILENCE_S = 3.5
+"""This long without records or heartbeats, and nothing will come any more."""
+_UNUSED_S = 60.0
+"""When the server drops a consumer that nobody asks, if we could not."""
+_SERVER_LIMIT = 1024
+"""What the server counts for subject, reply and headers of a message, at most."""
+_NO_MESSAGE = 10037
+_REQUEST_OVER = ("Batch Completed", "Message Size Exceeds MaxBytes")
+
+
+class ReopenReader(Exception):
+    """The consumer is of no more use; open another one after the last record handed on."""
+
+
+class RecordMissing(ReopenReader):
+    """A record did not come, though a later one did."""
+
+
+class Reader:
+    """One pull consumer, from its making to its deletion: `async with Reader(…) as reader: await reader.next()`."""
+
+    def __init__(self, link: Link, stream: str, after: int, filters: Sequence[str]) -> None:
+        self._link = link
+        self._client = link.client
+        self._stream = stream
+        self._after = after
+        self._filters = list(filters)
+        self._inbox = self._client.new_inbox()
+        # The name is ours, so that the consumer can be deleted even if we never hear that it was made.
+        self._consumer = self._inbox.rsplit(".", 1)[-1]
+        self._subscription: Subscription | None = None
+        self._buffer: list[Record] = []
+        self._arrived = asyncio.Event()
+        self._broken: ReopenReader | None = None
+        self._delivered = 0
+        self._asked = 0
+        """Records that the server may still send for what was asked."""
+        self._request_body = json.dumps(
+            {
+                "batch": BATCH,
+                "max_bytes": max(BATCH_BYTES, self._client.max_payload + _SERVER_LIMIT),
+                "expires": int(_EXPIRES_S * 1e9),
+                "idle_heartbeat": int(_HEARTBEAT_S * 1e9),
+            }
+        ).encode()
+
+    async def __aenter__(self) -> Reader:
+        """Raises LogUnavailable, LogRefused, or LogDamaged where the stream does not reach back, or up, to `after`."""
+        self._link.watchers.add(self._interrupt)
+        try:
+            await self._open()
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def _open(self) -> None:
+        manager = self._client.jetstream(timeout=5.0)
+        config = ConsumerConfig(
+            name=self._consumer,
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=self._after + 1,
+            ack_policy=AckPolicy.NONE,
+            max_deliver=1,
+            mem_storage=True,
+            num_replicas=1,
+            inactive_threshold=_UNUSED_S,
+            filter_subject=self._filters[0] if len(self._filters) == 1 else None,
+            filter_subjects=self._filters if len(self._filters) > 1 else None,
+        )
+        with as_log_errors("reading the log"):
+            state = (await manager.stream_info(self._stream)).state
+            if state.last_seq < self._after:
+                raise LogDamaged(f"the log ends at {state.last_seq}, before {self._after} which had been read from it")
+            if state.first_seq > self._after + 1:
+                raise LogDamaged(f"the log begins at {state.first_seq}: earlier records were removed behind our back")
+            self._subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
+            await manager.add_consumer(self._stream, config)
+        await self._request()
+        await self._request()
+
+    async def _request(self) -> None:
+        self._asked += BATCH
+        try:
+            await self._client.publish(
+                f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}", self._request_body, reply=self._inbox
+            )
+        except nats.errors.Error as error:
+            raise ReopenReader(str(error)) from None
+
+    async def _on_message(self, message: Msg) -> None:
+        # $JS.ACK.<stream>.<consumer>.<tries>.<seq>.<delivered>.<time>.<pending>, or with a domain and an account in front.
+        parts = message.reply.split(".")
+        if len(parts) == 9:
+            seq, delivered, time = int(parts[5]), int(parts[6]), int(parts[7])
+        elif len(parts) > 9:
+            seq, delivered, time = int(parts[7]), int(parts[8]), int(parts[9])
+        else:
+            self._on_status(message.headers or {})
+            self._arrived.set()
+            return
+        self._asked -= 1
+        if self._broken is not None:
+            return
+        if delivered != self._delivered + 1 or (not self._filters and seq != self._after + 1):
+            self._break(RecordMissing(f"after record {self._after} came {seq}"))
+            return
+        self._delivered, self._after = delivered, seq
+        headers = message.headers
+        self._buffer.append(
+            Record(seq, time, message.subject, message.data, headers.get("Nats-Msg-Id", "") if headers else "")
+        )
+        self._arrived.set()
+
+    def _on_status(self, headers: dict[str, str]) -> None:
+        status, description = headers.get("Status", ""), headers.get("Description", "")
+        if status == "100":  # A heartbeat; it says how far the consumer is, so it tells of a lost last record too.
+            sent = headers.get("Nats-Last-Consumer", "")
+            if sent.isdigit() and int(sent) > self._delivered:
+                self._break(RecordMissing(f"after record {self._after} something did not arrive"))
+        elif status in ("404", "408") or (status == "409" and description in _REQUEST_OVER):
+            # This request is over; how much of it was left is said in a header.
+            left = headers.get("Nats-Pending-Messages", "")
+            self._asked -= int(left) if left.isdigit() else BATCH
+        else:  # Consumer deleted, leadership changed, server shutting down, nobody there (503).
+            self._break(ReopenReader(f"status {status} {description}"))
+
+    def _interrupt(self, what: str) -> None:
+        """The connection came back (what had been asked is forgotten) or is closed."""
+        self._break(ReopenReader(what))
+
+    def _break(self, reason: ReopenReader) -> None:
+        self._broken = self._broken or reason
+        self._arrived.set()
+
+    async def next(self) -> list[Record]:
+        """At least one record, in order; waits for ever.  Raises ReopenReader."""
+        while not self._buffer:
+            if self._broken is not None:
+                raise self._broken
+            await self._ask_ahead()
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(_SILENCE_S):
+                    await self._arrived.wait()
+            except TimeoutError:
+                raise ReopenReader("neither records nor heartbeats") from None
+        batch, self._buffer = self._buffer, []
+        if self._broken is None:
+            await self._ask_ahead()
+        return batch
+
+    async def _ask_ahead(self) -> None:
+        while self._asked <= BATCH:
+            await self._request()
+
+    async def _close(self) -> None:
+        self._link.watchers.discard(self._interrupt)
+        with contextlib.suppress(nats.errors.Error):
+            if self._subscription is not None:
+                await self._subscription.unsubscribe()
+        with contextlib.suppress(nats.errors.Error):
+            # Not waited for: also sent when the connection is back, and a consumer that is not there is no matter.
+            await self._client.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._consumer}", b"")
+
+
+async def last_record(link: Link, stream: str, subject: str, timeout: float = 5.0) -> Record | None:
+    """The last record whose subject matches, as the stream's leader has it.  Raises LogUnavailable, LogRefused."""
+    # Asked by hand, as nats-py gives the time in microseconds only.
+    with as_log_errors("reading the last record"):
+        reply = await link.client.request(
+            f"$JS.API.STREAM.MSG.GET.{stream}", json.dumps({"last_by_subj": subject}).encode(), timeout=timeout
+        )
+        answer: dict[str, Any] = json.loads(reply.data)
+        if error := answer.get("error"):
+            if error.get("err_code") == _NO_MESSAGE:
+                return None
+            raise nats.js.errors.APIError(error.get("code"), error.get("description"), error.get("err_code"))
+    message = answer["message"]
+    return Record(
+        message["seq"],
+        _nanoseconds(message["time"]),
+        message["subject"],
+        base64.b64decode(message.get("data", "")),
+        _msg_id(base64.b64decode(message.get("hdrs", ""))),
+    )
+
+
+def _nanoseconds(text: str) -> int:
+    """UTC nanoseconds of the server's RFC 3339 time: `2026-11-21T08:54:56.951824524Z`."""
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    return int(datetime.fromisoformat(whole + "+00:00").timestamp()) * 10**9 + int(fraction.ljust(9, "0")[:9] or 0)
+
+
+def _msg_id(headers: bytes) -> str:
+    for line in headers.decode(errors="replace").split("\r\n"):
+        name, _, value = line.partition(":")
+        if name == "Nats-Msg-Id":
+            return value.strip()
+    return ""

@@ -1,0 +1,205 @@
+"""One connection to a NATS server: made quickly or refused clearly, and its troubles turned into this project's errors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import nats.errors
+import nats.js.errors
+import structlog
+from nats.aio.client import Client
+
+from events.log import LogDamaged, LogError, LogRefused, LogTooOld, LogUnavailable, Overtaken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OLDEST_SERVER = (2, 12)
+_WRONG_LAST_SEQUENCE = (10071, 10164)
+_NOTHING_THERE = (10037, 10059)
+_HEADER_ROOM = 1024
+_log = structlog.get_logger(__name__)
+
+
+class Link:
+    """A client that reconnects for ever, and who wants to know when it has.
+
+    nats-py says nothing to those who wait for an answer that was lost with the server, so readers ask to be woken
+    (`watchers`) whenever the connection is back or closed for good.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.client = Client()
+        self.url = url
+        self.watchers: set[Callable[[str], None]] = set()
+        self._troubles: list[Exception] = []
+        self._troubled = asyncio.Event()
+        self._settled = asyncio.Event()
+        """Connected, or closed for good."""
+
+    @classmethod
+    async def open(cls, url: str, *, name: str, timeout: float) -> Link:
+        """Raises LogUnavailable when nobody answers (at once where the port is closed), LogTooOld, or LogRefused."""
+        link = cls(url)
+        try:
+            await link._connect(name, timeout)
+            link._check_version()
+        except BaseException:
+            await link._abandon()
+            raise
+        return link
+
+    async def _connect(self, name: str, timeout: float) -> None:
+        # The client would try for ever, so the first connect is bounded here, and the first failure is enough.
+        connecting = asyncio.ensure_future(
+            self.client.connect(
+                self.url,
+                name=name,
+                connect_timeout=max(1, int(timeout)),
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.2,  # type: ignore[arg-type]  # seconds; it only ever adds and sleeps
+                ping_interval=10,
+                error_cb=self._on_error,
+                disconnected_cb=self._on_disconnect,
+                reconnected_cb=self._on_reconnect,
+                closed_cb=self._on_close,
+            )
+        )
+        troubled = asyncio.ensure_future(self._troubled.wait())
+        try:
+            await asyncio.wait({connecting, troubled}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if connecting.done():
+                connecting.result()
+                self._settled.set()
+                return
+        except (nats.errors.Error, OSError) as error:
+            self._troubles.append(error)
+        except ValueError as error:
+            raise LogRefused(
+                f"{self.url!r} is not the address of a NATS server ({error}); write nats://HOST:4222"
+            ) from None
+        finally:
+            for task in (connecting, troubled):
+                task.cancel()
+            await asyncio.wait({connecting, troubled})
+        raise self._refusal()
+
+    def _refusal(self) -> LogError:
+        trouble = self._troubles[0] if self._troubles else None
+        detail = _words(trouble) if trouble else "no answer in time"
+        if isinstance(trouble, nats.errors.AuthorizationError) or "authoriz" in detail.lower():
+            return LogRefused(f"the NATS server at {self.url} does not let us in: {detail}")
+        return LogUnavailable(
+            f"no NATS server answers at {self.url} ({detail}); start a cluster with `dorm up`, or name one with --url"
+        )
+
+    def _check_version(self) -> None:
+        version = self.client.connected_server_version
+        if (version.major, version.minor) < OLDEST_SERVER:
+            raise LogTooOld(
+                f"the NATS server at {self.url} is {version.major}.{version.minor}.{version.patch}; "
+                f"Dorm needs {OLDEST_SERVER[0]}.{OLDEST_SERVER[1]} or later"
+            )
+
+    async def _on_error(self, error: Exception) -> None:
+        # Permission denials and slow consumers show up only here.
+        self._troubles = [*self._troubles[-9:], error]
+        self._troubled.set()
+        _log.debug("nats error", error=_words(error))
+
+    async def _on_disconnect(self) -> None:
+        self._settled.clear()
+
+    async def _on_reconnect(self) -> None:
+        self._settled.set()
+        self._tell("reconnected")
+
+    async def _on_close(self) -> None:
+        self._settled.set()
+        self._tell("closed")
+
+    def _tell(self, what: str) -> None:
+        for watcher in list(self.watchers):
+            watcher(what)
+
+    async def connected(self, timeout: float | None = None) -> None:
+        """Wait until there is a connection.  Raises LogUnavailable after `timeout`, or when it was closed for good."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._settled.wait()
+        if not self._settled.is_set():
+            raise LogUnavailable(f"the NATS server at {self.url} does not answer")
+        if self.client.is_closed:
+            raise LogUnavailable(f"the connection to {self.url} is closed")
+
+    async def close(self) -> None:
+        """Send what is waiting to be sent, then close."""
+        if self.client.is_connected:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self.client.flush(timeout=2)
+        await self._abandon()
+
+    async def _abandon(self) -> None:
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await self.client.close()
+
+    def check_size(self, body: bytes, headers: int = 0) -> None:
+        """Raises LogRefused for what the server would cut the connection for.  `headers`: bytes of their values."""
+        size = len(body) + (headers + _HEADER_ROOM if headers else 0)
+        if size > self.client.max_payload:
+            raise LogRefused(
+                f"the message has {len(body):,} bytes; the server takes at most {self.client.max_payload:,}"
+                + (f" with its headers ({_HEADER_ROOM:,} are kept for them)" if headers else "")
+            )
+
+
+def _words(error: Exception) -> str:
+    text = " ".join(str(getattr(error, "strerror", None) or error).split())
+    return text.removeprefix("nats: ").strip("'")[:200] or type(error).__name__
+
+
+def log_error(error: BaseException, doing: str) -> LogError:
+    """What an error of nats-py means for whoever uses the log."""
+    if isinstance(error, nats.js.errors.APIError):
+        return _api_error(error, doing)
+    if isinstance(error, nats.js.errors.NoStreamResponseError):
+        return LogUnavailable(
+            f"{doing}: nothing takes this subject: the log's stream is gone, or JetStream is starting"
+        )
+    if isinstance(error, nats.errors.MaxPayloadError):
+        return LogRefused(f"{doing}: the message is larger than the server takes")
+    if isinstance(error, nats.errors.BadSubjectError | nats.errors.BadHeaderError):
+        return LogRefused(f"{doing}: {_words(error)}")
+    if isinstance(error, nats.errors.TimeoutError | TimeoutError):
+        return LogUnavailable(f"{doing}: the NATS server does not answer")
+    return LogUnavailable(f"{doing}: {_words(error) if isinstance(error, Exception) else error}")
+
+
+def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
+    if error.err_code in _WRONG_LAST_SEQUENCE:
+        return Overtaken(str(error.description))
+    if isinstance(error, nats.js.errors.ServiceUnavailableError):
+        if error.err_code is None:
+            return LogUnavailable(
+                f"{doing}: JetStream does not answer; it is starting, or off (start the server with -js)"
+            )
+        if error.err_code in (10039, 10076):  # Not enabled for the account, or for the server.
+            return LogRefused(f"{doing}: JetStream is off at this server; start it with -js")
+        if error.err_code != 10077:  # The stream's limit is reached.
+            return LogUnavailable(f"{doing}: {error.description}")
+    if error.err_code in _NOTHING_THERE and "message" not in str(error.description):
+        return LogDamaged(f"{doing}: {error.description}")
+    return LogRefused(f"{doing}: {error.description}")
+
+
+class as_log_errors(contextlib.AbstractContextManager[None]):
+    """Turns what nats-py raises into this project's errors."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, nats.errors.Error | asyncio.TimeoutError | ConnectionError):
+            raise log_error(error, self._doing) from error
