@@ -1,0 +1,237 @@
+"""`dorm demo`: three nodes, three training apps that contend, and a replay of what happened.
+
+Everything is real: an embedded NATS server, the master, three agents, and NumPy programs that train on handwritten
+digits over TCP, in Docker where an engine answers, else as plain processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from dorm.cli.errors import FAILED, Fail, run
+from dorm.cli.events import in_words, positions
+from dorm.cli.logs import Verbose, configure
+from dorm.cli.output import ago, cell, console, table
+from dorm.cli.signals import first_of, stops
+from dorm.cli.up import RuntimeChoice
+from dorm.core.views import app_rows, sizes, summary
+from dorm.home import home
+from dorm.specfile import load_spec
+from events.kinds import Round
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dorm.core.state import State
+    from dorm.local import LocalCluster, LocalOptions
+
+_CAPACITY = {"cpu": 1000, "memory": 2 * 2**30}
+_ARRIVALS_S = (0.0, 8.0, 16.0)
+_LONGEST_S = 240.0
+_SHOWN = ("AppAccepted", "Resized", "GenerationReleased", "AppCompleted", "AppFailed", "GenerationFailed", "NodeJoined")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(demo)
+
+
+def demo(
+    runtime: Annotated[
+        RuntimeChoice, typer.Option(help="auto takes Docker where an engine answers.")
+    ] = RuntimeChoice.auto,
+    docker: Annotated[str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="One line for each event instead of a live table.")] = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Watch three training apps share three nodes; takes a minute or two and leaves nothing running.
+
+    [bold]Examples[/]
+
+      dorm demo
+
+      dorm demo --runtime process --plain
+    """
+    configure(verbose, False, quiet_level=logging.ERROR)
+    run(_demo(runtime, docker, plain or not console.is_terminal))
+
+
+async def _demo(runtime: RuntimeChoice, docker: str | None, plain: bool) -> None:
+    from dorm.local import LocalCluster, LocalOptions
+
+    data = home() / "demo"
+    await asyncio.to_thread(shutil.rmtree, data, ignore_errors=True)
+    chosen = await _runtime_with_image(runtime, docker)
+    options = LocalOptions(
+        data=data,
+        cluster="demo",
+        agents=3,
+        capacity=_CAPACITY,
+        runtime=chosen,
+        docker_url=docker,
+        report_interval_s=1.0,
+        progress_interval_s=0.5,
+    )
+    async with LocalCluster(options) as cluster:
+        console.print(
+            Text(f"3 nodes of 1 core and 2 GiB each, containers as {cluster.runtime_note}; log at {cluster.server.url}")
+        )
+        began = time.monotonic()
+        try:
+            with stops() as events:
+                interrupted = await first_of(_play(cluster, plain), events.first.wait())
+        except BaseException:
+            await cluster.stop_now()
+            raise
+        if interrupted:
+            await cluster.stop_now()
+            raise Fail("interrupted; everything was stopped", 130)
+        await _conclude(cluster, options, time.monotonic() - began)
+
+
+async def _runtime_with_image(runtime: RuntimeChoice, docker: str | None) -> RuntimeName:
+    """Docker, once the sample apps' image is there; else processes, saying why."""
+    from compose.image import ImageUnavailable, ensure_samples_image
+    from dorm.engines import choose_runtime
+
+    choice = await choose_runtime(runtime.value, docker)
+    if choice.name != "docker":
+        return "process"
+    try:
+        with console.status("looking for the sample apps' image") as status:
+            built = await ensure_samples_image(docker, progress=lambda step: status.update(Text(step)))
+    except ImageUnavailable as error:
+        if runtime is RuntimeChoice.docker:
+            raise Fail(f"the sample apps' image can't be made: {error}") from None
+        console.print(Text(f"taking plain processes: the sample apps' image can't be made ({error})"))
+        return "process"
+    console.print(Text(f"image {built.ref} ({built.origin})"))
+    return "docker"
+
+
+async def _play(cluster: LocalCluster, plain: bool) -> None:
+    """Submit the apps one after the other and show what happens until all have ended."""
+    async with asyncio.timeout(_LONGEST_S), asyncio.TaskGroup() as tasks:
+        submitting = tasks.create_task(_submit(cluster))
+        failing = tasks.create_task(cluster.failed())
+        try:
+            await (_tell(cluster, submitting) if plain else _draw(cluster, submitting))
+        finally:
+            failing.cancel()
+
+
+async def _submit(cluster: LocalCluster) -> None:
+    samples = Path(__file__).parents[2] / "compose" / "apps"
+    began = asyncio.get_running_loop().time()
+    for after, file in zip(_ARRIVALS_S, ("logistic.yaml", "mlp.yaml", "factorize.yaml"), strict=True):
+        await asyncio.sleep(max(0.0, began + after - asyncio.get_running_loop().time()))
+        await cluster.client.submit(await asyncio.to_thread(load_spec, samples / file), answer_timeout=30.0)
+
+
+def _over(state: State, submitting: asyncio.Task[None]) -> bool:
+    return submitting.done() and all(app.ended for app in state.apps.values())
+
+
+async def _tell(cluster: LocalCluster, submitting: asyncio.Task[None]) -> None:
+    """One line for each event that a person wants to read."""
+    first = 0
+    async for record in cluster.client.records(follow=True):
+        first = first or record.time
+        for _, event in positions(record):
+            if type(event).__name__ in _SHOWN:
+                seconds = (record.time - first) / 1e9
+                console.print(
+                    Text(f"{seconds:6.1f}s  {type(event).__name__:<19} {in_words(event)}"), soft_wrap=True
+                )  # fmt: skip
+        if _over(await cluster.client.state(), submitting):
+            return
+
+
+async def _draw(cluster: LocalCluster, submitting: asyncio.Task[None]) -> None:
+    """A table that lives."""
+    recent: list[Text] = []
+    with Live(console=console, refresh_per_second=8, transient=False) as live:
+        async for state, events in cluster.client.watch():
+            for event in events:
+                _remember(recent, event)
+            live.update(_picture(state, recent))
+            if _over(state, submitting):
+                return
+
+
+def _remember(recent: list[Text], event: Event) -> None:
+    facts = event.events if isinstance(event, Round) else [event]
+    recent.extend(
+        Text(f"{type(fact).__name__:<19} {in_words(fact)}"[: console.width - 2])
+        for fact in facts
+        if type(fact).__name__ in _SHOWN
+    )
+    del recent[:-6]
+
+
+def _picture(state: State, recent: list[Text]) -> RenderableType:
+    rows = []
+    nodes = sorted(state.nodes)
+    for row in app_rows(state, state.time):
+        app = state.apps[row.id]
+        placed = sizes(app)
+        where = {f"on:{node}": "█" * placed.get(node, 0) or "·" for node in nodes}
+        rows.append(
+            {
+                "name": row.name, "phase": row.phase, "size": f"{row.containers}/{row.n_max}", **where,
+                "step": row.step, "loss": row.loss, "rate": row.samples_per_s, "adjustments": row.adjustments,
+                "age": ago(row.age_s),
+            }
+        )  # fmt: skip
+    columns = [("APP", "name"), ("PHASE", "phase"), ("SIZE", "size")]
+    columns += [(node.upper(), f"on:{node}") for node in nodes]
+    columns += [("STEP", "step"), ("LOSS", "loss"), ("SAMPLES/S", "rate"), ("RESIZED", "adjustments"), ("AGE", "age")]
+    total = summary(state)
+    line = Text(
+        f"\nutilization {total.utilization:.2f} of {total.utilization_max}   fairness loss {total.fairness_loss:.2f}   "
+        f"decisions {total.decisions}   log at {total.seq} records\n"
+    )
+    return Group(table(rows, columns), line, *recent)
+
+
+async def _conclude(cluster: LocalCluster, options: LocalOptions, seconds: float) -> None:
+    """Results, and proof that the log tells the story: it is folded and decided again."""
+    from replay.audit import verify
+    from replay.export import export
+
+    state = await cluster.client.state()
+    archive = options.data / "demo.dorm"
+    await export(cluster.client.log, archive)
+    await cluster.stop()
+    report = await verify(cluster.client.log)
+    console.print()
+    failed = False
+    for row in app_rows(state, time.time_ns()):
+        failed |= row.phase != "completed"
+        line = Text(f"{row.name:<18}").append(cell(row.phase))
+        loss = "none" if row.loss is None else f"{row.loss:.10f}"
+        console.print(
+            line.append(f"  final loss {loss} at step {row.step}, {row.adjustments} adjustments, {row.age_s:.1f} s")
+        )
+    total = summary(state)
+    console.print(Text(f"{total.adjustments} adjustments and {total.decisions} decisions in {seconds:.0f} s"))
+    if report.divergence is not None or failed:
+        raise Fail(
+            "the replay differs: " + str(report.divergence) if report.divergence else "an app did not complete", FAILED
+        )
+    console.print(
+        Text(
+            f"the log was replayed and gave the same state and the same decisions "
+            f"({report.events} events, {report.decisions_checked} decisions solved again)"
+        )
+    )
+    console.print(Text(f"it is kept: dorm replay verify --file {archive}", style="dim"), soft_wrap=True)

@@ -1,0 +1,34 @@
+"""Logs of the programs themselves (not of apps): for people on a terminal, JSON for machines."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Annotated
+
+import structlog
+import typer
+
+Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more; twice for every round.")]
+LogJson = Annotated[bool, typer.Option("--log-json", envvar="DORM_LOG_JSON", help="Log as JSON lines, for machines.")]
+
+
+def configure(verbose: int, as_json: bool, *, quiet_level: int = logging.INFO) -> None:
+    """To stderr; `quiet_level` is the least that is said without -v."""
+    level = logging.DEBUG if verbose > 1 else logging.INFO if verbose else quiet_level
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer()
+        if as_json or not sys.stderr.isatty()
+        else structlog.dev.ConsoleRenderer(pad_event_to=24)
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

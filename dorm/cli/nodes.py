@@ -1,0 +1,89 @@
+"""Commands about nodes: list them, empty one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url, User, client, complete_node
+from dorm.cli.errors import run
+from dorm.cli.output import Format, Output, console, show
+from dorm.core.views import node_rows, summary
+from events.quantities import humanize
+
+_COLUMNS = [
+    ("NODE", "name"), ("CONDITION", "condition"), ("ADDRESS", "address"), ("RUNTIME", "runtime"),
+    ("CONTAINERS", "containers"), ("USED", "share"),
+]  # fmt: skip
+_WIDE = [("LABELS", "labels")]
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", autocompletion=complete_node)]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(nodes)
+    app.command()(drain)
+
+
+def nodes(output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
+    """List nodes: what each has, what is promised to containers, and the whole cluster's utilization.
+
+    [bold]Example[/]
+
+      dorm nodes -o wide
+    """
+
+    async def work() -> None:
+        async with client(url, cluster) as connected:
+            state = await connected.state()
+        rows = node_rows(state)
+        if output in (Format.json, Format.yaml):
+            show(rows, [], output)
+            return
+        if not rows:
+            console.print(Text("no node has joined yet; start one with `dorm agent`"))
+            return
+        show([_for_people(msgspec.to_builtins(row)) for row in rows], _COLUMNS, output, wide=_WIDE)
+        total = summary(state)
+        console.print(
+            Text(
+                f"\nutilization {total.utilization:.2f} of {total.utilization_max}, fairness loss "
+                f"{total.fairness_loss:.2f}, {total.apps} apps, {total.adjustments} adjustments, {total.decisions} decisions"
+            )
+        )
+
+    run(work())
+
+
+def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+    share = ", ".join(
+        f"{humanize(name, row['used'][name])} of {humanize(name, amount)}" for name, amount in row["capacity"].items()
+    )
+    return {**row, "share": share}
+
+
+def drain(
+    node: NodeName,
+    undo: Annotated[bool, typer.Option("--undo", help="Use the node again.")] = False,
+    reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Empty a node by adjustments: its apps checkpoint and go on elsewhere.
+
+    [bold]Examples[/]
+
+      dorm drain node-2 --reason "new disk"
+
+      dorm drain node-2 --undo
+    """
+
+    async def work() -> None:
+        async with client(url, cluster, user=user) as connected:
+            await connected.drain(node, drain=not undo, reason=reason)
+            console.print(Text(f"{node} is {'used again' if undo else 'being drained; watch it with `dorm nodes`'}"))
+
+    run(work())

@@ -1,0 +1,91 @@
+"""`-o table|wide|json|yaml`, the same for every command that prints things."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+class Format(StrEnum):
+    """How to print."""
+
+    table = "table"
+    wide = "wide"
+    json = "json"
+    yaml = "yaml"
+
+
+Output = Annotated[Format, typer.Option("--output", "-o", help="How to print.", envvar="DORM_OUTPUT")]
+
+console = Console(highlight=False, soft_wrap=False)
+progress_console = Console(stderr=True, highlight=False)
+
+Column = tuple[str, str]
+"""Heading, and attribute or key of the row."""
+
+
+def show(rows: Sequence[Any], columns: Sequence[Column], output: Format, *, wide: Sequence[Column] = ()) -> None:
+    """Rows (structs or maps) as a table of some columns, or whole as JSON or YAML."""
+    plain = [msgspec.to_builtins(row) for row in rows]
+    if output in (Format.json, Format.yaml):
+        show_document(plain, output)
+        return
+    print_table(plain, [*columns, *(wide if output is Format.wide else ())])
+
+
+def show_document(document: Any, output: Format) -> None:
+    """One document as JSON or YAML."""
+    plain = msgspec.to_builtins(document)
+    if output is Format.yaml:
+        sys.stdout.write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+    else:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n")
+
+
+def print_table(rows: Iterable[dict[str, Any]], columns: Sequence[Column], *, to: Console = console) -> None:
+    to.print(table(rows, columns))
+
+
+def table(rows: Iterable[dict[str, Any]], columns: Sequence[Column]) -> Table:
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading, _ in columns:
+        drawn.add_column(heading, no_wrap=heading != "NOTE", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(cell(row.get(key)) for _, key in columns))
+    return drawn
+
+
+_PHASE_STYLES = {
+    "running": "green", "completed": "green", "waiting": "yellow", "starting": "cyan", "adjusting": "cyan",
+    "stopping": "cyan", "retrying": "yellow", "failed": "red", "cancelled": "dim", "lost": "red", "up": "green",
+    "draining": "yellow", "left": "dim",
+}  # fmt: skip
+
+
+def cell(value: Any) -> Text:
+    """A value as people read it; never markup, since names and reasons come from users."""
+    if value is None:
+        return Text("-", style="dim")
+    if isinstance(value, float):
+        return Text(f"{value:.4g}")
+    if isinstance(value, dict):
+        return Text(", ".join(f"{key}={item}" for key, item in value.items()) or "-")
+    text = str(value)
+    return Text(text, style=_PHASE_STYLES.get(text, ""))
+
+
+def ago(seconds: float) -> str:
+    """`42s`, `5m`, `3h`, `2d`."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"

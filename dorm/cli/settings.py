@@ -1,0 +1,104 @@
+"""How settings are written on the command line and in cluster files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+import yaml
+
+from dorm.core.policies import names, policy
+from dorm.specfile import load_document
+from events.kinds import PolicyChanged
+from events.quantities import Quantity, resources
+from events.spec import SpecError
+
+
+class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cluster on this machine, as `dorm up --config FILE` takes it."""
+
+    cluster: str | None = None
+    agents: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
+    capacity: dict[str, Quantity] | None = None
+    """Of each node."""
+    runtime: str | None = None
+    checkpoints: str | None = None
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
+    policy: str | None = None
+    params: dict[str, Any] | None = None
+    quiet_ms: int | None = None
+    quiet_limit_ms: int | None = None
+    node_grace_s: float | None = None
+    node_lease_s: float | None = None
+    retention_s: float | None = None
+
+
+def load_cluster_file(path: Path | None) -> ClusterFile:
+    """Raises SpecError with the file's name."""
+    if path is None:
+        return ClusterFile()
+    try:
+        return msgspec.convert(load_document(path) or {}, ClusterFile)
+    except msgspec.ValidationError as error:
+        raise SpecError(f"{path}: {error}") from None
+
+
+def parse_capacity(text: str | None) -> dict[str, int] | None:
+    """`cpu=4,memory=8GiB,gpu=1` in base units.  Raises typer.BadParameter."""
+    if text is None:
+        return None
+    quantities: dict[str, Quantity] = {}
+    for part in text.split(","):
+        name, separator, amount = part.partition("=")
+        if not separator or not name.strip():
+            raise typer.BadParameter(f"{part!r}: write name=amount, such as cpu=4,memory=8GiB,gpu=1")
+        quantities[name.strip()] = amount.strip()
+    try:
+        return resources(quantities)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def parse_pairs(pairs: list[str] | None, what: str) -> dict[str, str]:
+    """`key=value`, repeated.  Raises typer.BadParameter."""
+    found = {}
+    for pair in pairs or []:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise typer.BadParameter(f"{what} {pair!r}: write key=value")
+        found[key] = value
+    return found
+
+
+def parse_ports(text: str) -> tuple[int, int]:
+    """`20000-20999`.  Raises typer.BadParameter."""
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    if match is None:
+        raise typer.BadParameter(f"ports {text!r}: write first-last, such as 20000-20999")
+    return int(match[1]), int(match[2])
+
+
+def policy_change(name: str | None, params: dict[str, Any] | None, **settings: Any) -> PolicyChanged | None:
+    """The change that asks for these settings, checked; None where nothing is asked.  Raises SpecError."""
+    if name is None and not params and all(value is None for value in settings.values()):
+        return None
+    try:
+        checked = policy(name).check_params(params or {}) if name is not None else params
+        return msgspec.convert(
+            {"kind": "PolicyChanged", "policy": name, "params": checked or None, **settings}, PolicyChanged
+        )
+    except (LookupError, ValueError, msgspec.ValidationError) as error:
+        raise SpecError(f"policy: {error}") from None
+
+
+def parse_params(pairs: list[str] | None) -> dict[str, Any]:
+    """`theta1=0.2`, repeated; values as YAML reads them."""
+    return {key: yaml.safe_load(value) for key, value in parse_pairs(pairs, "parameter").items()}
+
+
+def complete_policy(incomplete: str) -> list[str]:
+    """Names of policies for tab completion."""
+    return [name for name in names() if name.startswith(incomplete)]

@@ -1,0 +1,195 @@
+"""The state as rows for people and programs: what `ps`, `nodes`, `describe` and the live table show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from events.quantities import humanize
+
+if TYPE_CHECKING:
+    from dorm.core.state import App, Node, State
+
+SECOND = 1_000_000_000
+
+
+class AppRow(msgspec.Struct, frozen=True):
+    """One line of `ps`.  Times in seconds."""
+
+    name: str
+    id: str
+    user: str
+    phase: str
+    containers: int
+    n_min: int
+    n_max: int
+    nodes: int
+    generation: int
+    step: int
+    loss: float | None
+    samples_per_s: float | None
+    adjustments: int
+    failures: int
+    age_s: float
+    note: str
+    """Why it waits or has fewer containers than it could use, or how it ended."""
+
+
+class NodeRow(msgspec.Struct, frozen=True):
+    """One line of `nodes`."""
+
+    name: str
+    address: str
+    condition: str
+    runtime: str
+    containers: int
+    capacity: dict[str, int]
+    used: dict[str, int]
+    """Promised to containers that may run, in base units."""
+    labels: dict[str, str]
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The cluster in one line."""
+
+    seq: int
+    nodes: int
+    apps: int
+    utilization: float
+    """U of what is placed now: the sum over resources of the used part of usable nodes' capacity."""
+    utilization_max: int
+    """Number of resources, U's upper bound."""
+    fairness_loss: float
+    """Of the last decision."""
+    adjustments: int
+    decisions: int
+
+
+def app_rows(state: State, now: int, *, ended: bool = True) -> list[AppRow]:
+    """In order of arrival; `now` (UTC ns) gives ages."""
+    apps = sorted(state.apps.values(), key=lambda app: (app.seq, app.id))
+    return [app_row(app, now) for app in apps if ended or not app.ended]
+
+
+def app_row(app: App, now: int) -> AppRow:
+    placed = sizes(app)
+    return AppRow(
+        name=app.name,
+        id=app.id,
+        user=app.user,
+        phase=app.phase,
+        containers=sum(placed.values()),
+        n_min=app.n_min,
+        n_max=app.n_max,
+        nodes=len(placed),
+        generation=app.generation,
+        step=app.step,
+        loss=app.loss,
+        samples_per_s=app.samples_per_s,
+        adjustments=app.adjustments,
+        failures=app.failures,
+        age_s=round(max(0, (app.ended_at or now) - app.submitted_at) / SECOND, 3),
+        note=app.end_reason if app.ended else (app.waiting.text if app.waiting else ""),
+    )
+
+
+def sizes(app: App) -> dict[str, int]:
+    """Containers by node in its place now; empty for an app that waits or has ended."""
+    return app.current.by_node() if app.current is not None and not app.ended else {}
+
+
+def node_rows(state: State) -> list[NodeRow]:
+    return [_node_row(state, state.nodes[name]) for name in sorted(state.nodes)]
+
+
+def _node_row(state: State, node: Node) -> NodeRow:
+    used: dict[str, int] = {}
+    containers = 0
+    for app in state.apps.values():
+        count = max((_may_run(app, node.id), sizes(app).get(node.id, 0)))
+        containers += count
+        for name, amount in app.demand.items():
+            used[name] = used.get(name, 0) + amount * count
+    condition = "draining" if node.condition == "up" and node.draining else node.condition
+    return NodeRow(
+        name=node.id,
+        address=node.address,
+        condition=condition,
+        runtime=node.runtime,
+        containers=containers,
+        capacity=node.capacity,
+        used={name: used.get(name, 0) for name in node.capacity},
+        labels=node.labels,
+    )
+
+
+def _may_run(app: App, node: str) -> int:
+    return sum(
+        1
+        for generation in app.generations.values()
+        if generation.released
+        for container in generation.containers.values()
+        if container.node == node and container.state != "exited"
+    )
+
+
+def summary(state: State) -> Summary:
+    usable = [node for node in state.nodes.values() if node.usable]
+    names = sorted({name for node in usable for name in node.capacity})
+    total = {name: sum(node.capacity.get(name, 0) for node in usable) for name in names}
+    used = dict.fromkeys(names, 0)
+    for app in state.apps.values():
+        count = sum(sizes(app).values())
+        for name, amount in app.demand.items():
+            if name in used:
+                used[name] += amount * count
+    return Summary(
+        seq=state.seq,
+        nodes=len(usable),
+        apps=sum(1 for app in state.apps.values() if not app.ended),
+        utilization=sum(used[name] / total[name] for name in names if total[name]),
+        utilization_max=len(names),
+        fairness_loss=state.figures.fairness_loss,
+        adjustments=sum(app.adjustments for app in state.apps.values()),
+        decisions=state.figures.decisions,
+    )
+
+
+def describe(app: App, now: int) -> dict[str, Any]:
+    """Everything about one app, as plain maps for `-o json|yaml` and for the text form."""
+    row = msgspec.to_builtins(app_row(app, now))
+    generation = app.generations.get(app.generation)
+    return {
+        **row,
+        "submitted_at": app.submitted_at,
+        "ended_at": app.ended_at or None,
+        "weight": app.weight,
+        "demand": {name: humanize(name, amount) for name, amount in app.demand.items()},
+        "checkpoint": app.checkpoint,
+        "lost_steps": app.lost_steps,
+        "spec": msgspec.to_builtins(app.spec),
+        "containers_now": [
+            msgspec.to_builtins(container) for container in (generation.containers.values() if generation else [])
+        ],
+        "adjustments_done": [adjustment(app, index) for index in range(len(app.history))],
+    }
+
+
+def adjustment(app: App, index: int) -> dict[str, Any]:
+    """One finished adjustment, with the length of each phase in seconds (None while it is still starting)."""
+    record = app.history[index]
+    stopped = max(record.stopped_at, record.decided_at)
+    started = record.started_at or None
+    return {
+        "from_generation": record.from_generation,
+        "to_generation": record.to_generation,
+        "containers": f"{record.containers_before} -> {record.containers_after}",
+        "decided_at": record.decided_at,
+        "stop_s": (stopped - record.decided_at) / SECOND,
+        "wait_s": (record.released_at - stopped) / SECOND,
+        "start_s": (started - record.released_at) / SECOND if started else None,
+        "total_s": (started - record.decided_at) / SECOND if started else None,
+        "checkpoint": record.checkpoint,
+        "lost_steps": record.lost_steps,
+    }

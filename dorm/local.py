@@ -1,0 +1,186 @@
+"""A whole cluster on this machine, put together from its real parts: server, master, agents.
+
+`dorm up`, `dorm demo`, the benches and the end-to-end tests all run this.  Everything is in one process but the server and
+the containers; over the log the parts talk exactly as they would from different machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import structlog
+
+from agents.agent import Agent
+from agents.config import DEFAULT_PORTS, NodeConfig, detect_capacity
+from dorm.client import Client
+from dorm.embedded import EmbeddedServer
+from dorm.engines import choose_runtime
+from dorm.master import Master
+from events.jetstream import Connection
+
+if TYPE_CHECKING:
+    from agents.runtime import Runtime
+
+_log = structlog.get_logger(__name__)
+BUILD = f"dorm {version('dorm')}"
+RuntimeName = Literal["auto", "docker", "process"]
+
+
+class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`capacity` is what each node has, in base units; None shares this machine out evenly."""
+
+    data: Path
+    cluster: str = "local"
+    port: int = 0
+    agents: int = 1
+    capacity: dict[str, int] | None = None
+    runtime: RuntimeName = "auto"
+    docker_url: str | None = None
+    checkpoints: Path | None = None
+    report_interval_s: float = 5.0
+    progress_interval_s: float = 1.0
+
+
+class LocalCluster:
+    """Use as an async context manager, and call `stop` (or `stop_now`) before leaving it: what still runs runs on."""
+
+    def __init__(self, options: LocalOptions) -> None:
+        self.options = options
+        self.server = EmbeddedServer(options.data / "nats", port=options.port)
+        self.agents: list[Agent] = []
+        self.master: Master
+        self.client: Client
+        self.runtime_name = ""
+        self.runtime_note = ""
+        """Why this runtime, in words."""
+        self._connections: list[Connection] = []
+        self._parts: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> LocalCluster:
+        try:
+            await self._start()
+        except BaseException:
+            await self._tear_down()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._tear_down()
+
+    async def _start(self) -> None:
+        await self.server.start()
+        connection = await self._connect("master")
+        self.master = Master(
+            connection.log,
+            connection.bus,
+            self.options.cluster,
+            name=f"master-{secrets.token_hex(4)}",
+            clock=time.time_ns,
+            build=BUILD,
+        )
+        choice = await choose_runtime(self.options.runtime, self.options.docker_url)
+        self.runtime_name, self.runtime_note = choice.name, choice.note
+        for index in range(self.options.agents):
+            config = self._node(index)
+            runtime = choice.make(config, self.options.cluster, self._node_root(index), self._checkpoints)
+            self.agents.append(await self._agent(config, runtime, self._node_root(index)))
+        client = await self._connect("client")
+        self.client = Client(client.log, client.bus, self.options.cluster, connection=None)
+        self._parts = asyncio.create_task(self._run_parts(), name="cluster")
+        ready = asyncio.create_task(self._ready())
+        try:
+            await asyncio.wait([self._parts, ready], return_when=asyncio.FIRST_COMPLETED)
+            if self._parts.done():
+                await self._parts
+        finally:
+            ready.cancel()
+
+    async def _ready(self) -> None:
+        await self.master.elected.wait()
+        for agent in self.agents:
+            await agent.joined.wait()
+
+    async def _connect(self, name: str) -> Connection:
+        connection = await Connection.open(self.server.url, self.options.cluster, name=name, timeout=10.0)
+        self._connections.append(connection)
+        return connection
+
+    async def _agent(self, config: NodeConfig, runtime: Runtime, root: Path) -> Agent:
+        connection = await self._connect(config.name)
+        return Agent(
+            connection.log,
+            connection.bus,
+            self.options.cluster,
+            config,
+            runtime,
+            root=root,
+            clock=time.time_ns,
+            build=BUILD,
+        )
+
+    async def _run_parts(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.master.run(), name="master")
+            for agent in self.agents:
+                tasks.create_task(agent.run(), name=agent.config.name)
+
+    def _node_root(self, index: int) -> Path:
+        return self.options.data / "nodes" / f"node-{index + 1}"
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.options.checkpoints or self.options.data / "checkpoints"
+
+    def _node(self, index: int) -> NodeConfig:
+        """Nodes on one machine share its address, so each has a range of ports of its own."""
+        low, high = DEFAULT_PORTS
+        share = (high - low + 1) // max(1, min(self.options.agents, 10))
+        first = low + index * share
+        capacity = self.options.capacity or {
+            name: amount // self.options.agents for name, amount in detect_capacity().items()
+        }
+        return NodeConfig(
+            name=f"node-{index + 1}",
+            address="127.0.0.1",
+            capacity=capacity,
+            ports=(first, first + share - 1),
+            checkpoints=self._checkpoints,
+            report_interval_s=self.options.report_interval_s,
+            progress_interval_s=self.options.progress_interval_s,
+        )
+
+    # --- ends -----------------------------------------------------------------------------------------------------------
+
+    async def failed(self) -> None:
+        """Returns never; raises what ended master or agent."""
+        assert self._parts is not None
+        await asyncio.shield(self._parts)
+
+    async def stop(self, *, timeout: float = 120.0) -> bool:
+        """Let every app checkpoint and stop, and say so on the log; the next start resumes them.  False where some
+        containers did not stop in time: they run on and are adopted by the next start."""
+        if self._parts is None or self._parts.done():
+            return False
+        left = await asyncio.gather(*(agent.leave(timeout=timeout) for agent in self.agents))
+        return all(left)
+
+    async def stop_now(self) -> None:
+        """SIGKILL to every container, no checkpoint; what was acknowledged is on the log and goes on next time."""
+        await asyncio.gather(*(agent.kill_all() for agent in self.agents), return_exceptions=True)
+
+    async def _tear_down(self) -> None:
+        if self._parts is not None:
+            self._parts.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([self._parts])
+            if not self._parts.cancelled() and self._parts.exception():
+                _log.debug("a part had failed", error=repr(self._parts.exception()))
+        await asyncio.gather(*(connection.close() for connection in self._connections), return_exceptions=True)
+        await self.server.stop()
