@@ -33,7 +33,8 @@ def parse_mounts(mountinfo: str) -> tuple[Mount, ...]:
     found = []
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
-        kind, _, options = right.split(" ", 2)
+        kind, _, rest = right.partition(" ")
+        options = rest.rpartition(" ")[2]
         fields = left.split()
         if kind == "cgroup2":
             found.append(Mount(fields[4], fields[3], ()))

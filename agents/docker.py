@@ -159,7 +159,11 @@ class DockerRuntime:
             info = await self._engine.inspect(name)
             if info is None:
                 await asyncio.to_thread(self._dirs.make, spec.key)
-                info = await self._create(name, wanted)
+                try:
+                    info = await self._create(name, wanted)
+                except Refused:
+                    await asyncio.to_thread(self._dirs.remove, spec.key)
+                    raise
             if info["Config"]["Labels"] != {**info["Config"]["Labels"], **wanted["Labels"]}:
                 raise Conflict(f"{name} is another container: its labels are {info['Config']['Labels']}")
             found = config.seen(spec.key, info)

@@ -225,7 +225,8 @@ def seen(key: Key, info: Json) -> Seen:
         status,
         info["Config"]["Labels"].get(LABEL_SPEC, ""),
         started_at=started_at,
-        exited_at=nanoseconds(state.get("FinishedAt", "")) if status == "exited" else 0,
+        # The engine takes the start's time when its start call is done; a quick program has ended before.
+        exited_at=max(started_at, nanoseconds(state.get("FinishedAt", ""))) if status == "exited" else 0,
         exit_code=state.get("ExitCode") if ran_to_end else None,
         out_of_memory=bool(state.get("OOMKilled")),
         error=error,

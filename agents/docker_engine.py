@@ -12,7 +12,7 @@ import base64
 import contextlib
 import json
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import aiodocker
 import aiohttp
@@ -95,10 +95,10 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def _asked(
-        self, what: str, timeout: float | None = _ASK_S, known: tuple[int, ...] = ()
+        self, what: str, timeout: float | Literal["ask"] | None = "ask", known: tuple[int, ...] = ()
     ) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(self._ask_s if timeout == "ask" else timeout):
                 yield
         except aiodocker.DockerError as failure:
             if failure.status in known:
