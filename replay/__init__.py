@@ -1,4 +1,36 @@
-"""Reading the log backwards in time: state at any sequence, audit of decisions, export and import of archives.
+"""Reading the log backwards in time: state at any moment, the audit of decisions, export to a file.
 
-Everything here works on any `events.log.EventLog`: a live cluster and an exported file alike.
+    moments     which point of a log is meant: a sequence, a time, so long before its end
+    travel      the state at a moment
+    audit       `verify`: is this log whole, and does it give the same state and the same decisions again?
+    questions   what a round asks of an audit, and the answer from the state at its basis
+    differences two facts compared, field by field
+    export      a log copied into a file, record for record
+
+Everything here works on any `events.log.EventLog`, a live cluster's and an exported file's alike: the end is fixed when
+reading begins, what comes later is left for the next time.  Everything rests on the core: `evolve` gives states, always
+from what was recorded; `decide` is asked only to compare.  Work goes batch by batch in a thread, so the loop stays free,
+and memory is bounded by the state, one batch, and a few numbers for each round.
+
+An audit goes over the log twice.  A round at sequence s was decided on the state at its basis b < s, so when s is read that
+state is gone.  The first pass only folds, and notes (s, b, at, kind of question) of each round; each basis is at or after
+the round before it, so in the second pass at most one question is open at a time: the fold stops at b, answers it, goes on,
+and at s compares.  Both folds have to end in the same state, or the audit itself has changed it.
+
+    ReplayError
+    ├── MomentError    a moment that can't be read, or that this log doesn't reach
+    └── ExportError    a file that can't be written, or is there already
+
+What the log's own reader raises (`events.log.LogError`) passes through, but for damage, which is an audit's result.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[int, int], None]
+"""Told now and then how many records of how many are done."""
+
+
+class ReplayError(Exception):
+    """Root of what this package raises; every message is one line for people."""

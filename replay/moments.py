@@ -1,0 +1,59 @@
+"""Which point of a log is meant: `120` (a sequence), `2026-11-21T09:00` (a time), `-10m` (before the log's end)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from events.quantities import duration
+from replay import ReplayError
+
+SECOND = 1_000_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class MomentError(ReplayError):
+    """A moment that can't be read, or that the log doesn't reach."""
+
+
+class AtSequence(msgspec.Struct, frozen=True):
+    """After the record with this sequence; 0 is before the first."""
+
+    seq: int
+
+
+class AtTime(msgspec.Struct, frozen=True):
+    """After the last record whose log time is not later than this (UTC nanoseconds)."""
+
+    time: int
+
+
+class BeforeEnd(msgspec.Struct, frozen=True):
+    """As `AtTime`, so many nanoseconds before the log time of the last record."""
+
+    span: int
+
+
+Moment = AtSequence | AtTime | BeforeEnd
+
+
+def parse(text: str) -> Moment:
+    """A moment as people write it.  Digits alone are a sequence; a time without a zone is UTC.  Raises MomentError."""
+    text = text.strip()
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return AtSequence(int(text))
+    if text.startswith("-"):
+        try:
+            return BeforeEnd(int(duration(text[1:]) * SECOND))
+        except ValueError as error:
+            raise MomentError(f"{text}: {error}") from None
+    try:
+        when = datetime.fromisoformat(text)
+        when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise MomentError(
+            f"{text[:60]!r} is no moment; write a sequence (120), a time (2026-11-21T09:00:00Z) or how long before "
+            "the log's end (-10m)"
+        ) from None
+    return AtTime((when - _EPOCH) // timedelta(microseconds=1) * 1000)
