@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 T = TypeVar("T")
+
+_PATIENCE_S: Final = 5.0
 
 
 class Inflight:
@@ -34,6 +36,10 @@ class Inflight:
             task.exception()  # marks it as seen: a caller who was cancelled will not ask
 
     async def drain(self) -> None:
-        """Wait until all is done (each piece of work bounds its own time)."""
+        """Wait until all is done, but not for ever: what an engine holds up is cancelled, as a crash would end it."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_PATIENCE_S)
         while self._tasks:
+            for task in self._tasks:
+                task.cancel()
             await asyncio.wait(self._tasks)

@@ -11,7 +11,7 @@ from tests.agents.runtime_conformance import RuntimeConformance
 if TYPE_CHECKING:
     from tests.agents.harness import Harness
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("docker")]
+pytestmark = pytest.mark.docker
 
 
 class TestDockerRuntime(RuntimeConformance):

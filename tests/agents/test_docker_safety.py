@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agents.runtime import ContainerSpec, Runtime
     from tests.agents.harness import Harness
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("docker")]
+pytestmark = pytest.mark.docker
 
 MIB = 1024 * 1024
 

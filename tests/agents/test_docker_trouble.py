@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from agents.runtime import ContainerSpec, Runtime
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("docker")]
+pytestmark = pytest.mark.docker
 
 
 @pytest.fixture
