@@ -40,6 +40,12 @@ class Divergence(msgspec.Struct, frozen=True):
     what: str
     differences: list[Difference] = []
 
+    def __str__(self) -> str:
+        details = "; ".join(
+            f"{d.path} was recorded as {d.recorded} and came out as {d.again}" for d in self.differences
+        )
+        return f"sequence {self.seq}: {self.what}" + (f" ({details})" if details else "")
+
 
 class Report(msgspec.Struct, frozen=True):
     """What an audit did.  With a divergence, all counts are of what was checked and good before it."""

@@ -1,0 +1,309 @@
+"""`dorm replay`: the log's past, of a live cluster or of an exported file."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url, client
+from dorm.cli.errors import FAILED, Fail, run
+from dorm.cli.output import Format, Output, ago, console, progress_console, show, show_document
+from dorm.core.evolve import GapError
+from dorm.core.state import digest
+from dorm.core.views import app_rows, describe, node_rows, summary
+from events.quantities import humanize
+from replay import ReplayError
+from replay.moments import Moment, MomentError, parse
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from dorm.core.state import State
+    from events.log import EventLog
+    from replay.audit import Report
+
+app = typer.Typer(
+    help="Look into the log's past: the state at any moment, an audit of every decision, a copy in a file.",
+    no_args_is_help=True,
+)
+
+
+_APPS = [
+    ("NAME", "name"), ("PHASE", "phase"), ("SIZE", "size"), ("NODES", "nodes"), ("STEP", "step"), ("LOSS", "loss"),
+    ("RESIZED", "adjustments"), ("AGE", "age"), ("NOTE", "note"),
+]  # fmt: skip
+_APPS_WIDE = [
+    ("ID", "id"),
+    ("USER", "user"),
+    ("GEN", "generation"),
+    ("RATE", "samples_per_s"),
+    ("FAILURES", "failures"),
+]
+_NODES = [
+    ("NODE", "name"), ("CONDITION", "condition"), ("ADDRESS", "address"), ("RUNTIME", "runtime"),
+    ("CONTAINERS", "containers"), ("USED", "share"),
+]  # fmt: skip
+_NODES_WIDE = [("LABELS", "labels")]
+_CONTAINERS = [
+    ("APP", "app"), ("GEN", "generation"), ("SLOT", "slot"), ("NODE", "node"), ("STATE", "state"), ("PORT", "port"),
+    ("EXIT", "exit_code"), ("REASON", "reason"), ("NOTE", "message"),
+]  # fmt: skip
+_ADJUSTMENTS = [
+    ("FROM", "from_generation"), ("TO", "to_generation"), ("CONTAINERS", "containers"), ("STOP s", "stop_s"),
+    ("WAIT s", "wait_s"), ("START s", "start_s"), ("CHECKPOINT", "checkpoint"), ("LOST STEPS", "lost_steps"),
+]  # fmt: skip
+
+
+def _moment(text: str) -> Moment:
+    try:
+        return parse(text)
+    except MomentError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+At = Annotated[
+    Moment | None,
+    typer.Option(
+        "--at", metavar="SEQ|TIME|-10m", parser=_moment,
+        help="A sequence, a time (ISO 8601, UTC unless it says otherwise) or how long before the log's last record; "
+        "default: its end.",
+    ),
+]  # fmt: skip
+File = Annotated[
+    Path | None, typer.Option("--file", "-f", metavar="LOG.dorm", help="An exported log instead of a cluster's.")
+]
+
+
+@app.command()
+def state(
+    name: Annotated[str | None, typer.Argument(metavar="[APP|NODE]", help="Only this app or node.")] = None,
+    at: At = None,
+    file: File = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Show apps and nodes as they were at any moment.
+
+    [bold]Examples[/]
+
+      dorm replay state --at -10m
+
+      dorm replay state --at 2026-11-21T09:00 digits-mlp
+
+      dorm replay state --at 120 --file incident.dorm -o json
+    """
+
+    async def work() -> None:
+        from replay.travel import state_at
+
+        async with _log(file, url, cluster) as log:
+            with _progress("folding") as report:
+                found = await state_at(log, at, progress=report)
+        _show_state(found, name, output)
+
+    run(work())
+
+
+@app.command()
+def verify(file: File = None, output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
+    """Fold the log anew and decide every decision again; exit 1 at the first divergence.
+
+    Decisions of a policy, a solver or a build that this one doesn't have are counted as not checked.
+
+    [bold]Examples[/]
+
+      dorm replay verify
+
+      dorm replay verify --file incident.dorm -o json
+    """
+
+    async def work() -> None:
+        from replay.audit import verify as audit
+
+        async with _log(file, url, cluster) as log:
+            with _progress("auditing") as report:
+                found = await audit(log, progress=report)
+        _show_report(found, output)
+
+    run(work())
+
+
+@app.command()
+def export(
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    file: File = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Copy the log into a file, record for record; the other replay commands read it with --file.
+
+    [bold]Examples[/]
+
+      dorm replay export incident.dorm
+
+      dorm replay export incident.dorm --force
+    """
+
+    async def work() -> None:
+        from replay.export import export as copy
+
+        async with _log(file, url, cluster) as log:
+            with _progress("exporting") as report:
+                done = await copy(log, target, force=force, progress=report)
+        if output in (Format.json, Format.yaml):
+            show_document(done, output)
+        else:
+            console.print(Text(f"{done.events} records are in {done.file} ({done.bytes:,} bytes)"), soft_wrap=True)
+
+    run(work())
+
+
+@contextlib.asynccontextmanager
+async def _log(file: Path | None, url: str | None, cluster: str | None) -> AsyncIterator[EventLog]:
+    """The log that a command is about.  What replay raises becomes one line."""
+    from events.archive import ArchiveLog
+
+    try:
+        if file is None:
+            async with client(url, cluster) as connected:
+                yield connected.log
+            return
+        archive = await ArchiveLog.open(file)
+        try:
+            yield archive
+        finally:
+            await archive.close()
+    except (ReplayError, GapError) as error:
+        raise Fail(str(error)) from None
+
+
+@contextlib.contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error, where that is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _show_state(found: State, name: str | None, output: Format) -> None:
+    one = None if name is None else _one(found, name)
+    if output in (Format.json, Format.yaml):
+        show_document(one or _document(found), output)
+        return
+    console.print(Text(_headline(found), style="dim"), soft_wrap=True)
+    if one is None:
+        _show_all(found, output)
+        return
+    is_app = "phase" in one
+    show([_for_people(one)], _APPS if is_app else _NODES, output, wide=_APPS_WIDE if is_app else _NODES_WIDE)
+    for rows, columns in ((one["containers_now"], _CONTAINERS), (one.get("adjustments_done"), _ADJUSTMENTS)):
+        if rows:
+            console.print()
+            show(rows, columns, output)
+
+
+def _show_all(found: State, output: Format) -> None:
+    apps = [_for_people(msgspec.to_builtins(row)) for row in app_rows(found, found.time)]
+    nodes = [_for_people(msgspec.to_builtins(row)) for row in node_rows(found)]
+    if apps:
+        show(apps, _APPS, output, wide=_APPS_WIDE)
+    if apps and nodes:
+        console.print()
+    if nodes:
+        show(nodes, _NODES, output, wide=_NODES_WIDE)
+    if not apps and not nodes:
+        console.print(Text("no app and no node was known then"))
+
+
+def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of an app or a node, with sums and ages as people read them."""
+    if "phase" in row:
+        return {**row, "size": f"{row['containers']}/{row['n_max']}", "age": ago(row["age_s"])}
+    shares = (f"{humanize(r, row['used'][r])} of {humanize(r, amount)}" for r, amount in row["capacity"].items())
+    return {**row, "share": ", ".join(shares)}
+
+
+def _one(found: State, name: str) -> dict[str, Any]:
+    """An app, else a node, as plain maps.  Raises Fail."""
+    wanted = found.find_app(name)
+    if wanted is not None:
+        where = {"app": wanted.id, "generation": wanted.generation}
+        document = describe(wanted, found.time)
+        return {**document, "containers_now": [{**where, **container} for container in document["containers_now"]]}
+    if name in found.nodes:
+        row = next(row for row in node_rows(found) if row.name == name)
+        return {**msgspec.to_builtins(row), "containers_now": _containers_on(found, name)}
+    known = [*found.names, *found.nodes]
+    hint = f"; there were {', '.join(known[:10])}" if known else "; none had come yet"
+    raise Fail(f"at sequence {found.seq} there was no app or node {name!r}{hint}")
+
+
+def _containers_on(found: State, node: str) -> list[dict[str, Any]]:
+    return [
+        {"app": owner.id, "generation": generation.number, **msgspec.to_builtins(container)}
+        for owner in found.apps.values()
+        for generation in owner.generations.values()
+        for container in generation.containers.values()
+        if container.node == node
+    ]
+
+
+def _document(found: State) -> dict[str, Any]:
+    return {
+        "seq": found.seq,
+        "time": found.time,
+        "epoch": found.epoch,
+        "digest": digest(found),
+        "settings": msgspec.to_builtins(found.settings),
+        "summary": msgspec.to_builtins(summary(found)),
+        "apps": msgspec.to_builtins(app_rows(found, found.time)),
+        "nodes": msgspec.to_builtins(node_rows(found)),
+        "counters": msgspec.to_builtins(found.counters),
+    }
+
+
+def _headline(found: State) -> str:
+    if not found.seq:
+        return "before the first record"
+    when = datetime.fromtimestamp(found.time / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    return f"sequence {found.seq}, {when} UTC, epoch {found.epoch}, digest {digest(found)}"
+
+
+def _show_report(report: Report, output: Format) -> None:
+    if output in (Format.json, Format.yaml):
+        show_document(report, output)
+        if not report.good:
+            raise typer.Exit(FAILED)
+        return
+    lines = [
+        f"{report.events} of {report.end} records folded, {report.rounds} rounds of the master among them",
+        f"{report.decisions_checked} decided again with the same result, byte for byte",
+        f"{report.conclusions_checked} elections and conclusions from silent nodes checked",
+    ]
+    lines += [f"{report.void} rounds of earlier masters are void"] if report.void else []
+    lines += [f"{count} not checked: {why}" for why, count in report.not_checked_because.items()]
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+    if report.divergence is not None:
+        console.print(Text(f"everything before sequence {report.divergence.seq} is as it should be, as far as checked"))
+        for difference in report.divergence.differences:
+            console.print(
+                Text(f"  {difference.path}\n    recorded  {difference.recorded}\n    again     {difference.again}"),
+                soft_wrap=True,
+            )
+        raise Fail(f"sequence {report.divergence.seq}: {report.divergence.what}", FAILED)
+    same = "the same state and the same decisions"
+    if report.not_checked:
+        same = f"the same state, and the same decisions where they could be checked ({report.not_checked} could not)"
+    console.print(Text(f"the log was replayed and gave {same}; digest {report.digest}", style="green"), soft_wrap=True)
