@@ -20,7 +20,7 @@ from dorm.core.state import digest
 from dorm.core.views import app_rows, describe, node_rows, summary
 from events.quantities import humanize
 from replay import ReplayError
-from replay.moments import Moment, MomentError, parse
+from replay.moments import MomentError, parse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from events.log import EventLog
     from replay.audit import Report
+    from replay.moments import Moment
 
 app = typer.Typer(
     help="Look into the log's past: the state at any moment, an audit of every decision, a copy in a file.",
@@ -61,17 +62,17 @@ _ADJUSTMENTS = [
 ]  # fmt: skip
 
 
-def _moment(text: str) -> Moment:
+def _moment(text: str | None) -> Moment | None:
     try:
-        return parse(text)
+        return None if text is None else parse(text)
     except MomentError as error:
         raise typer.BadParameter(str(error)) from None
 
 
 At = Annotated[
-    Moment | None,
+    str | None,
     typer.Option(
-        "--at", metavar="SEQ|TIME|-10m", parser=_moment,
+        "--at", metavar="SEQ|TIME|-10m",
         help="A sequence, a time (ISO 8601, UTC unless it says otherwise) or how long before the log's last record; "
         "default: its end.",
     ),
@@ -101,12 +102,14 @@ def state(
       dorm replay state --at 120 --file incident.dorm -o json
     """
 
+    moment = _moment(at)
+
     async def work() -> None:
         from replay.travel import state_at
 
         async with _log(file, url, cluster) as log:
             with _progress("folding") as report:
-                found = await state_at(log, at, progress=report)
+                found = await state_at(log, moment, progress=report)
         _show_state(found, name, output)
 
     run(work())
@@ -206,7 +209,9 @@ def _show_state(found: State, name: str | None, output: Format) -> None:
         _show_all(found, output)
         return
     is_app = "phase" in one
-    show([_for_people(one)], _APPS if is_app else _NODES, output, wide=_APPS_WIDE if is_app else _NODES_WIDE)
+    show([_for_people(one)], _APPS[:-1] if is_app else _NODES, output, wide=_APPS_WIDE if is_app else _NODES_WIDE)
+    if one.get("note"):
+        console.print(Text(one["note"]), soft_wrap=True)
     for rows, columns in ((one["containers_now"], _CONTAINERS), (one.get("adjustments_done"), _ADJUSTMENTS)):
         if rows:
             console.print()
