@@ -52,6 +52,11 @@ class Connection:
         link = await Link.open(url, name=name, timeout=timeout)
         try:
             await _make_streams(link, cluster, timeout)
+        except LogUnavailable:
+            await link.close()
+            if not link.has_jetstream:
+                raise LogRefused(f"JetStream is off at the NATS server at {url}; start it with -js") from None
+            raise
         except BaseException:
             await link.close()
             raise
@@ -120,6 +125,8 @@ class JetStreamLog(EventLog):
         expected_last: int | None = None,
         timeout: float = 5.0,
     ) -> Appended:
+        if not names.valid(subject) or not names.matches(self._taken, subject):
+            raise LogRefused(f"append: {subject[:200]!r} is not a subject of this log ({self._taken})")
         headers = {"Nats-Expected-Stream": self._stream}
         if msg_id:
             if not msg_id.isascii() or not msg_id.isprintable() or msg_id != msg_id.strip():

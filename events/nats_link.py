@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import nats.errors
 import nats.js.errors
@@ -42,6 +43,7 @@ class Link:
     @classmethod
     async def open(cls, url: str, *, name: str, timeout: float) -> Link:
         """Raises LogUnavailable when nobody answers (at once where the port is closed), LogTooOld, or LogRefused."""
+        _check_address(url)
         link = cls(url)
         try:
             await link._connect(name, timeout)
@@ -76,10 +78,6 @@ class Link:
                 return
         except (nats.errors.Error, OSError) as error:
             self._troubles.append(error)
-        except ValueError as error:
-            raise LogRefused(
-                f"{self.url!r} is not the address of a NATS server ({error}); write nats://HOST:4222"
-            ) from None
         finally:
             for task in (connecting, troubled):
                 task.cancel()
@@ -102,6 +100,11 @@ class Link:
                 f"the NATS server at {self.url} is {version.major}.{version.minor}.{version.patch}; "
                 f"Dorm needs {OLDEST_SERVER[0]}.{OLDEST_SERVER[1]} or later"
             )
+
+    @property
+    def has_jetstream(self) -> bool:
+        """Whether the server says of itself that JetStream is on."""
+        return bool(self.client._server_info.get("jetstream"))
 
     async def _on_error(self, error: Exception) -> None:
         # Permission denials and slow consumers show up only here.
@@ -153,6 +156,16 @@ class Link:
                 f"the message has {len(body):,} bytes; the server takes at most {self.client.max_payload:,}"
                 + (f" with its headers ({_HEADER_ROOM:,} are kept for them)" if headers else "")
             )
+
+
+def _check_address(url: str) -> None:
+    try:
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        valid = parts.scheme in ("nats", "tls", "ws", "wss") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or not url.isprintable() or " " in url:
+        raise LogRefused(f"{url[:200]!r} is not the address of a NATS server; write nats://HOST:4222")
 
 
 def _words(error: Exception) -> str:

@@ -15,6 +15,7 @@ import re
 from functools import lru_cache
 
 _CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SUBJECT = re.compile(r"[^\s*>.\x00-\x1f\x7f]+(\.[^\s*>.\x00-\x1f\x7f]+)*")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_@+=-]")
 
 ROUND = "round"
@@ -25,6 +26,11 @@ def check_cluster(cluster: str) -> str:
     if not _CLUSTER.fullmatch(cluster):
         raise ValueError(f"cluster name {cluster[:80]!r}: use 1 to 64 letters, digits, '-' and '_'")
     return cluster
+
+
+def valid(subject: str) -> bool:
+    """Whether it is a subject to publish on: tokens that are not empty and hold no white space or wildcard."""
+    return _SUBJECT.fullmatch(subject) is not None
 
 
 def token(who: str) -> str:

@@ -1,0 +1,145 @@
+"""Connecting to what is not there, or not what the log needs: the right error, one clear line, quickly."""
+# ruff: noqa: ASYNC110 - only the server knows when it is ready
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from events.jetstream import Connection
+from events.log import LogError, LogRefused, LogTooOld, LogUnavailable
+from tests.events.log_conformance import CLUSTER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.nats_server import NatsServer
+
+pytestmark = pytest.mark.nats
+
+
+async def refusal(url: str, cluster: str = CLUSTER, timeout: float = 1.0) -> LogError:
+    """Why no connection was made.  The time limit is for a connection that hangs."""
+    async with asyncio.timeout(timeout + 9):
+        with pytest.raises(LogError) as error:
+            await Connection.open(url, cluster, timeout=timeout)
+    assert "\n" not in str(error.value)
+    return error.value
+
+
+@asynccontextmanager
+async def listening(greeting: bytes, *, hang_up: bool = False) -> AsyncIterator[str]:
+    """A server that greets with these bytes, and answers a PING as NATS does."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+        while not hang_up and (line := await reader.readline()):
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield f"nats://127.0.0.1:{port}"
+    finally:
+        server.close()
+
+
+async def test_a_closed_port_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    # The timeout is far longer than this test may take: only what is told at once passes.
+    async with asyncio.timeout(20):
+        with pytest.raises(LogUnavailable, match=rf"no NATS server answers at nats://127\.0\.0\.1:{port} .*dorm up"):
+            await Connection.open(f"nats://127.0.0.1:{port}", CLUSTER, timeout=1000.0)
+
+
+async def test_an_unknown_host() -> None:
+    assert isinstance(await refusal("nats://nowhere.invalid:4222"), LogUnavailable)
+
+
+async def test_a_server_that_says_nothing() -> None:
+    async with listening(b"") as url:
+        error = await refusal(url)
+    assert isinstance(error, LogUnavailable)
+
+
+@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH\r\n", b"INFO {\r\n"])
+async def test_a_server_of_another_kind(greeting: bytes) -> None:
+    async with listening(greeting) as url:
+        assert isinstance(await refusal(url), LogUnavailable)
+
+
+async def test_a_server_that_hangs_up() -> None:
+    async with listening(b"", hang_up=True) as url:
+        assert isinstance(await refusal(url), LogUnavailable)
+
+
+async def test_a_server_too_old() -> None:
+    info = b'INFO {"version": "2.9.10", "max_payload": 1048576, "headers": true, "jetstream": true}\r\n'
+    async with listening(info) as url:
+        error = await refusal(url)
+    assert isinstance(error, LogTooOld)
+    assert "is 2.9.10; Dorm needs 2.12 or later" in str(error)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["nats://127.0.0.1:port", "http://127.0.0.1:1", "nats://127.0.0.1:99999", "nats://[::1", "", "nats://", "a b"],
+)
+async def test_an_address_that_is_none(url: str) -> None:
+    assert isinstance(await refusal(url), LogRefused)
+
+
+@pytest.mark.parametrize("cluster", ["", "a.b", "a b", "a*", ">", "a\n", "a" * 65])
+async def test_a_bad_cluster_name(cluster: str) -> None:
+    error = await refusal("nats://127.0.0.1:1", cluster)
+    assert isinstance(error, LogRefused)
+    assert "use 1 to 64 letters, digits, '-' and '_'" in str(error)
+
+
+@asynccontextmanager
+async def plain_server(tmp_path: Path, *options: str) -> AsyncIterator[str]:
+    """A NATS server without JetStream."""
+    binary = Path(sys.executable).with_name("nats-server")
+    ports = tmp_path / "ports"
+    ports.mkdir()
+    process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+        [binary, "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", ports, *options], stderr=subprocess.DEVNULL
+    )
+    try:
+        async with asyncio.timeout(20):
+            while not (found := list(ports.glob("*.ports"))) or not (text := found[0].read_text()).endswith("}"):
+                await asyncio.sleep(0.01)
+        yield "nats://" + text.split("nats://", 1)[1].split('"', 1)[0]
+    finally:
+        process.kill()
+        await asyncio.to_thread(process.wait)
+
+
+async def test_jetstream_is_off(tmp_path: Path) -> None:
+    async with plain_server(tmp_path) as url:
+        error = await refusal(url)
+    assert isinstance(error, LogRefused)
+    assert "JetStream is off" in str(error)
+
+
+async def test_a_password_is_wanted(tmp_path: Path) -> None:
+    async with plain_server(tmp_path, "--user", "dorm", "--pass", "secret") as url:
+        error = await refusal(url, timeout=5.0)
+    assert isinstance(error, LogRefused)
+    assert "does not let us in" in str(error)
+
+
+async def test_several_open_the_same_new_log_at_once(nats_server: NatsServer) -> None:
+    connections = await asyncio.gather(*(Connection.open(nats_server.url, "together") for _ in range(5)))
+    assert sorted([(await c.log.append("dorm.together.A.x", b"")).seq for c in connections]) == [1, 2, 3, 4, 5]
+    await asyncio.gather(*(connection.close() for connection in connections))
