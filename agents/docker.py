@@ -370,13 +370,20 @@ class DockerRuntime:
 
 
 def _user(user: str | None) -> tuple[int, int]:
-    """(uid, gid) of `uid:gid`.  Raises `ValueError`: a name would mean something else in every image."""
+    """(uid, gid) of `uid:gid`.
+
+    Raises `ValueError`: a name would mean something else in every image, and only root can give (and later delete) files
+    of another user.
+    """
     if user is None:
         return (os.getuid(), os.getgid()) if os.getuid() != 0 else NOBODY
     uid, _, gid = user.partition(":")
     if not uid.isdecimal() or not (gid or uid).isdecimal():
         raise ValueError(f"the containers' user must be UID:GID in numbers, not {user!r}")
-    return int(uid), int(gid or uid)
+    chosen = int(uid), int(gid or uid)
+    if os.getuid() != 0 and chosen != (os.getuid(), os.getgid()):
+        raise ValueError(f"an agent that is not root gives containers its own user, {os.getuid()}:{os.getgid()}, only")
+    return chosen
 
 
 def _kill_inside(pid: int, container_id: str) -> None:

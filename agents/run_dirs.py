@@ -31,7 +31,8 @@ _LOCK_S: Final = 0.3
 
 
 class RunDirs:
-    """The folders below one root.  `owner` is (uid, gid) of the containers' processes, None for the agent's own."""
+    """The folders below one root.  `owner` is (uid, gid) of the containers' processes, None for the agent's own; any other
+    than that takes root."""
 
     def __init__(self, root: Path, owner: tuple[int, int] | None = None) -> None:
         self.root = root.absolute()
@@ -102,10 +103,7 @@ class RunDirs:
         if self.owner is None or self.owner == (os.getuid(), os.getgid()):
             return
         for path in (progress, run):
-            try:
-                os.chown(path, *self.owner)
-            except PermissionError:  # not root, yet the containers' user is another: open it to all instead
-                path.chmod(0o777 if path is run else 0o666)
+            os.chown(path, *self.owner)
 
     def remove(self, key: Key) -> None:
         """Delete one container's folder; a missing one is no error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -78,6 +79,7 @@ async def test_it_is_nobody_and_can_nothing(docker_harness: Harness, runtime: Ru
     assert (status["NoNewPrivs"].strip(), status["Seccomp"].strip()) == ("1", "2")
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may choose another user")
 async def test_the_user_can_be_chosen(
     docker_harness: Harness, docker_node: Callable[..., DockerRuntime], tmp_path: Path
 ) -> None:
@@ -93,6 +95,14 @@ async def test_the_user_can_be_chosen(
     await ended(runtime, spec.key)
     assert lines(await output(runtime, spec.key)) == [b"4321", b"1234", b"fine"]
     await runtime.close()
+
+
+def test_only_root_chooses_a_user(docker_node: Callable[..., DockerRuntime], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(os, "getgid", lambda: 100)
+    assert docker_node(user="1000:100")._host.user == "1000:100"
+    with pytest.raises(ValueError, match="not root"):
+        docker_node(user="0:0")
 
 
 @pytest.mark.parametrize("user", ["root", "1000:staff", "", "-1"])
