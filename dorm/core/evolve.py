@@ -24,6 +24,7 @@ from dorm.core.state import (
 from events import kinds as k
 from events.codec import decode, submission_of
 from events.log import Record
+from events.subjects import kind_of
 
 Handler = Callable[[State, Any, Record], None]
 
@@ -65,6 +66,7 @@ def _app_submitted(state: State, event: k.AppSubmitted, record: Record) -> None:
 
 def _unreadable(state: State, event: k.Unreadable, record: Record) -> None:
     state.counters.unreadable += 1
+    _note_round(state, record)
     if submission_of(event):
         state.submissions[event.id] = Submission(
             id=event.id, seq=state.seq, at=state.time, by=event.by, spec=None, size=0, refused=event.reason
@@ -73,6 +75,13 @@ def _unreadable(state: State, event: k.Unreadable, record: Record) -> None:
 
 def _unknown(state: State, event: k.Unknown, record: Record) -> None:
     state.counters.unknown += 1
+    _note_round(state, record)
+
+
+def _note_round(state: State, record: Record) -> None:
+    """The log's fence counts every record on the rounds' subject, so a round that means nothing moves it, too."""
+    if kind_of(record.subject) == k.Round.__name__:
+        state.round_seq = state.seq
 
 
 def _app_updated(state: State, event: k.AppUpdated, record: Record) -> None:
@@ -270,11 +279,11 @@ def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Non
 
 
 def _round(state: State, event: k.Round, record: Record) -> None:
+    state.round_seq = state.seq
     if event.epoch < state.epoch:
         state.counters.void_rounds += 1
         return
     state.epoch = event.epoch
-    state.round_seq = state.seq
     for fact in event.events:
         if isinstance(fact, k.Resized):
             _resized(state, fact, event.basis)
