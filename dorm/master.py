@@ -224,6 +224,7 @@ class Master:
     async def _publish(self, facts: Sequence[Any], now: int, *, allocated: bool) -> bool:
         """One round, and fold up to it.  False where another record of ours or another master's was first: fold on and
         decide anew.  Raises Deposed."""
+        self._check_leading()
         basis = self.state.seq
         event = Round(
             id=f"{self.name}.{self._epoch}.{basis}",
@@ -273,5 +274,9 @@ class Master:
     async def _catch_up(self) -> None:
         last = await self._last_round()
         await self._fold_until(last.seq if last else 0)
+        self._check_leading()
+
+    def _check_leading(self) -> None:
+        """The fence alone would not do: who has folded a successor's rounds knows the right sequence to write after."""
         if self.state.epoch > self._epoch and self.elected.is_set():
             raise Deposed(f"another master leads since epoch {self.state.epoch}; this one stops")
