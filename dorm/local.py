@@ -60,6 +60,7 @@ class LocalCluster:
         self.runtime_name = ""
         self.runtime_note = ""
         """Why this runtime, in words."""
+        self._runtimes: list[Runtime] = []
         self._connections: list[Connection] = []
         self._parts: asyncio.Task[None] | None = None
 
@@ -90,6 +91,7 @@ class LocalCluster:
         for index in range(self.options.agents):
             config = self._node(index)
             runtime = choice.make(config, self.options.cluster, self._node_root(index), self._checkpoints)
+            self._runtimes.append(runtime)
             self.agents.append(await self._agent(config, runtime, self._node_root(index)))
         client = await self._connect("client")
         self.client = Client(client.log, client.bus, self.options.cluster, connection=None)
@@ -174,6 +176,18 @@ class LocalCluster:
     async def stop_now(self) -> None:
         """SIGKILL to every container, no checkpoint; what was acknowledged is on the log and goes on next time."""
         await asyncio.gather(*(agent.kill_all() for agent in self.agents), return_exceptions=True)
+
+    async def remove_containers(self) -> None:
+        """After the end, for a cluster that nobody will start again: kill and delete every container of its nodes, those
+        too which were on their way when the agents ended.  Raises RuntimeFault where an engine does not answer."""
+        for runtime in self._runtimes:
+            await runtime.open()
+            try:
+                for seen in await runtime.list():
+                    await runtime.stop(seen.key, 0.0)
+                    await runtime.remove(seen.key)
+            finally:
+                await runtime.close()
 
     async def _tear_down(self) -> None:
         if self._parts is not None:
