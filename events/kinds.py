@@ -35,6 +35,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     """Schema version of this kind."""
 
 
+Step = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""What a program may call a step of its work: exact in every language's numbers."""
+Amount = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32 - 1)]
+
 # --- clients -----------------------------------------------------------------------------------------------------------
 
 
@@ -97,8 +103,8 @@ class NodeJoined(Event, frozen=True):
     node: str
     address: str
     """Where other nodes reach this node's containers."""
-    capacity: dict[str, int]
-    ports: tuple[int, int]
+    capacity: dict[str, Amount]
+    ports: tuple[Port, Port]
     """First and last port that decisions may give to containers here; disjoint among agents on one address."""
     labels: dict[str, str] = {}
     runtime: str = "process"
@@ -147,7 +153,7 @@ class ContainerExited(Event, frozen=True):
     generation: int
     slot: int
     node: str
-    exit_code: int | None = None
+    exit_code: ExitCode | None = None
     asked: bool = False
     """Whether the agent had asked it to stop before it ended."""
     reason: ExitReason = "exit"
@@ -161,7 +167,7 @@ class AppCheckpointed(Event, frozen=True):
 
     app: str
     generation: int
-    step: int
+    step: Step
 
 
 class AppProgressed(Event, frozen=True):
@@ -169,7 +175,7 @@ class AppProgressed(Event, frozen=True):
 
     app: str
     generation: int
-    step: int
+    step: Step
     loss: float | None = None
     samples_per_s: float | None = None
 
@@ -206,8 +212,8 @@ class AppFailed(Event, frozen=True):
     app: str
     generation: int
     reason: str
-    exit_codes: dict[int, int | None] = {}
-    """By slot."""
+    exit_codes: dict[str, int | None] = {}
+    """By slot, as text: maps with other keys have no deterministic encoding."""
 
 
 class AppCancelled(Event, frozen=True):

@@ -107,11 +107,9 @@ def _failure(app: App, generation: Generation, failed: list[Container], now: int
     retries = app.spec.retries
     if culprits and app.failures >= retries.limit:
         after = f" (after {retries.limit} retries)" if retries.limit else ""
-        codes = {c.slot: c.exit_code for c in sorted(generation.containers.values(), key=lambda c: c.slot)}
+        codes = {str(c.slot): c.exit_code for c in sorted(generation.containers.values(), key=lambda c: c.slot)}
         return AppFailed(app=app.id, generation=generation.number, reason=reason + after, exit_codes=codes)
-    pause = (
-        min(duration(retries.backoff) * 2.0 ** min(app.failures, 30), duration(retries.longest)) if culprits else 0.0
-    )
+    pause = min(duration(retries.backoff) * 2.0 ** min(app.failures, 30), duration(retries.longest))
     return GenerationFailed(
         app=app.id,
         generation=generation.number,
