@@ -1,0 +1,25 @@
+"""What this system takes, measured on the machine at hand, on real parts.  `dorm bench NAME` prints it.
+
+    report     the one form in which every bench gives its results, and percentiles
+    codec      µs per event: encode, decode, fold
+    submit     submission stored → container started
+    resize     decision → the whole new generation started, phase by phase
+    demo_log   the log that `codec` reads: the demo's, written by the core in virtual time
+    cluster    a cluster of real parts for one bench, of which nothing is left afterwards
+
+A result is one object:
+
+    {"bench": "codec", "machine": {"cpu": …, "cores": …, …}, "settings": {…},
+     "figures": {"decode_fold_events_per_s": {"value": 812345.6, "unit": "events/s", "goal": ">= 700000"}, …}}
+
+A figure is called in snake case, with its unit at the end; a goal is there only where one is set, and missing it is no
+failure, since machines differ.  What could not be measured raises instead: no figure is ever made up or left at zero.
+
+    BenchError    it could not be measured; the message says why
+"""
+
+from __future__ import annotations
+
+
+class BenchError(Exception):
+    """It could not be measured; one line for people."""

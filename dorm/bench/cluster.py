@@ -1,0 +1,141 @@
+"""A cluster of real parts for one bench: server, master, agents, on Docker or on processes.  Nothing of it stays.
+
+Its data lies where `dorm up` has its own, so that the log is synced to the same kind of disk; folder, containers and server
+are gone when the bench has ended, however it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import shutil
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from compose.image import ImageUnavailable, ensure_samples_image
+from dorm.bench import BenchError
+from dorm.core.evolve import evolve
+from dorm.core.state import State
+from dorm.engines import EngineError, choose_runtime
+from dorm.home import home
+from dorm.local import LocalCluster, LocalOptions
+from events.kinds import Round
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from dorm.bench.report import Tell
+    from dorm.core.state import App
+    from events.kinds import Event
+    from events.log import EventLog
+
+T = TypeVar("T")
+RuntimeName = Literal["process", "docker"]
+Wanted = Literal["auto", "process", "docker", "both"]
+
+NODES = 3
+CAPACITY = {"cpu": 1000, "memory": 2 * 2**30}
+"""Of each node, as in the demo."""
+
+
+async def runtimes(wanted: Wanted, docker_url: str | None, tell: Tell) -> list[RuntimeName]:
+    """Those to measure, Docker's image made; `auto` is processes, and Docker where an engine answers.
+    Raises BenchError, EngineError."""
+    if wanted == "process":
+        return ["process"]
+    try:
+        choice = await choose_runtime("docker", docker_url)
+    except EngineError:
+        if wanted == "auto":
+            tell("no Docker engine answers: no figures of Docker")
+            return ["process"]
+        raise
+    tell(f"{choice.note}: looking for the sample apps' image")
+    try:
+        await ensure_samples_image(docker_url, progress=tell)
+    except ImageUnavailable as error:
+        raise BenchError(f"Docker can't be measured ({error}); leave it out with --runtime process") from error
+    return ["docker"] if wanted == "docker" else ["process", "docker"]
+
+
+@contextlib.asynccontextmanager
+async def bench_cluster(runtime: RuntimeName, docker_url: str | None) -> AsyncIterator[LocalCluster]:
+    """`NODES` nodes on this machine."""
+    name = f"bench-{secrets.token_hex(4)}"
+    data = home() / name
+    cluster = LocalCluster(
+        LocalOptions(
+            data=data,
+            cluster=name,
+            agents=NODES,
+            capacity=CAPACITY,
+            runtime=runtime,
+            docker_url=docker_url,
+            progress_interval_s=0.5,
+        )
+    )
+    try:
+        async with cluster:
+            try:
+                yield cluster
+            finally:
+                await cluster.stop_now()
+    finally:
+        try:
+            await cluster.remove_containers()
+        finally:
+            await asyncio.to_thread(shutil.rmtree, data, ignore_errors=True)
+
+
+async def attended(cluster: LocalCluster, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives; what ends the master or an agent meanwhile ends it too and is raised."""
+    working, failing = asyncio.create_task(work), asyncio.create_task(cluster.failed())
+    try:
+        await asyncio.wait([working, failing], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            await failing
+        return await working
+    finally:
+        working.cancel()
+        failing.cancel()
+        await asyncio.gather(working, failing, return_exceptions=True)
+
+
+class Watch:
+    """A fold of its own over a cluster's log, brought forward until something holds."""
+
+    def __init__(self, log: EventLog) -> None:
+        self.state = State()
+        self._records = log.read(follow=True)
+        self._pending: list[Any] = []
+
+    async def until(self, holds: Callable[[State, Event], bool], what: str, *, timeout: float) -> None:
+        """Fold on until `holds` says so of the state and the record just folded.  Raises BenchError where that takes
+        longer than `timeout` seconds, or where an app fails meanwhile: then nothing can be measured."""
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    if not self._pending:
+                        self._pending = list(reversed(await anext(self._records)))
+                    event = evolve(self.state, self._pending.pop())
+                    _no_failure(event)
+                    if holds(self.state, event):
+                        return
+        except TimeoutError:
+            raise BenchError(f"{what} took longer than {timeout:g} s") from None
+
+    def app(self, name: str) -> App:
+        """Raises BenchError."""
+        found = self.state.find_app(name)
+        if found is None:
+            raise BenchError(f"the app {name} is not on the log")
+        return found
+
+    async def aclose(self) -> None:
+        await self._records.aclose()
+
+
+def _no_failure(event: Event) -> None:
+    for fact in event.events if isinstance(event, Round) else []:
+        if type(fact).__name__ in ("AppFailed", "AppRejected", "GenerationFailed", "NodeLost"):
+            raise BenchError(f"{type(fact).__name__}: {getattr(fact, 'reason', '') or getattr(fact, 'node', '')}")
