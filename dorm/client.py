@@ -108,14 +108,18 @@ class Client:
         """Folded up to the end of the log.  The same object each time, brought forward."""
         async for batch in self.log.read(after=self._state.seq):
             for record in batch:
-                evolve(self._state, record)
+                self._fold(record)
         return self._state
+
+    def _fold(self, record: Record) -> Event:
+        """Several readers may bring the one state forward at once; each record counts only the first time."""
+        return evolve(self._state, record) if record.seq > self._state.seq else decode(record)
 
     async def watch(self) -> AsyncIterator[tuple[State, Sequence[Event]]]:
         """The state again and again, each time with what has just been folded; first at the end of the log as it is."""
         yield await self.state(), []
         async for batch in self.log.read(after=self._state.seq, follow=True):
-            yield self._state, [evolve(self._state, record) for record in batch]
+            yield self._state, [self._fold(record) for record in batch]
 
     async def records(self, *, after: int = 0, follow: bool = False) -> AsyncIterator[Record]:
         """Raw records; `events.codec.decode` reads them."""

@@ -25,6 +25,7 @@ _COLUMNS = [
     ("NAME", "name"), ("PHASE", "phase"), ("SIZE", "size"), ("NODES", "nodes"), ("STEP", "step"), ("LOSS", "loss"),
     ("RESIZED", "adjustments"), ("AGE", "age"), ("NOTE", "note"),
 ]  # fmt: skip
+_NOTE_WIDTH = 60
 _WIDE = [("ID", "id"), ("USER", "user"), ("GEN", "generation"), ("RATE", "samples_per_s"), ("FAILURES", "failures")]
 
 
@@ -127,7 +128,7 @@ def ps(
             if output in (Format.json, Format.yaml):
                 show(rows, [], output)
             elif rows:
-                show([_for_people(msgspec.to_builtins(row)) for row in rows], _COLUMNS, output, wide=_WIDE)
+                show([_for_people(msgspec.to_builtins(row), output) for row in rows], _COLUMNS, output, wide=_WIDE)
             else:
                 ended = sum(1 for app in state.apps.values() if app.ended)
                 hint = (
@@ -140,8 +141,11 @@ def ps(
     run(work())
 
 
-def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "size": f"{row['containers']}/{row['n_max']}", "age": ago(row["age_s"])}
+def _for_people(row: dict[str, Any], output: Format) -> dict[str, Any]:
+    note = row["note"]
+    if output is Format.table and len(note) > _NOTE_WIDTH:
+        note = note[: _NOTE_WIDTH - 1] + "…"
+    return {**row, "size": f"{row['containers']}/{row['n_max']}", "age": ago(row["age_s"]), "note": note}
 
 
 def describe_app(app: AppName, output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:

@@ -1,4 +1,4 @@
-"""`dorm demo`: three nodes, three training apps that contend, and a replay of what happened.
+"""`dorm demo`: three nodes, four training apps that contend, and a replay of what happened.
 
 Everything is real: an embedded NATS server, the master, three agents, and NumPy programs that train on handwritten
 digits over TCP, in Docker where an engine answers, else as plain processes.
@@ -33,10 +33,17 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from dorm.core.state import State
-    from dorm.local import LocalCluster, LocalOptions
+    from dorm.local import LocalCluster, LocalOptions, RuntimeName
+    from events.kinds import Event
 
 _CAPACITY = {"cpu": 1000, "memory": 2 * 2**30}
-_ARRIVALS_S = (0.0, 8.0, 16.0)
+_ARRIVALS = (
+    (0.0, "logistic.yaml", {}),
+    (7.0, "mlp.yaml", {}),
+    (14.0, "factorize.yaml", {}),
+    (24.0, "logistic.yaml", {"name": "digits-urgent", "weight": 3}),
+)
+"""Seconds after the start, spec file, and what is changed in it."""
 _LONGEST_S = 240.0
 _SHOWN = ("AppAccepted", "Resized", "GenerationReleased", "AppCompleted", "AppFailed", "GenerationFailed", "NodeJoined")
 
@@ -53,7 +60,7 @@ def demo(
     plain: Annotated[bool, typer.Option("--plain", help="One line for each event instead of a live table.")] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Watch three training apps share three nodes; takes a minute or two and leaves nothing running.
+    """Watch four training apps share three nodes; takes a minute or two and leaves nothing running.
 
     [bold]Examples[/]
 
@@ -132,9 +139,9 @@ async def _play(cluster: LocalCluster, plain: bool) -> None:
 async def _submit(cluster: LocalCluster) -> None:
     samples = Path(__file__).parents[2] / "compose" / "apps"
     began = asyncio.get_running_loop().time()
-    for after, file in zip(_ARRIVALS_S, ("logistic.yaml", "mlp.yaml", "factorize.yaml"), strict=True):
+    for after, file, changes in _ARRIVALS:
         await asyncio.sleep(max(0.0, began + after - asyncio.get_running_loop().time()))
-        await cluster.client.submit(await asyncio.to_thread(load_spec, samples / file), answer_timeout=30.0)
+        await cluster.client.submit(await asyncio.to_thread(load_spec, samples / file, changes), answer_timeout=30.0)
 
 
 def _over(state: State, submitting: asyncio.Task[None]) -> bool:

@@ -7,25 +7,13 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import click
-import typer
-
-from agents.config import ConfigError
-from agents.runtime import RuntimeFault
-from dorm.client import ClientError
-from dorm.embedded import EmbeddedError
-from dorm.engines import EngineError
-from dorm.master import MasterError
-from events.log import LogError
-from events.spec import SpecError
-
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    import typer
+
 DONE, FAILED, USAGE = 0, 1, 2
-_EXPECTED = (
-    ClientError, ConfigError, EmbeddedError, EngineError, LogError, MasterError, RuntimeFault, SpecError, OSError,
-)  # fmt: skip
+_OURS = ("dorm", "events", "agents", "replay", "compose")
 
 
 class Fail(Exception):
@@ -37,24 +25,21 @@ class Fail(Exception):
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run one command's coroutine; what is expected to go wrong becomes Fail."""
-    try:
-        return asyncio.run(work)
-    except _EXPECTED as error:
-        raise Fail(_line(error)) from error
-    except BaseExceptionGroup as group:
-        expected = _first_expected(group)
-        if expected is None:
-            raise
-        raise Fail(_line(expected)) from group
+    """Run one command's coroutine."""
+    return asyncio.run(work)
 
 
-def _first_expected(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    for error in group.exceptions:
-        found = _first_expected(error) if isinstance(error, BaseExceptionGroup) else error
-        if isinstance(found, (*_EXPECTED, Fail)):
-            return found
-    return None
+def expected(error: BaseException) -> BaseException | None:
+    """What people can mend themselves: our packages' own exceptions (each carries one line for people) and the operating
+    system's, also where a TaskGroup wrapped them.  None for a bug, which deserves its traceback.
+
+    Told by the module that defines them, so that no command has to import all packages to report an error.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        found = [expected(one) for one in error.exceptions]
+        return next((one for one in found if one is not None), None)
+    ours = type(error).__module__.split(".")[0] in _OURS
+    return error if ours or isinstance(error, OSError) else None
 
 
 def _line(error: BaseException) -> str:
@@ -65,13 +50,16 @@ def run_and_exit(app: typer.Typer) -> NoReturn:
     """The whole program, with its exit code."""
     try:
         app()
-    except Fail as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
         # `dorm events | head`: nobody reads on, which is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(DONE)
+    except BaseException as error:
+        known = expected(error)
+        if known is None:
+            raise
+        print(f"error: {_line(known)}", file=sys.stderr)
+        sys.exit(known.code if isinstance(known, Fail) else FAILED)
     sys.exit(DONE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from dorm.cli import agent, apps, bench, demo, events, master, nodes, replay, schema, up
+from dorm.cli import agent, apps, demo, events, master, nodes, replay, schema, up
 from dorm.cli.errors import run_and_exit
 
 app = typer.Typer(
@@ -20,7 +20,6 @@ app = typer.Typer(
 for module in (up, master, agent, apps, nodes, events, schema, demo):
     module.register(app)
 app.add_typer(replay.app, name="replay")
-app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ class Format(StrEnum):
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="How to print.", envvar="DORM_OUTPUT")]
 
-console = Console(highlight=False, soft_wrap=False)
+console = Console(highlight=False, soft_wrap=True)
 progress_console = Console(stderr=True, highlight=False)
 
 Column = tuple[str, str]
@@ -51,14 +51,17 @@ def show_document(document: Any, output: Format) -> None:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n")
 
 
-def print_table(rows: Iterable[dict[str, Any]], columns: Sequence[Column], *, to: Console = console) -> None:
-    to.print(table(rows, columns))
+def print_table(rows: Iterable[dict[str, Any]], columns: Sequence[Column]) -> None:
+    """As wide as it needs to be: a terminal that is narrower folds lines, and a pipe gets them whole."""
+    drawn = table(rows, columns)
+    needed = console.measure(drawn, options=console.options.update(width=10_000)).maximum
+    console.print(drawn, width=max(console.width, needed), crop=False, no_wrap=True, overflow="ignore")
 
 
 def table(rows: Iterable[dict[str, Any]], columns: Sequence[Column]) -> Table:
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading, _ in columns:
-        drawn.add_column(heading, no_wrap=heading != "NOTE", overflow="fold")
+        drawn.add_column(heading, no_wrap=True)
     for row in rows:
         drawn.add_row(*(cell(row.get(key)) for _, key in columns))
     return drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from enum import StrEnum
 from pathlib import Path
@@ -83,7 +84,7 @@ def up(
     """
     from dorm.local import LocalOptions
 
-    configure(verbose, log_json)
+    configure(verbose, log_json, quiet_level=logging.WARNING)
     file = load_cluster_file(config)
     chosen = str(runtime or file.runtime or "auto")
     if chosen not in list(RuntimeChoice):
@@ -147,8 +148,8 @@ async def _stop(cluster: LocalCluster, events: Stops) -> None:
     state = await cluster.client.state()
     running = sum(1 for app in state.live_apps() if app.current is not None)
     if running:
-        plural = "s" if running > 1 else ""
-        console.print(Text(f"\nstopping: {running} app{plural} checkpoint; Ctrl-C again stops at once"))
+        apps = "1 app checkpoints" if running == 1 else f"{running} apps checkpoint"
+        console.print(Text(f"\nstopping: {apps} first; Ctrl-C again stops at once"))
     stopping = asyncio.create_task(cluster.stop())
     second = await first_of(_outcome(stopping), events.second.wait())
     if second:
