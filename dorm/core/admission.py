@@ -38,7 +38,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
     try:
         spec = _checked(submission)
         _check_name(state, spec, taken)
-        _check_room(state, spec)
+        check_room(state, spec.resources(), spec.n_min)
     except SpecError as error:
         name = name_of(submission.spec)
         return AppRejected(
@@ -72,11 +72,12 @@ def _check_name(state: State, spec: AppSpec, taken: dict[str, str]) -> None:
         raise SpecError(f"an app named {spec.name!r} is there already ({holder}); cancel it or choose another name")
 
 
-def _check_room(state: State, spec: AppSpec) -> None:
-    """An app that the known nodes could not run even if they were empty never runs; before any node joined it waits."""
+def check_room(state: State, demand: dict[str, int], n_min: int) -> None:
+    """An app that the known nodes could not run even if they were empty never runs; before any node joined it waits.
+
+    Raises SpecError."""
     if not state.nodes:
         return
-    demand = spec.resources()
     nodes = [state.nodes[node] for node in sorted(state.nodes)]
     for name, amount in demand.items():
         most = max(node.capacity.get(name, 0) for node in nodes)
@@ -86,8 +87,8 @@ def _check_room(state: State, spec: AppSpec) -> None:
                 f"and no node has more than {humanize(name, most)}"
             )
     fitting = sum(min(node.capacity.get(name, 0) // amount for name, amount in demand.items()) for node in nodes)
-    if fitting < spec.n_min:
+    if fitting < n_min:
         raise SpecError(
-            f"n_min: {spec.n_min} containers of this demand can't run at once; all {len(nodes)} nodes together, "
+            f"n_min: {n_min} containers of this demand can't run at once; all {len(nodes)} nodes together, "
             f"empty, take {fitting}"
         )

@@ -28,7 +28,7 @@ def allocate_now(state: State, now: int) -> Resized | None:
     changes, without_port = plan(state, problem, answer)
     reasons = {app: Waiting(code=r.code, text=r.text) for app, r in sorted(answer.reasons.items())}
     reasons.update(without_port)
-    if not changes and not _reasons_changed(state, reasons):
+    if not changes and not _reasons_changed(state, reasons, now):
         return None
     return Resized(
         policy=chosen.name,
@@ -49,10 +49,10 @@ def allocate_now(state: State, now: int) -> Resized | None:
     )
 
 
-def _reasons_changed(state: State, reasons: dict[str, Waiting]) -> bool:
+def _reasons_changed(state: State, reasons: dict[str, Waiting], now: int) -> bool:
     """Whether an owner would read something new.  Only the code counts: figures in the text move all the time."""
     for app in state.live_apps():
-        if app.retry_at:
+        if app.retry_at > now:
             continue
         old, new = app.waiting, reasons.get(app.id)
         if (old.code if old else "") != (new.code if new else ""):
@@ -113,12 +113,11 @@ def plan(state: State, problem: Problem, answer: Allocation) -> tuple[list[Resiz
         if demand.pinned or wanted == demand.current:
             continue
         app = state.apps[demand.id]
-        slots = _slots(app.current, wanted)
-        placement = ports.place(state.nodes, slots)
-        if placement is None:
+        given = ports.place(state.nodes, _slots(app.current, wanted))
+        if given is None:
             without_port[app.id] = Waiting(code="ports", text="a node has no free port left in its range")
             continue
-        master_port = ports.take(state.nodes[placement[0].node]) if placement else 0
+        placement, master_port = given
         changes.append(
             Resize(
                 app=app.id,
@@ -126,10 +125,41 @@ def plan(state: State, problem: Problem, answer: Allocation) -> tuple[list[Resiz
                 to_generation=app.generation + 1,
                 placement=placement,
                 adjustment=_adjustment(demand, wanted),
-                master_port=master_port or 0,
+                master_port=master_port,
             )
         )
-    return changes, without_port
+    return _with_room(problem, answer, changes, without_port), without_port
+
+
+def _with_room(
+    problem: Problem, answer: Allocation, changes: list[Resize], without_port: dict[str, Waiting]
+) -> list[Resize]:
+    """The changes that still fit together when some app has to stay where it is for want of a port: its room was
+    counted on by others, who would stop and then wait for it in vain."""
+    if not without_port:
+        return changes
+    changing = {change.app for change in changes}
+    while True:
+        free = {node.id: dict(node.capacity) for node in problem.nodes}
+        for app in problem.apps:
+            for node, count in (answer.counts.get(app.id, {}) if app.id in changing else app.current).items():
+                for name, amount in app.demand.items():
+                    if node in free:
+                        free[node][name] = free[node].get(name, 0) - amount * count
+        full = [node for node, room in free.items() if min(room.values(), default=0) < 0]
+        grows = [
+            app.id
+            for app in problem.apps
+            if app.id in changing
+            and any(answer.counts[app.id].get(node, 0) > app.current.get(node, 0) for node in full)
+        ]
+        if not grows:
+            return [change for change in changes if change.app in changing]
+        for app_id in grows:
+            changing.discard(app_id)
+            without_port[app_id] = Waiting(
+                code="ports", text="another app can't make room: a node has no free port left"
+            )
 
 
 def _adjustment(demand: AppDemand, wanted: dict[str, int]) -> Adjustment:
@@ -153,29 +183,30 @@ def _slots(current: Generation | None, wanted: dict[str, int]) -> list[tuple[int
 
 
 class _Ports:
-    """Which ports may be given away in this decision."""
+    """Which ports may be given away in this decision: by address, which several nodes may share."""
 
     def __init__(self, state: State) -> None:
         self._taken: dict[str, set[int]] = {}
         self._cursor = {node.id: node.port_cursor for node in state.nodes.values()}
         for app in state.apps.values():
             for generation in app.generations.values():
-                self._note(generation)
+                if not generation.void and not (generation.released and generation.ended):
+                    self._note(generation)
 
     def _note(self, generation: Generation) -> None:
         first = True
         for container in generation.containers.values():
-            ports = self._taken.setdefault(container.node, set())
+            ports = self._taken.setdefault(container.address, set())
             ports.add(container.port)
             if first and generation.master_port:
                 ports.add(generation.master_port)
             first = False
 
-    def take(self, node: Node) -> int | None:
+    def _take(self, node: Node) -> int | None:
         """The next free port of this node after the last one given away; None when all are in use."""
         low, high = node.ports
         size = high - low + 1
-        taken = self._taken.setdefault(node.id, set())
+        taken = self._taken.setdefault(node.address, set())
         start = self._cursor[node.id]
         start = start if low <= start <= high else high
         for step in range(1, size + 1):
@@ -186,11 +217,14 @@ class _Ports:
                 return port
         return None
 
-    def place(self, nodes: dict[str, Node], slots: list[tuple[int, str]]) -> list[Placed] | None:
+    def place(self, nodes: dict[str, Node], slots: list[tuple[int, str]]) -> tuple[list[Placed], int] | None:
+        """A port for each slot and one for the rendezvous on the first slot's node (0 without slots); None where one
+        of them can't be had."""
         placement = []
         for slot, node in slots:
-            port = self.take(nodes[node])
+            port = self._take(nodes[node])
             if port is None:
                 return None
             placement.append(Placed(slot=slot, node=node, address=nodes[node].address, port=port))
-        return placement
+        master_port = self._take(nodes[placement[0].node]) if placement else 0
+        return None if master_port is None else (placement, master_port)

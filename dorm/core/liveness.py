@@ -27,7 +27,6 @@ def conclude(state: State, heard: Mapping[str, int], now: int) -> list[Event]:
     when it began to listen, which the caller puts there.
     """
     grace = int(state.settings.node_grace_s * SECOND)
-    lease = int((state.settings.node_lease_s + LEASE_MARGIN_S) * SECOND)
     facts: list[Event] = []
     for name in sorted(state.nodes):
         node = state.nodes[name]
@@ -35,6 +34,8 @@ def conclude(state: State, heard: Mapping[str, int], now: int) -> list[Event]:
         if last is None or node.condition == "left":
             continue
         silence = now - last
+        # A cut-off agent goes by the lease that it knows, whatever was set since.
+        lease = int((node.lease_s + LEASE_MARGIN_S) * SECOND)
         if node.condition == "up" and silence > grace:
             facts.append(NodeLost(node=name, last_heard=last))
         elif node.condition == "lost" and silence <= grace:

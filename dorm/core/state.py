@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """Counts changes of meaning in this module and `evolve`: a digest by another schema can't be compared."""
 
-_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_encoder = msgspec.msgpack.Encoder()
 
 
 class Settings(msgspec.Struct):
@@ -198,7 +198,7 @@ class App(msgspec.Struct):
             return "retrying" if self.retry_at else "waiting"
         if not current.released:
             return "adjusting" if stopping or current.adjustment == "restart" else "starting"
-        if all(c.state == "desired" or c.state == "running" for c in current.containers.values()):
+        if all(c.state != "exited" for c in current.containers.values()):
             return "running" if current.started_at else "starting"
         return "ending"
 
@@ -221,6 +221,8 @@ class Node(msgspec.Struct):
     draining: Literal["", "operator", "shutdown"] = ""
     joined_at: int = 0
     lease_ended: bool = False
+    lease_s: float = 300.0
+    """The longest lease that its agent may believe in: what was in force since it joined."""
     changed_seq: int = 0
     port_cursor: int = 0
     """The last port that was given away here."""
@@ -287,6 +289,17 @@ class State(msgspec.Struct):
         return max(ended, key=lambda app: app.seq, default=None)
 
 
+def can_be_kept(value: Any) -> bool:
+    """Whether a stranger's document can be part of a state that has a digest (integers beyond 64 bits can't)."""
+    try:
+        _encoder.encode(value)
+    except (TypeError, ValueError, ArithmeticError, RecursionError):
+        return False
+    return True
+
+
 def digest(state: State) -> str:
-    """32 hex digits that are equal for equal states and no others."""
+    """32 hex digits that are equal for equal states and no others.
+
+    Maps are taken in the order in which the fold filled them, which is the log's own and so part of the state."""
     return hashlib.blake2b(_encoder.encode(state), digest_size=16).hexdigest()

@@ -1,0 +1,79 @@
+"""What a fact entails beyond itself, for every part of the fold: ended containers, void plans, apps that may leave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dorm.core.state import App, Container, Generation, Node, State
+
+
+def stir(state: State) -> None:
+    """Something happened that could change the allocation."""
+    state.stirred_seq = state.seq
+
+
+def void_plans_on(state: State, node: Node) -> None:
+    """The node is not what decisions counted on.  Those under way are overtaken; what was placed there and not released
+    yet is void, so that its app is placed again instead of waiting for room that never comes."""
+    node.changed_seq = state.seq
+    for app in state.apps.values():
+        generation = app.generations.get(app.generation)
+        if generation and not generation.released and any(c.node == node.id for c in generation.containers.values()):
+            generation.void = True
+    stir(state)
+
+
+def end_containers_on(state: State, node: str, message: str) -> None:
+    """All that was released to this node has surely ended."""
+    for name in sorted(state.apps):
+        app = state.apps[name]
+        for number in sorted(app.generations):
+            generation = app.generations[number]
+            for container in generation.containers.values():
+                if container.node == node and container.state != "exited" and generation.released:
+                    end_container(state, app, generation, container, "lost", message)
+        if app.ended:
+            forget_ended(app)
+
+
+def end_container(
+    state: State, app: App, generation: Generation, container: Container, reason: str, message: str
+) -> None:
+    """It has exited.  Unasked, that overtakes what was being decided about its app."""
+    container.state, container.exited_at = "exited", state.time
+    container.reason, container.message = reason, message
+    if not container.asked:
+        app.changed_seq = state.seq
+    if generation.ended:
+        generation.stopped_at = state.time
+        plan_drop(state, app)
+    stir(state)
+
+
+def forget_ended(app: App) -> None:
+    """Earlier generations of which nothing is left say nothing more; the latest one stays to be looked at."""
+    for number in [n for n, g in app.generations.items() if n != app.generation and g.ended]:
+        del app.generations[number]
+
+
+def plan_drop(state: State, app: App) -> None:
+    """An ended app leaves the state after the retention, but never while something of it may still take room."""
+    due = _drop_at(state, app)
+    if due:
+        state.next_drop_at = min(state.next_drop_at or due, due)
+
+
+def drop_ended(state: State) -> None:
+    """Let go of apps whose time is up."""
+    due = {app.id: _drop_at(state, app) for app in state.apps.values()}
+    for name, at in due.items():
+        if at and at <= state.time:
+            del state.apps[name]
+    state.next_drop_at = min((at for at in due.values() if at > state.time), default=0)
+
+
+def _drop_at(state: State, app: App) -> int:
+    if not app.ended or not all(generation.ended for generation in app.generations.values()):
+        return 0
+    return app.ended_at + int(state.settings.retention_s * 1e9)

@@ -1,0 +1,157 @@
+"""What holds in every state, whatever the log says: for tests and audits, cheap enough to ask after every record.
+
+`violations(state)` gives a sentence for each promise that the state breaks; a sound core never has any.  Nothing here
+mends anything: a violation is a bug in the fold or in a decision.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dorm.core.state import App, Generation, Node, State
+
+
+def violations(state: State) -> list[str]:
+    """Broken promises, in a fixed order; empty for a sound state."""
+    return [
+        *_overfull(state),
+        *_overplanned(state),
+        *_generations(state),
+        *_ports(state),
+        *_names(state),
+        *_numbers(state),
+    ]
+
+
+def may_run(generation: Generation) -> bool:
+    """Whether a container of it may be running somewhere."""
+    return generation.released and not generation.ended
+
+
+def _overfull(state: State) -> Iterator[str]:
+    """What may run fits on its node (promise 2).  A node that joined again with less than runs on it is no fault of
+    ours, so nodes that changed since one of these places was decided are left out."""
+    for node in state.nodes.values():
+        used: dict[str, int] = {}
+        since = state.seq
+        for app in state.apps.values():
+            for generation in app.generations.values():
+                if not generation.released:
+                    continue
+                for container in generation.containers.values():
+                    if container.node == node.id and container.state != "exited":
+                        _add(used, app.demand)
+                        since = min(since, generation.decided_seq)
+        if node.changed_seq <= since:
+            yield from _beyond(node, used, "may run")
+
+
+def _overplanned(state: State) -> Iterator[str]:
+    """What was decided fits as well, or a release would wait for room that nobody is going to free."""
+    for node in state.nodes.values():
+        planned: dict[str, int] = {}
+        since = state.seq
+        for app in state.live_apps():
+            current = app.current
+            for container in current.containers.values() if current else ():
+                if current and container.node == node.id:
+                    _add(planned, app.demand)
+                    since = min(since, current.decided_seq)
+        if node.usable and node.changed_seq <= since:
+            yield from _beyond(node, planned, "is planned")
+
+
+def _add(used: dict[str, int], demand: dict[str, int]) -> None:
+    for name, amount in demand.items():
+        used[name] = used.get(name, 0) + amount
+
+
+def _beyond(node: Node, used: dict[str, int], what: str) -> Iterator[str]:
+    for name, amount in sorted(used.items()):
+        if amount > node.capacity.get(name, 0):
+            yield f"node {node.id}: {amount} of {name} {what}, it has {node.capacity.get(name, 0)}"
+
+
+def _generations(state: State) -> Iterator[str]:
+    for app in state.apps.values():
+        running = [number for number, generation in sorted(app.generations.items()) if may_run(generation)]
+        if len(running) > 1:
+            yield f"{app.id}: generations {running} may run at once"
+        if app.generation and app.generation not in app.generations:
+            yield f"{app.id}: its latest generation {app.generation} is missing"
+        for number, generation in sorted(app.generations.items()):
+            for wrong in _generation(app, number, generation):
+                yield f"{app.id} generation {number}: {wrong}"
+
+
+def _generation(app: App, number: int, generation: Generation) -> Iterator[str]:
+    if number != generation.number or not 0 < number <= app.generation:
+        yield f"is kept as {number}, calls itself {generation.number}, and the latest is {app.generation}"
+    if any(slot != container.slot for slot, container in generation.containers.items()):
+        yield "a container is kept under another slot"
+    if not generation.released:
+        if number != app.generation:
+            yield "was never released and never will be"
+        if any(container.state != "desired" for container in generation.containers.values()):
+            yield "a container of it ran before its release"
+    elif generation.void:
+        yield "is void and released"
+    elif not generation.containers:
+        yield "is released and has no containers"
+    if generation.released and generation.ended and not generation.stopped_at:
+        yield "has ended, but nobody noted when"
+    if app.ended and number != app.generation and generation.ended:
+        yield "is of no use to anybody any more"
+
+
+def _ports(state: State) -> Iterator[str]:
+    """Each port belongs to one container of all those that may run or are about to."""
+    taken: dict[tuple[str, int], str] = {}
+    for app in state.apps.values():
+        for generation in app.generations.values():
+            waits = generation is app.current and not generation.released and not app.ended
+            if not waits and not may_run(generation):
+                continue
+            held = [(c.address, c.port, f"slot {c.slot}") for c in generation.containers.values()]
+            if generation.master_port:
+                held.append((held[0][0], generation.master_port, "the rendezvous"))
+            for address, port, what in held:
+                owner = f"{what} of {app.id} generation {generation.number}"
+                if (other := taken.setdefault((address, port), owner)) != owner:
+                    yield f"{address}:{port} belongs to {other} and to {owner}"
+
+
+def _names(state: State) -> Iterator[str]:
+    for name, holder in state.names.items():
+        app = state.apps.get(holder)
+        if app is None or app.ended or app.name != name:
+            yield f"the name {name} belongs to {holder}, which is no live app of that name"
+    for key, app in state.apps.items():
+        if key != app.id:
+            yield f"{app.id} is kept as {key}"
+        if not app.ended and state.names.get(app.name) != app.id:
+            yield f"{app.id} lives and its name {app.name} belongs to {state.names.get(app.name)}"
+
+
+def _numbers(state: State) -> Iterator[str]:
+    if not max(state.round_seq, state.stirred_seq, state.figures.seq) <= state.seq:
+        yield f"something happened after the last record, {state.seq}"
+    if min(state.epoch, state.time, *(getattr(state.counters, name) for name in state.counters.__struct_fields__)) < 0:
+        yield "an epoch, a time or a counter is negative"
+    for key, node in state.nodes.items():
+        if key != node.id or node.changed_seq > state.seq or min(node.capacity.values(), default=0) < 0:
+            yield f"node {key}: its id, its last change or its capacity makes no sense"
+        if node.lease_ended and node.condition != "lost":
+            yield f"node {key}: {node.condition} and its lease has ended"
+    for app in state.apps.values():
+        if not 1 <= app.n_min <= app.n_max or app.weight <= 0 or not app.demand:
+            yield f"{app.id}: bounds {app.n_min}..{app.n_max}, weight {app.weight}, demand {app.demand}"
+        if app.failures > app.spec.retries.limit or app.changed_seq > state.seq or min(app.step, app.lost_steps) < 0:
+            yield f"{app.id}: {app.failures} failures, step {app.step}, {app.lost_steps} lost steps"
+        if bool(app.ended) != bool(app.ended_at) or (app.ended and (app.waiting or app.retry_at)):
+            yield f"{app.id}: ended and still waiting, or ended at no time"
+    if not state.next_drop_at <= 0 and not any(app.ended for app in state.apps.values()):
+        yield "an app is to leave the state, and none has ended"

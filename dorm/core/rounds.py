@@ -1,0 +1,256 @@
+"""The fold of what the master says: each fact of a round, in its order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dorm.core.effects import (
+    drop_ended,
+    end_container,
+    end_containers_on,
+    forget_ended,
+    plan_drop,
+    stir,
+    void_plans_on,
+)
+from dorm.core.state import HISTORY, AdjustmentRecord, App, Container, Generation
+from events import kinds as k
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dorm.core.state import Ended, State
+
+
+def fold_round(state: State, event: k.Round, fence: int) -> None:
+    """`fence` is the sequence of the round before.  A round of an earlier epoch, or one that was decided without
+    knowing the round before it, is void: logs refuse such a round, and the fold does not rely on that."""
+    if event.epoch < state.epoch or not fence <= event.basis < state.seq:
+        state.counters.void_rounds += 1
+        return
+    state.epoch = event.epoch
+    for fact in event.events:
+        if isinstance(fact, k.Resized):
+            _resized(state, fact, event.basis)
+        else:
+            _FACTS[type(fact)](state, fact)
+    if state.next_drop_at and state.time >= state.next_drop_at:
+        drop_ended(state)
+
+
+# --- apps ---------------------------------------------------------------------------------------------------------------
+
+
+def _app_accepted(state: State, event: k.AppAccepted) -> None:
+    submission = state.submissions.pop(event.submission, None)
+    if event.app in state.apps:
+        state.counters.ignored += 1
+        return
+    spec = event.spec
+    state.apps[event.app] = App(
+        id=event.app,
+        name=spec.name,
+        user=spec.user if spec.user != "anonymous" or submission is None else submission.by,
+        spec=spec,
+        demand=spec.resources(),
+        weight=spec.weight,
+        n_min=spec.n_min,
+        n_max=spec.n_max,
+        submission=event.submission,
+        submitted_at=submission.at if submission else state.time,
+        seq=submission.seq if submission else state.seq,
+        accepted_at=state.time,
+        # Cancelled between the decision's basis and its round.
+        cancel_requested=bool(submission and submission.refused),
+        cancel_reason=submission.refused if submission else "",
+    )
+    state.names[spec.name] = event.app
+    stir(state)
+
+
+def _app_rejected(state: State, event: k.AppRejected) -> None:
+    state.submissions.pop(event.submission, None)
+
+
+def _end(state: State, app_name: str, how: Ended, reason: str) -> None:
+    app = state.apps.get(app_name)
+    if app is None or app.ended:
+        state.counters.ignored += 1
+        return
+    app.ended, app.ended_at, app.end_reason = how, state.time, reason
+    app.waiting, app.retry_at = None, 0
+    if state.names.get(app.name) == app.id:
+        del state.names[app.name]
+    forget_ended(app)
+    plan_drop(state, app)
+    stir(state)
+
+
+def _app_completed(state: State, event: k.AppCompleted) -> None:
+    _end(state, event.app, "completed", "")
+
+
+def _app_failed(state: State, event: k.AppFailed) -> None:
+    _end(state, event.app, "failed", event.reason)
+
+
+def _app_cancelled(state: State, event: k.AppCancelled) -> None:
+    _end(state, event.app, "cancelled", event.reason)
+
+
+# --- generations --------------------------------------------------------------------------------------------------------
+
+
+def _generation_failed(state: State, event: k.GenerationFailed) -> None:
+    app = state.apps.get(event.app)
+    generation = app.generations.get(event.generation) if app else None
+    if app is None or generation is None or generation.failed:
+        state.counters.ignored += 1
+        return
+    generation.failed = True
+    app.retry_at = event.retry_at
+    if event.counted:
+        app.failures += 1
+    app.waiting = k.Waiting(code="retry", text=event.reason)
+    stir(state)
+
+
+def _generation_released(state: State, event: k.GenerationReleased) -> None:
+    app = state.apps.get(event.app)
+    generation = app.generations.get(event.generation) if app else None
+    if app is None or generation is None or generation.released:
+        state.counters.ignored += 1
+        return
+    generation.released_at = state.time
+    generation.resume = event.resume
+    # Agents follow what the master wrote, so a release stands though a node changed after its basis.
+    generation.void = False
+    previous = app.generations.get(event.previous)
+    if previous is not None and generation.adjustment == "restart":
+        app.adjustments += 1
+        app.history.append(
+            AdjustmentRecord(
+                from_generation=previous.number,
+                to_generation=generation.number,
+                containers_before=len(previous.containers),
+                containers_after=len(generation.containers),
+                decided_at=generation.decided_at,
+                stopped_at=previous.stopped_at,
+                released_at=state.time,
+                checkpoint=event.checkpoint,
+                lost_steps=event.lost_steps,
+            )
+        )
+        del app.history[:-HISTORY]
+    app.lost_steps += event.lost_steps
+    app.step = event.checkpoint if event.resume and event.checkpoint is not None else 0
+    app.retry_at = 0
+    for number in [n for n in app.generations if n < generation.number]:
+        del app.generations[number]
+    for container in generation.containers.values():
+        node = state.nodes.get(container.node)
+        if node is None or node.condition == "left" or node.lease_ended:
+            end_container(state, app, generation, container, "lost", "its node was gone before it could start")
+
+
+def _resized(state: State, event: k.Resized, basis: int) -> None:
+    for change in event.changes:
+        app = state.apps.get(change.app)
+        if app is None or change.to_generation <= app.generation:
+            state.counters.ignored += 1
+            continue
+        nodes = [state.nodes.get(placed.node) for placed in change.placement]
+        overtaken = app.changed_seq > basis or any(node is None or node.changed_seq > basis for node in nodes)
+        app.generations[change.to_generation] = Generation(
+            number=change.to_generation,
+            containers={
+                p.slot: Container(slot=p.slot, node=p.node, address=p.address, port=p.port) for p in change.placement
+            },
+            adjustment=change.adjustment,
+            decided_at=state.time,
+            decided_seq=state.seq,
+            master_port=change.master_port,
+            void=overtaken,
+        )
+        app.generation = change.to_generation
+        _move_port_cursors(state, change)
+        _forget_unstarted(app)
+        if change.placement:
+            app.retry_at, app.waiting = 0, None
+        if overtaken:
+            stir(state)
+    for app in state.apps.values():
+        if app.id in event.reasons and not app.ended:
+            # It was considered, so its pause is over and this is what it waits for now.
+            app.waiting, app.retry_at = event.reasons[app.id], 0
+        elif not app.retry_at:
+            app.waiting = None
+    state.figures.seq = state.seq
+    state.figures.utilization = event.utilization
+    state.figures.fairness_loss = event.fairness_loss
+    state.figures.overhead = event.overhead
+    state.figures.decisions += 1
+
+
+def _move_port_cursors(state: State, change: k.Resize) -> None:
+    for placed in change.placement:
+        if placed.node in state.nodes:
+            state.nodes[placed.node].port_cursor = placed.port
+    if change.placement and change.master_port and change.placement[0].node in state.nodes:
+        state.nodes[change.placement[0].node].port_cursor = change.master_port
+
+
+def _forget_unstarted(app: App) -> None:
+    """A generation that was never released and is not the latest will never be."""
+    for number in [n for n, g in app.generations.items() if n != app.generation and not g.released]:
+        del app.generations[number]
+
+
+# --- nodes --------------------------------------------------------------------------------------------------------------
+
+
+def _node_lost(state: State, event: k.NodeLost) -> None:
+    node = state.nodes.get(event.node)
+    if node is None or node.condition != "up":
+        state.counters.ignored += 1
+        return
+    node.condition = "lost"
+    void_plans_on(state, node)
+
+
+def _node_recovered(state: State, event: k.NodeRecovered) -> None:
+    node = state.nodes.get(event.node)
+    if node is None or node.condition != "lost":
+        state.counters.ignored += 1
+        return
+    node.condition, node.lease_ended = "up", False
+    node.changed_seq = state.seq
+    stir(state)
+
+
+def _node_lease_ended(state: State, event: k.NodeLeaseEnded) -> None:
+    node = state.nodes.get(event.node)
+    if node is None or node.condition != "lost" or node.lease_ended:
+        state.counters.ignored += 1
+        return
+    node.lease_ended = True
+    end_containers_on(state, node.id, "its node was not heard until its lease had ended")
+
+
+def _master_elected(state: State, event: k.MasterElected) -> None:
+    state.epoch = max(state.epoch, event.epoch)
+
+
+_FACTS: dict[type, Callable[[State, Any], None]] = {
+    k.AppAccepted: _app_accepted,
+    k.AppRejected: _app_rejected,
+    k.AppCompleted: _app_completed,
+    k.AppFailed: _app_failed,
+    k.AppCancelled: _app_cancelled,
+    k.GenerationFailed: _generation_failed,
+    k.GenerationReleased: _generation_released,
+    k.NodeLost: _node_lost,
+    k.NodeRecovered: _node_recovered,
+    k.NodeLeaseEnded: _node_lease_ended,
+    k.MasterElected: _master_elected,
+}
