@@ -7,12 +7,13 @@ has ended, while one that never was has yet to be started.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from agents.runtime import Key
 from events import kinds as k
+from events import subjects
 from events.codec import decode
 from events.kinds import Placed
 from events.spec import AppSpec
@@ -38,37 +39,67 @@ class DesiredApp(msgspec.Struct):
 
 
 class Desired(msgspec.Struct):
-    """Folded up to `seq`, for one node."""
+    """Folded up to `seq`, for one node.
+
+    Which containers the master counts as running here is folded by the master's own rules, so that both agree on every
+    key: `due` is what was released to this node and has not ended as far as the log knows.
+    """
 
     node: str
     seq: int = 0
     epoch: int = 0
+    round_seq: int = 0
+    condition: Literal["", "up", "lost", "left"] = ""
+    lease_ended: bool = False
     lease_s: float = DEFAULT_LEASE_S
     retention_s: float = 86_400.0
     apps: dict[str, DesiredApp] = {}
+    due: set[Key] = set()
     started: set[Key] = set()
     """Reported by this node and still of interest."""
     exited: set[Key] = set()
+    """Reported by this node, or concluded by the master: it must not run, or never again."""
 
     def fold(self, record: Record) -> None:
         """Total: what can't be read or does not concern agents changes nothing."""
         self.seq = record.seq
         event = decode(record)
+        own = subjects.who_of(record.subject) == subjects.token(self.node)
         match event:
             case k.Round():
-                self._round(event, record.time)
-            case k.ContainerStarted() if event.node == self.node:
-                self.started.add(Key(event.app, event.generation, event.slot))
-            case k.ContainerExited() if event.node == self.node:
-                self.exited.add(Key(event.app, event.generation, event.slot))
+                self._round(event, record)
+            case k.ContainerStarted() if own and event.node == self.node:
+                key = Key(event.app, event.generation, event.slot)
+                if key in self.due:
+                    self.started.add(key)
+            case k.ContainerExited() if own and event.node == self.node:
+                self._end(Key(event.app, event.generation, event.slot))
+            case k.NodeJoined() if own and event.node == self.node:
+                self.condition, self.lease_ended = "up", False
+            case k.NodeLeft() if own and event.node == self.node and self.condition != "left":
+                self.condition, self.lease_ended = "left", False
+                self._end_all()
             case k.PolicyChanged():
                 self.lease_s = event.node_lease_s if event.node_lease_s is not None else self.lease_s
                 self.retention_s = event.retention_s if event.retention_s is not None else self.retention_s
             case _:
                 pass
+        if subjects.kind_of(record.subject) == k.Round.__name__:
+            self.round_seq = record.seq
 
-    def _round(self, event: k.Round, time: int) -> None:
-        if event.epoch < self.epoch:
+    def _end(self, key: Key) -> None:
+        if key in self.due:
+            self.due.discard(key)
+            self.exited.add(key)
+
+    def _end_all(self) -> None:
+        """The log says that nothing runs here; should something do so all the same, it is stopped."""
+        self.exited |= self.due
+        self.due.clear()
+
+    def _round(self, event: k.Round, record: Record) -> None:
+        """Void rounds are those that are void for the master."""
+        if event.epoch < self.epoch or not self.round_seq <= event.basis < record.seq:
             return
         self.epoch = event.epoch
         for fact in event.events:
@@ -79,14 +110,27 @@ class Desired(msgspec.Struct):
                     for change in fact.changes:
                         self._resize(change)
                 case k.GenerationReleased() if app := self._current(fact.app, fact.generation):
-                    app.released, app.resume = True, fact.resume
+                    self._release(fact, app)
                 case k.GenerationFailed() if app := self._current(fact.app, fact.generation):
                     app.failed = True
-                case k.AppCompleted() | k.AppFailed() | k.AppCancelled() if fact.app in self.apps:
-                    app = self.apps[fact.app]
-                    app.ended_at = app.ended_at or time
+                case k.AppCompleted() | k.AppFailed() | k.AppCancelled():
+                    self._end_app(fact.app, record.time)
+                case k.NodeLost() | k.NodeRecovered() | k.NodeLeaseEnded() if fact.node == self.node:
+                    self._node(fact)
                 case _:
                     pass
+
+    def _node(self, fact: k.NodeLost | k.NodeRecovered | k.NodeLeaseEnded) -> None:
+        match fact:
+            case k.NodeLost() if self.condition == "up":
+                self.condition = "lost"
+            case k.NodeRecovered() if self.condition == "lost":
+                self.condition, self.lease_ended = "up", False
+            case k.NodeLeaseEnded() if self.condition == "lost":
+                self.lease_ended = True
+                self._end_all()
+            case _:
+                pass
 
     def _current(self, app: str, generation: int) -> DesiredApp | None:
         known = self.apps.get(app)
@@ -99,6 +143,25 @@ class Desired(msgspec.Struct):
         app.generation, app.placement, app.master_port = change.to_generation, change.placement, change.master_port
         app.released = app.failed = app.resume = False
 
+    def _release(self, fact: k.GenerationReleased, app: DesiredApp) -> None:
+        if app.released:
+            return
+        app.released, app.resume = True, fact.resume
+        for placed in app.placement:
+            if placed.node == self.node:
+                self.due.add(Key(fact.app, fact.generation, placed.slot))
+                if self.condition == "left" or self.lease_ended:
+                    self._end(Key(fact.app, fact.generation, placed.slot))
+
+    def _end_app(self, name: str, time: int) -> None:
+        app = self.apps.get(name)
+        if app is None:
+            return
+        app.ended_at = app.ended_at or time
+        if not any(key.app == name for known in (self.due, self.started, self.exited) for key in known):
+            # Nothing of it was ever here: an agent must not remember every app of the cluster.
+            del self.apps[name]
+
     def wanted(self) -> dict[Key, DesiredApp]:
         """Containers that should run here now, by key."""
         return {
@@ -110,7 +173,10 @@ class Desired(msgspec.Struct):
         }
 
     def forget(self, app: str) -> None:
-        """An ended app of which nothing is left on this node."""
+        """An ended app of which nothing is left on this node.  Not while the log still counts on one of its containers,
+        whose end then remains to be told."""
+        if any(key.app == app for key in self.due):
+            return
         self.apps.pop(app, None)
         self.started = {key for key in self.started if key.app != app}
         self.exited = {key for key in self.exited if key.app != app}

@@ -2,10 +2,14 @@
 
 wanted, unseen, never reported          launch
 wanted, unseen, reported as started     it was lost: report its exit
+released, unseen, no longer wanted      report its exit: it never started, and its room is waited for
 seen running, not reported              report its start
 seen running, not wanted                halt it (checkpoint, SIGTERM, grace, SIGKILL)
 seen exited, not reported               report its exit
-seen exited, reported, kept long enough discard it, logs and all
+seen exited, on the log, kept long      discard it, logs and all
+
+While a container runs whose end the log has been told, nothing is launched: the master counts its room as free and its
+app as stopped.  That happens where a node outlived its lease.
 """
 
 from __future__ import annotations
@@ -56,11 +60,17 @@ def reconcile(desired: Desired, seen: Sequence[Seen], now: int) -> list[Action]:
     wanted = desired.wanted()
     found = {container.key: container for container in seen}
     actions: list[Action] = []
-    for key in sorted({*wanted, *found, *desired.started}):
+    haunted = any(container.state == "running" and _ended(container.key, desired) for container in seen)
+    for key in sorted({*wanted, *found, *desired.started, *desired.due}):
         action = _for(key, key in wanted, found.get(key), desired, now)
-        if action is not None:
+        if action is not None and not (haunted and isinstance(action, Launch)):
             actions.append(action)
     return actions
+
+
+def _ended(key: Key, desired: Desired) -> bool:
+    """Ended, or never released, as far as the log knows."""
+    return key in desired.exited or key not in desired.due
 
 
 def _for(key: Key, wanted: bool, seen: Seen | None, desired: Desired, now: int) -> Action | None:
@@ -70,7 +80,9 @@ def _for(key: Key, wanted: bool, seen: Seen | None, desired: Desired, now: int) 
             return None
         if started:
             return ReportExited(key, None)
-        return Launch(key) if wanted else None
+        if wanted:
+            return Launch(key)
+        return ReportExited(key, None) if key in desired.due else None
     if seen.state == "created":
         # A crash came between making and starting it: made again it starts; unwanted it goes.
         return (Launch(key) if not exited else None) if wanted else Discard(key)
@@ -85,6 +97,8 @@ def _for(key: Key, wanted: bool, seen: Seen | None, desired: Desired, now: int) 
 
 def _kept_long_enough(key: Key, seen: Seen, desired: Desired, now: int) -> bool:
     """Ended containers stay readable for a while; what belongs to no known app goes at once."""
+    if key in desired.due:
+        return False  # Reported, but not yet on the log: after a crash the engine is asked again.
     app = desired.apps.get(key.app)
     if app is None:
         return True
