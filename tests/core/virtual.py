@@ -1,0 +1,463 @@
+"""A virtual cluster in one process: the log is a list, masters run the real core, nodes run the real reconcile.
+
+One seed is one history.  `World(seed).run()` plays faults at random, then lets everything recover and waits until every
+app has ended.  Any broken promise raises AssertionError with the seed in it.
+
+What it holds true as it goes: the invariants after each record; in the engines, no two generations of an app at once and
+no node beyond what it has; no container started twice.  In the end: nothing is stuck, all submissions are answered, all
+room is free again, and the log folds to the same digest however it is cut.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+import dorm.core.decide as deciding
+import dorm.core.evolve as evolving
+import dorm.core.liveness as living
+from dorm.core.invariants import violations
+from dorm.core.state import State, digest
+from events import kinds as k
+from events.codec import decode, encode
+from events.log import Record
+from tests.core import any_policy
+from tests.core.nonsense import nonsense
+from tests.core.records import CLUSTER, SECOND, START, document, subject_of
+from tests.core.virtual_node import Toy, VirtualNode
+
+if TYPE_CHECKING:
+    from agents.runtime import Key
+
+NAMES = ("ant", "bee", "cat", "dog", "eel")
+
+
+class Broken(AssertionError):
+    """A promise was broken; the message begins with the seed."""
+
+
+class VirtualMaster:
+    """The master's loop, cut into steps.  It may be late, paused, replaced, and wake up again."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.state = State()
+        self.epoch = 0
+        self.dead = False
+        self.allocated_at = 0
+        self.allocated_stir = -1
+
+    def fold(self, most: int) -> None:
+        for record in self.world.log[self.state.seq : self.state.seq + most]:
+            evolving.evolve(self.state, record)
+
+    def publish(self, facts: list[Any], now: int, *, allocated: bool = False, slip: bool = True) -> bool:
+        basis = self.state.seq
+        if slip:
+            self.world.something_slips_in()
+        event = k.Round(
+            id=f"{id(self)}.{self.epoch}.{basis}",
+            at=now,
+            by="m",
+            epoch=self.epoch,
+            basis=basis,
+            allocated=allocated,
+            events=facts,
+        )
+        seq = self.world.append(subject_of(event, "master"), encode(event), expected_last=self.state.round_seq)
+        self.fold(seq - self.state.seq if seq else len(self.world.log))
+        # A deposed master may get a few void rounds through before it notices.
+        self.dead = self.state.epoch > self.epoch > 0
+        return seq is not None
+
+    def elect(self) -> None:
+        self.fold(len(self.world.log))
+        self.epoch = self.state.epoch + 1
+        if self.publish([k.MasterElected(epoch=self.epoch)], self.now()):
+            self.world.heard = dict.fromkeys(self.state.nodes, self.now())
+        else:
+            self.epoch = 0
+
+    def now(self) -> int:
+        return max(self.world.now, self.state.time)
+
+    def due(self) -> bool:
+        deadline = deciding.next_deadline(self.state, self.allocated_at)
+        return self.state.stirred_seq > self.allocated_stir or (deadline is not None and deadline <= self.now())
+
+    def decide(self, *, slip: bool = True) -> bool:
+        """One round; False where there was nothing to say."""
+        if self.epoch == 0:
+            self.elect()
+            return True
+        now, before = self.now(), digest(self.state)
+        decision = deciding.decide(self.state, now, allocate=self.due())
+        self.world.hold(digest(self.state) == before, "a decision changed the state it was made on")
+        stirred = self.state.stirred_seq
+        if decision.allocated:
+            self.allocated_stir, self.allocated_at = stirred, now
+        if decision.facts and not self.publish(decision.facts, now, allocated=decision.allocated, slip=slip):
+            self.allocated_stir = -1
+        return bool(decision.facts)
+
+    def conclude(self) -> None:
+        if self.epoch:
+            facts = living.conclude(self.state, self.world.heard, self.now())
+            if facts:
+                self.publish(facts, self.now())
+
+
+class World:
+    """One history."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        steps: int = 150,
+        policies: tuple[str, ...] = (any_policy.NAME, any_policy.NAME, "static"),
+        agents_rejoin: bool = True,
+    ) -> None:
+        any_policy.register()
+        self.seed, self.steps, self.policies = seed, steps, policies
+        self.agents_rejoin = agents_rejoin
+        """Whether an agent that was cut off for longer than the lease joins anew before it starts anything."""
+        self.chance = random.Random(seed)
+        self.faults = self.chance.choice([0.3, 1.0, 1.0])
+        self.now = START
+        self.log: list[Record] = []
+        self.ids: dict[str, int] = {}
+        self.whole = State()
+        """The fold of all of the log."""
+        self.heard: dict[str, int] = {}
+        self.released_from: dict[tuple[str, int], int] = {}
+        """Basis of each release, by app and generation."""
+        self.master = VirtualMaster(self)
+        self.paused: list[VirtualMaster] = []
+        self.slipping = False
+        self.nodes = [
+            VirtualNode(
+                self,
+                name,
+                self.chance.choice([1000, 2000, 3000, 4000]),
+                (20000, 20000 + self.chance.choice([9, 30, 999])),
+            )
+            for name in "xyz"[: self.chance.randint(1, 3)]
+        ]
+
+    # --- the log --------------------------------------------------------------------------------------------------------
+
+    def hold(self, promise: bool, otherwise: object) -> None:
+        if not promise:
+            raise Broken(f"seed {self.seed}, record {len(self.log)}: {otherwise}")
+
+    def append(self, subject: str, body: bytes, msg_id: str = "", expected_last: int | None = None) -> int | None:
+        """Sequence, or None where another record on the subject was first."""
+        if msg_id and msg_id in self.ids:
+            return self.ids[msg_id]
+        if expected_last is not None:
+            last = max((record.seq for record in self.log if record.subject == subject), default=0)
+            if last != expected_last:
+                return None
+        late = self.chance.choice([0] * 9 + [2 * SECOND])  # a server's clock may go back
+        record = Record(len(self.log) + 1, self.now - late, subject, body, msg_id)
+        self.log.append(record)
+        if msg_id:
+            self.ids[msg_id] = record.seq
+        event = evolving.evolve(self.whole, record)
+        self.hold(not violations(self.whole), violations(self.whole))
+        if isinstance(event, k.Round):
+            for fact in event.events:
+                if isinstance(fact, k.GenerationReleased):
+                    self.released_from.setdefault((fact.app, fact.generation), event.basis)
+        return record.seq
+
+    def publish(self, event: k.Event, who: str, msg_id: str = "") -> int:
+        seq = self.append(subject_of(event, who), encode(event), msg_id)
+        assert seq is not None
+        return seq
+
+    # --- the truth ------------------------------------------------------------------------------------------------------
+
+    def check_truth(self) -> None:
+        """Promise 2, as the engines see it."""
+        generations: dict[str, set[int]] = {}
+        for node in self.nodes:
+            running = [toy for toy in node.engine.values() if toy.state == "running"]
+            for toy in running:
+                generations.setdefault(toy.key.app, set()).add(toy.key.generation)
+            used = sum(toy.demand["cpu"] for toy in running)
+            # A node that joined again with less may still hold what was released before the master knew.
+            since = min((self.released_from.get(toy.key[:2], 0) for toy in running), default=0)
+            before = [cpu for seq, cpu in node.capacities if seq <= since][-1:]
+            most = max(before + [cpu for seq, cpu in node.capacities if seq > since], default=0)
+            self.hold(used <= most, f"{node.name} runs {used} of {most}: {[toy.key for toy in running]}")
+        for app, found in generations.items():
+            self.hold(len(found) == 1, f"{app} runs in generations {sorted(found)} at once")
+
+    def new_toy(self, key: Key, demand: dict[str, int]) -> Toy:
+        chance = self.chance
+        outcome: int | None = 0
+        if chance.random() < 0.2 * self.faults:
+            outcome = chance.choice([1, 137, 2, None])
+        return Toy(key, demand, "created", chance.choice([0, 2, 10, 40]), outcome, chance.choice([0, 0, 1, 5]))
+
+    # --- what happens ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> World:
+        if self.chance.random() < 0.9:
+            settings = k.PolicyChanged(policy=self.chance.choice(self.policies), node_grace_s=5, node_lease_s=30)
+            self.publish(settings, "operator")
+        for node in self.nodes:
+            node.start()
+        for _ in range(self.steps):
+            self.step()
+            self.check_truth()
+        self.recover()
+        self.check_end()
+        return self
+
+    def step(self) -> None:
+        chance = self.chance
+        ways = (
+            (8, self.agent_step),
+            (6, self.master_step),
+            (4, self.engines_tick),
+            (3, self.time_passes),
+            (2, self.client_step),
+            (1.2 * self.faults, self.fault),
+            (0.6, self.operator_step),
+            (0.6 * self.faults, self.nonsense),
+        )
+        chance.choices([way for _, way in ways], [weight for weight, _ in ways])[0]()
+
+    def something_slips_in(self) -> None:
+        """Between a decision's basis and its round, others write."""
+        if self.slipping or self.chance.random() < 0.5:
+            return
+        self.slipping = True
+        for _ in range(self.chance.randint(1, 4)):
+            way = self.chance.choice(
+                [self.agent_step, self.agent_step, self.engines_tick, self.client_step, self.operator_step]
+            )
+            way()
+            if self.chance.random() < 0.1 * self.faults:
+                self.chance.choice([self.fault, self.nonsense])()
+        self.slipping = False
+
+    def agent_step(self) -> None:
+        chance = self.chance
+        node = chance.choice(self.nodes)
+        if chance.random() < 0.8:
+            node.beat()
+        node.fold(chance.choice([1, 3, 1000, 1000]))
+        if chance.random() < 0.8:
+            node.act(chance.choice([1, 2, 100]))
+        if chance.random() < 0.7:
+            node.flush(chance.choice([1, 2, 100]))
+
+    def master_step(self) -> None:
+        chance = self.chance
+        master = chance.choice(self.paused) if self.paused and chance.random() < 0.2 else self.master
+        if chance.random() < 0.02 * self.faults:
+            self.paused = [*self.paused[-1:], self.master]
+            self.master = master = VirtualMaster(self)
+        master.fold(chance.choice([0, 1, 5, 1000, 1000]))
+        if master.dead:
+            self.paused = [one for one in self.paused if one is not master]
+            if master is self.master:
+                self.master = VirtualMaster(self)
+            return
+        if chance.random() < 0.3:
+            master.conclude()
+        master.decide()
+
+    def engines_tick(self) -> None:
+        for node in self.nodes:
+            node.tick()
+
+    def time_passes(self) -> None:
+        self.pass_time(self.chance.choice([1, 10, 100, 1000, 1000, 3000]))
+        if self.chance.random() < 0.05:
+            for _ in range(self.chance.choice([3, 12, 20])):
+                self.pass_time(3000)
+
+    def pass_time(self, milliseconds: int) -> None:
+        self.now += milliseconds * 1_000_000
+        for node in self.nodes:
+            # A process that is paused for a moment is not a lost one, but an agent's own clock always runs.
+            if node.agent_up and (not node.connected or self.chance.random() < 0.9):
+                node.beat()
+        # The agent's process is brought back long before the lease ends: what runs must not outlive it unheard.
+        for node in self.nodes:
+            if node.machine_up and not node.agent_up and not self.left(node) and self.chance.random() < 0.5:
+                node.start()
+                node.beat()
+
+    def left(self, node: VirtualNode) -> bool:
+        known = self.whole.nodes.get(node.name)
+        return known is not None and known.condition == "left"
+
+    def client_step(self) -> None:
+        chance = self.chance
+        name = chance.choice(NAMES)
+        app = self.whole.names.get(name, name)
+        match chance.choice(["submit", "submit", "submit", "cancel", "update", "again"]):
+            case "submit":
+                n_min = chance.choice([1, 1, 2, 3])
+                spec = document(
+                    name,
+                    cpu=chance.choice([0.5, 1, 1, 2]),
+                    n_min=n_min,
+                    n_max=n_min + chance.choice([0, 1, 3]),
+                    weight=chance.choice([1.0, 2.0]),
+                    retries={"limit": chance.choice([0, 2, 5]), "backoff": "2s"},
+                )
+                self.publish(k.AppSubmitted(id=chance.choice(["", f"{len(self.log)}"]), spec=spec), "ann")
+            case "cancel":
+                self.publish(k.AppCancelRequested(app=chance.choice([name, app]), reason="enough"), "ann")
+            case "update":
+                bounds: dict[str, Any] = chance.choice(
+                    [{"n_max": 2}, {"n_min": 2}, {"n_max": 5}, {"weight": 3.0}, {"n_min": 1, "n_max": 1}]
+                )
+                self.publish(k.AppUpdated(app=app, **bounds), "ann")
+            case "again" if self.log:
+                record = chance.choice(self.log)
+                if self.may_repeat(decode(record)):
+                    self.append(record.subject, record.body)
+
+    def may_repeat(self, event: k.Event) -> bool:
+        """A repeat is harmless, but for a submission's after its app has left the state: that is a new app."""
+        if isinstance(event, k.AppSubmitted):
+            known = [app.submission for app in self.whole.apps.values()]
+            return event.id in self.whole.submissions or event.id in known
+        return isinstance(event, k.ContainerStarted | k.ContainerExited | k.AppCancelRequested)
+
+    def operator_step(self) -> None:
+        chance = self.chance
+        node = chance.choice(self.nodes)
+        match chance.choice(["drain", "undrain", "undrain", "policy", "lease", "retention"]):
+            case "drain":
+                self.publish(k.NodeDrainRequested(node=node.name), "operator")
+            case "undrain":
+                self.publish(k.NodeDrainRequested(node=node.name, drain=False), "operator")
+            case "policy":
+                self.publish(k.PolicyChanged(policy=chance.choice([*self.policies, "none such"])), "operator")
+            case "lease":
+                self.publish(
+                    k.PolicyChanged(
+                        node_lease_s=chance.choice([10, 30, 60]), params={"no": 1} if chance.random() < 0.3 else None
+                    ),
+                    "operator",
+                )
+            case "retention":
+                self.publish(k.PolicyChanged(retention_s=chance.choice([0, 10, 1000])), "operator")
+
+    def fault(self) -> None:
+        chance = self.chance
+        node = chance.choice(self.nodes)
+        match chance.choice(["agent", "agent", "machine", "cut", "cut", "heal", "heal", "leave", "return", "remove"]):
+            case "agent":
+                node.agent_up, node.outbox = False, []
+                if self.left(node):
+                    return
+                if chance.random() < 0.7:
+                    node.start()
+            case "machine":
+                node.crash()
+            case "cut":
+                node.connected = False
+            case "heal":
+                node.connected = True
+            case "leave":
+                node.ask_to_leave()
+            case "return" if not node.agent_up:
+                node.machine_up = True
+                node.cpu = chance.choice([node.cpu, node.cpu, 1000, 4000])
+                node.start()
+            case "remove":
+                ended = [key for key, toy in sorted(node.engine.items()) if toy.state != "running"]
+                if ended:
+                    gone = chance.choice(ended)
+                    del node.engine[gone]
+                    node.launched.discard(gone)
+
+    def nonsense(self) -> None:
+        """What strangers and broken programs write."""
+        chance = self.chance
+        app = chance.choice([*self.whole.apps, "nobody"])
+        subject, body = chance.choice(nonsense(chance.choice(self.nodes).name, app))
+        self.append(f"dorm.{CLUSTER}.{subject}", body)
+
+    # --- the end --------------------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Faults stop; everything that was asked for has to come to its end in bounded time."""
+        self.faults, self.paused, self.slipping = 0.0, [], True
+        self.publish(k.PolicyChanged(policy="static", params={"count": 1}, node_lease_s=30), "operator")
+        for node in self.nodes:
+            self.publish(k.NodeDrainRequested(node=node.name, drain=False), "operator")
+            node.machine_up = node.connected = True
+            node.leaving = False
+            if not node.agent_up or node.cpu < 4000:
+                node.cpu = 4000
+                node.start()
+            for toy in node.engine.values():
+                toy.life, toy.outcome = min(toy.life, 3), 0
+        if self.chance.random() < 0.5:
+            self.master = VirtualMaster(self)
+        for count in range(400):
+            if not self.cycle():
+                return
+            if count == 200:
+                self.give_up_the_impossible()
+        self.hold(False, f"still not at rest: {self.limbo()}")
+
+    def give_up_the_impossible(self) -> None:
+        """What was accepted before any node had joined may never fit, and waits with that reason for its owner."""
+        for app in list(self.whole.live_apps()):
+            if app.waiting and app.waiting.code == "no_nodes":
+                self.publish(k.AppCancelRequested(app=app.id), "ann")
+
+    def cycle(self) -> bool:
+        """One second in which everybody does all there is to do; False once nothing is left."""
+        self.now += SECOND
+        acted = False
+        for node in self.nodes:
+            if not node.agent_up:
+                node.start()
+            node.beat()
+            node.fold(len(self.log))
+            acted = node.act(1000) or acted
+            node.flush(1000)
+            node.tick()
+        if self.master.dead:
+            self.master = VirtualMaster(self)
+        self.master.fold(len(self.log))
+        self.master.conclude()
+        for count in range(100):
+            if not self.master.decide(slip=False):
+                break
+            self.hold(count < 99, f"the master never comes to rest: {decode(self.log[-1])}")
+        self.check_truth()
+        return bool(self.whole.names or self.whole.submissions or acted or any(node.engine_busy for node in self.nodes))
+
+    def limbo(self) -> list[Any]:
+        return [(app.id, app.phase, app.waiting, app.generations) for app in self.whole.live_apps()] + [
+            (node.name, [toy for toy in node.engine.values() if toy.state == "running"]) for node in self.nodes
+        ]
+
+    def check_end(self) -> None:
+        free = deciding._surely_free(self.whole)
+        for node in self.whole.nodes.values():
+            self.hold(free[node.id] == node.capacity, f"nothing runs and {node.id} has only {free[node.id]} free")
+        again, resumed = State(), State()
+        cut = self.chance.randint(0, len(self.log))
+        for record in self.log:
+            evolving.evolve(again, record)
+            evolving.evolve(resumed, record)
+            if record.seq == cut:
+                resumed = msgspec.msgpack.decode(msgspec.msgpack.encode(resumed), type=State)
+        self.hold(digest(again) == digest(self.whole) == digest(resumed), "the same log folds to different states")

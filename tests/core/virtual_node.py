@@ -1,0 +1,249 @@
+"""A node of the virtual cluster: a toy engine, and an agent around the real `Desired` and the real `reconcile`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import agents.reconcile as reconciling
+from agents.desired import Desired
+from agents.runtime import Key, Seen
+from events import kinds as k
+from events import subjects
+from tests.core.records import CLUSTER, SECOND
+
+if TYPE_CHECKING:
+    from agents.runtime import State as EngineState
+    from tests.core.virtual import World
+
+
+@dataclass
+class Toy:
+    """One container of the toy engine, which is the truth of what runs."""
+
+    key: Key
+    demand: dict[str, int]
+    state: EngineState
+    life: int
+    """Ticks until it ends by itself."""
+    outcome: int | None
+    """Exit code of that end; None for out of memory."""
+    stubborn: int = 0
+    """Ticks for which it ignores SIGTERM."""
+    stopping: bool = False
+    exited_at: int = 0
+    exit_code: int | None = None
+    out_of_memory: bool = False
+
+    def end(self, code: int | None, now: int, *, out_of_memory: bool = False) -> None:
+        self.state, self.exit_code, self.exited_at, self.out_of_memory = "exited", code, now, out_of_memory
+
+    def seen(self) -> Seen:
+        return Seen(
+            key=self.key,
+            state=self.state,
+            spec_hash="",
+            exited_at=self.exited_at,
+            exit_code=self.exit_code,
+            out_of_memory=self.out_of_memory,
+        )
+
+
+@dataclass
+class VirtualNode:
+    """The machine survives its agent, the ledger and the engine's list survive the machine's crash."""
+
+    world: World
+    name: str
+    cpu: int
+    ports: tuple[int, int]
+    engine: dict[Key, Toy] = field(default_factory=dict)
+    launched: set[Key] = field(default_factory=set)
+    asked: set[Key] = field(default_factory=set)
+    capacities: list[tuple[int, int]] = field(default_factory=list)
+    """(sequence of the NodeJoined, milli-cores), over all its lives."""
+    machine_up: bool = True
+    agent_up: bool = False
+    connected: bool = True
+    leaving: bool = False
+    desired: Desired = field(default_factory=lambda: Desired(""))
+    position: int = 0
+    join_seq: int = 0
+    """Nothing is acted on before this has been read back; 0: it has to join first."""
+    heard_at: int = 0
+    outbox: list[k.Event] = field(default_factory=list)
+    life: int = 0
+
+    # --- the agent's process --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """A fresh agent process: all it knows is the log, the engine and the ledger."""
+        self.agent_up, self.leaving, self.life = True, False, self.life + 1
+        self.desired, self.position, self.outbox = Desired(self.name), 0, []
+        self.join_seq, self.heard_at = 0, self.world.now
+
+    def join(self) -> None:
+        event = k.NodeJoined(node=self.name, address=f"addr-{self.name}", capacity={"cpu": self.cpu}, ports=self.ports)
+        self.join_seq = self.world.publish(event, self.name, f"{self.name}.joined.{self.life}.{self.world.now}")
+        self.capacities.append((self.join_seq, self.cpu))
+
+    @property
+    def ready(self) -> bool:
+        return self.agent_up and 0 < self.join_seq <= self.position
+
+    def fold(self, most: int) -> None:
+        """Read some of the log, as `Agent._follow` subscribes to it."""
+        if not (self.agent_up and self.connected):
+            return
+        wanted = [subjects.rounds(CLUSTER), subjects.facts_by(CLUSTER, self.name)]
+        wanted.append(subjects.fact_pattern(CLUSTER, "PolicyChanged"))
+        for record in self.world.log[self.position : self.position + most]:
+            self.position = record.seq
+            if any(subjects.matches(pattern, record.subject) for pattern in wanted):
+                self.desired.fold(record)
+
+    def beat(self) -> None:
+        """A heartbeat, and the fence: cut off for longer than the lease, it kills all that runs here."""
+        if not self.agent_up:
+            return
+        if self.connected:
+            if self.join_seq == 0:
+                self.join()
+            self.heard_at = self.world.heard[self.name] = self.world.now
+        elif self.world.now - self.heard_at > self.desired.lease_s * SECOND:
+            self.kill()
+            if self.world.agents_rejoin:
+                self.join_seq = 0
+
+    def act(self, most: int) -> bool:
+        """List, compare, and do (some of) what follows.  False where nothing was to be done."""
+        if not self.ready:
+            return False
+        actions = reconciling.reconcile(
+            self.desired, [self.engine[key].seen() for key in sorted(self.engine)], self.world.now
+        )
+        for action in actions[:most]:
+            self._do(action)
+        if not actions and self.leaving:
+            self._leave()
+        return bool(actions)
+
+    def _do(self, action: reconciling.Action) -> None:
+        match action:
+            case reconciling.Launch(key):
+                self._launch(key)
+            case reconciling.Halt(key):
+                self.asked.add(key)
+                self.engine[key].stopping = True
+            case reconciling.ReportStarted(seen):
+                self._report_started(seen.key)
+            case reconciling.ReportExited(key, seen):
+                self._report_exited(key, seen)
+            case reconciling.Discard(key):
+                assert self.engine[key].state != "running", f"{key} is removed while it runs"
+                del self.engine[key]
+                app = self.desired.apps.get(key.app)
+                if app is not None and app.ended_at and not any(other.app == key.app for other in self.engine):
+                    self.desired.forget(key.app)
+
+    def _launch(self, key: Key) -> None:
+        chance = self.world.chance
+        toy = self.engine.get(key)
+        if toy is None:
+            app = self.desired.wanted()[key]
+            if chance.random() < self.world.faults * 0.05:
+                return self._exited(key, reason=chance.choice(["port", "image"]))
+            toy = self.world.new_toy(key, app.spec.resources())
+            self.engine[key] = toy
+            if chance.random() < self.world.faults * 0.05:
+                return None  # it crashed between making and starting
+        assert key not in self.launched, f"{key} is started a second time"
+        self.launched.add(key)
+        toy.state = "running"
+        self.world.check_truth()
+        if chance.random() < 0.5:
+            self._report_started(key)
+        return None
+
+    def _report_started(self, key: Key) -> None:
+        self.desired.started.add(key)
+        app, generation, slot = key
+        self.outbox.append(k.ContainerStarted(app=app, generation=generation, slot=slot, node=self.name))
+
+    def _report_exited(self, key: Key, seen: Seen | None) -> None:
+        if seen is None:
+            return self._exited(key, reason="lost")
+        return self._exited(key, reason="out_of_memory" if seen.out_of_memory else "exit", code=seen.exit_code)
+
+    def _exited(self, key: Key, *, reason: k.ExitReason, code: int | None = None) -> None:
+        self.desired.exited.add(key)
+        app, generation, slot = key
+        self.outbox.append(
+            k.ContainerExited(
+                app=app,
+                generation=generation,
+                slot=slot,
+                node=self.name,
+                exit_code=code,
+                asked=key in self.asked,
+                reason=reason,
+            )
+        )
+
+    def flush(self, most: int) -> None:
+        """Store some of what waits to be told."""
+        while self.outbox and self.agent_up and self.connected and most:
+            event, most = self.outbox.pop(0), most - 1
+            assert isinstance(event, k.ContainerStarted | k.ContainerExited | k.AppCheckpointed | k.AppProgressed)
+            slot = getattr(event, "slot", "")
+            msg_id = f"{self.name}.{event.app}.{event.generation}.{slot}.{type(event).__name__}"
+            if isinstance(event, k.AppCheckpointed | k.AppProgressed):
+                msg_id += f".{event.step}.{self.world.now}"
+            self.world.publish(event, self.name, msg_id)
+
+    @property
+    def engine_busy(self) -> bool:
+        return any(toy.state == "running" for toy in self.engine.values())
+
+    def ask_to_leave(self) -> None:
+        if self.ready and self.connected:
+            self.leaving = True
+            event = k.NodeDrainRequested(node=self.name, until_rejoin=True)
+            self.world.publish(event, self.name, f"{self.name}.leaving.{self.life}.{self.world.now}")
+
+    def _leave(self) -> None:
+        idle = not self.desired.wanted() and not any(toy.state == "running" for toy in self.engine.values())
+        if idle and not self.outbox and self.connected:
+            self.agent_up = False
+            self.world.publish(k.NodeLeft(node=self.name), self.name, f"{self.name}.left.{self.life}.{self.world.now}")
+
+    # --- the machine ----------------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        for toy in self.engine.values():
+            if toy.state == "running":
+                toy.end(137, self.world.now)
+
+    def crash(self) -> None:
+        """The whole machine, with all that runs on it."""
+        self.kill()
+        self.machine_up = self.agent_up = False
+        self.outbox = []
+
+    def tick(self) -> None:
+        """The engine's time goes on."""
+        for toy in self.engine.values():
+            if toy.state != "running":
+                continue
+            if toy.stopping:
+                toy.stubborn -= 1
+                if toy.stubborn < 0:
+                    toy.end(self.world.chance.choice([0, 0, 143, 137]), self.world.now)
+                continue
+            toy.life -= 1
+            if toy.life < 0:
+                toy.end(toy.outcome, self.world.now, out_of_memory=toy.outcome is None)
+            elif self.agent_up and self.world.chance.random() < 0.2:
+                step = 100 - toy.life
+                said = self.world.chance.choice([k.AppCheckpointed, k.AppProgressed])
+                self.outbox.append(said(app=toy.key.app, generation=toy.key.generation, step=step))
