@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from events.log import EventLog, Record
     from replay import Progress
 
+UNKNOWN = 2**63 - 1
+"""Where a log ends whose end can't be known."""
 _QUESTIONS: tuple[Question, ...] = get_args(Question)
 
 
@@ -51,7 +53,7 @@ class Report(msgspec.Struct, frozen=True):
     """What an audit did.  With a divergence, all counts are of what was checked and good before it."""
 
     end: int
-    """The log's last sequence when the audit began."""
+    """The log's last sequence when the audit began; of a damaged one, the last that could be read."""
     events: int
     """Records folded."""
     rounds: int
@@ -78,14 +80,17 @@ class Report(msgspec.Struct, frozen=True):
 async def verify(log: EventLog, *, progress: Progress | None = None) -> Report:
     """Audit a log up to its present end, in two passes.  Raises what `log.read` raises, but for LogDamaged, which is a
     divergence."""
-    end = await log.end()
+    try:
+        end = await log.end()
+    except LogDamaged:
+        end = UNKNOWN  # Reading on will meet what is broken, and say where.
 
     def report_first(done: int) -> None:
-        if progress:
+        if progress and end != UNKNOWN:
             progress(done, 2 * end)
 
     def report_second(done: int) -> None:
-        if progress:
+        if progress and end != UNKNOWN:
             progress(end + done, 2 * end)
 
     survey = Survey()
@@ -250,7 +255,7 @@ class Audit:
                 self.state.seq, "two folds of the log gave two states: deciding again changed one of them"
             )
         return Report(
-            end=end,
+            end=end if end != UNKNOWN else self.state.seq,
             events=self.state.seq,
             rounds=self._rounds,
             decisions_checked=self._checked,

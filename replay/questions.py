@@ -38,6 +38,7 @@ class Answer(msgspec.Struct):
     """What the state at the basis says to a question; only what this question needs."""
 
     facts: list[Any] = []
+    allocated: bool = False
     digest: str = ""
     policy: str = ""
     state: State | None = None
@@ -99,7 +100,8 @@ def answer(state: State, question: Question, at: int, *, allocate: bool) -> Answ
         return Answer(error=f"it says it was decided at {at}, before the log time of its basis, {state.time}")
     if question == "decide":
         try:
-            return Answer(facts=decide(state, at, allocate=allocate).facts)
+            decision = decide(state, at, allocate=allocate)
+            return Answer(facts=decision.facts, allocated=decision.allocated)
         # A log that nobody's master wrote can hold anything; whatever it trips is found here, not a crash of the audit.
         except Exception as error:
             return Answer(error=f"deciding again failed: {type(error).__name__}: {error}")
@@ -125,21 +127,22 @@ def compare(record: Record, event: Round, question: Question, given: Answer, aft
     if question == "digest":
         verdict = _compare_digest(event, given)
     elif question == "decide":
-        verdict = _compare_facts(record, event, given.facts)
+        verdict = _compare_facts(record, event, given)
     else:
         verdict = _compare_conclusions(event, given) if question == "conclude" else Verdict()
     return verdict if verdict.wrong or verdict.unchecked else Verdict(unchecked=why_not(record, event))
 
 
-def _compare_facts(record: Record, event: Round, again: Sequence[Any]) -> Verdict:
+def _compare_facts(record: Record, event: Round, given: Answer) -> Verdict:
     """Byte for byte; where that fails, field by field, after the same way through the codec, to say where."""
-    body = encode(msgspec.structs.replace(event, events=list(again)))
+    body = encode(msgspec.structs.replace(event, events=given.facts, allocated=given.allocated))
     if body == record.body:
         return Verdict()
-    if any(isinstance(fact, Resized) and fact.status == "guard" for fact in again):
+    if any(isinstance(fact, Resized) and fact.status == "guard" for fact in given.facts):
         return Verdict(unchecked=GUARDED)
-    read = decode(msgspec.structs.replace(record, body=body))
-    found = _fact_differences(event.events, read.events if isinstance(read, Round) else again)
+    again = decode(msgspec.structs.replace(record, body=body))
+    found = differences(event.allocated, given.allocated, "allocated")
+    found += _fact_differences(event.events, again.events if isinstance(again, Round) else given.facts)
     return Verdict(wrong="deciding again gave something else", differences=found)
 
 

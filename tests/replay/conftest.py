@@ -1,0 +1,43 @@
+"""One log by the real parts for all tests of replay."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from events.memory import MemoryBus, MemoryLog
+from tests.replay.recorded import play
+from tests.replay.story import two_apps
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from events.log import Record
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
+    """What a real master and real agents wrote."""
+    return asyncio.run(_record(tmp_path_factory.mktemp("recorded")))
+
+
+async def _record(root: Path) -> list[Record]:
+    log = MemoryLog(time.time_ns)
+    await play(log, MemoryBus(time.time_ns), "recorded", root)
+    return log.records
+
+
+@pytest.fixture(scope="session")
+def written() -> list[Record]:
+    """What a story wrote, with every kind of round, some of them decided before the records just ahead of them."""
+    return two_apps().records
+
+
+@pytest.fixture(params=["recorded", "written"])
+def records(request: pytest.FixtureRequest) -> list[Record]:
+    """Each of the two."""
+    found: list[Record] = request.getfixturevalue(request.param)
+    return found

@@ -1,0 +1,52 @@
+"""Replay on a live cluster's log, on a real NATS server."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dorm.core.state import digest
+from events.archive import ArchiveLog
+from events.jetstream import Connection
+from replay.audit import verify
+from replay.export import export
+from replay.moments import AtSequence, BeforeEnd
+from replay.travel import state_at
+from tests.replay.recorded import play
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.nats_server import NatsServer
+
+pytestmark = pytest.mark.nats
+
+
+async def test_a_live_log_is_audited_and_exported(nats_server: NatsServer, tmp_path: Path) -> None:
+    name = f"replay-{secrets.token_hex(4)}"
+    connection = await Connection.open(nats_server.url, name)
+    live = connection.log
+    try:
+
+        async def while_it_runs() -> None:
+            report = await verify(live)
+            assert report.divergence is None
+            assert report.decisions_checked >= 4
+
+        await play(live, connection.bus, name, tmp_path / "cluster", then=while_it_runs)
+
+        report = await verify(live)
+        assert report.divergence is None
+        assert report.not_checked == 0
+        assert report.events == report.end == await live.end()
+
+        path = tmp_path / "log.dorm"
+        assert (await export(live, path)).events == report.end
+        archive = await ArchiveLog.open(path)
+        assert await verify(archive) == report
+        for moment in (AtSequence(0), AtSequence(1), AtSequence(report.end // 2), BeforeEnd(10**9), None):
+            assert digest(await state_at(live, moment)) == digest(await state_at(archive, moment))
+    finally:
+        await connection.close()

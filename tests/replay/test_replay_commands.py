@@ -1,0 +1,177 @@
+"""`dorm replay` as people use it: what it prints and its exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+import yaml
+
+from dorm.cli.main import main
+from dorm.cli.output import console
+from events.kinds import Resized
+from replay.export import export
+from tests.replay.story import changed_fact, log_of, rounds_with
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from events.log import Record
+
+    Dorm = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def dorm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dorm:
+    """Runs the program in this process; gives exit code, standard output and standard error."""
+    monkeypatch.setenv("DORM_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(console, "width", 200)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dorm", "replay", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capsys.readouterr()
+        return int(left.value.code or 0), out, err
+
+    return run
+
+
+def save(records: list[Record], path: Path) -> None:
+    asyncio.run(export(log_of(records), path))
+
+
+@pytest.fixture
+def log_file(written: list[Record], tmp_path: Path) -> Path:
+    path = tmp_path / "log.dorm"
+    save(written, path)
+    return path
+
+
+def test_state(dorm: Dorm, log_file: Path, written: list[Record], tmp_path: Path) -> None:
+    code, out, err = dorm("state", "--file", log_file)
+    assert (code, err) == (0, "")
+    assert f"sequence {len(written)}" in out
+    assert "one" in out
+    assert "n1" in out
+    code, out, _ = dorm("state", "--at", "0", "--file", log_file)
+    assert code == 0
+    assert "before the first record" in out
+
+
+def test_state_for_programs(dorm: Dorm, log_file: Path, written: list[Record], tmp_path: Path) -> None:
+    code, out, _ = dorm("state", "--at", "-1s", "--file", log_file, "-o", "json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["seq"] == len(written) - 10
+    assert {app["name"] for app in document["apps"]} == {"one", "two", "three"}
+    code, out, _ = dorm("state", "--file", log_file, "-o", "yaml", "n1")
+    assert code == 0
+    assert yaml.safe_load(out)["name"] == "n1"
+
+
+def test_state_of_one_app_or_node(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
+    code, out, _ = dorm("state", "--at", "20", "one", "--file", log_file)
+    assert code == 0
+    assert "SLOT" in out
+    assert "two" not in out
+    code, _, err = dorm("state", "nothing", "--file", log_file)
+    assert code == 1
+    assert err.startswith("error: ")
+    assert "no app or node 'nothing'" in err
+
+
+def test_verify_says_what_it_did(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
+    code, out, err = dorm("verify", "--file", log_file)
+    assert (code, err) == (0, "")
+    assert "the log was replayed and gave the same state and the same decisions" in out
+    code, out, _ = dorm("verify", "--file", log_file, "-o", "json")
+    assert code == 0
+    assert json.loads(out)["divergence"] is None
+
+
+def test_verify_shows_the_first_divergence(dorm: Dorm, written: list[Record], tmp_path: Path) -> None:
+    seq = rounds_with(written, Resized)[-1]
+    path = tmp_path / "changed.dorm"
+    lie = changed_fact(written, seq, Resized, lambda resized: msgspec.structs.replace(resized, utilization=0.5))
+    save(lie, path)
+    code, out, err = dorm("verify", "--file", path)
+    assert code == 1
+    assert "Resized[0].utilization" in out
+    assert "recorded  0.5" in out
+    assert err.startswith(f"error: sequence {seq}: ")
+    assert len(err.splitlines()) == 1
+    code, out, _ = dorm("verify", "--file", path, "-o", "json")
+    assert code == 1
+    assert json.loads(out)["divergence"]["seq"] == seq
+
+
+def test_verify_does_not_call_good_what_it_could_not_check(dorm: Dorm, written: list[Record], tmp_path: Path) -> None:
+    path = tmp_path / "other.dorm"
+    other = written
+    for seq in rounds_with(written, Resized):
+        other = changed_fact(other, seq, Resized, lambda resized: msgspec.structs.replace(resized, solver="other 1"))
+    save(other, path)
+    code, out, _ = dorm("verify", "--file", path)
+    assert code == 0
+    assert "could not" in out
+    assert "not checked: another solver" in out
+
+
+def test_export(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.dorm"
+    code, out, err = dorm("export", copy, "--file", log_file)
+    assert (code, err) == (0, "")
+    assert copy.read_bytes() == log_file.read_bytes()
+    assert str(copy) in out
+    code, _, err = dorm("export", copy, "--file", log_file)
+    assert code == 1
+    assert "is there already" in err
+    code, _, _ = dorm("export", copy, "--file", log_file, "--force")
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["state", "--at", "yesterday", "--file", "LOG"], 2, "is no moment"),
+        (["state", "--at", "99999", "--file", "LOG"], 1, "the log ends at"),
+        (["verify", "--file", "nowhere.dorm"], 1, "No such file"),
+        (["verify", "--file", "/"], 1, "is a directory"),
+        (["verify", "--file", "/etc/hostname"], 1, "is not a Dorm archive"),
+        (["verify", "--file", "LOG", "-o", "xml"], 2, "xml"),
+        (["export"], 2, "FILE"),
+        (["export", "/nowhere/log.dorm", "--file", "LOG"], 1, "No such file or directory"),
+        (["verify", "--url", "nats://127.0.0.1:1"], 1, "no NATS server answers"),
+    ],
+)
+def test_mistakes_get_one_line(
+    dorm: Dorm, words: list[str], code: int, message: str, log_file: Path, tmp_path: Path
+) -> None:
+    filled = [str(log_file) if word == "LOG" else word for word in words]
+    status, _, err = dorm(*filled)
+    assert status == code
+    assert message in " ".join(err.split())
+    assert "Traceback" not in err
+    if code == 1:
+        assert len(err.splitlines()) == 1
+
+
+def test_the_installed_program_ends_with_these_codes(log_file: Path) -> None:
+    program: list[str] = [
+        sys.executable,
+        "-c",
+        "from dorm.cli.main import main; main()",
+        "replay",
+        "state",
+        "--file",
+        str(log_file),
+    ]
+    for words, code in ((["--at", "3"], 0), (["--at", "9999"], 1), (["--at", "?"], 2)):
+        assert subprocess.run([*program, *words], capture_output=True, check=False).returncode == code
