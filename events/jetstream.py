@@ -162,8 +162,10 @@ class JetStreamLog(EventLog):
                 _log.debug("reading again", after=after, reason=str(error))
                 await asyncio.sleep(_PAUSE_S)
             except LogUnavailable as error:
-                if not follow or self._link.client.is_closed:
+                if not follow:
                     raise
+                if self._link.client.is_closed:
+                    raise LogUnavailable(f"the connection to {self._link.url} is closed") from None
                 _log.debug("reading again", after=after, reason=str(error))
                 await asyncio.sleep(_PAUSE_S)
 

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from events.nats_link import Link
 
 _PROBE_S = 1.0
-_PATIENCE_S = 10.0
-"""How long an asker may take to take a piece before it is asked whether it is still there."""
+"""How long there may be nothing to say, or an asker may take to take a piece, before it is asked whether it is there."""
 _MOST_ANSWERS = 256
 """Questions that one answerer works on at once."""
 _log = structlog.get_logger(__name__)
@@ -148,7 +147,7 @@ class NatsBus(Bus):
             headers = {"Dorm-Piece": str(sent)}
             while True:
                 try:
-                    await self._client.request(inbox, piece, timeout=_PATIENCE_S, headers=headers)
+                    await self._client.request(inbox, piece, timeout=_PROBE_S, headers=headers)
                     break
                 except nats.errors.TimeoutError:
                     piece = b""  # It was sent, and is acknowledged before the probe that follows it.
