@@ -179,10 +179,12 @@ class Agent:
         return True
 
     async def kill_all(self) -> None:
-        """SIGKILL to every container of this node: for a person who can't wait."""
+        """SIGKILL to every container of this node, for a person who can't wait or a node that is cut off.  It is the
+        agent's doing and not the apps' failure, so none of their retries is used up."""
         async with asyncio.TaskGroup() as tasks:
             for seen in await self._runtime.list():
                 if seen.state == "running":
+                    await asyncio.to_thread(self._ledger.note_asked, seen.key)
                     tasks.create_task(self._runtime.stop(seen.key, 0.0))
 
     async def _hints(self) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from dorm.core.state import State
-    from dorm.local import LocalCluster, LocalOptions, RuntimeName
+    from dorm.local import LocalCluster, RuntimeName
     from events.kinds import Event
 
 _CAPACITY = {"cpu": 1000, "memory": 2 * 2**30}
@@ -88,21 +88,27 @@ async def _demo(runtime: RuntimeChoice, docker: str | None, plain: bool) -> None
         report_interval_s=1.0,
         progress_interval_s=0.5,
     )
-    async with LocalCluster(options) as cluster:
-        console.print(
-            Text(f"3 nodes of 1 core and 2 GiB each, containers as {cluster.runtime_note}; log at {cluster.server.url}")
-        )
-        began = time.monotonic()
-        try:
-            with stops() as events:
-                interrupted = await first_of(_play(cluster, plain), events.first.wait())
-        except BaseException:
-            await cluster.stop_now()
-            raise
+    cluster = LocalCluster(options)
+    try:
+        async with cluster:
+            await _act(cluster, plain)
+    finally:
+        await cluster.remove_containers()
+
+
+async def _act(cluster: LocalCluster, plain: bool) -> None:
+    console.print(
+        Text(f"3 nodes of 1 core and 2 GiB each, containers as {cluster.runtime_note}; log at {cluster.server.url}")
+    )
+    began = time.monotonic()
+    try:
+        with stops() as events:
+            interrupted = await first_of(_play(cluster, plain), events.first.wait())
         if interrupted:
-            await cluster.stop_now()
             raise Fail("interrupted; everything was stopped", 130)
-        await _conclude(cluster, options, time.monotonic() - began)
+        await _conclude(cluster, time.monotonic() - began)
+    finally:
+        await cluster.stop_now()
 
 
 async def _runtime_with_image(runtime: RuntimeChoice, docker: str | None) -> RuntimeName:
@@ -210,13 +216,13 @@ def _picture(state: State, recent: list[Text]) -> RenderableType:
     return Group(table(rows, columns), line, *recent)
 
 
-async def _conclude(cluster: LocalCluster, options: LocalOptions, seconds: float) -> None:
+async def _conclude(cluster: LocalCluster, seconds: float) -> None:
     """Results, and proof that the log tells the story: it is folded and decided again."""
     from replay.audit import verify
     from replay.export import export
 
     state = await cluster.client.state()
-    archive = options.data / "demo.dorm"
+    archive = cluster.options.data / "demo.dorm"
     await export(cluster.client.log, archive)
     await cluster.stop()
     report = await verify(cluster.client.log)

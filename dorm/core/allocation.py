@@ -26,8 +26,7 @@ def allocate_now(state: State, now: int) -> Resized | None:
     problem = problem_of(state, now)
     answer = chosen.allocate(problem, params)
     changes, without_port = plan(state, problem, answer)
-    reasons = {app: Waiting(code=r.code, text=r.text) for app, r in sorted(answer.reasons.items())}
-    reasons.update(without_port)
+    reasons = {**_reasons(state, answer), **without_port}
     if not changes and not _reasons_changed(state, reasons, now):
         return None
     return Resized(
@@ -47,6 +46,19 @@ def allocate_now(state: State, now: int) -> Resized | None:
         bound=answer.bound,
         digest=digest(state),
     )
+
+
+def _reasons(state: State, answer: Allocation) -> dict[str, Waiting]:
+    """By app.  One in the middle of an adjustment keeps the reason it had, so that its going through the phases is no news
+    and the log gets a decision only where there is some."""
+    reasons: dict[str, Waiting] = {}
+    for app, reason in sorted(answer.reasons.items()):
+        before = state.apps[app].waiting
+        if reason.code != "adjusting":
+            reasons[app] = Waiting(code=reason.code, text=reason.text)
+        elif before is not None:
+            reasons[app] = before
+    return reasons
 
 
 def _reasons_changed(state: State, reasons: dict[str, Waiting], now: int) -> bool:
