@@ -179,10 +179,11 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
             app.retry_at, app.waiting = 0, None
         if overtaken:
             stir(state)
-    for app in state.apps.values():
-        if app.id in event.reasons and not app.ended:
+    for app_id in state.names.values():  # Live apps only: a round must not cost more for every app that ever ended.
+        app = state.apps[app_id]
+        if app_id in event.reasons:
             # It was considered, so its pause is over and this is what it waits for now.
-            app.waiting, app.retry_at = event.reasons[app.id], 0
+            app.waiting, app.retry_at = event.reasons[app_id], 0
         elif not app.retry_at:
             app.waiting = None
     state.figures.seq = state.seq
