@@ -44,6 +44,8 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     runtime: RuntimeName = "auto"
     docker_url: str | None = None
     checkpoints: Path | None = None
+    ports: tuple[int, int] = DEFAULT_PORTS
+    """Shared out among the nodes.  Two clusters on one machine that share ports get in each other's way now and then."""
     report_interval_s: float = 5.0
     progress_interval_s: float = 1.0
 
@@ -142,7 +144,7 @@ class LocalCluster:
 
     def _node(self, index: int) -> NodeConfig:
         """Nodes on one machine share its address, so each has a range of ports of its own."""
-        low, high = DEFAULT_PORTS
+        low, high = self.options.ports
         share = (high - low + 1) // max(1, min(self.options.agents, 10))
         first = low + index * share
         capacity = self.options.capacity or {

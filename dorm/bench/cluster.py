@@ -12,6 +12,7 @@ import secrets
 import shutil
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from agents.config import HIGHEST_PORT
 from compose.image import ImageUnavailable, ensure_samples_image
 from dorm.bench import BenchError
 from dorm.core.evolve import evolve
@@ -36,6 +37,9 @@ Wanted = Literal["auto", "process", "docker", "both"]
 NODES = 3
 CAPACITY = {"cpu": 1000, "memory": 2 * 2**30}
 """Of each node, as in the demo."""
+_START_S = 60.0
+_LOWEST_PORT, _PORTS = 21_000, 300
+"""Apps listen on ports by chance here, so that a bench beside `dorm up`, or beside another bench, is not disturbed."""
 
 
 async def runtimes(wanted: Wanted, docker_url: str | None, tell: Tell) -> list[RuntimeName]:
@@ -63,6 +67,7 @@ async def bench_cluster(runtime: RuntimeName, docker_url: str | None) -> AsyncIt
     """`NODES` nodes on this machine."""
     name = f"bench-{secrets.token_hex(4)}"
     data = home() / name
+    low = _LOWEST_PORT + _PORTS * secrets.randbelow((HIGHEST_PORT - _LOWEST_PORT) // _PORTS)
     cluster = LocalCluster(
         LocalOptions(
             data=data,
@@ -71,11 +76,17 @@ async def bench_cluster(runtime: RuntimeName, docker_url: str | None) -> AsyncIt
             capacity=CAPACITY,
             runtime=runtime,
             docker_url=docker_url,
+            ports=(low, low + _PORTS - 1),
             progress_interval_s=0.5,
         )
     )
     try:
-        async with cluster:
+        async with contextlib.AsyncExitStack() as started:
+            try:
+                async with asyncio.timeout(_START_S):
+                    await started.enter_async_context(cluster)
+            except TimeoutError:
+                raise BenchError(f"the cluster did not start within {_START_S:g} s") from None
             try:
                 yield cluster
             finally:
@@ -122,7 +133,8 @@ class Watch:
                     if holds(self.state, event):
                         return
         except TimeoutError:
-            raise BenchError(f"{what} took longer than {timeout:g} s") from None
+            apps = ", ".join(f"{app.name} is {app.phase}" for app in self.state.live_apps())
+            raise BenchError(f"{what} took longer than {timeout:g} s ({apps or 'no app runs'})") from None
 
     def app(self, name: str) -> App:
         """Raises BenchError."""
