@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import shutil
 import socket
 from typing import TYPE_CHECKING
 
@@ -245,11 +246,14 @@ class Agent:
                 await asyncio.to_thread(self._ledger.forget, key)
                 self._progress.pop(key, None)
                 if not any(seen.key.app == key.app and seen.key != key for seen in self._seen):
-                    self._forget_ended(key.app)
+                    await self._forget_ended(key.app)
 
-    def _forget_ended(self, app: str) -> None:
+    async def _forget_ended(self, app: str) -> None:
+        """Of an app that ended long ago nothing is left here: its checkpoints go too.  Every agent that ran a part of it
+        does the same on the shared folder, so it may be gone already."""
         known = self.desired.apps.get(app)
         if known is not None and known.ended_at:
+            await asyncio.to_thread(shutil.rmtree, self.config.checkpoints / app, ignore_errors=True)
             self.desired.forget(app)
 
     async def _launch(self, key: Key) -> None:
@@ -261,7 +265,7 @@ class Agent:
             await self._exited(key, reason="port", message=f"port {taken} is in use on {self.config.address}")
             return
         wanted_gpus = app.spec.resources().get(GPU, 0)
-        devices = await asyncio.to_thread(self._ledger.take_devices, key, wanted_gpus, self.config.gpus)
+        devices = await asyncio.to_thread(self._ledger.take_devices, key, wanted_gpus, self.config.gpu_ids)
         if devices is None:
             await self._exited(key, reason="device", message=f"fewer than {wanted_gpus} GPUs are free here")
             return

@@ -43,8 +43,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"ports {low}-{high}: use a range within 1024-{HIGHEST_PORT}")
         if not self.capacity or any(amount < 0 for amount in self.capacity.values()):
             raise ConfigError("capacity: say how much of each resource the node has, such as cpu=8,memory=32GiB")
-        if self.capacity.get(GPU, 0) != len(self.gpus) and self.gpus:
+        if self.gpus and self.capacity.get(GPU, 0) != len(self.gpus):
             raise ConfigError(f"capacity says {self.capacity.get(GPU, 0)} GPUs, and {len(self.gpus)} ids are given")
+
+    @property
+    def gpu_ids(self) -> tuple[str, ...]:
+        """Ids to give to containers; counted from 0 where only their number was said."""
+        return self.gpus or tuple(str(index) for index in range(self.capacity.get(GPU, 0)))
 
 
 def detect_capacity() -> dict[str, int]:

@@ -9,6 +9,7 @@ The file is the app's: lines that are not of this form are skipped, half-written
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -55,7 +56,8 @@ class ProgressFile:
 
     def _read_chunk(self) -> bytes:
         try:
-            with open(self._path, "rb") as file:
+            # The file is in the app's hands: a link in its place must not lead us to files of the host.
+            with open(self._path, "rb", opener=_open_no_link) as file:
                 file.seek(self._offset)
                 chunk = file.read(LONGEST_READ)
         except OSError:
@@ -91,6 +93,10 @@ class ProgressFile:
                 loss=_number(words.get("loss")),
                 samples_per_s=_number(words.get("samples_per_s")),
             )
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _step(value: object) -> int | None:

@@ -11,7 +11,7 @@ import logging
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from events.kinds import Event
 
 _CAPACITY = {"cpu": 1000, "memory": 2 * 2**30}
-_ARRIVALS = (
+_ARRIVALS: tuple[tuple[float, str, dict[str, Any]], ...] = (
     (0.0, "logistic.yaml", {}),
     (7.0, "mlp.yaml", {}),
     (14.0, "factorize.yaml", {}),
