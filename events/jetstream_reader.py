@@ -20,10 +20,10 @@ import nats.js.errors
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from events.log import LogDamaged, Record
-from events.nats_link import as_log_errors
+from events.nats_link import as_log_errors, ended
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
     from types import TracebackType
 
     from nats.aio.msg import Msg
@@ -43,6 +43,7 @@ _UNUSED_S = 60.0
 """When the server drops a consumer that nobody asks, if we could not."""
 _SERVER_LIMIT = 1024
 """What the server counts for subject, reply and headers of a message, at most."""
+_MAKING_S = 1.0
 _NO_MESSAGE = 10037
 _REQUEST_OVER = ("Batch Completed", "Message Size Exceeds MaxBytes")
 
@@ -119,7 +120,7 @@ class Reader:
             if state.first_seq > self._after + 1:
                 raise LogDamaged(f"the log begins at {state.first_seq}: earlier records were removed behind our back")
             self._subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
-            await manager.add_consumer(self._stream, config)
+            await _finished(manager.add_consumer(self._stream, config))
         await self._request()
         await self._request()
 
@@ -206,6 +207,19 @@ class Reader:
         with contextlib.suppress(nats.errors.Error):
             # Not waited for: also sent when the connection is back, and a consumer that is not there is no matter.
             await self._client.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._consumer}", b"")
+
+
+async def _finished(making: Coroutine[Any, Any, object]) -> None:
+    """A deletion may overtake the making that it follows, so one that is cancelled is first waited for, not for long."""
+    task = asyncio.create_task(making)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task}, timeout=_MAKING_S)
+        raise
+    finally:
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await ended(task)
 
 
 async def last_record(link: Link, stream: str, subject: str, timeout: float = 5.0) -> Record | None:

@@ -21,7 +21,7 @@ import structlog
 
 from events.jetstream_reader import last_record
 from events.log import Answerer, AskRefused, Bus, LogRefused, LogUnavailable, Record, answering
-from events.nats_link import as_log_errors
+from events.nats_link import as_log_errors, cancellable, ended
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -75,7 +75,8 @@ class NatsBus(Bus):
             taken = 0
             while True:
                 try:
-                    message = await subscription.next_msg(timeout=timeout)
+                    with cancellable():
+                        message = await subscription.next_msg(timeout=timeout)
                 except nats.errors.TimeoutError:
                     raise LogUnavailable("the agent does not answer; is it running?") from None
                 except nats.errors.Error:
@@ -123,8 +124,7 @@ class NatsBus(Bus):
         except nats.errors.Error as error:
             _log.debug("an answer could not be sent", subject=message.subject, error=str(error))
         finally:
-            producing.cancel()
-            await asyncio.wait({producing})
+            await ended(producing)
 
     async def _send(self, inbox: str, pieces: asyncio.Queue[bytes | _End]) -> None:
         """Raises NoRespondersError when the asker has gone."""
@@ -147,7 +147,8 @@ class NatsBus(Bus):
             headers = {"Dorm-Piece": str(sent)}
             while True:
                 try:
-                    await self._client.request(inbox, piece, timeout=_PROBE_S, headers=headers)
+                    with cancellable():
+                        await self._client.request(inbox, piece, timeout=_PROBE_S, headers=headers)
                     break
                 except nats.errors.TimeoutError:
                     piece = b""  # It was sent, and is acknowledged before the probe that follows it.

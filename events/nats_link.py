@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import nats.errors
@@ -79,9 +79,8 @@ class Link:
         except (nats.errors.Error, OSError) as error:
             self._troubles.append(error)
         finally:
-            for task in (connecting, troubled):
-                task.cancel()
-            await asyncio.wait({connecting, troubled})
+            await ended(connecting)
+            await ended(troubled)
         raise self._refusal()
 
     def _refusal(self) -> LogError:
@@ -207,12 +206,40 @@ def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
     return LogRefused(f"{doing}: {error.description}")
 
 
-class as_log_errors(contextlib.AbstractContextManager[None]):
+class cancellable(contextlib.AbstractContextManager[None]):
+    """Raises the cancellation that came while the body ran, should nothing else.
+
+    `asyncio.wait_for` of Python 3.11, which nats-py waits with, forgets a cancellation that comes together with the
+    answer; whoever had cancelled would wait for ever.
+    """
+
+    def __enter__(self) -> None:
+        self._before = _cancellations()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if not isinstance(error, asyncio.CancelledError | GeneratorExit) and _cancellations() > self._before:
+            raise asyncio.CancelledError from None
+
+
+def _cancellations() -> int:
+    task = asyncio.current_task()
+    return task.cancelling() if task else 0
+
+
+async def ended(task: asyncio.Future[Any]) -> None:
+    """Cancel a task and wait for its end, again if it forgot that it was cancelled."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=1.0)
+
+
+class as_log_errors(cancellable):
     """Turns what nats-py raises into this project's errors."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
 
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        super().__exit__(kind, error, trace)
         if isinstance(error, nats.errors.Error | asyncio.TimeoutError | ConnectionError):
             raise log_error(error, self._doing) from error

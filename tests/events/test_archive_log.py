@@ -1,5 +1,4 @@
 """The log in a file, and what a broken file does to it."""
-# ruff: noqa: ASYNC240 - these tests do to files what others must not, and nothing else runs meanwhile
 
 from __future__ import annotations
 
