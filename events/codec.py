@@ -32,7 +32,7 @@ UPCASTERS: dict[tuple[str, int], Upcaster] = {}
 """By kind and the version that it takes."""
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
-_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Published)
+_decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(Published).decode
 _json_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Published)
 _JSON_START = frozenset(b"{ \t\r\n")
 _MASTER_KINDS = {cls.__name__: cls for cls in get_args(MasterFact)}
@@ -50,16 +50,22 @@ def decode(record: Record) -> Event:
     Missing id, time and author are filled from the record's sequence (or Nats-Msg-Id), log time and subject.
     """
     try:
-        event: Event = _decoder.decode(record.body)
+        event: Event = _decode(record.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _decode_otherwise(record)
-    if type(event) is not _class_on(record.subject) or event.v != _WRITTEN[type(event)]:
+    believed, version = _believed(record.subject)
+    if type(event) is not believed or event.v != version:
         return _decode_slowly(record)
-    if type(event) is Round and not all(fact.v == _WRITTEN[type(fact)] for fact in event.events):
+    if believed is Round and not _all_current(event):
         return _decode_slowly(record)
     if event.id and event.at and event.by:
         return event
     return _filled(event, record)
+
+
+def _all_current(event: Any) -> bool:
+    """Whether every fact of a round is in the version that this build writes."""
+    return all(fact.v == _WRITTEN[type(fact)] for fact in event.events)
 
 
 class _Written(dict[type, int]):
@@ -74,9 +80,10 @@ _WRITTEN = _Written()
 
 
 @lru_cache(maxsize=65536)
-def _class_on(subject: str) -> type[Event] | None:
-    """The only class that is believed on a subject."""
-    return _KINDS.get(subjects.kind_of(subject))
+def _believed(subject: str) -> tuple[type[Event] | None, int]:
+    """The only class that is believed on a subject, and the version of it that this build writes."""
+    believed = _KINDS.get(subjects.kind_of(subject))
+    return believed, _WRITTEN[believed] if believed else 0
 
 
 def _decode_otherwise(record: Record) -> Event:
@@ -87,7 +94,8 @@ def _decode_otherwise(record: Record) -> Event:
         event: Event = _json_decoder.decode(record.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _decode_slowly(record)
-    if type(event) is not _class_on(record.subject) or event.v != _WRITTEN[type(event)] or type(event) is Round:
+    believed, version = _believed(record.subject)
+    if type(event) is not believed or event.v != version or believed is Round:
         return _decode_slowly(record)
     return _filled(event, record)
 

@@ -33,6 +33,7 @@ def valid(subject: str) -> bool:
     return _SUBJECT.fullmatch(subject) is not None
 
 
+@lru_cache(maxsize=65536)
 def token(who: str) -> str:
     """A user or node name as one subject token."""
     return _UNSAFE.sub("_", who)[:64] or "_"

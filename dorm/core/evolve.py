@@ -30,18 +30,16 @@ class GapError(Exception):
 
 def evolve(state: State, record: Record) -> k.Event:
     """Fold one record; gives the event that it held.  Raises GapError where the sequence is not the next one."""
-    if record.seq != state.seq + 1:
-        raise GapError(f"record {record.seq} does not follow {state.seq}")
-    state.seq = record.seq
-    if record.time > state.time:
-        state.time = record.time
+    seq, time = record.seq, record.time
+    if seq != state.seq + 1:
+        raise GapError(f"record {seq} does not follow {state.seq}")
+    state.seq = seq
+    if time > state.time:
+        state.time = time
     event = decode(record)
     handler = _HANDLERS.get(type(event))
     if handler is not None:
         handler(state, event, record)
-    if subjects.kind_of(record.subject) == k.Round.__name__:
-        # Whatever came there, readable or not, is what the log compares the next round's expected sequence with.
-        state.round_seq = record.seq
     return event
 
 
@@ -70,6 +68,7 @@ def _app_submitted(state: State, event: k.AppSubmitted, record: Record) -> None:
 
 def _unreadable(state: State, event: k.Unreadable, record: Record) -> None:
     state.counters.unreadable += 1
+    _move_fence(state, record)
     if submission_of(event):
         _submit(
             state,
@@ -79,6 +78,14 @@ def _unreadable(state: State, event: k.Unreadable, record: Record) -> None:
 
 def _unknown(state: State, event: k.Unknown, record: Record) -> None:
     state.counters.unknown += 1
+    _move_fence(state, record)
+
+
+def _move_fence(state: State, record: Record) -> None:
+    """Whatever came on the rounds' subject, readable or not, is what the log compares the next round's expected
+    sequence with."""
+    if subjects.kind_of(record.subject) == k.Round.__name__:
+        state.round_seq = state.seq
 
 
 def _app_updated(state: State, event: k.AppUpdated, record: Record) -> None:
@@ -288,6 +295,7 @@ def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Non
 
 def _round(state: State, event: k.Round, record: Record) -> None:
     fold_round(state, event, fence=state.round_seq)
+    _move_fence(state, record)
 
 
 _HANDLERS: dict[type, Handler] = {
