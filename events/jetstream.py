@@ -18,7 +18,7 @@ from events.nats_bus import NatsBus
 from events.nats_link import Link, as_log_errors
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
 DUPLICATE_WINDOW_S = 600.0
 REPORT_AGE_S = 3600.0
@@ -61,6 +61,10 @@ class Connection:
             await link.close()
             raise
         return cls(link, cluster)
+
+    def tell_outages(self, tell: Callable[[bool], None]) -> None:
+        """From now on `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
+        self._link.on_outage = tell
 
     async def close(self) -> None:
         await self._link.close()

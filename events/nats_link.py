@@ -35,6 +35,8 @@ class Link:
         self.client = Client()
         self.url = url
         self.watchers: set[Callable[[str], None]] = set()
+        self.on_outage: Callable[[bool], None] = lambda _: None
+        """Told True when the connection is lost, and False when it is back."""
         self._troubles: list[Exception] = []
         self._troubled = asyncio.Event()
         self._settled = asyncio.Event()
@@ -113,9 +115,12 @@ class Link:
 
     async def _on_disconnect(self) -> None:
         self._settled.clear()
+        if not self.client.is_closed:
+            self.on_outage(True)
 
     async def _on_reconnect(self) -> None:
         self._settled.set()
+        self.on_outage(False)
         self._tell("reconnected")
 
     async def _on_close(self) -> None:
