@@ -4,6 +4,7 @@
     travel      the state at a moment
     audit       `verify`: is this log whole, and does it give the same state and the same decisions again?
     questions   what a round asks of an audit, and the answer from the state at its basis
+    watch       invariants after every record
     differences two facts compared, field by field
     export      a log copied into a file, record for record
 

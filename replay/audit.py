@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 
 from dorm.core.evolve import GapError, evolve
-from dorm.core.invariants import violations
 from dorm.core.state import State, digest
 from events.kinds import Round, Unknown, Unreadable
 from events.log import LogDamaged
 from events.subjects import kind_of
 from replay.differences import Difference
 from replay.questions import Answer, Question, answer, compare, misplaced, question_of
+from replay.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -175,6 +175,7 @@ class Audit:
         self.state = State()
         self.divergence: Divergence | None = None
         self._survey = survey
+        self._watch = Watch()
         self._next = 0
         """Which question of the survey comes next."""
         self._basis = -1
@@ -196,7 +197,7 @@ class Audit:
             self._check_round(record, event, epoch, last_round)
         elif isinstance(event, Unknown | Unreadable) and kind_of(record.subject) == Round.__name__:
             self._count_unchecked("this build can't read it")
-        if self.divergence is None and (broken := violations(state)):
+        if self.divergence is None and (broken := self._watch.after(state, event)):
             self.divergence = Divergence(record.seq, f"the state breaks an invariant: {'; '.join(broken)}")
         if self.divergence is None and self._basis == state.seq:
             self._ask()
