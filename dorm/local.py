@@ -7,7 +7,6 @@ the containers; over the log the parts talk exactly as they would from different
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
 from importlib.metadata import version
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 BUILD = f"dorm {version('dorm')}"
+_CLOSE_S = 10.0
 RuntimeName = Literal["auto", "docker", "process"]
 
 
@@ -192,11 +192,25 @@ class LocalCluster:
                 await runtime.close()
 
     async def _tear_down(self) -> None:
-        if self._parts is not None:
-            self._parts.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([self._parts])
-            if not self._parts.cancelled() and self._parts.exception():
-                _log.debug("a part had failed", error=repr(self._parts.exception()))
+        """In any case the server ends, whatever the parts are waiting for, and whoever cancels this meanwhile."""
+        try:
+            await self._end_parts()
+            await asyncio.wait_for(self._close_connections(), _CLOSE_S)
+        except TimeoutError:
+            _log.warning("connections did not close in time", seconds=_CLOSE_S)
+        finally:
+            await self.server.stop()
+
+    async def _end_parts(self) -> None:
+        """A part that does not end, because a library swallowed its cancellation, ends with its connection."""
+        if self._parts is None:
+            return
+        self._parts.cancel()
+        await asyncio.wait([self._parts], timeout=_CLOSE_S)
+        if not self._parts.done():
+            _log.warning("master and agents did not end in time", seconds=_CLOSE_S)
+        elif not self._parts.cancelled() and self._parts.exception():
+            _log.debug("a part had failed", error=repr(self._parts.exception()))
+
+    async def _close_connections(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self._connections), return_exceptions=True)
-        await self.server.stop()
