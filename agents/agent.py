@@ -197,6 +197,9 @@ class Agent:
     async def _converge(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             self._wake.clear()
+            # Of what is acted on while it is listed, the list may tell an older story: a container that has just been
+            # started would look lost.  The end of each action wakes this again.
+            unsure = set(self._busy)
             try:
                 self._seen = await self._runtime.list()
             except Unavailable as error:
@@ -205,7 +208,7 @@ class Agent:
                 continue
             actions = r.reconcile(self.desired, self._seen, self._clock())
             for action in actions:
-                if action.key not in self._busy:
+                if action.key not in unsure:
                     self._busy.add(action.key)
                     tasks.create_task(self._do(action))
             async with self._changed:
