@@ -78,6 +78,8 @@ def kind_of(subject: str) -> str:
     """The kind that a subject may carry (`Round` for the master's), or '' for a subject that is not ours."""
     parts = subject.split(".")
     if len(parts) == 4:
+        if parts[2] == "Round":
+            return ""  # Rounds have one subject, which is fenced; on another one anybody could decide.
         return "Round" if parts[2] == ROUND and parts[3] == "master" else parts[2]
     if len(parts) == 5 and parts[2] == "report":
         return parts[4]

@@ -165,6 +165,17 @@ async def test_a_round_that_nobody_can_read_is_not_checked() -> None:
     assert report.not_checked == 1
 
 
+async def test_a_round_on_a_subject_that_is_not_fenced_is_none() -> None:
+    story = Story()
+    forged = Round(epoch=1, basis=3, allocated=False, events=[NodeLost(node="n0", last_heard=1)])
+    story.store(subjects.fact(CLUSTER, "Round", "mallory"), encode(forged))
+    assert story.state.nodes["n0"].condition == "up"
+    assert story.state.counters.unreadable == 1
+    report = await audited(story.records)
+    assert report.good
+    assert report.rounds == 1
+
+
 async def test_both_policies_are_audited() -> None:
     story = Story()
     story.say(PolicyChanged(policy="static", params={"count": 2}))
