@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,8 +32,9 @@ class LogAnswerer:
             raise AskRefused(f"a question for logs is a JSON map: {error}") from None
         key = Key(asked.app, asked.generation, asked.slot)
         try:
-            async for chunk in self._runtime.logs(key, follow=asked.follow, tail=asked.tail):
-                yield chunk
+            async with contextlib.aclosing(self._runtime.logs(key, follow=asked.follow, tail=asked.tail)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
         except KeyError:
             raise AskRefused(
                 f"slot {key.slot} of generation {key.generation} is not (or no longer) on node {self._desired.node}"
