@@ -51,6 +51,11 @@ def _overfull(state: State) -> Iterator[str]:
 
 def _overplanned(state: State) -> Iterator[str]:
     """What was decided fits as well, or a release would wait for room that nobody is going to free."""
+    for app in state.live_apps():
+        current = app.current
+        for name in current.by_node() if current and not current.released else ():
+            if name not in state.nodes or not state.nodes[name].usable:
+                yield f"{app.id}: its next generation waits for node {name}, which takes nothing new"
     for node in state.nodes.values():
         planned: dict[str, int] = {}
         since = state.seq

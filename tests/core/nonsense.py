@@ -22,7 +22,7 @@ def nonsense(node: str, app: str) -> list[tuple[str, bytes]]:
         ("AppProgressed.ann", _json(app=app, generation=1, step=-1)),
         ("PolicyChanged.ann", _json(policy="dorm", params={"theta1": 10**400})),
         ("PolicyChanged.ann", _json(policy="static", params={"count": 10**30})),
-        ("PolicyChanged.ann", _json(policy="none such", node_lease_s=600)),
+        ("PolicyChanged.ann", _json(policy="none such", node_lease_s=50)),
         (f"NodeJoined.{node}", _json(**joined)),
         (f"NodeJoined.{node}", _json(**{**joined, "capacity": {"cpu": 10**30}, "ports": [1, 2]})),
         ("NodeJoined.ann", _json(**{**joined, "capacity": {"cpu": 9000}, "ports": [1, 2]})),

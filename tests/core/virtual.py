@@ -11,13 +11,14 @@ room is free again, and the log folds to the same digest however it is cut.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 import dorm.core.decide as deciding
 import dorm.core.evolve as evolving
 import dorm.core.liveness as living
+from agents.runtime import Key
 from dorm.core.invariants import violations
 from dorm.core.state import State, digest
 from events import kinds as k
@@ -27,9 +28,6 @@ from tests.core import any_policy
 from tests.core.nonsense import nonsense
 from tests.core.records import CLUSTER, SECOND, START, document, subject_of
 from tests.core.virtual_node import Toy, VirtualNode
-
-if TYPE_CHECKING:
-    from agents.runtime import Key
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 
@@ -109,6 +107,11 @@ class VirtualMaster:
                 self.publish(facts, self.now())
 
 
+def _content(state: State) -> bytes:
+    counting = {"seq": 0, "time": 0, "counters": None, "stirred_seq": 0}
+    return msgspec.msgpack.encode({**msgspec.to_builtins(state, str_keys=True), **counting})
+
+
 class World:
     """One history."""
 
@@ -116,12 +119,15 @@ class World:
         self,
         seed: int,
         *,
-        steps: int = 150,
+        steps: int = 200,
         policies: tuple[str, ...] = (any_policy.NAME, any_policy.NAME, "static"),
+        outages: float = 0.0,
         agents_rejoin: bool = True,
     ) -> None:
         any_policy.register()
         self.seed, self.steps, self.policies = seed, steps, policies
+        self.outages = outages
+        """How often a node is cut off for about a lease, beyond the usual."""
         self.agents_rejoin = agents_rejoin
         """Whether an agent that was cut off for longer than the lease joins anew before it starts anything."""
         self.chance = random.Random(seed)
@@ -136,6 +142,8 @@ class World:
         """Basis of each release, by app and generation."""
         self.master = VirtualMaster(self)
         self.paused: list[VirtualMaster] = []
+        self.finished: set[Key] = set()
+        """Containers that ended by themselves with code 0."""
         self.slipping = False
         self.nodes = [
             VirtualNode(
@@ -166,6 +174,7 @@ class World:
         self.log.append(record)
         if msg_id:
             self.ids[msg_id] = record.seq
+        self.check_completions(record)
         event = evolving.evolve(self.whole, record)
         self.hold(not violations(self.whole), violations(self.whole))
         if isinstance(event, k.Round):
@@ -197,12 +206,35 @@ class World:
         for app, found in generations.items():
             self.hold(len(found) == 1, f"{app} runs in generations {sorted(found)} at once")
 
+    def check_completions(self, record: Record) -> None:
+        """What is said to be done has ended by itself with code 0 in every slot."""
+        event = decode(record)
+        if not isinstance(event, k.Round) or event.epoch < self.whole.epoch:
+            return
+        for fact in event.events:
+            app = self.whole.apps.get(getattr(fact, "app", ""))
+            if isinstance(fact, k.AppCompleted) and app is not None:
+                keys = {Key(app.id, fact.generation, slot) for slot in app.generations[fact.generation].containers}
+                self.hold(keys <= self.finished, f"{app.id} is said to be done, but only {self.finished & keys} are")
+
+    def repeat(self, record: Record) -> None:
+        """The same facts once more change nothing but what counts records."""
+        before = _content(self.whole)
+        self.append(record.subject, record.body)
+        # What has neither a natural key nor an id of its own is named by its place in the log: another fact, then.
+        event, again = decode(record), decode(self.log[-1])
+        same = isinstance(event, k.ContainerStarted | k.ContainerExited) or (
+            isinstance(event, k.AppSubmitted) and event.id == again.id
+        )
+        self.hold(not same or _content(self.whole) == before, f"a repeat of {decode(record)} changed the state")
+
     def new_toy(self, key: Key, demand: dict[str, int]) -> Toy:
         chance = self.chance
         outcome: int | None = 0
         if chance.random() < 0.2 * self.faults:
             outcome = chance.choice([1, 137, 2, None])
-        return Toy(key, demand, "created", chance.choice([0, 2, 10, 40]), outcome, chance.choice([0, 0, 1, 5]))
+        life = chance.choice([0, 3, 20, 100, 100]) if self.faults else 2
+        return Toy(key, demand, "created", life, outcome, chance.choice([0, 0, 1, 5]))
 
     # --- what happens ---------------------------------------------------------------------------------------------------
 
@@ -222,14 +254,15 @@ class World:
     def step(self) -> None:
         chance = self.chance
         ways = (
-            (8, self.agent_step),
-            (6, self.master_step),
-            (4, self.engines_tick),
+            (14, self.agent_step),
+            (8, self.master_step),
+            (3, self.engines_tick),
             (3, self.time_passes),
             (2, self.client_step),
-            (1.2 * self.faults, self.fault),
-            (0.6, self.operator_step),
-            (0.6 * self.faults, self.nonsense),
+            (0.8 * self.faults, self.fault),
+            (0.5, self.operator_step),
+            (0.4 * self.faults, self.nonsense),
+            (self.outages, lambda: self.outage(chance.choice(self.nodes))),
         )
         chance.choices([way for _, way in ways], [weight for weight, _ in ways])[0]()
 
@@ -304,7 +337,7 @@ class World:
         chance = self.chance
         name = chance.choice(NAMES)
         app = self.whole.names.get(name, name)
-        match chance.choice(["submit", "submit", "submit", "cancel", "update", "again"]):
+        match chance.choice(["submit"] * 4 + ["cancel", "update", "again"]):
             case "submit":
                 n_min = chance.choice([1, 1, 2, 3])
                 spec = document(
@@ -324,9 +357,9 @@ class World:
                 )
                 self.publish(k.AppUpdated(app=app, **bounds), "ann")
             case "again" if self.log:
-                record = chance.choice(self.log)
-                if self.may_repeat(decode(record)):
-                    self.append(record.subject, record.body)
+                recent = [record for record in self.log[-50:] if self.may_repeat(decode(record))]
+                if recent:
+                    self.repeat(chance.choice(recent))
 
     def may_repeat(self, event: k.Event) -> bool:
         """A repeat is harmless, but for a submission's after its app has left the state: that is a new app."""
@@ -358,7 +391,9 @@ class World:
     def fault(self) -> None:
         chance = self.chance
         node = chance.choice(self.nodes)
-        match chance.choice(["agent", "agent", "machine", "cut", "cut", "heal", "heal", "leave", "return", "remove"]):
+        match chance.choice(
+            ["agent", "agent", "machine", "cut", "outage", "heal", "leave", "return", "return", "remove"]
+        ):
             case "agent":
                 node.agent_up, node.outbox = False, []
                 if self.left(node):
@@ -371,6 +406,8 @@ class World:
                 node.connected = False
             case "heal":
                 node.connected = True
+            case "outage" if not self.slipping:
+                self.outage(node)
             case "leave":
                 node.ask_to_leave()
             case "return" if not node.agent_up:
@@ -383,6 +420,21 @@ class World:
                     gone = chance.choice(ended)
                     del node.engine[gone]
                     node.launched.discard(gone)
+
+    def outage(self, node: VirtualNode) -> None:
+        """Cut off for about as long as its lease, while the others go on; then it hears all that it missed, bit by bit."""
+        node.connected = False
+        for _ in range(4):
+            self.master_step()
+        for _ in range(self.chance.choice([3, 12, 18, 25])):
+            self.pass_time(3000)
+            self.chance.choice([self.agent_step, self.master_step, self.master.conclude])()
+        node.connected = True
+        for _ in range(self.chance.randint(0, 10)):
+            node.beat()
+            node.fold(self.chance.choice([1, 1, 2, 5]))
+            node.act(100)
+            self.chance.choice([self.agent_step, self.master_step])()
 
     def nonsense(self) -> None:
         """What strangers and broken programs write."""
@@ -397,12 +449,15 @@ class World:
         """Faults stop; everything that was asked for has to come to its end in bounded time."""
         self.faults, self.paused, self.slipping = 0.0, [], True
         self.publish(k.PolicyChanged(policy="static", params={"count": 1}, node_lease_s=30), "operator")
-        for node in self.nodes:
-            self.publish(k.NodeDrainRequested(node=node.name, drain=False), "operator")
-            node.machine_up = node.connected = True
+        for number, node in enumerate(self.nodes):
             node.leaving = False
-            if not node.agent_up or node.cpu < 4000:
-                node.cpu = 4000
+            if number == 0 or self.chance.random() < 0.6:
+                self.publish(k.NodeDrainRequested(node=node.name, drain=False), "operator")
+                node.connected = True
+                if not node.agent_up or node.cpu < 4000:
+                    node.cpu, node.machine_up = 4000, True
+                    node.start()
+            elif node.machine_up and not node.agent_up and not self.left(node):
                 node.start()
             for toy in node.engine.values():
                 toy.life, toy.outcome = min(toy.life, 3), 0
@@ -426,8 +481,6 @@ class World:
         self.now += SECOND
         acted = False
         for node in self.nodes:
-            if not node.agent_up:
-                node.start()
             node.beat()
             node.fold(len(self.log))
             acted = node.act(1000) or acted
@@ -451,8 +504,12 @@ class World:
 
     def check_end(self) -> None:
         free = deciding._surely_free(self.whole)
-        for node in self.whole.nodes.values():
-            self.hold(free[node.id] == node.capacity, f"nothing runs and {node.id} has only {free[node.id]} free")
+        for node in self.nodes:
+            known = self.whole.nodes.get(node.name)
+            if known is not None and node.agent_up and node.connected:
+                self.hold(
+                    free[known.id] == known.capacity, f"nothing runs, and {known.id} has only {free[known.id]} free"
+                )
         again, resumed = State(), State()
         cut = self.chance.randint(0, len(self.log))
         for record in self.log:

@@ -242,6 +242,8 @@ class VirtualNode:
                 continue
             toy.life -= 1
             if toy.life < 0:
+                if toy.outcome == 0:
+                    self.world.finished.add(toy.key)
                 toy.end(toy.outcome, self.world.now, out_of_memory=toy.outcome is None)
             elif self.agent_up and self.world.chance.random() < 0.2:
                 step = 100 - toy.life

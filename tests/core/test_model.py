@@ -1,0 +1,163 @@
+"""Histories of a whole virtual cluster, each from one seed, and broken cores that they must catch.
+
+A failure names its seed: `World(seed).run()` plays it again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import agents.reconcile as reconciling
+import dorm.core.allocation as allocating
+import dorm.core.decide as deciding
+import dorm.core.effects as effects
+import dorm.core.evolve as evolving
+import dorm.core.liveness as living
+import dorm.core.rounds as rounds
+from agents.desired import Desired
+from dorm.core.state import State, digest
+from events import kinds as k
+from events.codec import decode
+from tests.core.mutants import mutate, mutate_method
+from tests.core.virtual import World
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+NOT_DECIDED = k.MasterElected | k.NodeLost | k.NodeRecovered | k.NodeLeaseEnded
+
+
+@pytest.mark.parametrize("first", range(0, 60, 10))
+def test_any_history_keeps_every_promise(first: int) -> None:
+    for seed in range(first, first + 10):
+        World(seed, outages=0.3 * (seed % 2)).run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 1400, 50))
+def test_many_more_histories(first: int) -> None:
+    for seed in range(first, first + 50):
+        World(seed, steps=300, outages=0.3 * (seed % 2)).run()
+
+
+@pytest.mark.slow
+def test_histories_under_the_optimizer() -> None:
+    for seed in range(40):
+        World(seed, policies=("dorm",)).run()
+
+
+def test_an_audit_of_a_history_finds_every_decision_again() -> None:
+    for seed in range(5):
+        audit(World(seed).run())
+
+
+def audit(world: World) -> None:
+    """Each round that a master decided follows from the state at its basis, byte for byte."""
+    decided: dict[int, list[k.Round]] = {}
+    for event in map(decode, world.log):
+        if isinstance(event, k.Round) and event.by == "m" and not isinstance(event.events[0], NOT_DECIDED):
+            decided.setdefault(event.basis, []).append(event)
+    assert decided
+    state = State()
+    for record in world.log:
+        evolving.evolve(state, record)
+        for event in decided.get(record.seq, []):
+            assert deciding.decide(state, event.at, allocate=event.allocated).facts == event.events, world.seed
+            for fact in event.events:
+                assert not isinstance(fact, k.Resized) or fact.digest == digest(state), world.seed
+
+
+# --- mutants ------------------------------------------------------------------------------------------------------------
+
+
+def caught_within(most: int, *, agents_rejoin: bool = True) -> int | None:
+    """The number of histories after which a broken core was caught; None for never."""
+    for seed in range(most):
+        try:
+            World(seed, outages=0.8 * (seed % 2), agents_rejoin=agents_rejoin).run()
+        except AssertionError:
+            return seed + 1
+    return None
+
+
+MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
+    "the barrier is ignored": (deciding, "all(g.ended for g in earlier) and _take_room", "_take_room"),
+    "room is not checked": (deciding, "and _take_room(state, free, app, generation):", ":"),
+    "an asked exit counts as done": (deciding, "exit_code == 0 and not container.asked", "exit_code == 0"),
+    "what runs takes no room": (deciding, 'container.state != "exited" and', 'container.state == "desired" and'),
+    "overtaken decisions stand": (rounds, "overtaken = app.changed_seq > basis or any(", "overtaken = False and any("),
+    "exits are not idempotent": (evolving, 'if container.state == "exited":', "if False:"),
+    "a void plan that was released stays void": (rounds, "generation.void = False", "pass"),
+    "plans on a drained node stay": (effects, "generation.void = True", "pass"),
+    "the fence stands before unreadable rounds": (
+        evolving,
+        "state.counters.unreadable += 1\n    _move_fence(state, record)",
+        "state.counters.unreadable += 1",
+    ),
+    "the lease is as short as the grace": (living, "silence > max(lease, grace)", "silence > grace"),
+    "ports are given twice": (allocating, "self._note(generation)", "pass"),
+    "ports of ended generations stay taken": (
+        allocating,
+        "if not generation.void and not (generation.released and generation.ended):",
+        "if True:",
+    ),
+    "apps in an adjustment may be moved": (
+        allocating,
+        "pinned=current is not None and not (",
+        "pinned=current is None and not (",
+    ),
+}
+RARE: dict[str, tuple[ModuleType, str, str]] = {
+    "apps leave with containers running": (
+        effects,
+        "not app.ended or not all(generation.ended for generation in app.generations.values())",
+        "not app.ended",
+    ),
+    "what never started is never told": (
+        reconciling,
+        "return ReportExited(key, None) if key in desired.due else None",
+        "return None",
+    ),
+    "what ended is forgotten before it is told": (
+        reconciling,
+        "if key in desired.due:\n        return False",
+        "if False:\n        return False",
+    ),
+}
+"""Broken in ways that take a hundred histories to show."""
+
+
+@pytest.mark.parametrize("name", [*MUTANTS, *(pytest.param(name, marks=pytest.mark.slow) for name in RARE)])
+def test_a_broken_core_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, old, new = {**MUTANTS, **RARE}[name]
+    mutate(monkeypatch, module, old, new)
+    _repoint(monkeypatch)
+    assert caught_within(400) is not None
+
+
+def test_an_agent_that_starts_before_the_release_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate_method(monkeypatch, Desired, "wanted", "if app.released and not", "if not")
+    assert caught_within(50) is not None
+
+
+@pytest.mark.slow
+def test_an_agent_that_does_not_hear_that_its_lease_has_ended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate_method(monkeypatch, Desired, "_node", "self._end_all()", "pass")
+    assert caught_within(400) is not None
+
+
+@pytest.mark.slow
+def test_an_agent_that_acts_before_it_has_caught_up_after_its_lease_is_caught() -> None:
+    """What it reads first was released to it long ago, and is released elsewhere by now."""
+    assert caught_within(400, agents_rejoin=False) is not None
+
+
+def _repoint(patch: pytest.MonkeyPatch) -> None:
+    """Modules that imported a function by name get the changed one too."""
+    for module in (evolving, rounds, deciding, allocating):
+        for origin in (effects, rounds, allocating):
+            for name in vars(origin):
+                if getattr(vars(module).get(name), "__module__", "") == origin.__name__ and module is not origin:
+                    patch.setattr(module, name, vars(origin)[name])
