@@ -20,6 +20,7 @@ import structlog
 from dorm.core.decide import decide, next_deadline
 from dorm.core.evolve import evolve
 from dorm.core.liveness import LEASE_MARGIN_S, conclude
+from dorm.core.policies import policy
 from dorm.core.state import State
 from events import subjects
 from events.codec import encode
@@ -89,6 +90,7 @@ class Master:
                 self._fold(await self._records.get())
             await self._elect()
             tasks.create_task(self._listen())
+            tasks.create_task(self._load_policy())
             await self._lead()
 
     async def _read(self) -> None:
@@ -99,6 +101,10 @@ class Master:
         async for record in self._bus.reports(subjects.reports(self._cluster)):
             # Tokens and names of nodes are equal: agents refuse other names.
             self._heard[record.subject.split(".")[3]] = self._now()
+
+    async def _load_policy(self) -> None:
+        """A solver takes half a second to import, which the first app would wait for."""
+        await self._solve(policy, self.state.settings.policy)
 
     def _now(self) -> int:
         return max(self._clock(), self.state.time)
