@@ -74,6 +74,7 @@ async def bench_submit(*, apps: int, wanted: Wanted, docker_url: str | None, tel
         settings={
             "apps": apps,
             "app": f"one container, `{' '.join(_SPEC['command'])}`, cancelled once it has started",
+            "not_counted": "one app before, while the master may still load its solver",
             "runtimes": measured,
             "nodes": NODES,
             "node_capacity": CAPACITY,
@@ -98,6 +99,8 @@ async def _submit_all(cluster: LocalCluster, runtime: RuntimeName, apps: int, te
     """The quiet time in seconds, and a sample of each app."""
     samples = []
     async with contextlib.aclosing(Watch(cluster.client.log)) as watch:
+        tell(f"{runtime}: warming up")
+        await _submit_one(cluster, watch, "bench-warm-up")
         for number in range(apps):
             tell(f"{runtime}: app {number + 1} of {apps}")
             samples.append(await _submit_one(cluster, watch, f"bench-{number}"))
