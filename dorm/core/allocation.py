@@ -27,7 +27,7 @@ def allocate_now(state: State, now: int) -> Resized | None:
     answer = chosen.allocate(problem, params)
     changes, without_port = plan(state, problem, answer)
     reasons = {**_reasons(state, answer), **without_port}
-    if not changes and not _reasons_changed(state, reasons, now):
+    if not changes and not _reasons_changed(state, problem, reasons):
         return None
     return Resized(
         policy=chosen.name,
@@ -61,12 +61,10 @@ def _reasons(state: State, answer: Allocation) -> dict[str, Waiting]:
     return reasons
 
 
-def _reasons_changed(state: State, reasons: dict[str, Waiting], now: int) -> bool:
+def _reasons_changed(state: State, problem: Problem, reasons: dict[str, Waiting]) -> bool:
     """Whether an owner would read something new.  Only the code counts: figures in the text move all the time."""
-    for app in state.live_apps():
-        if app.retry_at > now:
-            continue
-        old, new = app.waiting, reasons.get(app.id)
+    for app in problem.apps:
+        old, new = state.apps[app.id].waiting, reasons.get(app.id)
         if (old.code if old else "") != (new.code if new else ""):
             return True
     return False

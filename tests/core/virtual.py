@@ -100,6 +100,10 @@ class VirtualMaster:
             self.allocated_stir = -1
         return bool(decision.facts)
 
+    def idle(self) -> bool:
+        """Nothing has happened since the last allocation, so another one says nothing new."""
+        return self.epoch == 0 or not deciding.decide(self.state, self.now(), allocate=True).facts
+
     def conclude(self) -> None:
         if self.epoch:
             facts = living.conclude(self.state, self.world.heard, self.now())
@@ -494,6 +498,7 @@ class World:
             if not self.master.decide(slip=False):
                 break
             self.hold(count < 99, f"the master never comes to rest: {decode(self.log[-1])}")
+        self.hold(self.master.idle(), "asked once more, the master has something else to say")
         self.check_truth()
         return bool(self.whole.names or self.whole.submissions or acted or any(node.engine_busy for node in self.nodes))
 

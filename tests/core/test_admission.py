@@ -1,0 +1,108 @@
+"""The gate: what is refused, and the words that say why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from events import kinds as k
+from events.spec import LARGEST_SPEC
+from tests.core.records import CLUSTER, Bench, document, joined
+
+
+def answer(bench: Bench, **fields: Any) -> k.Event:
+    bench.submit(**fields)
+    (said,) = bench.decide()
+    assert isinstance(said, k.AppAccepted | k.AppRejected)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"colour": "red"}, "colour"),
+        ({"n_min": 0}, "n_min"),
+        ({"n_min": 6, "n_max": 5}, "n_min: 6 is more than n_max, which is 5"),
+        ({"cpu": 5}, "demand.cpu: one container needs 5 cores, and no node has more than 4 cores"),
+        ({"demand": {"gpu": 1}}, "demand.gpu: one container needs 1 gpu, and no node has more than 0 gpu"),
+        (
+            {"n_min": 7, "n_max": 7},
+            "n_min: 7 containers of this demand can't run at once; all 2 nodes together, empty, take 6",
+        ),
+    ],
+)
+def test_refused_with_a_reason(fields: dict[str, Any], reason: str) -> None:
+    said = answer(Bench(a=4, b=2), **fields)
+    assert isinstance(said, k.AppRejected)
+    assert reason in said.reason
+
+
+def test_accepted_at_the_edge() -> None:
+    assert isinstance(answer(Bench(a=4, b=2), n_min=6, n_max=6), k.AppAccepted)
+
+
+def test_before_any_node_has_joined_it_waits() -> None:
+    bench = Bench()
+    assert isinstance(answer(bench, cpu=64), k.AppAccepted)
+    bench.settle()
+    assert bench.app().phase == "waiting"
+    bench.add(joined("big", 64))
+    bench.settle()
+    assert bench.app().phase == "starting"
+
+
+def test_a_live_apps_name_is_taken() -> None:
+    bench = Bench(a=4)
+    first = answer(bench)
+    said = answer(bench)
+    assert isinstance(first, k.AppAccepted)
+    assert isinstance(said, k.AppRejected)
+    assert first.app in said.reason
+    assert said.app != first.app
+
+
+def test_two_of_one_name_in_one_round() -> None:
+    bench = Bench(a=4)
+    bench.submit()
+    bench.submit()
+    first, second = bench.decide()
+    assert isinstance(first, k.AppAccepted)
+    assert isinstance(second, k.AppRejected)
+    assert bench.state.submissions == {}
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1\xff", b"[1, 2]", b'{"kind": "AppCompleted"}'])
+def test_an_unreadable_body_is_answered(body: bytes) -> None:
+    bench = Bench(a=4)
+    bench.raw(f"dorm.{CLUSTER}.AppSubmitted.ann", body, msg_id="mine")
+    (said,) = bench.decide()
+    assert isinstance(said, k.AppRejected)
+    assert said.submission == "mine"
+    assert said.reason
+
+
+def test_too_large() -> None:
+    said = answer(Bench(a=4), env={"A": "x" * (LARGEST_SPEC // 2), "B": "x" * (LARGEST_SPEC // 2)})
+    assert isinstance(said, k.AppRejected)
+    assert f"at most {LARGEST_SPEC:,}" in said.reason
+
+
+def test_many_large_ones_come_in_several_rounds_and_in_order() -> None:
+    bench = Bench(a=4)
+    for number in range(40):
+        bench.submit(f"app{number}", env={"A": "x" * 120_000})
+    rounds = 0
+    while facts := bench.decide():
+        assert sum(len(str(fact)) for fact in facts) < 4 * 2**20
+        rounds += 1
+    assert rounds > 1
+    assert [app.name for app in bench.state.live_apps()] == [f"app{number}" for number in range(40)]
+
+
+def test_the_owner_is_whom_the_spec_names_else_the_sender() -> None:
+    bench = Bench(a=4)
+    bench.add(k.AppSubmitted(spec=document("one")), "ann")
+    bench.add(k.AppSubmitted(spec=document("two", user="bob")), "ann")
+    bench.decide()
+    assert (bench.app("one").user, bench.app("two").user) == ("ann", "bob")
