@@ -74,7 +74,7 @@ class ProgressFile:
     def _take(self, line: bytes, facts: list[ProgressFact]) -> None:
         try:
             words: Any = msgspec.json.decode(line)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             return
         if not isinstance(words, dict):
             return
@@ -106,6 +106,10 @@ def _step(value: object) -> int | None:
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,199 @@
+"""What one node should run, folded from the log: by the same rules as the master folds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agents.desired import Desired
+from agents.runtime import Key
+from dorm.core.evolve import evolve
+from dorm.core.state import State
+from events import kinds as k
+from tests.core.records import CLUSTER, Bench, joined, record_of
+
+NODE = "a"
+
+
+def fold(bench: Bench, upto: int | None = None) -> Desired:
+    """All of the log, other nodes' facts included, though an agent would not read those."""
+    desired = Desired(NODE)
+    for record in bench.records[:upto]:
+        desired.fold(record)
+    return desired
+
+
+def wanted(desired: Desired) -> list[tuple[int, int]]:
+    return [(key.generation, key.slot) for key in desired.wanted()]
+
+
+def cluster(**fields: Any) -> Bench:
+    """An app of two containers on node a."""
+    bench = Bench(a=4)
+    bench.submit(n_min=2, n_max=2, **fields)
+    bench.settle()
+    return bench
+
+
+def test_only_released_generations_are_wanted() -> None:
+    bench = cluster()
+    assert wanted(fold(bench)) == [(1, 0), (1, 1)]
+    released = next(number for number in range(len(bench.records), 0, -1) if wanted(fold(bench, number)) == [])
+    assert released == len(bench.records) - 1
+    assert fold(bench).due == {Key(bench.app().id, 1, 0), Key(bench.app().id, 1, 1)}
+
+
+def test_of_other_nodes_nothing_is_wanted() -> None:
+    bench = Bench(b=4)
+    bench.running(n_max=1)
+    desired = fold(bench)
+    assert wanted(desired) == []
+    bench.all_exited()
+    bench.settle()
+    assert bench.app().ended
+    assert fold(bench).apps == {}, "an agent doesn't remember every app that ended elsewhere"
+
+
+def test_a_newer_decision_stops_the_old_generation_at_once() -> None:
+    bench = cluster()
+    bench.started()
+    bench.add(k.AppUpdated(app="app", n_min=1, n_max=1))
+    bench.settle()
+    desired = fold(bench)
+    assert wanted(desired) == []
+    bench.all_exited(code=143, generation=1, asked=True)
+    bench.settle()
+    assert wanted(fold(bench)) == [(2, 0)]
+
+
+@pytest.mark.parametrize("event", ["fail", "cancel", "complete"])
+def test_nothing_is_wanted_of_what_failed_or_ended(event: str) -> None:
+    bench = cluster()
+    bench.started()
+    match event:
+        case "fail":
+            bench.exited(slot=0, code=1)
+        case "cancel":
+            bench.add(k.AppCancelRequested(app="app"))
+        case "complete":
+            bench.all_exited()
+    bench.decide()
+    assert wanted(fold(bench)) == []
+
+
+def test_rounds_of_deposed_masters_mean_nothing() -> None:
+    bench = cluster()
+    bench.say(k.MasterElected(epoch=2), epoch=2)
+    bench.say(k.AppCancelled(app=bench.app().id, generation=1), epoch=1)
+    assert wanted(fold(bench)) == [(1, 0), (1, 1)]
+
+
+def test_rounds_that_do_not_know_the_last_round_mean_nothing() -> None:
+    bench = cluster()
+    bench.say(k.AppCancelled(app=bench.app().id, generation=1), basis=1)
+    assert wanted(fold(bench)) == [(1, 0), (1, 1)]
+    assert not bench.app().ended
+
+
+def test_own_facts_are_read_back() -> None:
+    bench = cluster()
+    bench.started(slots=[0])
+    bench.exited(slot=0, code=1)
+    app = bench.app().id
+    desired = fold(bench)
+    assert (desired.started, desired.exited, desired.due) == (
+        {Key(app, 1, 0)},
+        {Key(app, 1, 0)},
+        {Key(app, 1, 1)},
+    )
+
+
+@pytest.mark.parametrize("subject", ["ContainerExited.eve", "ContainerExited.b"])
+def test_facts_on_others_subjects_are_not_believed(subject: str) -> None:
+    bench = cluster()
+    exited = k.ContainerExited(app=bench.app().id, generation=1, slot=0, node=NODE, exit_code=0)
+    bench.raw(f"dorm.{CLUSTER}.{subject}", record_of(1, exited).body)
+    assert fold(bench).exited == set()
+
+
+class TestLease:
+    def test_settings_come_from_the_log(self) -> None:
+        bench = Bench()
+        bench.add(k.PolicyChanged(node_lease_s=60, retention_s=5))
+        bench.add(k.PolicyChanged(policy="none such", node_lease_s=70))
+        desired = fold(bench)
+        assert (desired.lease_s, desired.retention_s) == (70, 5)
+        assert bench.state.settings.node_lease_s == 70
+
+    def test_what_a_lease_has_ended_must_not_run_again(self) -> None:
+        """The master gives its room and its app's next generation away from then on."""
+        bench = cluster()
+        bench.conclude(a=20)
+        assert fold(bench).condition == "lost"
+        bench.conclude(a=320)
+        desired = fold(bench)
+        assert (desired.due, len(desired.exited)) == (set(), 2)
+        bench.conclude(a=1)
+        assert (fold(bench).condition, fold(bench).due) == ("up", set())
+
+    def test_a_lease_that_ended_too_late_ends_nothing(self) -> None:
+        bench = cluster()
+        bench.conclude(a=20)
+        basis = bench.state.seq
+        bench.add(joined("a"))
+        bench.say(k.NodeLeaseEnded(node="a", last_heard=0), basis=basis)
+        assert len(fold(bench).due) == 2
+        assert bench.app().generations[1].containers[0].state == "desired"
+
+    def test_what_is_released_to_a_node_that_left_never_starts(self) -> None:
+        bench = Bench(a=4)
+        bench.submit(n_max=1)
+        bench.decide()
+        bench.decide(allocate=True)
+        facts, basis = bench.decided(), bench.state.seq
+        bench.add(k.NodeLeft(node="a"))
+        bench.say(*facts, basis=basis)
+        bench.add(joined("a"))
+        desired = fold(bench)
+        assert desired.exited == {Key(bench.app().id, 1, 0)}
+        assert desired.due == set()
+
+
+def test_an_app_is_not_forgotten_while_an_end_is_still_to_be_told() -> None:
+    bench = cluster()
+    bench.add(k.AppCancelRequested(app="app"))
+    bench.settle()
+    desired, app = fold(bench), bench.app().id
+    desired.forget(app)
+    assert len(desired.due) == 2
+    bench.all_exited(asked=True)
+    desired = fold(bench)
+    desired.forget(app)
+    assert (desired.apps, desired.started, desired.exited) == ({}, set(), set())
+
+
+def test_master_and_agent_agree_on_every_container() -> None:
+    """`due` is what the master counts as possibly running here, after every record of a full life."""
+    bench = Bench(a=4, b=4)
+    bench.running("one", n_min=2, n_max=5)
+    bench.submit("two", n_min=2, n_max=2)
+    bench.settle()
+    bench.conclude(a=20)
+    bench.conclude(a=320)
+    bench.wait(60)
+    bench.settle()
+    bench.add(joined("a"))
+    bench.settle()
+    state, desired = State(), Desired(NODE)
+    for record in bench.records:
+        evolve(state, record)
+        desired.fold(record)
+        counted = {
+            Key(app.id, generation.number, slot)
+            for app in state.apps.values()
+            for generation in app.generations.values()
+            for slot, container in generation.containers.items()
+            if generation.released and container.node == NODE and container.state != "exited"
+        }
+        assert desired.due == counted, record.seq

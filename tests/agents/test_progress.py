@@ -1,0 +1,114 @@
+"""The progress file: an app's own words, whatever they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agents.progress import LONGEST_READ, ProgressFile
+from agents.runtime import Key
+from events.kinds import AppCheckpointed, AppProgressed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "progress.jsonl"
+
+
+def said(file: ProgressFile, now: float, *, final: bool = False) -> list[tuple[str, int]]:
+    return [(type(fact).__name__.removeprefix("App"), fact.step) for fact in file.read(now, final=final)]
+
+
+def write(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_only_the_latest_progress_of_a_while_is_said(path: Path) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 5.0)
+    assert said(file, 0) == []
+    write(path, '{"step": 1}\n{"step": 2, "loss": 0.5, "samples_per_s": 10}\n')
+    (fact,) = file.read(0)
+    assert fact == AppProgressed(app="app", generation=1, step=2, loss=0.5, samples_per_s=10.0)
+    write(path, '{"step": 3}\n')
+    assert said(file, 4) == []
+    assert said(file, 5) == [("Progressed", 3)]
+
+
+def test_checkpoints_are_all_said_after_the_progress_they_hold(path: Path) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 1000.0)
+    write(path, '{"step": 1}\n')
+    assert said(file, 0) == [("Progressed", 1)]
+    write(path, '{"step": 5}\n{"checkpoint": 5}\n{"step": 9}\n{"checkpoint": 7}\n')
+    assert said(file, 1) == [("Progressed", 5), ("Checkpointed", 5), ("Checkpointed", 7)]
+    assert said(file, 2, final=True) == [("Progressed", 9)]
+    assert said(file, 3, final=True) == []
+
+
+def test_half_a_line_waits_for_its_end(path: Path) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 0.0)
+    write(path, '{"checkpo')
+    assert said(file, 0) == []
+    write(path, 'int": 4}')
+    assert said(file, 1) == []
+    write(path, "\n")
+    assert said(file, 2) == [("Checkpointed", 4)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "nonsense",
+        "[1]",
+        "7",
+        '{"step": -1}',
+        '{"step": 1.5}',
+        '{"step": true}',
+        '{"step": "9"}',
+        '{"checkpoint": 9007199254740993}',
+        '{"checkpoint": 1' + "0" * 400 + "}",
+        '{"step": null}',
+        "\x00\x00",
+        "[" * 100_000,
+    ],
+)
+def test_other_lines_are_skipped(path: Path, line: str) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 0.0)
+    write(path, line + '\n{"checkpoint": 3}\n')
+    assert said(file, 0) == [("Checkpointed", 3)]
+
+
+@pytest.mark.parametrize("loss", ["NaN", '"low"', "1e999", "1" + "0" * 400, "true", "null"])
+def test_figures_that_are_none_are_left_out(path: Path, loss: str) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 0.0)
+    write(path, f'{{"step": 1, "loss": {loss}}}\n{{"step": 2}}\n{{"checkpoint": 2}}\n')
+    assert ("Checkpointed", 2) in said(file, 0)
+
+
+def test_bytes_that_are_no_text_are_skipped(path: Path) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 0.0)
+    path.write_bytes(b'\xff\xfe{"step": 1}\n{"checkpoint": 1}\n')
+    assert file.read(0) == [AppCheckpointed(app="app", generation=1, step=1)]
+
+
+def test_a_flood_is_taken_in_pieces_and_a_last_read_takes_all(path: Path) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 1000.0)
+    line = '{"step": 1, "pad": "' + "x" * 1000 + '"}\n'
+    write(path, line * (3 * LONGEST_READ // len(line)) + '{"checkpoint": 8}\n')
+    assert said(file, 0) == [("Progressed", 1)]
+    assert ("Checkpointed", 8) in said(file, 1, final=True)
+
+
+def test_a_line_without_end_fills_no_memory(path: Path) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 0.0)
+    write(path, "x" * (4 * LONGEST_READ))
+    for now in range(6):
+        assert said(file, now) == []
+        assert len(file._rest) <= LONGEST_READ
+    write(path, '\n{"checkpoint": 1}\n')
+    assert said(file, 9) == [("Checkpointed", 1)]

@@ -1,0 +1,103 @@
+"""Every row of the table: what is wanted, what is seen and what was told, and what follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from agents.desired import Desired, DesiredApp
+from agents.reconcile import Action, Discard, Halt, Launch, ReportExited, ReportStarted, reconcile
+from agents.runtime import Key, Seen
+from agents.runtime import State as EngineState
+from events.kinds import Placed
+from events.spec import check_spec
+from tests.core.records import SECOND, START, document
+
+KEY = Key("app", 2, 0)
+NOW = START
+
+
+def desired(
+    *, wanted: bool, due: bool = True, started: bool = False, exited: bool = False, ended_at: int = 0
+) -> Desired:
+    placement = [Placed(slot=0, node="a", address="addr", port=20000)]
+    app = DesiredApp(
+        check_spec(document()), generation=2, placement=placement, released=True, failed=not wanted, ended_at=ended_at
+    )
+    return Desired(
+        "a",
+        retention_s=60,
+        apps={"app": app},
+        due={KEY} if due else set(),
+        started={KEY} if started else set(),
+        exited={KEY} if exited else set(),
+    )
+
+
+def seen(state: EngineState, key: Key = KEY, exited_at: int = 0) -> Seen:
+    return Seen(key=key, state=state, spec_hash="", exited_at=exited_at)
+
+
+@pytest.mark.parametrize(
+    ("wish", "state", "expected"),
+    [
+        (desired(wanted=True), None, Launch(KEY)),
+        (desired(wanted=True, started=True), None, ReportExited(KEY, None)),
+        (desired(wanted=True, exited=True), None, None),
+        (desired(wanted=False), None, ReportExited(KEY, None)),
+        (desired(wanted=False, exited=True), None, None),
+        (desired(wanted=False, due=False), None, None),
+        (desired(wanted=True), "created", Launch(KEY)),
+        (desired(wanted=False), "created", Discard(KEY)),
+        (desired(wanted=True), "running", ReportStarted(seen("running"))),
+        (desired(wanted=True, started=True), "running", None),
+        (desired(wanted=False, started=True), "running", Halt(KEY)),
+        (desired(wanted=True, due=False, exited=True), "running", Halt(KEY)),
+        (desired(wanted=True, started=True), "exited", ReportExited(KEY, seen("exited"))),
+        (desired(wanted=False), "exited", ReportExited(KEY, seen("exited"))),
+        (desired(wanted=True, due=False, exited=True), "exited", None),
+    ],
+)
+def test_one_container(wish: Desired, state: EngineState | None, expected: Action | None) -> None:
+    found = [seen(state)] if state else []
+    for _ in range(2):
+        assert reconcile(wish, found, NOW) == ([expected] if expected else [])
+
+
+class TestDiscarding:
+    def test_after_the_retention(self) -> None:
+        wish = desired(wanted=False, due=False, exited=True)
+        ended = [seen("exited", exited_at=NOW - 61 * SECOND)]
+        assert reconcile(wish, ended, NOW) == [Discard(KEY)]
+        assert reconcile(wish, ended, NOW - 2 * SECOND) == []
+
+    def test_an_ended_app_keeps_all_its_containers_for_the_retention(self) -> None:
+        wish = desired(wanted=False, due=False, exited=True, ended_at=NOW - 10 * SECOND)
+        assert reconcile(wish, [seen("exited", exited_at=NOW - 61 * SECOND)], NOW) == []
+
+    def test_never_before_its_end_is_on_the_log(self) -> None:
+        """After a crash of the agent nobody else knows how it ended."""
+        told = desired(wanted=False, due=True, exited=True)
+        assert reconcile(told, [seen("exited", exited_at=NOW - 10_000 * SECOND)], NOW) == []
+
+    def test_what_belongs_to_no_app_goes_at_once(self) -> None:
+        stranger = Key("stranger", 1, 0)
+        wish = Desired("a")
+        assert reconcile(wish, [seen("exited", stranger)], NOW) == [Discard(stranger)]
+        assert reconcile(wish, [seen("running", stranger)], NOW) == [Halt(stranger)]
+
+
+@pytest.mark.parametrize("ghost", [Key("app", 1, 0), Key("other", 1, 0)])
+def test_nothing_starts_beside_what_the_log_believes_ended(ghost: Key) -> None:
+    """A node that has outlived its lease: the master has given away room and app of what still runs here."""
+    wish = desired(wanted=True)
+    wish.exited.add(ghost)
+    assert reconcile(wish, [seen("running", ghost)], NOW) == [Halt(ghost)]
+    assert Launch(KEY) in reconcile(wish, [seen("exited", ghost)], NOW)
+
+
+def test_a_partition_that_is_being_stopped_holds_no_other_app_back() -> None:
+    """Its room is still counted by the master, so what was released fits beside it."""
+    wish = desired(wanted=True)
+    stopping = Key("other", 1, 0)
+    wish.due.add(stopping)
+    assert reconcile(wish, [seen("running", stopping)], NOW) == [Launch(KEY), Halt(stopping)]
