@@ -20,14 +20,14 @@ PLACEMENT = [
 ]
 
 
-def made(slot: int, *, resume: bool = False, mount: str = "", **fields: Any) -> ContainerSpec:
+def made(slot: int, *, resumes: bool = False, mount: str = "", **fields: Any) -> ContainerSpec:
     app = DesiredApp(
         check_spec(document(**fields)),
         generation=3,
         placement=PLACEMENT,
         master_port=20042,
         released=True,
-        resume=resume,
+        resume=resumes,
     )
     return container_spec(
         "app-x", app, slot, checkpoint_dir="/shared/app-x", checkpoint_mount=mount, devices=("0", "2")
@@ -70,7 +70,7 @@ def test_the_apps_own_variables_win_over_defaults_and_never_over_the_contract() 
     ],
 )
 def test_which_command_starts_it(fields: dict[str, Any], resume: bool, command: tuple[str, ...]) -> None:
-    assert made(1, resume=resume, **fields).command == command
+    assert made(1, resumes=resume, **fields).command == command
 
 
 def test_where_it_finds_its_checkpoints() -> None:
