@@ -41,6 +41,7 @@ class VirtualMaster:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.name = f"m{len(world.log)}"
         self.state = State()
         self.epoch = 0
         self.dead = False
@@ -56,7 +57,7 @@ class VirtualMaster:
         if slip:
             self.world.something_slips_in()
         event = k.Round(
-            id=f"{id(self)}.{self.epoch}.{basis}",
+            id=f"{self.name}.{self.epoch}.{basis}",
             at=now,
             by="m",
             epoch=self.epoch,
