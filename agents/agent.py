@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from agents.runtime import Runtime
     from events.log import Bus, EventLog
 
+PORT_TAKEN = errno.EADDRINUSE
+"""98, the exit code by which an app says that something else listens on a port it was given."""
 _log = structlog.get_logger(__name__)
 _RESYNC_S = 5.0
 _PROGRESS_POLL_S = 0.2
@@ -327,6 +329,8 @@ class Agent:
         reason: ExitReason = "out_of_memory" if seen.out_of_memory else "exit"
         if seen.exit_code is None and not seen.out_of_memory:
             reason = "command" if seen.error else "unknown"
+        if seen.exit_code == PORT_TAKEN:
+            reason = "port"
         await self._read_progress(key, final=True)
         await self._exited(key, seen=seen, reason=reason, message=seen.error)
 

@@ -21,7 +21,7 @@ from dorm.core.decide import decide, next_deadline
 from dorm.core.evolve import evolve
 from dorm.core.liveness import LEASE_MARGIN_S, conclude
 from dorm.core.policies import policy
-from dorm.core.state import State
+from dorm.core.state import SCHEMA, State
 from events import subjects
 from events.codec import encode
 from events.kinds import MasterElected, NodeJoined, NodeReported, Round
@@ -240,6 +240,7 @@ class Master:
             basis=basis,
             allocated=allocated,
             events=list(facts),
+            core=SCHEMA,
         )
         seq = await self._append(event)
         if seq is None:

@@ -72,7 +72,7 @@ class _Written(dict[type, int]):
     """`VERSIONS` by class, looked up by name only once per class."""
 
     def __missing__(self, cls: type) -> int:
-        self[cls] = version = VERSIONS[cls.__name__]
+        self[cls] = version = VERSIONS.get(cls.__name__, 0)
         return version
 
 
@@ -176,16 +176,17 @@ def _upcast(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _round(body: dict[str, Any]) -> Round:
-    """A round whose unknown kinds are left out, so that an older reader follows a newer master as far as it can."""
-    facts = []
+    """A round with `Unknown` in the places of kinds that this build does not know, so that an older reader follows a
+    newer master as far as it can."""
+    facts: list[Any] = []
     for fact in body.get("events", []):
         if not isinstance(fact, dict):
             raise TypeError(f"events: a fact is a map, not {type(fact).__name__}")
-        if fact.get("kind") in _MASTER_KINDS:
-            try:
-                facts.append(msgspec.convert(_upcast(fact), _MASTER_KINDS[fact["kind"]]))
-            except _NewerVersionError:
-                continue
+        kind = str(fact.get("kind"))
+        try:
+            facts.append(msgspec.convert(_upcast(fact), _MASTER_KINDS[kind]))
+        except (KeyError, _NewerVersionError):
+            facts.append(Unknown(subject="", name=kind[:80]))
     return msgspec.structs.replace(msgspec.convert({**body, "events": []}, Round), events=facts)
 
 

@@ -66,6 +66,10 @@ class Connection:
         """From now on `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
         self._link.on_outage = tell
 
+    async def connected(self) -> None:
+        """Wait until there is a connection.  Raises LogUnavailable where it was closed for good."""
+        await self._link.connected()
+
     async def close(self) -> None:
         await self._link.close()
 

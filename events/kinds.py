@@ -230,6 +230,8 @@ class GenerationFailed(Event, frozen=True):
     reason: str
     counted: bool = True
     """Whether it uses up one of the app's retries; a lost node or a taken port is not the app's fault."""
+    port: bool = False
+    """Whether a port was taken."""
     retry_at: int = 0
     """UTC ns before which it is not placed again."""
 
@@ -350,17 +352,6 @@ MasterFact = (
 )
 
 
-class Round(Event, frozen=True):
-    """All that the master writes at once: one message, so all of it or nothing.  A position in the log is `seq.index`."""
-
-    epoch: int
-    basis: int
-    """The sequence up to which the log was folded when this was decided."""
-    allocated: bool
-    """Whether the allocation was computed anew (after the quiet time), so that an audit asks the same question."""
-    events: list[MasterFact]
-
-
 class Unreadable(Event, frozen=True, tag="Unreadable"):
     """Stands for a record that can't be decoded: skipped and counted by the fold, never fatal.  Never published."""
 
@@ -373,6 +364,20 @@ class Unknown(Event, frozen=True, tag="Unknown"):
 
     subject: str
     name: str
+
+
+class Round(Event, frozen=True):
+    """All that the master writes at once: one message, so all of it or nothing.  A position in the log is `seq.index`."""
+
+    epoch: int
+    basis: int
+    """The sequence up to which the log was folded when this was decided."""
+    allocated: bool
+    """Whether the allocation was computed anew (after the quiet time), so that an audit asks the same question."""
+    events: list[MasterFact | Unknown]
+    """`Unknown` stands in the place of a fact that this build does not know, so that positions stay the same."""
+    core: int = 0
+    """Which version of the core decided it (`dorm.core.state.SCHEMA`): another one is not asked again by an audit."""
 
 
 Published = (

@@ -19,7 +19,7 @@ from dorm.core.allocation import SOLVER
 from dorm.core.decide import decide
 from dorm.core.liveness import conclude
 from dorm.core.policies import names, policy
-from dorm.core.state import Counters, State, digest
+from dorm.core.state import SCHEMA, Counters, State, digest
 from events.codec import decode, encode
 from events.kinds import MasterElected, NodeLeaseEnded, NodeLost, NodeRecovered, Resized, Round
 from replay.differences import Difference, differences
@@ -67,6 +67,8 @@ def question_of(record: Record, event: Round, epoch: int) -> Question:
 
 def why_not(record: Record, event: Round) -> str:
     """Why this round can't be decided again by this build, '' where it can."""
+    if event.core != SCHEMA:
+        return f"another version of the core decided it ({event.core}, here {SCHEMA})"
     if encode(event) != record.body:
         return "another build wrote it, with more in it than this one reads"
     for fact in event.events:
@@ -168,6 +170,8 @@ def _compare_conclusions(event: Round, given: Answer) -> Verdict:
 
 
 def _compare_digest(event: Round, given: Answer) -> Verdict:
+    if event.core != SCHEMA:
+        return Verdict()  # Another core's state has another digest.
     for index, fact in enumerate(event.events):
         if not isinstance(fact, Resized):
             continue

@@ -49,7 +49,7 @@ _SHOWN = ("AppAccepted", "Resized", "GenerationReleased", "AppCompleted", "AppFa
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(demo)
+    app.command(rich_help_panel="More")(demo)
 
 
 def demo(
@@ -87,6 +87,7 @@ async def _demo(runtime: RuntimeChoice, docker: str | None, plain: bool) -> None
         docker_url=docker,
         report_interval_s=1.0,
         progress_interval_s=0.5,
+        ports=(22_000, 22_999),
     )
     cluster = LocalCluster(options)
     try:

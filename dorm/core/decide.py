@@ -32,7 +32,8 @@ SECOND = 1_000_000_000
 MOST_ANSWERS = 1000
 LARGEST_ANSWERS = 2 * 2**20
 """Bytes of specs that one round carries."""
-NOT_THE_APPS_FAULT = ("lost", "port")
+MOST_PORTS = 10
+"""Taken ports that are excused; an app that says so of every port it is given is at fault itself."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -100,12 +101,15 @@ def _done(container: Container) -> bool:
 
 
 def _failure(app: App, generation: Generation, failed: list[Container], now: int) -> AppFailed | GenerationFailed:
-    """The app is tried again while it has retries left; what was not its own fault costs none."""
-    culprits = [c for c in failed if c.reason not in NOT_THE_APPS_FAULT and not c.asked]
-    worst = min(culprits or failed, key=lambda c: (c.exited_at, c.slot))
-    reason = _why(worst)
+    """The app is tried again while it has retries left; what was not its own fault costs none.
+
+    The first container that ended decides whose fault it was: the others of the generation only lost their peer.
+    """
+    first = min(failed, key=lambda c: (c.exited_at, c.slot))
+    excused = first.asked or first.reason == "lost" or (first.reason == "port" and app.port_failures < MOST_PORTS)
     retries = app.spec.retries
-    if culprits and app.failures >= retries.limit:
+    reason = _why(first)
+    if not excused and app.failures >= retries.limit:
         after = f" (after {retries.limit} retries)" if retries.limit else ""
         codes = {str(c.slot): c.exit_code for c in sorted(generation.containers.values(), key=lambda c: c.slot)}
         return AppFailed(app=app.id, generation=generation.number, reason=reason + after, exit_codes=codes)
@@ -114,7 +118,8 @@ def _failure(app: App, generation: Generation, failed: list[Container], now: int
         app=app.id,
         generation=generation.number,
         reason=reason,
-        counted=bool(culprits),
+        counted=not excused,
+        port=first.reason == "port",
         retry_at=now + int(pause * SECOND),
     )
 

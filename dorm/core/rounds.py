@@ -32,6 +32,8 @@ def fold_round(state: State, event: k.Round, fence: int) -> None:
     for fact in event.events:
         if isinstance(fact, k.Resized):
             _resized(state, fact, event.basis)
+        elif isinstance(fact, k.Unknown):
+            state.counters.unknown += 1
         else:
             _FACTS[type(fact)](state, fact)
     if state.next_drop_at and state.time >= state.next_drop_at:
@@ -111,6 +113,8 @@ def _generation_failed(state: State, event: k.GenerationFailed) -> None:
     app.retry_at = event.retry_at
     if event.counted:
         app.failures += 1
+    if event.port:
+        app.port_failures += 1
     app.waiting = k.Waiting(code="retry", text=event.reason)
     stir(state)
 

@@ -153,6 +153,8 @@ class App(msgspec.Struct):
     ended_at: int = 0
     end_reason: str = ""
     failures: int = 0
+    port_failures: int = 0
+    """Generations that ended because a port was taken: no fault of the app's, until there are too many of them."""
     retry_at: int = 0
     checkpoint: int | None = None
     """Step of the last checkpoint that the app reported."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dorm.core.decide import next_deadline
+from dorm.core.decide import MOST_PORTS, next_deadline
 from dorm.core.state import digest
 from events import kinds as k
 from tests.core.records import SECOND, Bench, joined
@@ -86,17 +86,33 @@ class TestFailure:
         assert (said.reason, said.counted) == (reason, counted)
         assert bench.app().failures == int(counted)
 
-    def test_the_first_culprit_names_the_reason(self) -> None:
+    def test_the_first_that_ended_decides_whose_fault_it_was(self) -> None:
         bench = Bench(a=4)
-        bench.running(n_min=3, n_max=3)
-        bench.exited(slot=0, code=None, reason="lost")
+        bench.running(n_min=3, n_max=3, retries={"limit": 0})
+        bench.exited(slot=0, code=None, reason="lost", message="it is gone")
         bench.wait(1)
-        bench.exited(slot=2, code=7)
-        bench.wait(1)
-        bench.exited(slot=1, code=8)
+        bench.exited(slot=2, code=7)  # its peer was lost
         (said,) = bench.decide()
         assert isinstance(said, k.GenerationFailed)
-        assert said.reason == "slot 2 on a ended with exit code 7"
+        assert (said.reason, said.counted) == ("slot 0 on a: it is gone", False)
+
+    def test_an_app_that_finds_every_port_taken_is_at_fault_itself(self) -> None:
+        bench = Bench(a=4)
+        bench.submit(n_max=1, retries={"limit": 0, "backoff": "1s"})
+        bench.settle()
+        for _ in range(MOST_PORTS):
+            bench.started()
+            bench.exited(code=98, reason="port")
+            (said, *_) = bench.decide()
+            assert isinstance(said, k.GenerationFailed)
+            assert not said.counted
+            bench.settle()
+            bench.wait(1)
+            bench.settle()
+        bench.started()
+        bench.exited(code=98, reason="port")
+        (said, *_) = bench.decide()
+        assert isinstance(said, k.AppFailed)
 
     def test_the_rest_is_waited_for_before_it_starts_again(self) -> None:
         bench = Bench(a=4)

@@ -20,7 +20,7 @@ import dorm.core.evolve as evolving
 import dorm.core.liveness as living
 from agents.runtime import Key
 from dorm.core.invariants import violations
-from dorm.core.state import State, digest
+from dorm.core.state import SCHEMA, State, digest
 from events import kinds as k
 from events.codec import decode, encode
 from events.log import Record
@@ -64,6 +64,7 @@ class VirtualMaster:
             basis=basis,
             allocated=allocated,
             events=facts,
+            core=SCHEMA,
         )
         seq = self.world.append(subject_of(event, "master"), encode(event), expected_last=self.state.round_seq)
         self.fold(seq - self.state.seq if seq else len(self.world.log))

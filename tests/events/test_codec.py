@@ -252,10 +252,18 @@ def test_older_facts_in_a_round_are_upcast_though_they_look_like_new_ones() -> N
 
 
 @pytest.mark.parametrize("unknown", [{"kind": "AppPraised", "app": "a"}, {**COMPLETED, "v": 2}, {"app": "a"}])
-def test_unknown_facts_in_a_round_are_left_out(unknown: dict[str, Any]) -> None:
+def test_unknown_facts_in_a_round_keep_their_places(unknown: dict[str, Any]) -> None:
     event = decoded(ROUND, round_of(LOST, unknown, COMPLETED))
     assert isinstance(event, Round)
-    assert event.events == [NodeLost(node="n1", last_heard=5), AppCompleted(app="a", generation=2)]
+    assert event.events[0::2] == [NodeLost(node="n1", last_heard=5), AppCompleted(app="a", generation=2)]
+    assert isinstance(event.events[1], Unknown)
+
+
+def test_nobody_passes_for_unknown_in_a_round() -> None:
+    event = decoded(ROUND, round_of(LOST, {"kind": "Unknown", "subject": "s", "name": "n"}))
+    assert isinstance(event, Round)
+    assert isinstance(event.events[1], Unknown)
+    assert event.events[1].name == "Unknown"
 
 
 @pytest.mark.parametrize("broken", [{**COMPLETED, "generation": "two"}, {"kind": "NodeLost"}, 7, None, [COMPLETED]])

@@ -15,7 +15,7 @@ from nats.js.api import DeliverPolicy
 from events import subjects
 from events.codec import decode, encode
 from events.jetstream import Connection
-from events.kinds import AppRejected, AppSubmitted, MasterFact, NodeLost, Round
+from events.kinds import AppRejected, AppSubmitted, MasterFact, NodeLost, Round, Unknown
 from events.spec import SpecError, check_spec
 from tests.events.log_conformance import read_all
 
@@ -103,7 +103,7 @@ async def test_its_bad_spec_is_refused_with_a_reason(
 
 
 async def test_it_tails_what_others_write(connection: Connection, client: Client, cluster: str) -> None:
-    facts: list[MasterFact] = [
+    facts: list[MasterFact | Unknown] = [
         AppRejected(app="digits", submission="alice-1", reason="no node"),
         NodeLost(node="n1", last_heard=5),
     ]

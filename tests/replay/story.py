@@ -10,7 +10,7 @@ import msgspec
 from dorm.core.decide import decide
 from dorm.core.evolve import evolve
 from dorm.core.liveness import conclude
-from dorm.core.state import State
+from dorm.core.state import SCHEMA, State
 from events import subjects
 from events.codec import decode, encode
 from events.kinds import (
@@ -102,6 +102,7 @@ class Story:
             basis=basis,
             allocated=allocated,
             events=list(facts),
+            core=SCHEMA,
         )
         self.store(subjects.rounds(CLUSTER), encode(event), event.id)
 
