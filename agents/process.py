@@ -1,6 +1,6 @@
 """The process runtime: a container is a child process with a session and a working directory of its own.
 
-For machines without Docker.  It confines nothing and limits nothing (`limits` is False, and a warning says so when it is
+For machines without Docker.  It confines nothing and limits nothing (`limits` is False, and the log says so when it is
 opened): processes share the user, the file system and the machine with the agent, and a memory shortage cannot be told
 from any other SIGKILL.  What it does keep are the runtime's promises: a program starts at most once for a key, it outlives
 the agent, and a restarted agent finds it again with its state and exit code, through one small supervisor for each
@@ -79,7 +79,7 @@ class ProcessRuntime:
         """Take the root and watch what runs.  Raises `Conflict` where another agent has it."""
         await asyncio.to_thread(self._dirs.open)
         self._open = True
-        log.warning("the process runtime limits nothing: use it only for apps that you trust", node=self.node)
+        log.info("the process runtime limits nothing: use it only for apps that you trust", node=self.node)
         for found in await asyncio.to_thread(self._look_all):
             self._watch(found)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import getpass
+import math
 import secrets
 import time
 from typing import TYPE_CHECKING, Any, Self
@@ -25,6 +26,7 @@ import msgspec
 
 from dorm.core.admission import app_id
 from dorm.core.evolve import evolve
+from dorm.core.policies import policy
 from dorm.core.state import App, State
 from events import subjects
 from events.codec import decode, encode
@@ -40,6 +42,7 @@ from events.kinds import (
     PolicyChanged,
     Round,
 )
+from events.log import LogUnavailable
 from events.questions import LogQuestion
 from events.spec import AppSpec, check_spec
 
@@ -47,6 +50,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from events.log import Bus, EventLog, Record
+
+
+_AGENT_BACK_S = 15.0
+"""How long after an outage an agent may take to answer again."""
+_PAUSE_S = 0.2
 
 
 class ClientError(Exception):
@@ -85,6 +93,10 @@ class Client:
         self._connection = connection
         self._clock = clock
         self._state = State()
+        self._outages = 0
+        self._tell_outage: Callable[[bool], None] = lambda _: None
+        if connection is not None:
+            connection.tell_outages(self._on_outage)
 
     @classmethod
     async def open(cls, url: str, cluster: str = "local", *, user: str | None = None, timeout: float = 5.0) -> Client:
@@ -95,6 +107,14 @@ class Client:
     async def close(self) -> None:
         if self._connection is not None:
             await self._connection.close()
+
+    def tell_outages(self, tell: Callable[[bool], None]) -> None:
+        """From now on `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
+        self._tell_outage = tell
+
+    def _on_outage(self, lost: bool) -> None:
+        self._outages += lost
+        self._tell_outage(lost)
 
     async def __aenter__(self) -> Self:
         return self
@@ -211,7 +231,12 @@ class Client:
         )
 
     async def change_policy(self, change: PolicyChanged) -> None:
-        """Settings of the cluster, from the next round on."""
+        """Settings of the cluster, from the next round on.  Raises Refused for a policy or parameters that can't be."""
+        settings = (await self.state()).settings
+        try:
+            policy(change.policy or settings.policy).check_params(change.params or {})
+        except ValueError as error:
+            raise Refused(str(error)) from None
         await self._publish(msgspec.structs.replace(change, id=self._new_id(), at=self._clock(), by=self.user))
 
     def _new_id(self) -> str:
@@ -226,7 +251,8 @@ class Client:
     ) -> AsyncIterator[bytes]:
         """Output of one container of the latest generation that started (the first slot unless `slot` says otherwise).
 
-        Raises NotFound where nothing has started yet, and the bus's LogUnavailable and LogRefused.
+        With `follow` an answer that a lost connection broke off goes on where it was, or with what is new where only a
+        `tail` was asked for.  Raises NotFound where nothing has started yet, and the bus's LogUnavailable and LogRefused.
         """
         app = await self.app(name_or_id)
         started = [g for g in app.generations.values() if any(c.state != "desired" for c in g.containers.values())]
@@ -241,8 +267,32 @@ class Client:
             )
         question = LogQuestion(app=app.id, generation=generation.number, slot=wanted, follow=follow, tail=tail)
         subject = subjects.ask(self.cluster, generation.containers[wanted].node, "logs")
-        async for piece in self._bus.ask(subject, msgspec.json.encode(question)):
-            yield piece
+        taken = skip = outages = 0
+        patience = 0.0
+        while True:
+            try:
+                async for piece in self._bus.ask(subject, msgspec.json.encode(question)):
+                    patience = 0.0
+                    if len(piece) > skip:
+                        yield piece[skip:]
+                        taken += len(piece) - skip
+                    skip -= min(skip, len(piece))
+            except LogUnavailable:
+                now = asyncio.get_running_loop().time()
+                if self._outages > outages:
+                    outages, patience = self._outages, math.inf
+                if not follow or now > patience or self._connection is None:
+                    raise
+                await self._connection.connected()
+                # The agent has to find its way back too.
+                patience = min(patience, asyncio.get_running_loop().time() + _AGENT_BACK_S)
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                return
+            if tail is None:
+                skip = taken
+            else:
+                question = msgspec.structs.replace(question, tail=0)
 
 
 def find_app(state: State, name_or_id: str) -> App:

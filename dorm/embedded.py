@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
+import os
 import shutil
 import socket
 import sys
@@ -38,6 +40,7 @@ class EmbeddedServer:
         self._host = host
         self._port = port
         self._process: Process | None = None
+        self._lock: int | None = None
 
     @property
     def url(self) -> str:
@@ -46,21 +49,21 @@ class EmbeddedServer:
     async def start(self) -> None:
         """Raises EmbeddedError: no binary, port in use, folder not writable, or the server's own complaint."""
         binary = find_binary()
-        await asyncio.to_thread(self._prepare)
-        log = await asyncio.to_thread(open, self._folder / "nats.log", "wb")
         try:
-            # A session of its own, so that Ctrl-C in the terminal reaches us and not the server under us.
-            self._process = await asyncio.create_subprocess_exec(
-                binary, "-c", str(self._config), stdout=log, stderr=log, start_new_session=True
-            )
-        finally:
-            log.close()
-        try:
+            await asyncio.to_thread(self._prepare)
+            log = await asyncio.to_thread(open, self._folder / "nats.log", "wb")
+            try:
+                # A session of its own, so that Ctrl-C in the terminal reaches us and not the server under us.
+                self._process = await asyncio.create_subprocess_exec(
+                    binary, "-c", str(self._config), stdout=log, stderr=log, start_new_session=True
+                )
+            finally:
+                log.close()
+            await asyncio.to_thread((self._folder / "nats.pid").write_text, str(self._process.pid))
             await self._wait_until_ready()
         except BaseException:
             await self.stop()
             raise
-        await asyncio.to_thread((self._folder / "nats.pid").write_text, str(self._process.pid))
 
     @property
     def _config(self) -> Path:
@@ -69,6 +72,7 @@ class EmbeddedServer:
     def _prepare(self) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            self._take_folder()
             _end_leftover(self._folder)
             self._port = self._port or free_port(self._host)
             self._config.write_text(self._configuration())
@@ -80,6 +84,17 @@ class EmbeddedServer:
             raise EmbeddedError(
                 f"port {self._port} on {self._host} is in use; choose another with --port (0 takes any free one)"
             )
+
+    def _take_folder(self) -> None:
+        """Two servers on one folder would destroy each other's data.  The kernel gives the lock back when we end, however
+        that comes, and no child of ours inherits it.  Raises EmbeddedError, OSError."""
+        self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise EmbeddedError(
+                f"another cluster runs on the data in {self._folder.parent}; stop it, or choose another folder with --data"
+            ) from None
 
     def _configuration(self) -> str:
         store = json.dumps(str(self._folder / "jetstream"))
@@ -112,17 +127,26 @@ class EmbeddedServer:
     async def stop(self) -> None:
         """SIGTERM, and SIGKILL where that takes too long."""
         process, self._process = self._process, None
-        if process is None or process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
+        try:
+            if process is not None:
+                await _end(process)
+                (self._folder / "nats.pid").unlink(missing_ok=True)
+        finally:
+            lock, self._lock = self._lock, None
+            if lock is not None:
+                os.close(lock)
+
+
+async def _end(process: Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if process.returncode is None:
             process.terminate()
-            try:
-                async with asyncio.timeout(5.0):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
+        try:
+            async with asyncio.timeout(5.0):
                 await process.wait()
-        (self._folder / "nats.pid").unlink(missing_ok=True)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
 
 
 def find_binary() -> str:
@@ -157,7 +181,11 @@ def _end_leftover(folder: Path) -> None:
         process = psutil.Process(int(file.read_text()))
         if str(folder / "nats.conf") in process.cmdline():
             process.terminate()
-            process.wait(5.0)
+            try:
+                process.wait(5.0)
+            except psutil.TimeoutExpired:
+                process.kill()
+                process.wait(5.0)
     except (OSError, ValueError, psutil.Error):
         pass
     file.unlink(missing_ok=True)

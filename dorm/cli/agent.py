@@ -20,7 +20,7 @@ from dorm.home import home
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(agent)
+    app.command(rich_help_panel="Nodes and the cluster")(agent)
 
 
 def agent(
@@ -50,8 +50,9 @@ def agent(
     verbose: Verbose = 0,
     log_json: LogJson = False,
 ) -> None:
-    """Run a node's agent: it starts and stops containers as the log says.  They run on when it stops, and are adopted
-    by the next one.
+    """Run a node's agent: it starts and stops containers as the log says.
+
+    They run on when it stops, and the next one adopts them.
 
     [bold]Examples[/]
 

@@ -1,4 +1,4 @@
-"""Commands about apps: submit, ps, describe, logs, update, cancel."""
+"""Commands about apps: submit, ps, logs, update, cancel."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from rich.text import Text
 
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
 from dorm.cli.errors import FAILED, Fail, run
-from dorm.cli.output import Format, Output, ago, cell, console, progress_console, show, show_document
-from dorm.core.views import app_row, app_rows, describe
-from dorm.specfile import load_spec
+from dorm.cli.output import Format, Output, ago, console, progress_console, show, show_document
 
 if TYPE_CHECKING:
     from dorm.client import Client
     from dorm.core.state import App
 
+PANEL = "Apps"
 _COLUMNS = [
     ("NAME", "name"), ("PHASE", "phase"), ("SIZE", "size"), ("NODES", "nodes"), ("STEP", "step"), ("LOSS", "loss"),
-    ("RESIZED", "adjustments"), ("AGE", "age"), ("NOTE", "note"),
+    ("RESIZED", "adjustments"), ("AGE", "age"),
 ]  # fmt: skip
-_NOTE_WIDTH = 60
+_NOTE = ("NOTE", "note")
 _WIDE = [("ID", "id"), ("USER", "user"), ("GEN", "generation"), ("RATE", "samples_per_s"), ("FAILURES", "failures")]
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(submit)
-    app.command()(ps)
-    app.command("describe")(describe_app)
-    app.command()(logs)
-    app.command()(update)
-    app.command()(cancel)
+    app.command(rich_help_panel=PANEL)(submit)
+    app.command(rich_help_panel=PANEL)(ps)
+    app.command(rich_help_panel=PANEL)(logs)
+    app.command(rich_help_panel=PANEL)(update)
+    app.command(rich_help_panel=PANEL)(cancel)
 
 
 def submit(
-    spec: Annotated[Path, typer.Argument(help="Spec file, YAML or TOML; - reads YAML from standard input.")],
+    spec: Annotated[
+        Path, typer.Argument(metavar="SPEC", help="Spec file, YAML or TOML; - reads YAML from standard input.")
+    ],
     name: Annotated[str | None, typer.Option(help="Use this name instead of the file's.")] = None,
     wait: Annotated[
         bool, typer.Option("--wait", "-w", help="Wait until the app has ended; exit 1 unless it completed.")
@@ -62,6 +62,9 @@ def submit(
 
       sed s/lr=1/lr=2/ app.yaml | dorm submit -
     """
+    from dorm.core.views import app_row
+    from dorm.specfile import load_spec
+
     checked = load_spec(spec, {"name": name} if name else None)
 
     async def work() -> None:
@@ -79,6 +82,8 @@ def submit(
 
 async def _wait(connected: Client, submitted: App, output: Format) -> None:
     """Show where the app is until it ends."""
+    from dorm.core.views import app_row
+
     shown = ""
     with progress_console.status(f"{submitted.name}: {submitted.phase}") as status:
         async for state, _ in connected.watch():
@@ -120,6 +125,7 @@ def ps(
 
       dorm ps -o json | jq '.[] | select(.phase == "waiting") | .note'
     """
+    from dorm.core.views import app_rows
 
     async def work() -> None:
         async with client(url, cluster) as connected:
@@ -128,7 +134,7 @@ def ps(
             if output in (Format.json, Format.yaml):
                 show(rows, [], output)
             elif rows:
-                show([_for_people(msgspec.to_builtins(row), output) for row in rows], _COLUMNS, output, wide=_WIDE)
+                show([_for_people(msgspec.to_builtins(row)) for row in rows], _COLUMNS, output, wide=_WIDE, note=_NOTE)
             else:
                 ended = sum(1 for app in state.apps.values() if app.ended)
                 hint = (
@@ -141,62 +147,8 @@ def ps(
     run(work())
 
 
-def _for_people(row: dict[str, Any], output: Format) -> dict[str, Any]:
-    note = row["note"]
-    if output is Format.table and len(note) > _NOTE_WIDTH:
-        note = note[: _NOTE_WIDTH - 1] + "…"
-    return {**row, "size": f"{row['containers']}/{row['n_max']}", "age": ago(row["age_s"]), "note": note}
-
-
-def describe_app(app: AppName, output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
-    """Everything about one app: where its containers are, what its adjustments cost, how it ended.
-
-    [bold]Example[/]
-
-      dorm describe digits-mlp
-    """
-
-    async def work() -> None:
-        async with client(url, cluster) as connected:
-            document = describe(await connected.app(app), time.time_ns())
-        if output in (Format.json, Format.yaml):
-            show_document(document, output)
-        else:
-            _print_description(document)
-
-    run(work())
-
-
-def _print_description(d: dict[str, Any]) -> None:
-    lines = [
-        ("id", d["id"]), ("user", d["user"]), ("phase", d["phase"]), ("note", d["note"]),
-        ("containers", f"{d['containers']} on {d['nodes']} nodes (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),
-        ("of each", ", ".join(d["demand"].values())), ("generation", d["generation"]),
-        ("progress", f"step {d['step']}" + (f", loss {d['loss']:.6g}" if d["loss"] is not None else "")
-         + (f", {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] is not None else "")),
-        ("checkpoint", "none yet" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
-        ("age", ago(d["age_s"])), ("failures", d["failures"]),
-        ("adjustments", f"{d['adjustments']}, {d['lost_steps']} steps lost"),
-    ]  # fmt: skip
-    console.print(Text(d["name"], style="bold"))
-    for label, value in lines:
-        if value != "":
-            console.print(Text(f"  {label:<12}").append(cell(value)))
-    _print_rows("containers", d["containers_now"], [
-        ("SLOT", "slot"), ("NODE", "node"), ("STATE", "state"), ("ADDRESS", "address"), ("PORT", "port"),
-        ("EXIT", "exit_code"), ("REASON", "reason"), ("NOTE", "message"),
-    ])  # fmt: skip
-    _print_rows("adjustments", d["adjustments_done"], [
-        ("FROM", "from_generation"), ("TO", "to_generation"), ("CONTAINERS", "containers"), ("STOP s", "stop_s"),
-        ("WAIT s", "wait_s"), ("START s", "start_s"), ("TOTAL s", "total_s"), ("CHECKPOINT", "checkpoint"),
-        ("LOST STEPS", "lost_steps"),
-    ])  # fmt: skip
-
-
-def _print_rows(title: str, rows: list[dict[str, Any]], columns: list[tuple[str, str]]) -> None:
-    if rows:
-        console.print(Text(f"\n{title}", style="bold"))
-        show(rows, columns, Format.table)
+def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "size": f"{row['containers']}/{row['n_max']}", "age": ago(row["age_s"])}
 
 
 def logs(
@@ -274,7 +226,9 @@ def cancel(
         async with client(url, cluster, user=user) as connected:
             asked = await connected.cancel(app, reason)
             if wait:
-                await connected.wait(asked.id)
+                ended = await connected.wait(asked.id)
+                if ended.ended != "cancelled":
+                    raise Fail(f"{asked.name} {ended.ended} before it was cancelled", FAILED)
                 console.print(Text(f"{asked.name} is cancelled"))
             else:
                 console.print(Text(f"{asked.name}: asked to stop"))

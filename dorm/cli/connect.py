@@ -5,32 +5,43 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dorm.client import Client
-from dorm.home import DEFAULT_CLUSTER, DEFAULT_URL, read_running
+from dorm.cli.errors import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from dorm.client import Client
+    from dorm.core.state import State
 
 Url = Annotated[
     str | None,
     typer.Option(
         "--url",
+        metavar="URL",
         envvar="DORM_URL",
-        help="NATS server of the cluster; default: what `dorm up` wrote down, else " + DEFAULT_URL,
+        help="NATS server of the cluster; default: what `dorm up` wrote down, else nats://127.0.0.1:4222.",
     ),
 ]
 ClusterName = Annotated[
-    str | None, typer.Option("--cluster", envvar="DORM_CLUSTER", help="Name of the cluster on that server.")
+    str | None,
+    typer.Option("--cluster", metavar="NAME", envvar="DORM_CLUSTER", help="Name of the cluster on that server."),
 ]
-User = Annotated[str | None, typer.Option("--user", envvar="DORM_USER", help="Who asks; default: your login name.")]
+User = Annotated[
+    str | None,
+    typer.Option("--user", metavar="NAME", envvar="DORM_USER", help="Who asks; default: your login name."),
+]
+_COMPLETION_S = 2.0
 
 
 def where(url: str | None, cluster: str | None) -> tuple[str, str]:
     """URL and cluster name, from flags, environment, what runs on this machine, and defaults."""
+    from dorm.home import DEFAULT_CLUSTER, DEFAULT_URL, read_running
+
     running = read_running()
     if url:
         return url, cluster or DEFAULT_CLUSTER
@@ -43,40 +54,54 @@ def where(url: str | None, cluster: str | None) -> tuple[str, str]:
 async def client(
     url: str | None, cluster: str | None, *, user: str | None = None, timeout: float = 5.0
 ) -> AsyncIterator[Client]:
-    """A connected client."""
+    """A connected client.  It says on stderr when the connection is lost, and when it is back."""
+    # What the connection needs takes longer to import than everything else: not before it is wanted.
+    from dorm.client import Client
+
     address, name = where(url, cluster)
     connected = await Client.open(address, name, user=user, timeout=timeout)
+    connected.tell_outages(lambda lost: _tell_outage(address, lost))
     try:
         yield connected
     finally:
         await connected.close()
 
 
-def complete_app(incomplete: str) -> list[str]:
-    """Names of apps for tab completion; none where no cluster answers at once."""
+def _tell_outage(url: str, lost: bool) -> None:
+    words = (
+        f"the connection to {url} is lost; trying to reach it again, Ctrl-C ends this"
+        if lost
+        else f"connected to {url} again"
+    )
+    with contextlib.suppress(BrokenPipeError):
+        print(words, file=sys.stderr, flush=True)
 
-    async def names() -> list[str]:
-        async with client(os.environ.get("DORM_URL"), os.environ.get("DORM_CLUSTER"), timeout=1.0) as connected:
-            state = await connected.state()
-            return sorted({app.name for app in state.apps.values() if app.name.startswith(incomplete)})
+
+def _complete(context: typer.Context, incomplete: str, names: Callable[[State], Iterable[str]]) -> list[str]:
+    """None where no cluster answers at once: a shell that waits for TAB shows no errors."""
+
+    async def ask() -> list[str]:
+        given = {
+            name: context.params.get(name) or os.environ.get(f"DORM_{name.upper()}") for name in ("url", "cluster")
+        }
+        async with client(given["url"], given["cluster"], timeout=1.0) as connected:
+            return sorted({name for name in names(await connected.state()) if name.startswith(incomplete)})
 
     try:
-        return asyncio.run(asyncio.wait_for(names(), 2.0))
+        found: list[str] = run(asyncio.wait_for(ask(), _COMPLETION_S))
     except Exception:
         return []
+    return found
 
 
-def complete_node(incomplete: str) -> list[str]:
+def complete_app(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of apps for tab completion."""
+    return _complete(ctx, incomplete, lambda state: [app.name for app in state.apps.values()])
+
+
+def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of nodes for tab completion."""
-
-    async def names() -> list[str]:
-        async with client(os.environ.get("DORM_URL"), os.environ.get("DORM_CLUSTER"), timeout=1.0) as connected:
-            return sorted(node for node in (await connected.state()).nodes if node.startswith(incomplete))
-
-    try:
-        return asyncio.run(asyncio.wait_for(names(), 2.0))
-    except Exception:
-        return []
+    return _complete(ctx, incomplete, lambda state: state.nodes)
 
 
 AppName = Annotated[str, typer.Argument(metavar="APP", help="Name or id of the app.", autocompletion=complete_app)]

@@ -1,18 +1,25 @@
-"""From exceptions to one line and an exit code: people never see a traceback for what they can mend themselves."""
+"""From exceptions to one line and an exit code: people never see a traceback for what they can mend themselves.
+
+0    done
+1    failed, refused by the cluster, or differs
+2    wrong usage: of the command line, or of a file that it names
+130  interrupted
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import typer
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    import typer
-
-DONE, FAILED, USAGE = 0, 1, 2
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _OURS = ("dorm", "events", "agents", "replay", "compose")
 
 
@@ -26,7 +33,12 @@ class Fail(Exception):
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
     """Run one command's coroutine."""
-    return asyncio.run(work)
+    try:
+        return asyncio.run(work)
+    except BrokenPipeError:
+        # `dorm events | head`: nobody reads on, which is no error.
+        _read_no_more()
+        raise typer.Exit(DONE) from None
 
 
 def expected(error: BaseException) -> BaseException | None:
@@ -42,24 +54,57 @@ def expected(error: BaseException) -> BaseException | None:
     return error if ours or isinstance(error, OSError) else None
 
 
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def line(error: BaseException) -> str:
+    """An exception in one line, of which nothing can move a terminal's cursor."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+
+
+def _code(error: BaseException) -> int:
+    from events.spec import SpecError
+
+    if isinstance(error, Fail):
+        return error.code
+    return USAGE if isinstance(error, SpecError) else FAILED
+
+
+def _end(message: str, code: int) -> NoReturn:
+    with contextlib.suppress(BrokenPipeError):
+        print(f"error: {message}", file=sys.stderr)
+    sys.exit(code)
 
 
 def run_and_exit(app: typer.Typer) -> NoReturn:
     """The whole program, with its exit code."""
     try:
-        app()
-    except KeyboardInterrupt:
-        sys.exit(130)
+        # The library's own way to report wrong usage takes six lines and a frame.
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # `dorm events | head`: nobody reads on, which is no error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _read_no_more()
         sys.exit(DONE)
     except BaseException as error:
+        if hasattr(error, "format_message"):
+            _end_wrong_usage(error)
         known = expected(error)
         if known is None:
             raise
-        print(f"error: {_line(known)}", file=sys.stderr)
-        sys.exit(known.code if isinstance(known, Fail) else FAILED)
-    sys.exit(DONE)
+        _end(line(known), _code(known))
+    sys.exit(code if isinstance(code, int) else DONE)
+
+
+def _end_wrong_usage(error: Any) -> NoReturn:
+    """The library's exceptions have no public class in common, only this method."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.exit(USAGE)
+    hint = f" (see `{context.command_path} --help`)" if context is not None else ""
+    message = line(error if not hasattr(error, "format_message") else Exception(error.format_message()))
+    _end(message.removesuffix(".") + hint, USAGE)
+
+
+def _read_no_more() -> None:
+    """What is still in the buffer goes nowhere, so that the interpreter has nothing to complain about at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -32,7 +32,7 @@ class EventFormat(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(events)
+    app.command(rich_help_panel="The log")(events)
 
 
 def events(
@@ -109,7 +109,8 @@ def in_words(event: Event) -> str:
     """The gist of an event in one line."""
     if type(event).__name__ == "Resized":
         return _resized_in_words(event)
-    hidden = ("id", "at", "by", "cause", "v")
+    # Of these the line has the time already, or nobody can read them.
+    hidden = ("id", "at", "by", "cause", "v", "started_at", "exited_at", "submission")
     fields: dict[str, Any] = {name: getattr(event, name) for name in event.__struct_fields__ if name not in hidden}
     spec = fields.pop("spec", None)
     if isinstance(spec, dict):

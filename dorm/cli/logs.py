@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import structlog
 import typer
+
+if TYPE_CHECKING:
+    import structlog
 
 Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more; twice for every round.")]
 LogJson = Annotated[bool, typer.Option("--log-json", envvar="DORM_LOG_JSON", help="Log as JSON lines, for machines.")]
@@ -15,6 +17,8 @@ LogJson = Annotated[bool, typer.Option("--log-json", envvar="DORM_LOG_JSON", hel
 
 def configure(verbose: int, as_json: bool, *, quiet_level: int = logging.INFO) -> None:
     """To stderr; `quiet_level` is the least that is said without -v."""
+    import structlog
+
     level = logging.DEBUG if verbose > 1 else logging.INFO if verbose else quiet_level
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Annotated
+
 import typer
 
-from dorm.cli import agent, apps, demo, events, master, nodes, replay, schema, up
+from dorm.cli import agent, apps, bench, completion, demo, describe, events, master, nodes, replay, schema, up
 from dorm.cli.errors import run_and_exit
+from dorm.cli.logs import configure
 
 app = typer.Typer(
     name="dorm",
@@ -17,9 +21,28 @@ app = typer.Typer(
     epilog="Start here: [bold]dorm up[/] in one terminal, [bold]dorm submit app.yaml[/] in another.",
 )
 
-for module in (up, master, agent, apps, nodes, events, schema, demo):
+for module in (up, apps, describe, nodes, events, master, agent, demo, schema, completion):
     module.register(app)
-app.add_typer(replay.app, name="replay")
+app.add_typer(replay.app, name="replay", rich_help_panel="The log")
+app.add_typer(bench.app, name="bench", rich_help_panel="More")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"dorm {version('dorm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """What comes before any command; those that run for long say more later on."""
+    configure(0, False, quiet_level=logging.WARNING)
 
 
 def main() -> None:

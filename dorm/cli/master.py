@@ -17,7 +17,7 @@ from dorm.cli.signals import run_until_stopped
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(master)
+    app.command(rich_help_panel="Nodes and the cluster")(master)
 
 
 def master(
@@ -32,9 +32,10 @@ def master(
     verbose: Verbose = 0,
     log_json: LogJson = False,
 ) -> None:
-    """Run a master: it folds the log and decides.  Apps run on when it stops, and the next one goes on from the log.
+    """Run a master: it folds the log and decides.
 
-    A second master takes over from the first, which then stops by itself.
+    Apps run on when it stops, and the next one goes on from the log.  A second master takes over from the first, which
+    then stops by itself.
 
     [bold]Example[/]
 

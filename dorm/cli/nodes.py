@@ -11,20 +11,19 @@ from rich.text import Text
 from dorm.cli.connect import ClusterName, Url, User, client, complete_node
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, console, show
-from dorm.core.views import node_rows, summary
-from events.quantities import humanize
+from events.quantities import CPU, MEMORY, humanize
 
 _COLUMNS = [
     ("NODE", "name"), ("CONDITION", "condition"), ("ADDRESS", "address"), ("RUNTIME", "runtime"),
-    ("CONTAINERS", "containers"), ("USED", "share"),
+    ("CONTAINERS", "containers"),
 ]  # fmt: skip
 _WIDE = [("LABELS", "labels")]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", autocompletion=complete_node)]
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(nodes)
-    app.command()(drain)
+    app.command(rich_help_panel="Nodes and the cluster")(nodes)
+    app.command(rich_help_panel="Nodes and the cluster")(drain)
 
 
 def nodes(output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
@@ -34,6 +33,7 @@ def nodes(output: Output = Format.table, url: Url = None, cluster: ClusterName =
 
       dorm nodes -o wide
     """
+    from dorm.core.views import node_rows, summary
 
     async def work() -> None:
         async with client(url, cluster) as connected:
@@ -45,7 +45,9 @@ def nodes(output: Output = Format.table, url: Url = None, cluster: ClusterName =
         if not rows:
             console.print(Text("no node has joined yet; start one with `dorm agent`"))
             return
-        show([_for_people(msgspec.to_builtins(row)) for row in rows], _COLUMNS, output, wide=_WIDE)
+        resources = dict.fromkeys(name for row in rows for name in row.capacity)
+        columns = [*_COLUMNS, *((name.upper(), f"of {name}") for name in resources)]
+        show([_for_people(msgspec.to_builtins(row)) for row in rows], columns, output, wide=_WIDE)
         total = summary(state)
         console.print(
             Text(
@@ -58,10 +60,17 @@ def nodes(output: Output = Format.table, url: Url = None, cluster: ClusterName =
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    share = ", ".join(
-        f"{humanize(name, row['used'][name])} of {humanize(name, amount)}" for name, amount in row["capacity"].items()
-    )
-    return {**row, "share": share}
+    """A column for each resource: what is promised of what the node has."""
+    shares = {
+        f"of {name}": f"{_bare(name, row['used'][name])}/{_bare(name, amount)}"
+        for name, amount in row["capacity"].items()
+    }
+    return {**row, **shares}
+
+
+def _bare(name: str, amount: int) -> str:
+    """Without the unit where the heading says it."""
+    return f"{amount / 1000:g}" if name == CPU else humanize(name, amount) if name == MEMORY else str(amount)
 
 
 def drain(

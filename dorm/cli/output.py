@@ -29,17 +29,54 @@ Output = Annotated[Format, typer.Option("--output", "-o", help="How to print.", 
 console = Console(highlight=False, soft_wrap=True)
 progress_console = Console(stderr=True, highlight=False)
 
+_LEAST_NOTE = 32
+
 Column = tuple[str, str]
 """Heading, and attribute or key of the row."""
 
 
-def show(rows: Sequence[Any], columns: Sequence[Column], output: Format, *, wide: Sequence[Column] = ()) -> None:
-    """Rows (structs or maps) as a table of some columns, or whole as JSON or YAML."""
+def show(
+    rows: Sequence[Any],
+    columns: Sequence[Column],
+    output: Format,
+    *,
+    wide: Sequence[Column] = (),
+    note: Column | None = None,
+) -> None:
+    """Rows (structs or maps) as a table of some columns, or whole as JSON or YAML.
+
+    `note` is a last column of long text.  It is cut to the terminal's width; where next to nothing would be left of it, the
+    notes follow below the table.  `-o wide` and a pipe get it whole.
+    """
     plain = [msgspec.to_builtins(row) for row in rows]
     if output in (Format.json, Format.yaml):
         show_document(plain, output)
         return
-    print_table(plain, [*columns, *(wide if output is Format.wide else ())])
+    shown = [*columns, *(wide if output is Format.wide else ())]
+    if note is None or not any(row.get(note[1]) for row in plain):
+        print_table(plain, shown)
+    elif output is Format.wide or not console.is_terminal:
+        print_table(plain, [*shown, note])
+    else:
+        _print_with_notes(plain, shown, note)
+
+
+def _print_with_notes(rows: list[dict[str, Any]], columns: Sequence[Column], note: Column) -> None:
+    left = console.width - _width(table(rows, columns)) - 2
+    if left >= _LEAST_NOTE:
+        print_table([{**row, note[1]: _cut(str(row[note[1]] or ""), left)} for row in rows], [*columns, note])
+        return
+    print_table(rows, columns)
+    first = columns[0][1]
+    for row in rows:
+        if row.get(note[1]):
+            console.print(
+                Text(f"\n{row[first]}: ", style="bold").append(str(row[note[1]]), style="not bold"), soft_wrap=False
+            )
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def show_document(document: Any, output: Format) -> None:
@@ -54,8 +91,12 @@ def show_document(document: Any, output: Format) -> None:
 def print_table(rows: Iterable[dict[str, Any]], columns: Sequence[Column]) -> None:
     """As wide as it needs to be: a terminal that is narrower folds lines, and a pipe gets them whole."""
     drawn = table(rows, columns)
-    needed = console.measure(drawn, options=console.options.update(width=10_000)).maximum
-    console.print(drawn, width=max(console.width, needed), crop=False, no_wrap=True, overflow="ignore")
+    # `print(width=…)` would be cut to the terminal's.
+    Console(width=max(console.width, _width(drawn)), highlight=False).print(drawn, crop=False)
+
+
+def _width(drawn: Table) -> int:
+    return console.measure(drawn, options=console.options.update(width=10_000)).maximum
 
 
 def table(rows: Iterable[dict[str, Any]], columns: Sequence[Column]) -> Table:

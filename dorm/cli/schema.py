@@ -9,7 +9,7 @@ from events.spec import spec_schema
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(schema)
+    app.command(rich_help_panel="More")(schema)
 
 
 def schema() -> None:

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-import yaml
 
 from dorm.core.policies import names, policy
-from dorm.specfile import load_document
+from dorm.specfile import load_document, parse
 from events.kinds import PolicyChanged
 from events.quantities import Quantity, resources
 from events.spec import SpecError
@@ -95,8 +94,11 @@ def policy_change(name: str | None, params: dict[str, Any] | None, **settings: A
 
 
 def parse_params(pairs: list[str] | None) -> dict[str, Any]:
-    """`theta1=0.2`, repeated; values as YAML reads them."""
-    return {key: yaml.safe_load(value) for key, value in parse_pairs(pairs, "parameter").items()}
+    """`theta1=0.2`, repeated; values as YAML reads them.  Raises typer.BadParameter."""
+    try:
+        return {key: parse(value) for key, value in parse_pairs(pairs, "parameter").items()}
+    except SpecError as error:
+        raise typer.BadParameter(f"parameter: {error}") from None
 
 
 def complete_policy(incomplete: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from enum import StrEnum
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.errors import Fail, run
+from dorm.cli.errors import INTERRUPTED, USAGE, Fail, run
 from dorm.cli.logs import LogJson, Verbose, configure
 from dorm.cli.output import console
 from dorm.cli.settings import complete_policy, load_cluster_file, parse_capacity, parse_params, policy_change
@@ -34,7 +35,7 @@ class RuntimeChoice(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(up)
+    app.command(rich_help_panel="Nodes and the cluster")(up)
 
 
 def up(
@@ -88,7 +89,7 @@ def up(
     file = load_cluster_file(config)
     chosen = str(runtime or file.runtime or "auto")
     if chosen not in list(RuntimeChoice):
-        raise Fail(f"runtime {chosen!r}: use auto, docker or process", 2)
+        raise Fail(f"runtime {chosen!r}: use auto, docker or process", USAGE)
     change = policy_change(
         policy or file.policy,
         parse_params(param) or file.params,
@@ -116,18 +117,20 @@ def up(
 async def _up(options: LocalOptions, change: PolicyChanged | None) -> None:
     from dorm.local import LocalCluster
 
-    async with LocalCluster(options) as cluster:
-        running = Running(url=cluster.server.url, cluster=options.cluster, pid=os.getpid())
-        await asyncio.to_thread(write_running, running)
-        try:
-            with stops() as events:
-                if change is not None:
-                    await cluster.client.change_policy(change)
-                _say_hello(cluster)
-                await first_of(cluster.failed(), events.first.wait())
-                await _stop(cluster, events)
-        finally:
-            await asyncio.to_thread(forget_running, running)
+    cluster = LocalCluster(options)
+    # Signals are taken from the first moment on: whenever one comes, no server is left behind.
+    with stops() as events:
+        async with contextlib.AsyncExitStack() as stack:
+            if await first_of(stack.enter_async_context(cluster), events.first.wait()):
+                raise Fail("stopped before the cluster was up", INTERRUPTED)
+            running = Running(url=cluster.server.url, cluster=options.cluster, pid=os.getpid())
+            await asyncio.to_thread(write_running, running)
+            stack.callback(forget_running, running)
+            if change is not None:
+                await cluster.client.change_policy(change)
+            _say_hello(cluster)
+            await first_of(cluster.failed(), events.first.wait())
+            await _stop(cluster, events)
 
 
 def _say_hello(cluster: LocalCluster) -> None:
@@ -139,7 +142,8 @@ def _say_hello(cluster: LocalCluster) -> None:
         f"  containers  {cluster.runtime_note}",
         f"  log         {cluster.server.url}",
         f"  data        {options.data}",
-        "submit an app with `dorm submit app.yaml`, look at it with `dorm ps`; Ctrl-C stops everything in good order",
+        "submit an app with `dorm submit app.yaml`, look at it with `dorm ps`;",
+        "Ctrl-C stops everything in good order",
     ):
         console.print(Text(line), soft_wrap=True)
 

@@ -1,0 +1,36 @@
+"""`dorm completion`: what makes a shell complete commands, options, and the names of apps and nodes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Shell(StrEnum):
+    """Shells that can be taught."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel="More")(completion)
+
+
+def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> None:
+    """Print what makes a shell complete commands, names of apps and nodes.
+
+    [bold]Examples[/]
+
+      dorm completion bash > ~/.local/share/bash-completion/completions/dorm
+
+      dorm completion zsh > ~/.zfunc/_dorm
+
+      dorm completion fish > ~/.config/fish/completions/dorm.fish
+    """
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]  # has no public name
+
+    print(get_completion_script(prog_name="dorm", complete_var="_DORM_COMPLETE", shell=shell.value))
