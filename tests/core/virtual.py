@@ -103,8 +103,9 @@ class VirtualMaster:
         return bool(decision.facts)
 
     def idle(self) -> bool:
-        """Nothing has happened since the last allocation, so another one says nothing new."""
-        return self.epoch == 0 or not deciding.decide(self.state, self.now(), allocate=True).facts
+        """Nothing has happened since the last allocation, so another one moves nobody (a reason may be put anew)."""
+        facts = deciding.decide(self.state, self.now(), allocate=True).facts
+        return self.epoch == 0 or all(isinstance(fact, k.Resized) and not fact.changes for fact in facts)
 
     def conclude(self) -> None:
         if self.epoch:
