@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import platformdirs
+import psutil
 
 DEFAULT_CLUSTER = "local"
 DEFAULT_URL = "nats://127.0.0.1:4222"
@@ -29,11 +30,23 @@ def _file() -> Path:
     return home() / "running.json"
 
 
-def write_running(running: Running) -> None:
+def write_running(running: Running) -> Running | None:
+    """Unless another cluster that still runs is written down: then that one stays, and is given back."""
+    other = read_running()
+    if other is not None and other.pid != running.pid and _runs(other.pid):
+        return other
     _file().parent.mkdir(parents=True, exist_ok=True)
     temporary = _file().with_suffix(".tmp")
     temporary.write_bytes(msgspec.json.encode(running))
     temporary.replace(_file())
+    return None
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return any("dorm" in part for part in psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return False
 
 
 def read_running() -> Running | None:

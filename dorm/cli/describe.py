@@ -41,7 +41,7 @@ def describe_app(app: AppName, output: Output = Format.table, url: Url = None, c
 def _print_description(d: dict[str, Any]) -> None:
     lines = [
         ("id", d["id"]), ("user", d["user"]), ("phase", d["phase"]), ("note", d["note"]),
-        ("containers", f"{d['containers']} on {d['nodes']} nodes (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),
+        ("containers", f"{d['containers']} on {d['nodes']} {'node' if d['nodes'] == 1 else 'nodes'} (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),
         ("of each", ", ".join(d["demand"].values())), ("generation", d["generation"]),
         ("progress", f"step {d['step']}" + (f", loss {d['loss']:.6g}" if d["loss"] is not None else "")
          + (f", {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] is not None else "")),

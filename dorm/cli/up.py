@@ -124,16 +124,16 @@ async def _up(options: LocalOptions, change: PolicyChanged | None) -> None:
             if await first_of(stack.enter_async_context(cluster), events.first.wait()):
                 raise Fail("stopped before the cluster was up", INTERRUPTED)
             running = Running(url=cluster.server.url, cluster=options.cluster, pid=os.getpid())
-            await asyncio.to_thread(write_running, running)
+            other = await asyncio.to_thread(write_running, running)
             stack.callback(forget_running, running)
             if change is not None:
                 await cluster.client.change_policy(change)
-            _say_hello(cluster)
+            _say_hello(cluster, other)
             await first_of(cluster.failed(), events.first.wait())
             await _stop(cluster, events)
 
 
-def _say_hello(cluster: LocalCluster) -> None:
+def _say_hello(cluster: LocalCluster, other: Running | None) -> None:
     options = cluster.options
     each = ", ".join(humanize(name, amount) for name, amount in cluster.agents[0].config.capacity.items())
     plural = "s" if options.agents > 1 else ""
@@ -146,6 +146,13 @@ def _say_hello(cluster: LocalCluster) -> None:
         "Ctrl-C stops everything in good order",
     ):
         console.print(Text(line), soft_wrap=True)
+    if other is not None:
+        console.print(
+            Text(
+                f"commands go to the cluster at {other.url}, which runs too; to reach this one:\n"
+                f"  export DORM_URL={cluster.server.url} DORM_CLUSTER={options.cluster}"
+            )
+        )
 
 
 async def _stop(cluster: LocalCluster, events: Stops) -> None:

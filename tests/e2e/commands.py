@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -24,7 +26,11 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 
 async def dorm(
-    home: Path, *arguments: str, stdin: str = "", timeout: float = 60.0, env: Mapping[str, str] | None = None
+    home: Path,
+    *arguments: str,
+    stdin: str | bytes = "",
+    timeout: float = 60.0,
+    env: Mapping[str, str] | None = None,
 ) -> tuple[int, str, str]:
     """Run one command to its end: exit code, stdout, stderr."""
     process = await asyncio.create_subprocess_exec(
@@ -35,8 +41,9 @@ async def dorm(
         stderr=asyncio.subprocess.PIPE,
         env=environment(home, **(env or {})),
     )
+    given = stdin.encode() if isinstance(stdin, str) else stdin
     try:
-        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), timeout)
+        out, err = await asyncio.wait_for(process.communicate(given), timeout)
     except BaseException:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -44,6 +51,25 @@ async def dorm(
         raise
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
+
+
+async def done(home: Path, *arguments: str, stdin: str | bytes = "", env: Mapping[str, str] | None = None) -> str:
+    """Run one command that has to succeed and to have nothing to complain about; what it printed."""
+    code, out, err = await dorm(home, *arguments, stdin=stdin, env=env)
+    assert (code, err) == (0, ""), f"{arguments}: {code}\n{out}\n{err}"
+    return out
+
+
+async def refused(
+    home: Path, *arguments: str, code: int, stdin: str | bytes = "", env: Mapping[str, str] | None = None
+) -> str:
+    """Run one command that has to end with this code and one line of reason, which this gives."""
+    ended, out, err = await dorm(home, *arguments, stdin=stdin, env=env)
+    assert (ended, out) == (code, ""), f"{arguments}: {ended}\n{out}\n{err}"
+    lines = err.splitlines()
+    assert len(lines) == 1, err
+    assert lines[0].startswith("error: "), err
+    return lines[0].removeprefix("error: ")
 
 
 @contextlib.asynccontextmanager
@@ -77,3 +103,27 @@ async def until_said(log: Path, words: str, process: Process, *, timeout: float 
             if process.returncode is not None:
                 raise AssertionError(f"it ended with {process.returncode} without saying {words!r}:\n{text}")
             await asyncio.sleep(0.05)
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """Every process that has to do with a folder, by its command line or its environment; this one and its parents left
+    out."""
+    mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            concerned = str(folder) in command or any(str(folder) in value for value in process.environ().values())
+            if process.pid not in mine and concerned and process.status() != psutil.STATUS_ZOMBIE:
+                found[process.pid] = command
+    return found
+
+
+async def until_gone(folder: Path, *, timeout: float = 10.0) -> None:
+    """Wait until no process has to do with a folder any more."""
+    try:
+        async with asyncio.timeout(timeout):
+            while processes_of(folder):  # noqa: ASYNC110  # nothing tells of other programs' ends
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"these were left behind: {processes_of(folder)}") from None
