@@ -89,6 +89,8 @@ class Agent:
         self._progress: dict[Key, ProgressFile] = {}
         self._seen: list[Seen] = []
         self._idle = False
+        self._leaving = False
+        self._cut_off = False
         self._heard_at = 0.0
 
     # --- life -----------------------------------------------------------------------------------------------------------
@@ -159,6 +161,7 @@ class Agent:
         """Ask the master to empty this node, wait until it is, and say goodbye.  False where that took too long: what
         runs then runs on.  Call it while `run` is running."""
         now = self._clock()
+        self._leaving = True
         await self._append(
             NodeDrainRequested(
                 id=f"{self.config.name}.leaving.{now}",
@@ -199,6 +202,11 @@ class Agent:
     async def _converge(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             self._wake.clear()
+            if self._cut_off:
+                # What this node believes it should run is from before its lease had ended: nothing is launched by that.
+                await self._join()
+                self._heard_at = asyncio.get_running_loop().time()
+                self._cut_off = False
             # Of what is acted on while it is listed, the list may tell an older story: a container that has just been
             # started would look lost.  The end of each action wakes this again.
             unsure = set(self._busy)
@@ -263,7 +271,7 @@ class Agent:
 
     async def _launch(self, key: Key) -> None:
         app = self.desired.wanted().get(key)
-        if app is None:
+        if app is None or self._leaving or self._cut_off:
             return
         taken = _port_in_use(app.placement, key.slot, app.master_port)
         if taken:
@@ -397,6 +405,8 @@ class Agent:
                 _log.warning("a heartbeat was not stored", node=self.config.name, reason=str(error))
             if loop.time() - self._heard_at > self.desired.lease_s:
                 _log.error("cut off from the log for longer than the lease: stopping all containers")
+                self._cut_off = True
+                self._wake.set()
                 with contextlib.suppress(RuntimeFault):
                     await self.kill_all()
             await asyncio.sleep(max(0.05, self.config.report_interval_s - (loop.time() - sent_at)))

@@ -74,7 +74,9 @@ def _of(info: mi.Type) -> SearchStrategy[Any]:
             return st.deferred(lambda: _cached(cls))
         case mi.UnionType(types=types):
             # `Unknown` only stands in for what a reader does not know; nobody writes it.
-            return st.one_of(*(_of(one) for one in types if not (isinstance(one, mi.StructType) and one.cls is Unknown)))
+            return st.one_of(
+                *(_of(one) for one in types if not (isinstance(one, mi.StructType) and one.cls is Unknown))
+            )
     raise AssertionError(f"no strategy for {info}")
 
 
