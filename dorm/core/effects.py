@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Container, Generation, Node, State
 
 
+SWEEPS = 16
+"""Times that ended apps are looked through within one retention."""
+
+
 def stir(state: State) -> None:
     """Something happened that could change the allocation."""
     state.stirred_seq = state.seq
@@ -41,6 +45,9 @@ def end_container(
     state: State, app: App, generation: Generation, container: Container, reason: str, message: str
 ) -> None:
     """It has exited.  Unasked, that overtakes what was being decided about its app."""
+    if container.state == "running":
+        generation.running -= 1
+    generation.exited += 1
     container.state, container.exited_at = "exited", state.time
     container.reason, container.message = reason, message
     if not container.asked:
@@ -65,12 +72,14 @@ def plan_drop(state: State, app: App) -> None:
 
 
 def drop_ended(state: State) -> None:
-    """Let go of apps whose time is up."""
+    """Let go of apps whose time is up.  One look at all apps serves many: the next one is a part of the retention away,
+    so on a long log dropping costs each app a few looks and not one for every other app that ends."""
     due = {app.id: _drop_at(state, app) for app in state.apps.values()}
     for name, at in due.items():
         if at and at <= state.time:
             del state.apps[name]
-    state.next_drop_at = min((at for at in due.values() if at > state.time), default=0)
+    later = min((at for at in due.values() if at > state.time), default=0)
+    state.next_drop_at = later and max(later, state.time + int(state.settings.retention_s * 1e9) // SWEEPS)
 
 
 def _drop_at(state: State, app: App) -> int:

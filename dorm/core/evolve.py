@@ -249,7 +249,8 @@ def _container_started(state: State, event: k.ContainerStarted, record: Record) 
         state.counters.ignored += 1
         return
     container.state, container.started_at = "running", state.time
-    if all(c.state == "running" for c in generation.containers.values()):
+    generation.running += 1
+    if generation.running == len(generation.containers):
         generation.started_at = state.time
         if app.history and app.history[-1].to_generation == generation.number:
             app.history[-1].started_at = state.time

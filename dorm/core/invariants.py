@@ -95,6 +95,9 @@ def _generations(state: State) -> Iterator[str]:
 def _generation(app: App, number: int, generation: Generation) -> Iterator[str]:
     if number != generation.number or not 0 < number <= app.generation:
         yield f"is kept as {number}, calls itself {generation.number}, and the latest is {app.generation}"
+    states = [container.state for container in generation.containers.values()]
+    if (generation.running, generation.exited) != (states.count("running"), states.count("exited")):
+        yield f"counts {generation.running} running and {generation.exited} exited, and has {states}"
     if any(slot != container.slot for slot, container in generation.containers.items()):
         yield "a container is kept under another slot"
     if not generation.released:

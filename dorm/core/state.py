@@ -89,6 +89,9 @@ class Generation(msgspec.Struct):
     """`GenerationFailed` was said of it."""
     stopped_at: int = 0
     """When its last container had ended."""
+    running: int = 0
+    exited: int = 0
+    """How many containers are in these states: counted along, since every start and exit asks for it."""
 
     @property
     def released(self) -> bool:
@@ -97,7 +100,7 @@ class Generation(msgspec.Struct):
     @property
     def ended(self) -> bool:
         """Nothing of it may still run: never released, or every container has exited."""
-        return not self.released or all(c.state == "exited" for c in self.containers.values())
+        return not self.released or self.exited == len(self.containers)
 
     def by_node(self) -> dict[str, int]:
         """How many containers it has on each node, sorted by node."""
@@ -184,7 +187,7 @@ class App(msgspec.Struct):
         return (
             current is not None
             and len(self.generations) == 1
-            and all(c.state == "running" for c in current.containers.values())
+            and current.running == len(current.containers)
         )
 
     @property
@@ -200,7 +203,7 @@ class App(msgspec.Struct):
             return "retrying" if self.retry_at else "waiting"
         if not current.released:
             return "adjusting" if stopping or current.adjustment == "restart" else "starting"
-        if all(c.state != "exited" for c in current.containers.values()):
+        if not current.exited:
             return "running" if current.started_at else "starting"
         return "ending"
 
