@@ -124,6 +124,6 @@ async def until_gone(folder: Path, *, timeout: float = 10.0) -> None:
     try:
         async with asyncio.timeout(timeout):
             while processes_of(folder):  # noqa: ASYNC110  # nothing tells of other programs' ends
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.1)
     except TimeoutError:
         raise AssertionError(f"these were left behind: {processes_of(folder)}") from None

@@ -1,0 +1,129 @@
+"""`dorm master` and `dorm agent` as processes of their own, against a NATS server of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from dorm.client import Client
+from dorm.core.views import sizes
+from tests.e2e.commands import done, processes_of, refused, running, until_said
+from tests.e2e.local_up import leaving_nothing, named, talker, trainer, write_spec
+from tests.e2e.story import check_log, until
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.nats_server import NatsServer
+
+pytestmark = [pytest.mark.nats, pytest.mark.slow]
+
+
+class Lab:
+    """A cluster of separate processes, whose master and agents come and go."""
+
+    def __init__(self, folder: Path, url: str, name: str, client: Client) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.common = ["--url", url, "--cluster", name]
+        self.client = client
+
+    @contextlib.asynccontextmanager
+    async def master(self, name: str, *more: str) -> AsyncIterator[tuple[Process, Path]]:
+        log = self.folder / f"{name}.log"
+        async with running(self.home, log, "master", *self.common, *more) as process:
+            await until_said(log, "leading", process)
+            yield process, log
+
+    @contextlib.asynccontextmanager
+    async def agent(self, number: int) -> AsyncIterator[tuple[Process, Path]]:
+        log = self.folder / f"agent-{number}-{len(list(self.folder.glob('agent-*.log')))}.log"
+        ports = f"{21000 + 100 * number}-{21099 + 100 * number}"
+        async with running(
+            self.home, log, "agent", *self.common, "--name", f"node-{number}", "--runtime", "process",
+            "--capacity", "cpu=1,memory=1GiB", "--address", "127.0.0.1", "--ports", ports,
+            "--checkpoints", str(self.folder / "checkpoints"), "--data", str(self.folder / f"data-{number}"),
+            "--report-every", "0.5", "--label", "rack=a",
+        ) as process:  # fmt: skip
+            await until_said(log, "joined", process)
+            yield process, log
+
+
+@pytest.fixture
+async def lab(tmp_path: Path, nats_server: NatsServer) -> AsyncIterator[Lab]:
+    name = f"lab-{tmp_path.name[-30:]}"
+    async with leaving_nothing(tmp_path), await Client.open(nats_server.url, name, user="tester") as client:
+        yield Lab(tmp_path, nats_server.url, name, client)
+
+
+async def test_separate_processes_and_a_second_master(lab: Lab) -> None:
+    client = lab.client
+    async with lab.agent(1), lab.agent(2), lab.master("first") as (first, first_log):
+        await done(lab.home, "submit", write_spec(lab.folder, trainer("app", 120, n_max=4)), *lab.common)
+        state = await until(client, lambda s: named(s, "app").step >= 5, "it trains")
+        assert sizes(named(state, "app")) == {"node-1": 2, "node-2": 2}
+        assert "rack=a" in await done(lab.home, "nodes", "-o", "wide", *lab.common)
+        async with lab.master("second", "--param", "theta1=0.4") as (second, second_log):
+            assert await asyncio.wait_for(first.wait(), 20.0) == 1
+            last = first_log.read_text().splitlines()[-1]
+            assert last.startswith("error: another master leads since epoch 2")
+            assert "Traceback" not in first_log.read_text()
+            await until(client, lambda s: bool(named(s, "app").ended), "the second sees it to its end")
+            assert named(await client.state(), "app").ended == "completed"
+            assert (await client.state()).settings.params == {"theta1": 0.4}
+            await check_log(client)
+            second.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(second.wait(), 10.0) == 0
+            assert "Traceback" not in second_log.read_text()
+
+
+async def test_apps_run_on_without_a_master(lab: Lab) -> None:
+    client = lab.client
+    async with lab.agent(1):
+        async with lab.master("first") as (first, _):
+            await done(lab.home, "submit", write_spec(lab.folder, trainer("app", 120, n_max=1)), *lab.common)
+            await until(client, lambda s: named(s, "app").step >= 5, "it trains")
+            first.kill()
+            await first.wait()
+        step = named(await client.state(), "app").step
+        await until(client, lambda s: named(s, "app").step >= step + 10, "it trains on")
+        late = write_spec(lab.folder, talker("late", 1, 0.0))
+        assert "no master has answered yet" in await refused(lab.home, "submit", late, *lab.common, code=1)
+        async with lab.master("second"):
+            state = await until(
+                client, lambda s: bool(named(s, "app").ended and named(s, "late").ended), "both complete"
+            )
+            assert (named(state, "app").ended, named(state, "app").adjustments) == ("completed", 0)
+            assert named(state, "late").ended == "completed"
+            await check_log(client)
+
+
+async def test_a_killed_agent_is_followed_by_one_that_adopts(lab: Lab) -> None:
+    client = lab.client
+    async with lab.master("master"):
+        async with lab.agent(1) as (agent, _):
+            await done(lab.home, "submit", write_spec(lab.folder, trainer("app", 150)), *lab.common)
+            await until(client, lambda s: named(s, "app").step >= 5, "it trains")
+            agent.kill()
+            await agent.wait()
+        workers = {
+            pid: psutil.Process(pid).create_time()
+            for pid, command in processes_of(lab.folder).items()
+            if "compose.apps" in command
+        }
+        assert workers
+        step = named(await client.state(), "app").step
+        async with lab.agent(1):
+            await until(client, lambda s: named(s, "app").step > step, "its progress is told again")
+            assert {pid: psutil.Process(pid).create_time() for pid in workers} == workers
+            state = await until(client, lambda s: bool(named(s, "app").ended), "it completes")
+            app = named(state, "app")
+            assert (app.ended, app.adjustments, app.failures) == ("completed", 0, 0)
+            await check_log(client)
