@@ -78,7 +78,7 @@ def run_and_exit(app: typer.Typer) -> NoReturn:
     """The whole program, with its exit code."""
     try:
         # The library's own way to report wrong usage takes six lines and a frame.
-        code = app(standalone_mode=False)
+        code = app(prog_name="dorm", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(INTERRUPTED)

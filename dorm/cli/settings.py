@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -14,6 +15,7 @@ from dorm.specfile import load_document, parse
 from events.kinds import PolicyChanged
 from events.quantities import Quantity, resources
 from events.spec import SpecError
+from events.spec_errors import readable, unknown_field
 
 
 class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,9 +23,9 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     cluster: str | None = None
     agents: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
-    capacity: dict[str, Quantity] | None = None
+    capacity: Annotated[dict[str, Quantity], msgspec.Meta(min_length=1)] | None = None
     """Of each node."""
-    runtime: str | None = None
+    runtime: Literal["auto", "docker", "process"] | None = None
     checkpoints: str | None = None
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
     policy: str | None = None
@@ -34,15 +36,36 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node_lease_s: float | None = None
     retention_s: float | None = None
 
+    def resources(self) -> dict[str, int] | None:
+        """Of each node, in base units."""
+        return resources(self.capacity) if self.capacity else None
+
+    def change(self) -> PolicyChanged | None:
+        """What it says about the policy and the master's times.  Raises SpecError."""
+        times = ("quiet_ms", "quiet_limit_ms", "node_grace_s", "node_lease_s", "retention_s")
+        return policy_change(self.policy, self.params, **{name: getattr(self, name) for name in times})
+
 
 def load_cluster_file(path: Path | None) -> ClusterFile:
-    """Raises SpecError with the file's name."""
+    """A checked one.  Raises SpecError with the file's name."""
     if path is None:
         return ClusterFile()
+    document = load_document(path)
+    document = {} if document is None else document
     try:
-        return msgspec.convert(load_document(path) or {}, ClusterFile)
+        if not isinstance(document, dict):
+            raise SpecError("a cluster file is a map with settings such as agents, capacity and policy")
+        if message := unknown_field(document, ClusterFile.__struct_encode_fields__):
+            raise SpecError(message)
+        file = msgspec.convert(document, ClusterFile)
+        file.resources()
+        file.change()
     except msgspec.ValidationError as error:
+        words = readable(error, document, ClusterFile, {"runtime": "auto, docker or process"})
+        raise SpecError(f"{path}: {words}") from None
+    except ValueError as error:
         raise SpecError(f"{path}: {error}") from None
+    return file
 
 
 def parse_capacity(text: str | None) -> dict[str, int] | None:
@@ -84,13 +107,18 @@ def policy_change(name: str | None, params: dict[str, Any] | None, **settings: A
     """The change that asks for these settings, checked; None where nothing is asked.  Raises SpecError."""
     if name is None and not params and all(value is None for value in settings.values()):
         return None
+    for setting, value in settings.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SpecError(f"{setting}: expected a number, got {value}")
     try:
         checked = policy(name).check_params(params or {}) if name is not None else params
-        return msgspec.convert(
-            {"kind": "PolicyChanged", "policy": name, "params": checked or None, **settings}, PolicyChanged
-        )
-    except (LookupError, ValueError, msgspec.ValidationError) as error:
-        raise SpecError(f"policy: {error}") from None
+    except (LookupError, ValueError) as error:
+        raise SpecError(str(error)) from None
+    document = {"kind": "PolicyChanged", "policy": name, "params": checked or None, **settings}
+    try:
+        return msgspec.convert(document, PolicyChanged)
+    except msgspec.ValidationError as error:
+        raise SpecError(readable(error, document, PolicyChanged, {})) from None
 
 
 def parse_params(pairs: list[str] | None) -> dict[str, Any]:

@@ -10,16 +10,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.errors import INTERRUPTED, USAGE, Fail, run
+from dorm.cli.errors import INTERRUPTED, Fail, run
 from dorm.cli.logs import LogJson, Verbose, configure
 from dorm.cli.output import console
-from dorm.cli.settings import complete_policy, load_cluster_file, parse_capacity, parse_params, policy_change
+from dorm.cli.settings import complete_policy, load_cluster_file, parse_capacity, parse_params
 from dorm.cli.signals import Stops, first_of, stops
 from dorm.home import DEFAULT_CLUSTER, Running, forget_running, home, write_running
-from events.quantities import humanize, resources
+from events.quantities import humanize
 
 if TYPE_CHECKING:
     from dorm.local import LocalCluster, LocalOptions
@@ -48,7 +49,7 @@ def up(
     ] = None,
     runtime: Annotated[RuntimeChoice | None, typer.Option(help="auto takes Docker where an engine answers.")] = None,
     docker: Annotated[
-        str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine, such as unix:///var/run/docker.sock.")
+        str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine; default: this machine's.")
     ] = None,
     data: Annotated[
         Path | None, typer.Option(envvar="DORM_DATA", help="Folder of log, checkpoints and container files.")
@@ -87,18 +88,9 @@ def up(
 
     configure(verbose, log_json, quiet_level=logging.WARNING)
     file = load_cluster_file(config)
-    chosen = str(runtime or file.runtime or "auto")
-    if chosen not in list(RuntimeChoice):
-        raise Fail(f"runtime {chosen!r}: use auto, docker or process", USAGE)
-    change = policy_change(
-        policy or file.policy,
-        parse_params(param) or file.params,
-        quiet_ms=file.quiet_ms,
-        quiet_limit_ms=file.quiet_limit_ms,
-        node_grace_s=file.node_grace_s,
-        node_lease_s=file.node_lease_s,
-        retention_s=file.retention_s,
-    )
+    # Parameters are those of one policy: another one on the command line leaves the file's behind.
+    kept = file.params if policy in (None, file.policy) else None
+    file = msgspec.structs.replace(file, policy=policy or file.policy, params=parse_params(param) or kept)
     name = cluster or file.cluster or DEFAULT_CLUSTER
     folder_of_checkpoints = checkpoints or (Path(file.checkpoints) if file.checkpoints else None)
     options = LocalOptions(
@@ -106,12 +98,12 @@ def up(
         cluster=name,
         port=port if port is not None else (file.port if file.port is not None else 4222),
         agents=agents or file.agents or 1,
-        capacity=parse_capacity(capacity) or (resources(file.capacity) if file.capacity else None),
-        runtime=RuntimeChoice(chosen).value,
+        capacity=parse_capacity(capacity) or file.resources(),
+        runtime=runtime.value if runtime else file.runtime or "auto",
         docker_url=docker,
         checkpoints=folder_of_checkpoints.absolute() if folder_of_checkpoints else None,
     )
-    run(_up(options, change))
+    run(_up(options, file.change()))
 
 
 async def _up(options: LocalOptions, change: PolicyChanged | None) -> None:

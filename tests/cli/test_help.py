@@ -1,0 +1,62 @@
+"""Help texts, the version, and scripts for shells."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.commands import done, dorm, environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMANDS = [
+    "up", "master", "agent", "submit", "update", "ps", "describe", "logs", "events", "cancel", "nodes", "drain", "schema",
+    "demo", "completion", "replay state", "replay verify", "replay export", "bench codec", "bench submit", "bench resize",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_help_has_an_example_and_fits(tmp_path: Path, command: str) -> None:
+    out = await done(tmp_path, *command.split(), "--help", env={"COLUMNS": "80"})
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "Example" in out
+    assert f"dorm {command} " in out.replace("Usage: dorm", "")
+    assert "…" not in out
+
+
+async def test_the_list_of_commands(tmp_path: Path) -> None:
+    out = await done(tmp_path, "--help", env={"COLUMNS": "80"})
+    assert {command.split()[0] for command in COMMANDS} <= {part for line in out.splitlines() for part in line.split()}
+    assert max(map(len, out.splitlines())) <= 80
+    code, shown, _ = await dorm(tmp_path, env={"COLUMNS": "80"})
+    assert code == 2
+    assert "Usage: dorm" in shown
+
+
+async def test_the_version(tmp_path: Path) -> None:
+    assert await done(tmp_path, "--version") == f"dorm {version('dorm')}\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+async def test_a_script_for_each_shell(tmp_path: Path, shell: str) -> None:
+    script = await done(tmp_path, "completion", shell)
+    assert f"_DORM_COMPLETE=complete_{shell}" in script
+    if shell == "bash":
+        checker = await asyncio.create_subprocess_exec("bash", "-n", stdin=asyncio.subprocess.PIPE)
+        await checker.communicate(script.encode())
+        assert checker.returncode == 0
+
+
+async def test_light_commands_load_nothing_heavy(tmp_path: Path) -> None:
+    code = "import sys, dorm.cli.main; print(*sorted({'nats', 'aiohttp', 'scipy', 'numpy', 'aiodocker'} & set(sys.modules)))"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, env=environment(tmp_path)
+    )
+    out, _ = await process.communicate()
+    assert out == b"\n"

@@ -1,0 +1,128 @@
+"""The embedded NATS server: it starts on its data or says in one line why not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from dorm.client import Client
+from dorm.embedded import EmbeddedError, EmbeddedServer
+from tests.e2e.commands import dorm, processes_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.nats
+
+
+async def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
+    for expected in (0, 1):
+        server = EmbeddedServer(tmp_path)
+        await server.start()
+        try:
+            async with await Client.open(server.url) as client:
+                assert await client.log.end() == expected
+                await _append(client)
+        finally:
+            await server.stop()
+    assert processes_of(tmp_path) == {}
+
+
+async def _append(client: Client) -> None:
+    await client.log.append("dorm.local.NoSuchKind.tester", b"{}")
+
+
+async def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(EmbeddedError, match=f"port {port} on 127.0.0.1 is in use; choose another with --port"):
+            await EmbeddedServer(tmp_path, port=port).start()
+    server = EmbeddedServer(tmp_path, port=port)
+    await server.start()
+    assert server.url == f"nats://127.0.0.1:{port}"
+    await server.stop()
+
+
+async def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(EmbeddedError, match=r"can't be written \(Not a directory\); choose another with --data"):
+        await EmbeddedServer(tmp_path / "file" / "nats").start()
+    code, out, err = await dorm(tmp_path, "up", "--runtime", "process", "--port", "0", "--data", str(tmp_path / "file"))
+    assert (code, out, len(err.splitlines())) == (1, "", 1)
+    assert "can't be written" in err
+
+
+async def test_the_servers_own_complaint(tmp_path: Path) -> None:
+    (tmp_path / "jetstream").write_text("in the way")
+    with pytest.raises(EmbeddedError, match="the NATS server ended at once: "):
+        await EmbeddedServer(tmp_path).start()
+    assert processes_of(tmp_path) == {}
+
+
+async def test_one_folder_has_one_server(tmp_path: Path) -> None:
+    first, second = EmbeddedServer(tmp_path / "nats"), EmbeddedServer(tmp_path / "nats")
+    await first.start()
+    try:
+        with pytest.raises(EmbeddedError, match="another cluster runs on the data in"):
+            await second.start()
+        async with await Client.open(first.url) as client:
+            await _append(client)
+    finally:
+        await first.stop()
+    await second.start()
+    await second.stop()
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["runs", "takes no signals"])
+async def test_a_server_that_was_left_behind_is_ended(tmp_path: Path, stopped: bool) -> None:
+    left = EmbeddedServer(tmp_path / "nats")
+    await left.start()
+    pid = int((tmp_path / "nats" / "nats.pid").read_text())
+    created = psutil.Process(pid).create_time()
+    # As the kernel does when a process is killed: the lock is free, the server runs on.
+    assert left._lock is not None
+    os.close(left._lock)
+    left._lock = None
+    if stopped:
+        os.kill(pid, signal.SIGSTOP)
+    following = EmbeddedServer(tmp_path / "nats")
+    await following.start()
+    try:
+        assert psutil.Process(int((tmp_path / "nats" / "nats.pid").read_text())).create_time() != created
+        async with await Client.open(following.url) as client:
+            await _append(client)
+    finally:
+        await following.stop()
+        await left.stop()
+    assert processes_of(tmp_path) == {}
+
+
+async def test_a_process_that_only_has_the_pid_of_an_old_server_is_left_alone(tmp_path: Path) -> None:
+    other = await asyncio.create_subprocess_exec("sleep", "60")
+    (tmp_path / "nats.pid").write_text(str(other.pid))
+    server = EmbeddedServer(tmp_path)
+    await server.start()
+    await server.stop()
+    assert other.returncode is None
+    other.kill()
+    await other.wait()
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path)
+    starting = asyncio.create_task(server.start())
+    while not (tmp_path / "nats.pid").exists():  # noqa: ASYNC110  # nothing else tells
+        await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert processes_of(tmp_path) == {}
+    assert not (tmp_path / "nats.pid").exists()
