@@ -11,7 +11,7 @@ from rich.text import Text
 from dorm.cli.apps import PANEL
 from dorm.cli.connect import AppName, ClusterName, Url, client
 from dorm.cli.errors import run
-from dorm.cli.output import Format, Output, ago, cell, console, show, show_document
+from dorm.cli.output import Format, Output, ago, cell, console, counted, show, show_document
 
 
 def register(app: typer.Typer) -> None:
@@ -41,7 +41,7 @@ def describe_app(app: AppName, output: Output = Format.table, url: Url = None, c
 def _print_description(d: dict[str, Any]) -> None:
     lines = [
         ("id", d["id"]), ("user", d["user"]), ("phase", d["phase"]), ("note", d["note"]),
-        ("containers", f"{d['containers']} on {d['nodes']} {'node' if d['nodes'] == 1 else 'nodes'} (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),
+        ("containers", f"{d['containers']} on {counted(d['nodes'], 'node')} (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),
         ("of each", ", ".join(d["demand"].values())), ("generation", d["generation"]),
         ("progress", f"step {d['step']}" + (f", loss {d['loss']:.6g}" if d["loss"] is not None else "")
          + (f", {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] is not None else "")),

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, User, client, complete_node
 from dorm.cli.errors import run
-from dorm.cli.output import Format, Output, console, show
+from dorm.cli.output import Format, Output, console, counted, show
 from events.quantities import CPU, MEMORY, humanize
 
 _COLUMNS = [
@@ -52,7 +52,8 @@ def nodes(output: Output = Format.table, url: Url = None, cluster: ClusterName =
         console.print(
             Text(
                 f"\nutilization {total.utilization:.2f} of {total.utilization_max}, fairness loss "
-                f"{total.fairness_loss:.2f}, {total.apps} apps, {total.adjustments} adjustments, {total.decisions} decisions"
+                f"{total.fairness_loss:.2f}, {counted(total.apps, 'app')}, "
+                f"{counted(total.adjustments, 'adjustment')}, {counted(total.decisions, 'decision')}"
             )
         )
 

@@ -92,7 +92,7 @@ def print_table(rows: Iterable[dict[str, Any]], columns: Sequence[Column]) -> No
     """As wide as it needs to be: a terminal that is narrower folds lines, and a pipe gets them whole."""
     drawn = table(rows, columns)
     # `print(width=…)` would be cut to the terminal's.
-    Console(width=max(console.width, _width(drawn)), highlight=False).print(drawn, crop=False)
+    Console(file=console.file, width=max(console.width, _width(drawn)), highlight=False).print(drawn, crop=False)
 
 
 def _width(drawn: Table) -> int:
@@ -125,6 +125,11 @@ def cell(value: Any) -> Text:
         return Text(", ".join(f"{key}={item}" for key, item in value.items()) or "-")
     text = str(value)
     return Text(text, style=_PHASE_STYLES.get(text, ""))
+
+
+def counted(number: int, what: str) -> str:
+    """`1 app`, `2 apps`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def ago(seconds: float) -> str:

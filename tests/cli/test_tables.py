@@ -1,0 +1,66 @@
+"""Tables on narrow and wide terminals, and in a pipe."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from dorm.cli import output
+from dorm.cli.output import Format, ago, counted, show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOTE = "no node has 0.5 cores free (closest: node-1 with 0 cores); 3 containers short of n_min 3"
+ROWS = [
+    {"name": "a-name-of-some-length", "phase": "waiting", "note": NOTE},
+    {"name": "b", "phase": "running", "note": ""},
+]
+COLUMNS = [("NAME", "name"), ("PHASE", "phase")]
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    def show_on(width: int, chosen: Format, *, terminal: bool = True) -> list[str]:
+        screen = io.StringIO()
+        monkeypatch.setattr(
+            output,
+            "console",
+            Console(
+                file=screen, width=width, force_terminal=terminal, color_system=None, highlight=False, soft_wrap=True
+            ),
+        )
+        show(ROWS, COLUMNS, chosen, note=("NOTE", "note"))
+        return [line.rstrip() for line in screen.getvalue().splitlines()]
+
+    return show_on
+
+
+def test_a_note_is_cut_to_the_terminal(printed: Callable[..., list[str]]) -> None:
+    heading, first, second = printed(80, Format.table)
+    assert heading.split() == ["NAME", "PHASE", "NOTE"]
+    assert first.startswith("a-name-of-some-length  waiting  no node has 0.5 cores free")
+    assert first.endswith("…")
+    assert len(first) <= 80
+    assert second == "b                      running"
+
+
+def test_notes_go_below_where_no_room_is_left(printed: Callable[..., list[str]]) -> None:
+    lines = printed(50, Format.table)
+    assert lines[0].split() == ["NAME", "PHASE"]
+    assert max(map(len, lines)) <= 50
+    assert " ".join(lines[4:]) == f"a-name-of-some-length: {NOTE}"
+
+
+def test_a_pipe_and_wide_have_it_whole(printed: Callable[..., list[str]]) -> None:
+    for lines in (printed(50, Format.table, terminal=False), printed(50, Format.wide)):
+        assert len(lines) == 3
+        assert lines[1].endswith(NOTE)
+
+
+def test_small_words() -> None:
+    assert (counted(1, "app"), counted(0, "app")) == ("1 app", "0 apps")
+    assert [ago(seconds) for seconds in (0, 119, 120, 7200, 200_000)] == ["0s", "119s", "2m", "2h", "2d"]
