@@ -184,11 +184,7 @@ class App(msgspec.Struct):
     def settled(self) -> bool:
         """Runs as decided: every container of the latest generation is up and nothing earlier is left."""
         current = self.current
-        return (
-            current is not None
-            and len(self.generations) == 1
-            and current.running == len(current.containers)
-        )
+        return current is not None and len(self.generations) == 1 and current.running == len(current.containers)
 
     @property
     def phase(self) -> str:
