@@ -34,7 +34,7 @@ def container_spec(
         image=spec.image,
         command=tuple(command),
         env={
-            **_threads(spec),
+            **_defaults(spec),
             **spec.env,
             **_engine(spec, app_id, app, slot),
             **_dorm(app_id, app, placement, slot),
@@ -90,7 +90,8 @@ def _engine(spec: AppSpec, app_id: str, app: DesiredApp, slot: int) -> dict[str,
     }
 
 
-def _threads(spec: AppSpec) -> dict[str, str]:
-    """CPU quotas can't be seen from inside, and a library that starts a thread for each core of the host then crawls."""
+def _defaults(spec: AppSpec) -> dict[str, str]:
+    """What an app may set otherwise.  CPU quotas can't be seen from inside, and a library that starts a thread for each
+    core of the host then crawls; and what Python prints should be in the logs when it is printed."""
     cores = spec.resources().get(CPU, 0) // 1000
-    return {"OMP_NUM_THREADS": str(max(1, cores))}
+    return {"OMP_NUM_THREADS": str(max(1, cores)), "PYTHONUNBUFFERED": "1"}

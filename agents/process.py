@@ -132,7 +132,12 @@ class ProcessRuntime:
         variables = records.environment(
             spec,
             {"PATH": _DEFAULT_PATH, "HOME": str(run), "LANG": "C.UTF-8", "TMPDIR": str(folder / "tmp")},
-            {"PATH": str(Path(sys.executable).parent), "DORM_PROGRESS": str(run / PROGRESS_FILE)},
+            {
+                "PATH": str(Path(sys.executable).parent),
+                "DORM_PROGRESS": str(run / PROGRESS_FILE),
+                # Nothing keeps a process from a GPU, but CUDA shows it only these; an app that asked for none sees none.
+                "CUDA_VISIBLE_DEVICES": ",".join(spec.devices),
+            },
         )
 
         def fill(new: Path) -> None:

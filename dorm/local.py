@@ -145,7 +145,7 @@ class LocalCluster:
     def _node(self, index: int) -> NodeConfig:
         """Nodes on one machine share its address, so each has a range of ports of its own."""
         low, high = self.options.ports
-        share = (high - low + 1) // max(1, min(self.options.agents, 10))
+        share = (high - low + 1) // self.options.agents
         first = low + index * share
         capacity = self.options.capacity or {
             name: amount // self.options.agents for name, amount in detect_capacity().items()

@@ -274,8 +274,11 @@ def _container_exited(state: State, event: k.ContainerExited, record: Record) ->
 
 
 def _app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) -> None:
+    """Believed of a node that has a part of this generation: the next one starts from what is said here."""
     app = state.apps.get(event.app)
-    if app is None or event.generation not in app.generations:
+    generation = app.generations.get(event.generation) if app else None
+    who = subjects.who_of(record.subject)
+    if app is None or generation is None or all(subjects.token(c.node) != who for c in generation.containers.values()):
         state.counters.ignored += 1
         return
     app.checkpoint = event.step

@@ -55,8 +55,9 @@ def test_resources_grace_devices_and_key() -> None:
 
 
 def test_the_apps_own_variables_win_over_defaults_and_never_over_the_contract() -> None:
-    env = made(1, env={"OMP_NUM_THREADS": "9", "MASTER_PORT": "1"}, engine="torchrun").env
-    assert env["OMP_NUM_THREADS"] == "9"
+    env = made(1, env={"OMP_NUM_THREADS": "9", "PYTHONUNBUFFERED": "", "MASTER_PORT": "1"}, engine="torchrun").env
+    assert (env["OMP_NUM_THREADS"], env["PYTHONUNBUFFERED"]) == ("9", "")
+    assert made(1).env["PYTHONUNBUFFERED"] == "1"
     assert env["MASTER_PORT"] == "20042"
 
 

@@ -37,7 +37,7 @@ def story() -> list[Record]:
     bench.wait(5)
     bench.running("late", n_min=2, n_max=4)
     wide, late = bench.app("wide"), bench.app("late")
-    bench.add(k.AppCheckpointed(app=wide.id, generation=1, step=100))
+    bench.add(k.AppCheckpointed(app=wide.id, generation=1, step=100), "a")
     bench.add(k.AppProgressed(app=wide.id, generation=1, step=130, loss=0.25))
     bench.wait(1)
     bench.all_exited("wide", 143, generation=1, asked=True)

@@ -187,7 +187,7 @@ class TestBarrier:
     def test_work_since_the_checkpoint_is_lost_and_counted(self) -> None:
         bench = Bench(a=4)
         app = bench.running(n_max=2)
-        bench.add(k.AppCheckpointed(app=app.id, generation=1, step=100))
+        bench.add(k.AppCheckpointed(app=app.id, generation=1, step=100), "a")
         bench.add(k.AppProgressed(app=app.id, generation=1, step=130))
         bench.add(k.AppUpdated(app="app", n_max=1))
         bench.settle()

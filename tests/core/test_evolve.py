@@ -186,9 +186,10 @@ class TestContainers:
     def test_checkpoints_of_released_generations_are_remembered(self) -> None:
         bench = Bench(a=4)
         app = bench.running(n_max=1)
-        bench.add(k.AppCheckpointed(app=app.id, generation=1, step=40))
+        bench.add(k.AppCheckpointed(app=app.id, generation=1, step=40), "a")
         bench.add(k.AppProgressed(app=app.id, generation=1, step=45, loss=0.5))
-        bench.add(k.AppCheckpointed(app=app.id, generation=7, step=99))
+        bench.add(k.AppCheckpointed(app=app.id, generation=7, step=99), "a")
+        bench.add(k.AppCheckpointed(app=app.id, generation=1, step=77), "a node that runs no part of it")
         assert (app.checkpoint, app.step, app.loss) == (40, 45, 0.5)
 
 
