@@ -5,27 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 from rich.text import Text
 
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
 from dorm.cli.errors import FAILED, Fail, run
-from dorm.cli.output import Format, Output, ago, console, progress_console, show, show_document
+from dorm.cli.output import Format, Output, console, progress_console, show, show_document
+from dorm.cli.tables import show_apps
 
 if TYPE_CHECKING:
     from dorm.client import Client
     from dorm.core.state import App
 
 PANEL = "Apps"
-_COLUMNS = [
-    ("NAME", "name"), ("PHASE", "phase"), ("SIZE", "size"), ("NODES", "nodes"), ("STEP", "step"), ("LOSS", "loss"),
-    ("RESIZED", "adjustments"), ("AGE", "age"),
-]  # fmt: skip
-_NOTE = ("NOTE", "note")
-_WIDE = [("ID", "id"), ("USER", "user"), ("GEN", "generation"), ("RATE", "samples_per_s"), ("FAILURES", "failures")]
 
 
 def register(app: typer.Typer) -> None:
@@ -134,7 +128,7 @@ def ps(
             if output in (Format.json, Format.yaml):
                 show(rows, [], output)
             elif rows:
-                show([_for_people(msgspec.to_builtins(row)) for row in rows], _COLUMNS, output, wide=_WIDE, note=_NOTE)
+                show_apps(rows, output)
             else:
                 ended = sum(1 for app in state.apps.values() if app.ended)
                 hint = (
@@ -145,10 +139,6 @@ def ps(
                 console.print(Text("no app is running or waiting" + hint))
 
     run(work())
-
-
-def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "size": f"{row['containers']}/{row['n_max']}", "age": ago(row["age_s"])}
 
 
 def logs(

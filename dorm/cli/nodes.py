@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
 from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, User, client, complete_node
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, console, counted, show
-from events.quantities import CPU, MEMORY, humanize
+from dorm.cli.tables import show_nodes
 
-_COLUMNS = [
-    ("NODE", "name"), ("CONDITION", "condition"), ("ADDRESS", "address"), ("RUNTIME", "runtime"),
-    ("CONTAINERS", "containers"),
-]  # fmt: skip
-_WIDE = [("LABELS", "labels")]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", autocompletion=complete_node)]
 
 
@@ -45,9 +39,7 @@ def nodes(output: Output = Format.table, url: Url = None, cluster: ClusterName =
         if not rows:
             console.print(Text("no node has joined yet; start one with `dorm agent`"))
             return
-        resources = dict.fromkeys(name for row in rows for name in row.capacity)
-        columns = [*_COLUMNS, *((name.upper(), f"of {name}") for name in resources)]
-        show([_for_people(msgspec.to_builtins(row)) for row in rows], columns, output, wide=_WIDE)
+        show_nodes(rows, output)
         total = summary(state)
         console.print(
             Text(
@@ -58,20 +50,6 @@ def nodes(output: Output = Format.table, url: Url = None, cluster: ClusterName =
         )
 
     run(work())
-
-
-def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    """A column for each resource: what is promised of what the node has."""
-    shares = {
-        f"of {name}": f"{_bare(name, row['used'][name])}/{_bare(name, amount)}"
-        for name, amount in row["capacity"].items()
-    }
-    return {**row, **shares}
-
-
-def _bare(name: str, amount: int) -> str:
-    """Without the unit where the heading says it."""
-    return f"{amount / 1000:g}" if name == CPU else humanize(name, amount) if name == MEMORY else str(amount)
 
 
 def drain(

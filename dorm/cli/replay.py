@@ -14,11 +14,11 @@ from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, client
 from dorm.cli.errors import FAILED, Fail, run
-from dorm.cli.output import Format, Output, ago, console, progress_console, show, show_document
+from dorm.cli.output import Format, Output, console, progress_console, show_document
+from dorm.cli.tables import show_app, show_apps, show_containers, show_nodes
 from dorm.core.evolve import GapError
 from dorm.core.state import digest
 from dorm.core.views import app_rows, describe, node_rows, summary
-from events.quantities import humanize
 from replay import ReplayError
 from replay.moments import MomentError, parse
 
@@ -34,32 +34,6 @@ app = typer.Typer(
     help="Look into the log's past: the state at any moment, an audit of every decision, a copy in a file.",
     no_args_is_help=True,
 )
-
-
-_APPS = [
-    ("NAME", "name"), ("PHASE", "phase"), ("SIZE", "size"), ("NODES", "nodes"), ("STEP", "step"), ("LOSS", "loss"),
-    ("RESIZED", "adjustments"), ("AGE", "age"), ("NOTE", "note"),
-]  # fmt: skip
-_APPS_WIDE = [
-    ("ID", "id"),
-    ("USER", "user"),
-    ("GEN", "generation"),
-    ("RATE", "samples_per_s"),
-    ("FAILURES", "failures"),
-]
-_NODES = [
-    ("NODE", "name"), ("CONDITION", "condition"), ("ADDRESS", "address"), ("RUNTIME", "runtime"),
-    ("CONTAINERS", "containers"), ("USED", "share"),
-]  # fmt: skip
-_NODES_WIDE = [("LABELS", "labels")]
-_CONTAINERS = [
-    ("APP", "app"), ("GEN", "generation"), ("SLOT", "slot"), ("NODE", "node"), ("STATE", "state"), ("PORT", "port"),
-    ("EXIT", "exit_code"), ("REASON", "reason"), ("NOTE", "message"),
-]  # fmt: skip
-_ADJUSTMENTS = [
-    ("FROM", "from_generation"), ("TO", "to_generation"), ("CONTAINERS", "containers"), ("STOP s", "stop_s"),
-    ("WAIT s", "wait_s"), ("START s", "start_s"), ("CHECKPOINT", "checkpoint"), ("LOST STEPS", "lost_steps"),
-]  # fmt: skip
 
 
 def _moment(text: str | None) -> Moment | None:
@@ -207,45 +181,30 @@ def _show_state(found: State, name: str | None, output: Format) -> None:
     console.print(Text(_headline(found), style="dim"), soft_wrap=True)
     if one is None:
         _show_all(found, output)
-        return
-    is_app = "phase" in one
-    show([_for_people(one)], _APPS[:-1] if is_app else _NODES, output, wide=_APPS_WIDE if is_app else _NODES_WIDE)
-    if one.get("note"):
-        console.print(Text(one["note"]), soft_wrap=True)
-    for rows, columns in ((one["containers_now"], _CONTAINERS), (one.get("adjustments_done"), _ADJUSTMENTS)):
-        if rows:
-            console.print()
-            show(rows, columns, output)
+    elif "phase" in one:
+        show_app(one)
+    else:
+        show_nodes([row for row in node_rows(found) if row.name == name], output)
+        show_containers(one["containers_now"], of_apps=True)
 
 
 def _show_all(found: State, output: Format) -> None:
-    apps = [_for_people(msgspec.to_builtins(row)) for row in app_rows(found, found.time)]
-    nodes = [_for_people(msgspec.to_builtins(row)) for row in node_rows(found)]
+    apps, nodes = app_rows(found, found.time), node_rows(found)
     if apps:
-        show(apps, _APPS, output, wide=_APPS_WIDE)
+        show_apps(apps, output)
     if apps and nodes:
         console.print()
     if nodes:
-        show(nodes, _NODES, output, wide=_NODES_WIDE)
+        show_nodes(nodes, output)
     if not apps and not nodes:
         console.print(Text("no app and no node was known then"))
-
-
-def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of an app or a node, with sums and ages as people read them."""
-    if "phase" in row:
-        return {**row, "size": f"{row['containers']}/{row['n_max']}", "age": ago(row["age_s"])}
-    shares = (f"{humanize(r, row['used'][r])} of {humanize(r, amount)}" for r, amount in row["capacity"].items())
-    return {**row, "share": ", ".join(shares)}
 
 
 def _one(found: State, name: str) -> dict[str, Any]:
     """An app, else a node, as plain maps.  Raises Fail."""
     wanted = found.find_app(name)
     if wanted is not None:
-        where = {"app": wanted.id, "generation": wanted.generation}
-        document = describe(wanted, found.time)
-        return {**document, "containers_now": [{**where, **container} for container in document["containers_now"]]}
+        return describe(wanted, found.time)
     if name in found.nodes:
         row = next(row for row in node_rows(found) if row.name == name)
         return {**msgspec.to_builtins(row), "containers_now": _containers_on(found, name)}

@@ -1,0 +1,107 @@
+"""Apps, nodes and one app in full as tables: the same now (`ps`, `nodes`, `describe`) as at any moment (`replay state`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.text import Text
+
+from dorm.cli.output import Format, ago, cell, console, counted, show
+from events.quantities import CPU, MEMORY, humanize
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dorm.core.views import AppRow, NodeRow
+
+_APPS = [
+    ("NAME", "name"), ("PHASE", "phase"), ("SIZE", "size"), ("NODES", "nodes"), ("STEP", "step"), ("LOSS", "loss"),
+    ("RESIZED", "adjustments"), ("AGE", "age"),
+]  # fmt: skip
+_APPS_NOTE = ("NOTE", "note")
+_APPS_WIDE = [
+    ("ID", "id"),
+    ("USER", "user"),
+    ("GEN", "generation"),
+    ("RATE", "samples_per_s"),
+    ("FAILURES", "failures"),
+]
+_NODES = [
+    ("NODE", "name"), ("CONDITION", "condition"), ("ADDRESS", "address"), ("RUNTIME", "runtime"),
+    ("CONTAINERS", "containers"),
+]  # fmt: skip
+_NODES_WIDE = [("LABELS", "labels")]
+_CONTAINERS = [
+    ("SLOT", "slot"), ("NODE", "node"), ("STATE", "state"), ("ADDRESS", "address"), ("PORT", "port"),
+    ("EXIT", "exit_code"), ("REASON", "reason"), ("NOTE", "message"),
+]  # fmt: skip
+_ADJUSTMENTS = [
+    ("FROM", "from_generation"), ("TO", "to_generation"), ("SIZE", "containers"), ("STOP s", "stop_s"),
+    ("WAIT s", "wait_s"), ("START s", "start_s"), ("TOTAL s", "total_s"), ("CHECKPOINT", "checkpoint"),
+    ("LOST", "lost_steps"),
+]  # fmt: skip
+
+
+def show_apps(rows: Sequence[AppRow], output: Format) -> None:
+    plain = [
+        {**row, "size": f"{row['containers']}/{row['n_max']}", "age": ago(row["age_s"])}
+        for row in map(msgspec.to_builtins, rows)
+    ]
+    show(plain, _APPS, output, wide=_APPS_WIDE, note=_APPS_NOTE)
+
+
+def show_nodes(rows: Sequence[NodeRow], output: Format) -> None:
+    """With a column for each resource: what is promised of what the node has."""
+    resources = dict.fromkeys(name for row in rows for name in row.capacity)
+    columns = [*_NODES, *((name.upper(), f"of {name}") for name in resources)]
+    show([_with_shares(msgspec.to_builtins(row)) for row in rows], columns, output, wide=_NODES_WIDE)
+
+
+def _with_shares(row: dict[str, Any]) -> dict[str, Any]:
+    shares = {
+        f"of {name}": f"{_bare(name, row['used'][name])}/{_bare(name, amount)}"
+        for name, amount in row["capacity"].items()
+    }
+    return {**row, **shares}
+
+
+def _bare(name: str, amount: int) -> str:
+    """Without the unit where the heading says it."""
+    return f"{amount / 1000:g}" if name == CPU else humanize(name, amount) if name == MEMORY else str(amount)
+
+
+def show_containers(rows: Sequence[dict[str, Any]], *, of_apps: bool = False) -> None:
+    """`of_apps` names the app and generation of each: for all that is on a node."""
+    owner = [("APP", "app"), ("GEN", "generation")] if of_apps else []
+    _titled("containers", rows, [*owner, *_CONTAINERS])
+
+
+def show_app(d: dict[str, Any]) -> None:
+    """One app in full; `d` is what `dorm.core.views.describe` gives."""
+    lines = [
+        ("id", d["id"]), ("user", d["user"]), ("phase", d["phase"]), ("note", d["note"]),
+        ("containers", f"{d['containers']} on {counted(d['nodes'], 'node')} (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),
+        ("of each", ", ".join(d["demand"].values())), ("generation", d["generation"]),
+        ("progress", f"step {d['step']}" + (f", loss {d['loss']:.6g}" if d["loss"] is not None else "")
+         + (f", {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] is not None else "")),
+        ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
+        ("age", ago(d["age_s"])), ("failures", d["failures"]),
+        ("adjustments", f"{d['adjustments']}, {d['lost_steps']} steps lost"),
+    ]  # fmt: skip
+    console.print(Text(d["name"], style="bold"))
+    for label, value in lines:
+        if value != "":
+            console.print(Text(f"  {label:<12}").append(cell(value)))
+    show_containers(d["containers_now"])
+    _titled("adjustments", [_in_seconds(row) for row in d["adjustments_done"]], _ADJUSTMENTS)
+
+
+def _in_seconds(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: f"{value:.3f}" if name.endswith("_s") and value is not None else value for name, value in row.items()}
+
+
+def _titled(title: str, rows: Sequence[dict[str, Any]], columns: list[tuple[str, str]]) -> None:
+    if rows:
+        console.print(Text(f"\n{title}", style="bold"))
+        show(rows, columns, Format.table)
