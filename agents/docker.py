@@ -1,6 +1,7 @@
 """The Docker runtime: a container is a container of one engine on this machine, several nodes may share one.
 
-The engine is the only memory.  A container is known by its labels, named after its key, and never starts twice:
+The engine is the only memory, but for the identity of the node's root, kept in a file there: by it clusters of one name
+share an engine.  A container is known by its labels, named after root and key, and never starts twice:
 
 * `ensure` holds a lock for the key: inspect, create where there is none (name taken: inspect again), compare what was made
   with what was asked, start.  Killed or cut off anywhere, the next `ensure` goes on from what it finds.
@@ -83,6 +84,7 @@ class DockerRuntime:
         self._host = config.Host(
             cluster=cluster,
             node=node,
+            owner="",
             user=f"{self._owner[0]}:{self._owner[1]}",
             cpus=1,
             swap_limit=True,
@@ -100,12 +102,13 @@ class DockerRuntime:
         self._closed.clear()
         await asyncio.to_thread(self._dirs.open)
         try:
+            owner = await asyncio.to_thread(self._dirs.identity)
             info = await self._engine.open()
         except BaseException:
             self._dirs.close()
             raise
         self._host = msgspec.structs.replace(
-            self._host, cpus=int(info.get("NCPU") or 1), swap_limit=bool(info.get("SwapLimit"))
+            self._host, owner=owner, cpus=int(info.get("NCPU") or 1), swap_limit=bool(info.get("SwapLimit"))
         )
         if not self._host.swap_limit:
             log.warning("this kernel cannot limit swap: memory limits leave it open", node=self._host.node)
@@ -118,7 +121,7 @@ class DockerRuntime:
         self._dirs.close()
 
     async def list(self) -> list[Seen]:
-        """All containers with this cluster's and node's labels, sorted by key."""
+        """All containers with the labels of this cluster, node and root, sorted by key."""
         summaries = await self._engine.list(config.own_labels(self._host))
         at_once = asyncio.Semaphore(_INSPECTED_AT_ONCE)
 
@@ -153,7 +156,7 @@ class DockerRuntime:
 
     async def _ensure(self, spec: ContainerSpec) -> Seen:
         async with self._lock(spec.key):
-            name = config.container_name(self._host.cluster, spec.key)
+            name = config.container_name(self._host, spec.key)
             checkpoints = await asyncio.to_thread(self._checkpoints, spec)
             wanted = config.container_config(self._host, spec, self.run_dir(spec.key), checkpoints)
             info = await self._engine.inspect(name)
@@ -361,7 +364,7 @@ class DockerRuntime:
 
     async def _own(self, key: Key) -> Json | None:
         """The container of this key if it is this node's."""
-        info = await self._engine.inspect(config.container_name(self._host.cluster, key))
+        info = await self._engine.inspect(config.container_name(self._host, key))
         if info is None:
             return None
         labels = info["Config"]["Labels"] or {}

@@ -40,12 +40,14 @@ _NANO_PER_MILLI: Final = 1_000_000
 
 LABEL_CLUSTER: Final = "dorm.cluster"
 LABEL_NODE: Final = "dorm.node"
+LABEL_OWNER: Final = "dorm.owner"
 LABEL_APP: Final = "dorm.app"
 LABEL_GENERATION: Final = "dorm.generation"
 LABEL_SLOT: Final = "dorm.slot"
 LABEL_SPEC: Final = "dorm.spec"
 
-OWN_LABELS: Final = (LABEL_CLUSTER, LABEL_NODE)
+OWN_LABELS: Final = (LABEL_CLUSTER, LABEL_NODE, LABEL_OWNER)
+_OWNER_IN_NAME: Final = 8
 
 Json = dict[str, Any]
 
@@ -55,6 +57,8 @@ class Host(msgspec.Struct, frozen=True):
 
     cluster: str
     node: str
+    owner: str
+    """Identity of the node's root folder, hex: two clusters of one name on one engine are told apart by it."""
     user: str
     """`uid:gid` of the containers' processes."""
     cpus: int
@@ -65,14 +69,14 @@ class Host(msgspec.Struct, frozen=True):
     """Checkpoint directories lie below this folder; None where none may be mounted."""
 
 
-def container_name(cluster: str, key: Key) -> str:
-    """Unique in a cluster, also where several nodes share one engine."""
-    return f"dorm-{cluster}-{key_name(key)}"
+def container_name(host: Host, key: Key) -> str:
+    """Unique on an engine, also where nodes of several clusters, of one name even, share it."""
+    return f"dorm-{host.cluster}-{host.owner[:_OWNER_IN_NAME]}-{key_name(key)}"
 
 
 def own_labels(host: Host) -> tuple[str, ...]:
     """The filter that shows this node's containers only."""
-    return f"{LABEL_CLUSTER}={host.cluster}", f"{LABEL_NODE}={host.node}"
+    return f"{LABEL_CLUSTER}={host.cluster}", f"{LABEL_NODE}={host.node}", f"{LABEL_OWNER}={host.owner}"
 
 
 def labels(host: Host, spec: ContainerSpec) -> dict[str, str]:
@@ -80,6 +84,7 @@ def labels(host: Host, spec: ContainerSpec) -> dict[str, str]:
     return {
         LABEL_CLUSTER: host.cluster,
         LABEL_NODE: host.node,
+        LABEL_OWNER: host.owner,
         LABEL_APP: spec.key.app,
         LABEL_GENERATION: str(spec.key.generation),
         LABEL_SLOT: str(spec.key.slot),

@@ -1,6 +1,7 @@
 """The folders of a node's containers on the host, made and removed in one step each, whoever crashes when.
 
     ROOT/lock            held by the runtime that has it open
+    ROOT/identity        which root this is, for good; where an engine is shared, only its containers are the node's
     ROOT/APP-GEN-SLOT/   one container: the runtime's own records, out of the app's reach where it is confined
     ROOT/APP-GEN-SLOT/run/                the private directory that the app sees
     ROOT/APP-GEN-SLOT/run/progress.jsonl  what DORM_PROGRESS names
@@ -14,6 +15,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
+import secrets
 import shutil
 import tempfile
 import time
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_IDENTITY: Final = re.compile(r"[0-9a-f]{32}\n")
 _LOCK_S: Final = 0.3
 """A killed agent's lock may live on for a moment, in a child that it was just starting."""
 
@@ -60,6 +64,31 @@ class RunDirs:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+    def identity(self) -> str:
+        """32 hex digits that no other root has: drawn at the first call, and the same ever after.  Needs the lock.
+
+        Raises `Conflict` where the file was tampered with: another identity would orphan the containers that run.
+        """
+        path = self.root / "identity"
+        if not path.exists():
+            new = self.root / "identity.new"
+            with new.open("w") as file:
+                file.write(f"{secrets.token_hex(16)}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+            folder = os.open(self.root, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # before a container carries it: a crash must not draw it anew
+            finally:
+                os.close(folder)
+        text = path.read_text(errors="replace")
+        if not _IDENTITY.fullmatch(text):
+            raise Conflict(
+                f"{path} holds no identity: put back its 32 hex digits, the label dorm.owner of its containers"
+            )
+        return text.strip()
 
     def container_dir(self, key: Key) -> Path:
         """Where the runtime keeps its records of one container."""

@@ -48,13 +48,13 @@ def cluster() -> str:
 
 @pytest.fixture
 def docker_node(docker_host: str, tmp_path: Path, cluster: str) -> Callable[..., DockerRuntime]:
-    """`docker_node("a", user=…)` gives a runtime object for node a, not open yet."""
+    """`docker_node("a", user=…)` gives a runtime object for node a, not open yet; each node of a name has one root."""
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
 
-    def make(node: str = "node", **options: object) -> DockerRuntime:
+    def make(node: str = "node", root: Path | None = None, **options: object) -> DockerRuntime:
         defaults = {"url": docker_host, "cluster": cluster, "checkpoint_root": checkpoints}
-        return DockerRuntime(node, tmp_path / node, **{**defaults, **options})  # type: ignore[arg-type]
+        return DockerRuntime(node, root or tmp_path / node, **{**defaults, **options})  # type: ignore[arg-type]
 
     return make
 

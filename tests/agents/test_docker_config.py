@@ -13,7 +13,7 @@ from agents import docker_config as config
 from agents.docker_frames import Frames
 from agents.runtime import ContainerSpec, Key, Refused, key_name, spec_hash
 
-HOST = config.Host("c", "n", "65534:65534", 4, True)
+HOST = config.Host("c", "n", "0123456789abcdef", "65534:65534", 4, True)
 SPEC = ContainerSpec(
     Key("app", 3, 1),
     "image",
@@ -47,6 +47,7 @@ def test_everything_that_is_asked() -> None:
         "Labels": {
             "dorm.cluster": "c",
             "dorm.node": "n",
+            "dorm.owner": "0123456789abcdef",
             "dorm.app": "app",
             "dorm.generation": "3",
             "dorm.slot": "1",
@@ -90,6 +91,16 @@ def test_everything_that_is_asked() -> None:
                 }
             ],
         },
+    }
+
+
+def test_two_roots_never_share_a_name_or_a_filter() -> None:
+    other = msgspec.structs.replace(HOST, owner="fedcba9876543210")
+    assert config.container_name(HOST, SPEC.key) == "dorm-c-01234567-app-3-1"
+    assert config.container_name(other, SPEC.key) == "dorm-c-fedcba98-app-3-1"
+    assert set(config.own_labels(HOST)) ^ set(config.own_labels(other)) == {
+        "dorm.owner=0123456789abcdef",
+        "dorm.owner=fedcba9876543210",
     }
 
 

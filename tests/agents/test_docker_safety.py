@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agents import docker_config as config
+from agents.docker import DockerRuntime
 from agents.docker_engine import Engine
 from agents.runtime import Refused
 from tests.agents.harness import ended, output, says
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from agents.docker import DockerRuntime
-    from agents.runtime import ContainerSpec, Runtime
+    from agents.runtime import ContainerSpec
     from tests.agents.harness import Harness
 
 pytestmark = pytest.mark.docker
@@ -27,8 +27,9 @@ MIB = 1024 * 1024
 
 
 @pytest.fixture
-async def runtime(docker_harness: Harness) -> AsyncIterator[Runtime]:
+async def runtime(docker_harness: Harness) -> AsyncIterator[DockerRuntime]:
     async with docker_harness.opened() as runtime:
+        assert isinstance(runtime, DockerRuntime)
         yield runtime
 
 
@@ -40,19 +41,19 @@ async def engine(docker_host: str) -> AsyncIterator[Engine]:
     await engine.close()
 
 
-async def inspected(engine: Engine, cluster: str, spec: ContainerSpec) -> dict[str, Any]:
-    info = await engine.inspect(config.container_name(cluster, spec.key))
+async def inspected(engine: Engine, runtime: DockerRuntime, spec: ContainerSpec) -> dict[str, Any]:
+    info = await engine.inspect(config.container_name(runtime._host, spec.key))
     assert info is not None
     return info
 
 
 async def test_limits_and_confinement_are_what_the_engine_has(
-    docker_harness: Harness, runtime: Runtime, engine: Engine, cluster: str
+    docker_harness: Harness, runtime: DockerRuntime, engine: Engine
 ) -> None:
     assert runtime.limits
     spec = docker_harness.shell(POLITE, resources={"cpu": 500, "memory": 64 * MIB, "licence": 3})
     await runtime.ensure(spec)
-    info = await inspected(engine, cluster, spec)
+    info = await inspected(engine, runtime, spec)
     host = info["HostConfig"]
     assert (host["NanoCpus"], host["Memory"], host["MemorySwap"]) == (500_000_000, 64 * MIB, 64 * MIB)
     assert host["PidsLimit"] == config.PIDS_LIMIT
@@ -68,7 +69,7 @@ async def test_limits_and_confinement_are_what_the_engine_has(
     assert info["Config"]["User"] not in ("", "0", "0:0")
 
 
-async def test_it_is_nobody_and_can_nothing(docker_harness: Harness, runtime: Runtime) -> None:
+async def test_it_is_nobody_and_can_nothing(docker_harness: Harness, runtime: DockerRuntime) -> None:
     spec = docker_harness.shell("grep -E '^(Uid|Gid|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status")
     await runtime.ensure(spec)
     await ended(runtime, spec.key)
@@ -112,15 +113,15 @@ def test_a_user_is_a_number(docker_node: Callable[..., DockerRuntime], user: str
 
 
 async def test_more_cpus_than_there_are_limit_nothing(
-    docker_harness: Harness, runtime: Runtime, engine: Engine, cluster: str
+    docker_harness: Harness, runtime: DockerRuntime, engine: Engine
 ) -> None:
     spec = docker_harness.shell(POLITE, resources={"cpu": 4_000_000})
     assert (await runtime.ensure(spec)).state == "running"
     cpus = (await engine.open())["NCPU"]
-    assert (await inspected(engine, cluster, spec))["HostConfig"]["NanoCpus"] == cpus * 10**9
+    assert (await inspected(engine, runtime, spec))["HostConfig"]["NanoCpus"] == cpus * 10**9
 
 
-async def test_out_of_memory_is_seen(docker_harness: Harness, runtime: Runtime) -> None:
+async def test_out_of_memory_is_seen(docker_harness: Harness, runtime: DockerRuntime) -> None:
     spec = docker_harness.spec("python3", "-c", "bytearray(500_000_000)", resources={"memory": 32 * MIB})
     await runtime.ensure(spec)
     seen = await ended(runtime, spec.key)
@@ -141,7 +142,7 @@ async def test_out_of_memory_is_seen(docker_harness: Harness, runtime: Runtime) 
     ids=repr,
 )
 async def test_what_cannot_be_is_refused_and_leaves_nothing(
-    docker_harness: Harness, runtime: Runtime, fields: dict[str, Any], cause: str
+    docker_harness: Harness, runtime: DockerRuntime, fields: dict[str, Any], cause: str
 ) -> None:
     spec = docker_harness.shell(POLITE, **fields)
     for _ in range(2):
@@ -152,7 +153,9 @@ async def test_what_cannot_be_is_refused_and_leaves_nothing(
         assert not runtime.run_dir(spec.key).exists()
 
 
-async def test_no_way_out_of_the_checkpoint_root(docker_harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+async def test_no_way_out_of_the_checkpoint_root(
+    docker_harness: Harness, runtime: DockerRuntime, tmp_path: Path
+) -> None:
     root = docker_harness.checkpoint_root
     (root / "link").symlink_to("/etc")
     (root / "file").write_text("x")
@@ -172,7 +175,7 @@ async def test_no_way_out_of_the_checkpoint_root(docker_harness: Harness, runtim
 
 
 async def test_a_link_inside_the_run_directory_leads_nowhere_on_the_host(
-    docker_harness: Harness, runtime: Runtime, tmp_path: Path
+    docker_harness: Harness, runtime: DockerRuntime, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret"
     secret.write_text("keep me")
@@ -213,22 +216,21 @@ async def test_no_checkpoints_where_no_root_is_set(
     ids=repr,
 )
 async def test_a_container_made_otherwise_is_never_started(
-    docker_harness: Harness, runtime: Runtime, engine: Engine, cluster: str, weaker: dict[str, Any]
+    docker_harness: Harness, runtime: DockerRuntime, engine: Engine, weaker: dict[str, Any]
 ) -> None:
     """As an engine makes it that ignores a field which it does not know."""
     spec = docker_harness.shell(POLITE, resources={"cpu": 500, "memory": 64 * MIB})
-    host = config.Host(cluster, "node", "65534:65534", 2, True)
-    wanted = config.container_config(host, spec, runtime.run_dir(spec.key), None)
+    wanted = config.container_config(runtime._host, spec, runtime.run_dir(spec.key), None)
     wanted["HostConfig"].update(weaker)
     runtime.run_dir(spec.key).mkdir(parents=True)
-    name = config.container_name(cluster, spec.key)
+    name = config.container_name(runtime._host, spec.key)
     await engine.create(name, wanted)
     with pytest.raises(Refused, match="did not make what was asked"):
         await runtime.ensure(spec)
     assert await engine.inspect(name) is None
 
 
-async def test_a_shell_in_the_name_stays_a_name(docker_harness: Harness, runtime: Runtime) -> None:
+async def test_a_shell_in_the_name_stays_a_name(docker_harness: Harness, runtime: DockerRuntime) -> None:
     """Words of a command are words, whatever is in them."""
     spec = docker_harness.spec("echo", "$(id)", ";", "`reboot`", "--help me", "")
     await runtime.ensure(spec)
@@ -237,15 +239,15 @@ async def test_a_shell_in_the_name_stays_a_name(docker_harness: Harness, runtime
 
 
 async def test_the_images_entry_point_does_not_matter(
-    docker_harness: Harness, runtime: Runtime, engine: Engine, cluster: str
+    docker_harness: Harness, runtime: DockerRuntime, engine: Engine
 ) -> None:
     spec = docker_harness.shell("exit 3")
     await runtime.ensure(spec)
-    assert (await inspected(engine, cluster, spec))["Config"]["Entrypoint"] == ["sh", "-c", "exit 3"]
+    assert (await inspected(engine, runtime, spec))["Config"]["Entrypoint"] == ["sh", "-c", "exit 3"]
     assert (await ended(runtime, spec.key)).exit_code == 3
 
 
-async def test_shared_memory_grows_with_the_limit(docker_harness: Harness, runtime: Runtime) -> None:
+async def test_shared_memory_grows_with_the_limit(docker_harness: Harness, runtime: DockerRuntime) -> None:
     spec = docker_harness.shell("df -k /dev/shm | tail -1", resources={"memory": 512 * MIB})
     await runtime.ensure(spec)
     await ended(runtime, spec.key)
