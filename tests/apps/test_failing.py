@@ -71,8 +71,9 @@ def test_strangers_and_older_generations_are_waited_past(tmp_path: Path) -> None
         text = json.dumps(hello).encode()
         for words in (b"GET / HTTP/1.1\r\n\r\n", b"", struct.pack("!4sII", b"drm1", len(text), 0) + text):
             with socket.create_connection(("127.0.0.1", partition.ports[0])) as stranger:
-                stranger.sendall(words)
-                stranger.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):  # it may hang up before all is sent
+                    stranger.sendall(words)
+                    stranger.shutdown(socket.SHUT_WR)
                 stranger.settimeout(30)
                 with contextlib.suppress(ConnectionResetError):  # it may hang up with some words unread
                     assert stranger.recv(100) == b"", "it is turned away without an answer"
