@@ -158,6 +158,7 @@ class Master:
             except TimeoutError:
                 continue
             self._fold_waiting()
+            self._check_leading()  # An idle master publishes nothing, and would not notice that it was succeeded.
 
     def _next_wake(self, next_tick: float) -> float:
         wake = next_tick
