@@ -8,12 +8,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import nats.js.errors
-import structlog
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StoreCompression, StreamConfig
 
 from events import subjects as names
 from events.jetstream_reader import Reader, RecordMissing, ReopenReader, last_record
 from events.log import Appended, Bus, EventLog, LogDamaged, LogRefused, LogUnavailable, Record
+from events.logger import Logger
 from events.nats_bus import NatsBus
 from events.nats_link import Link, as_log_errors
 
@@ -25,7 +25,7 @@ REPORT_AGE_S = 3600.0
 _RECONNECT_S = 5.0
 _PAUSE_S = 0.1
 _TRIES_AT_A_GAP = 3
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 class Connection:

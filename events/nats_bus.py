@@ -17,10 +17,10 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import nats.errors
-import structlog
 
 from events.jetstream_reader import last_record
 from events.log import Answerer, AskRefused, Bus, LogRefused, LogUnavailable, Record, answering
+from events.logger import Logger
 from events.nats_link import as_log_errors, cancellable, ended
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _PROBE_S = 1.0
 """How long there may be nothing to say, or an asker may take to take a piece, before it is asked whether it is there."""
 _MOST_ANSWERS = 256
 """Questions that one answerer works on at once."""
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 class NatsBus(Bus):

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import nats.errors
 import nats.js.errors
-import structlog
 from nats.aio.client import Client
 
 from events.log import LogDamaged, LogError, LogRefused, LogTooOld, LogUnavailable, Overtaken
+from events.logger import Logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ OLDEST_SERVER = (2, 12)
 _WRONG_LAST_SEQUENCE = (10071, 10164)
 _NOTHING_THERE = (10037, 10059)
 _HEADER_ROOM = 1024
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 class Link:
