@@ -28,6 +28,7 @@ import structlog
 from agents import cgroups
 from agents import docker_config as config
 from agents.docker_engine import Engine, Json, Rejected
+from agents.docker_images import Images
 from agents.inflight import Inflight
 from agents.run_dirs import RunDirs
 from agents.runtime import (
@@ -56,6 +57,10 @@ _INSPECTED_AT_ONCE: Final = 16
 _KEPT_OUTPUT: Final = 2000
 
 
+class _NoImage(Exception):
+    """The engine does not have the image."""
+
+
 class DockerRuntime:
     """One node's containers on one engine.
 
@@ -81,6 +86,7 @@ class DockerRuntime:
         self._owner = _user(user)
         self._dirs = RunDirs(root, self._owner)
         self._engine = Engine(url)
+        self._images = Images(self._engine)
         self._host = config.Host(
             cluster=cluster,
             node=node,
@@ -116,6 +122,7 @@ class DockerRuntime:
     async def close(self) -> None:
         """Let go of the engine and the root; containers run on."""
         self._closed.set()
+        await self._images.close()
         await self._inflight.drain()
         await self._engine.close()
         self._dirs.close()
@@ -150,9 +157,24 @@ class DockerRuntime:
         return sorted((seen for seen in found.values() if seen is not None), key=lambda s: s.key)
 
     async def ensure(self, spec: ContainerSpec) -> Seen:
-        """Create and start it unless it was started before.  Raises `Refused` or `Conflict`."""
+        """Create and start it unless it was started before; an image that is not there is pulled.
+
+        Raises `Refused`, `Conflict`, or `Unavailable` while a long pull is under way.
+        """
         check_spec(spec)
-        return await self._inflight.run(self._ensure(spec))
+        if not spec.image:
+            raise Refused(
+                "image",
+                "the spec names no image, and this node runs containers with Docker: add `image: …` to the spec",
+            )
+        try:
+            return await self._inflight.run(self._ensure(spec))
+        except _NoImage:
+            await self._images.fetch(spec.image)  # holds no lock: a stop need not wait for it
+        try:
+            return await self._inflight.run(self._ensure(spec))
+        except _NoImage as failure:
+            raise Refused("image", f"{spec.image} was pulled and is not there: {failure}") from failure
 
     async def _ensure(self, spec: ContainerSpec) -> Seen:
         async with self._lock(spec.key):
@@ -164,7 +186,7 @@ class DockerRuntime:
                 await asyncio.to_thread(self._dirs.make, spec.key)
                 try:
                     info = await self._create(name, wanted)
-                except Refused:
+                except (Refused, _NoImage):
                     await asyncio.to_thread(self._dirs.remove, spec.key)
                     raise
             if info["Config"]["Labels"] != {**info["Config"]["Labels"], **wanted["Labels"]}:
@@ -182,7 +204,7 @@ class DockerRuntime:
             await self._engine.create(name, wanted)
         except Rejected as answer:
             if answer.status == 404:
-                raise Refused("image", answer.message) from answer
+                raise _NoImage(answer.message) from answer
             if answer.status == 400:
                 raise Refused("spec", answer.message) from answer
         info = await self._engine.inspect(name)  # after 409 too: an earlier create of ours may have made it

@@ -34,6 +34,7 @@ _ASK_S: Final = 15.0
 _CHANGE_S: Final = 60.0
 _EVENTS_SILENT_S: Final = 60.0
 """After this long without an event the stream is opened anew, since a dead one looks just the same."""
+_PULL_FAILED: Final = (0, 400, 401, 403, 404, 409, 500, 502, 503, 504)  # 0: said within the stream of progress
 _GO_DIR: Final = 1 << 31  # Go's io/fs.FileMode
 _GO_SYMLINK: Final = 1 << 27
 
@@ -135,6 +136,27 @@ class Engine:
         for warning in made.get("Warnings") or ():
             log.warning("the engine warns", container=name, warning=warning)
         return str(made["Id"])
+
+    async def pull(self, image: str, first_s: float, total_s: float) -> None:
+        """Fetch an image; `first_s` is how long, in seconds, the first word of its progress may take, `total_s` all of it.
+
+        Raises `Rejected` with the engine's or the registry's words, 408 where they took too long.
+        """
+        docker = self._docker
+        timer = asyncio.timeout(first_s)
+        begun = asyncio.get_running_loop().time()
+        heard = False
+        try:
+            async with self._asked(f"pull {image}", None, known=_PULL_FAILED), timer:
+                async for _ in docker.images.pull(image, stream=True):
+                    if not heard:
+                        heard = True
+                        timer.reschedule(begun + total_s)
+        except Unavailable as failure:
+            if timer.expired():
+                spent = f"{total_s / 60:.0f} minutes were not enough" if heard else f"no answer in {first_s:.0f} s"
+                raise Rejected(408, spent) from failure
+            raise
 
     async def start(self, name: str) -> None:
         """A running one is no error.  Raises `Rejected` 400, 404, 409 or 500, as the engine pleases."""
