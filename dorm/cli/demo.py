@@ -7,8 +7,13 @@ digits over TCP, in Docker where an engine answers, else as plain processes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import secrets
 import shutil
+import socket
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +35,8 @@ from dorm.specfile import load_spec
 from events.kinds import Round
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import RenderableType
 
     from dorm.core.state import State
@@ -45,6 +52,8 @@ _ARRIVALS: tuple[tuple[float, str, dict[str, Any]], ...] = (
 )
 """Seconds after the start, spec file, and what is changed in it."""
 _LONGEST_S = 240.0
+_PORTS = range(22_000, 26_800, 300)
+"""First ports of the ranges that demos at once take, one each."""
 _SHOWN = ("AppAccepted", "Resized", "GenerationReleased", "AppCompleted", "AppFailed", "GenerationFailed", "NodeJoined")
 
 
@@ -75,26 +84,53 @@ def demo(
 async def _demo(runtime: RuntimeChoice, docker: str | None, plain: bool) -> None:
     from dorm.local import LocalCluster, LocalOptions
 
-    data = home() / "demo"
-    await asyncio.to_thread(shutil.rmtree, data, ignore_errors=True)
     chosen = await _runtime_with_image(runtime, docker)
-    options = LocalOptions(
-        data=data,
-        cluster="demo",
-        agents=3,
-        capacity=_CAPACITY,
-        runtime=chosen,
-        docker_url=docker,
-        report_interval_s=1.0,
-        progress_interval_s=0.5,
-        ports=(22_000, 22_999),
-    )
-    cluster = LocalCluster(options)
+    with _own_folder() as data, _own_ports() as ports:
+        options = LocalOptions(
+            data=data,
+            cluster=f"demo-{secrets.token_hex(3)}",
+            agents=3,
+            capacity=_CAPACITY,
+            runtime=chosen,
+            docker_url=docker,
+            report_interval_s=1.0,
+            progress_interval_s=0.5,
+            ports=ports,
+        )
+        cluster = LocalCluster(options)
+        try:
+            async with cluster:
+                await _act(cluster, plain)
+        finally:
+            await cluster.remove_containers()
+
+
+@contextlib.contextmanager
+def _own_folder() -> Iterator[Path]:
+    """Of this run alone, and gone after it."""
+    home().mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="demo-", dir=home()))
     try:
-        async with cluster:
-            await _act(cluster, plain)
+        yield folder
     finally:
-        await cluster.remove_containers()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _own_ports() -> Iterator[tuple[int, int]]:
+    """A range that no other demo on this machine has: the port behind it is held, unused, until this one ends."""
+    first = os.getpid() % len(_PORTS)
+    for low in [*_PORTS[first:], *_PORTS[:first]]:
+        with socket.socket() as guard:
+            try:
+                guard.bind(("127.0.0.1", low + _PORTS.step - 1))
+            except OSError:
+                continue
+            yield low, low + _PORTS.step - 2
+            return
+    raise Fail(
+        f"no ports are free for a demo from {_PORTS.start} to {_PORTS.stop - 1}: {len(_PORTS)} demos run at most"
+    )
 
 
 async def _act(cluster: LocalCluster, plain: bool) -> None:
@@ -223,8 +259,9 @@ async def _conclude(cluster: LocalCluster, seconds: float) -> None:
     from replay.export import export
 
     state = await cluster.client.state()
-    archive = cluster.options.data / "demo.dorm"
-    await export(cluster.client.log, archive)
+    exported, archive = cluster.options.data / "demo.dorm", home() / "demo.dorm"
+    await export(cluster.client.log, exported)
+    await asyncio.to_thread(exported.replace, archive)  # whole at any time, whichever demo ended last
     await cluster.stop()
     report = await verify(cluster.client.log)
     console.print()
