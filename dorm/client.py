@@ -100,7 +100,7 @@ class Client:
 
     @classmethod
     async def open(cls, url: str, cluster: str = "local", *, user: str | None = None, timeout: float = 5.0) -> Client:
-        """Raises LogUnavailable or LogRefused with a line that says what to do."""
+        """Raises LogUnavailable or LogRefused (no such cluster, for one) with a line that says what to do."""
         connection = await Connection.open(url, cluster, name="dorm-client", timeout=timeout)
         return cls(connection.log, connection.bus, cluster, user=user, connection=connection)
 

@@ -112,7 +112,7 @@ class LocalCluster:
             await agent.joined.wait()
 
     async def _connect(self, name: str) -> Connection:
-        connection = await Connection.open(self.server.url, self.options.cluster, name=name, timeout=10.0)
+        connection = await Connection.open(self.server.url, self.options.cluster, name=name, timeout=10.0, create=True)
         self._connections.append(connection)
         return connection
 

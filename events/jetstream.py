@@ -20,6 +20,8 @@ from events.nats_link import Link, as_log_errors
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
+    from nats.js.manager import JetStreamManager
+
 DUPLICATE_WINDOW_S = 600.0
 REPORT_AGE_S = 3600.0
 _RECONNECT_S = 5.0
@@ -39,11 +41,14 @@ class Connection:
         self.bus: Bus = NatsBus(link, _report_stream(cluster))
 
     @classmethod
-    async def open(cls, url: str, cluster: str, *, name: str = "dorm", timeout: float = 5.0) -> Connection:
-        """Connect, check the server's version, and make the streams unless they are there.
+    async def open(
+        cls, url: str, cluster: str, *, name: str = "dorm", timeout: float = 5.0, create: bool = False
+    ) -> Connection:
+        """Connect, check the server's version, and look up the cluster; with `create` its streams are made unless they
+        are there, which is for those who run a cluster, not for those who ask one.
 
-        Raises LogUnavailable when nobody answers (at once where the port is closed), LogTooOld, or LogRefused (bad
-        cluster name or address, no JetStream, no permission).
+        Raises LogUnavailable when nobody answers (at once where the port is closed), LogTooOld, or LogRefused (no such
+        cluster, bad cluster name or address, no JetStream, no permission).
         """
         try:
             names.check_cluster(cluster)
@@ -51,7 +56,7 @@ class Connection:
             raise LogRefused(str(error)) from None
         link = await Link.open(url, name=name, timeout=timeout)
         try:
-            await _make_streams(link, cluster, timeout)
+            await (_make_streams if create else _find_streams)(link, cluster, timeout)
         except LogUnavailable:
             await link.close()
             if not link.has_jetstream:
@@ -72,6 +77,37 @@ class Connection:
 
     async def close(self) -> None:
         await self._link.close()
+
+
+async def _find_streams(link: Link, cluster: str, timeout: float) -> None:
+    """Raises LogRefused where the server has no cluster of this name."""
+    manager = link.client.jetstream(timeout=timeout)
+    with as_log_errors(f"looking up cluster {cluster} at {link.url}"):
+        try:
+            found = await manager.stream_info(_stream(cluster))
+            if found.config.subjects == [names.log_subjects(cluster)]:
+                return
+        except nats.js.errors.NotFoundError:
+            pass
+        there = ", ".join(await _clusters(manager))
+    raise LogRefused(
+        f"there is no cluster {cluster!r} at {link.url}, "
+        + (f"only {there}; name one with --cluster" if there else "and no other")
+        + "; a new one is made by `dorm up` or `dorm master`"
+    )
+
+
+async def _clusters(manager: JetStreamManager) -> list[str]:
+    """Names of the clusters at a server: those whose log takes the subjects that it should."""
+    found: list[str] = []
+    offset = 0
+    while page := await manager.streams_info(offset):
+        offset += len(page)
+        for config in (info.config for info in page):
+            cluster = (config.name or "").removeprefix(_stream(""))
+            if config.name == _stream(cluster) and config.subjects == [names.log_subjects(cluster)]:
+                found.append(cluster)
+    return sorted(found)
 
 
 async def _make_streams(link: Link, cluster: str, timeout: float) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from dorm.client import Client
 from dorm.embedded import EmbeddedError, EmbeddedServer
+from events.jetstream import Connection
 from tests.e2e.commands import dorm, processes_of
 
 if TYPE_CHECKING:
@@ -26,16 +26,19 @@ async def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
         server = EmbeddedServer(tmp_path)
         await server.start()
         try:
-            async with await Client.open(server.url) as client:
-                assert await client.log.end() == expected
-                await _append(client)
+            assert await _append(server) == expected + 1
         finally:
             await server.stop()
     assert processes_of(tmp_path) == {}
 
 
-async def _append(client: Client) -> None:
-    await client.log.append("dorm.local.NoSuchKind.tester", b"{}")
+async def _append(server: EmbeddedServer) -> int:
+    """Its sequence."""
+    connection = await Connection.open(server.url, "local", create=True)
+    try:
+        return (await connection.log.append("dorm.local.NoSuchKind.tester", b"{}")).seq
+    finally:
+        await connection.close()
 
 
 async def test_a_port_in_use(tmp_path: Path) -> None:
@@ -73,8 +76,7 @@ async def test_one_folder_has_one_server(tmp_path: Path) -> None:
     try:
         with pytest.raises(EmbeddedError, match="another cluster runs on the data in"):
             await second.start()
-        async with await Client.open(first.url) as client:
-            await _append(client)
+        await _append(first)
     finally:
         await first.stop()
     await second.start()
@@ -97,8 +99,7 @@ async def test_a_server_that_was_left_behind_is_ended(tmp_path: Path, stopped: b
     await following.start()
     try:
         assert psutil.Process(int((tmp_path / "nats" / "nats.pid").read_text())).create_time() != created
-        async with await Client.open(following.url) as client:
-            await _append(client)
+        await _append(following)
     finally:
         await following.stop()
         await left.stop()

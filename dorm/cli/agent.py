@@ -88,7 +88,7 @@ def agent(
 
         server, cluster_name = where(url, cluster)
         choice = await choose_runtime(runtime.value, docker)
-        connection = await Connection.open(server, cluster_name, name=f"dorm-agent-{node}")
+        connection = await Connection.open(server, cluster_name, name=f"dorm-agent-{node}", create=True)
         try:
             runs = choice.make(config, cluster_name, root, shared)
             worker = Agent(

@@ -51,7 +51,7 @@ def master(
         from events.jetstream import Connection
 
         address, name = where(url, cluster)
-        connection = await Connection.open(address, name, name="dorm-master")
+        connection = await Connection.open(address, name, name="dorm-master", create=True)
         try:
             if change is not None:
                 await Client(connection.log, connection.bus, name).change_policy(change)

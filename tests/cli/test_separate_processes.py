@@ -12,6 +12,7 @@ import pytest
 
 from dorm.client import Client
 from dorm.core.views import sizes
+from events.jetstream import Connection
 from tests.e2e.commands import done, processes_of, refused, running, until_said
 from tests.e2e.local_up import leaving_nothing, named, talker, trainer, write_spec
 from tests.e2e.story import check_log, until
@@ -59,7 +60,11 @@ class Lab:
 @pytest.fixture
 async def lab(tmp_path: Path, nats_server: NatsServer) -> AsyncIterator[Lab]:
     name = f"lab-{tmp_path.name[-30:]}"
-    async with leaving_nothing(tmp_path), await Client.open(nats_server.url, name, user="tester") as client:
+    nobody = await refused(tmp_path / "home", "ps", "--url", nats_server.url, "--cluster", name, code=1)
+    assert nobody.startswith(f"there is no cluster '{name}' at {nats_server.url}, ")
+    connection = await Connection.open(nats_server.url, name, create=True)
+    client = Client(connection.log, connection.bus, name, user="tester", connection=connection)
+    async with leaving_nothing(tmp_path), client:
         yield Lab(tmp_path, nats_server.url, name, client)
 
 

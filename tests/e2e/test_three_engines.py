@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm.client import Client
+from events.jetstream import Connection
 from tests.e2e.commands import running
 from tests.e2e.story import shrink_and_complete, until
 from tests.nats_server import NatsServer
@@ -50,7 +51,11 @@ async def test_story_on_three_engines(tmp_path: Path, node_cluster: Callable[[in
                 )
             )
         port = await stack.enter_async_context(machines.ctl.forward(4222))
-        client = await stack.enter_async_context(await Client.open(f"nats://127.0.0.1:{port}", "three", user="tester"))
+        # Before the master has made the cluster, maybe.
+        connection = await Connection.open(f"nats://127.0.0.1:{port}", "three", create=True)
+        client = await stack.enter_async_context(
+            Client(connection.log, connection.bus, "three", user="tester", connection=connection)
+        )
         try:
             await until(client, lambda s: len(s.nodes) == 3, "three nodes join", timeout=30.0)
             apps = await shrink_and_complete(client, tmp_path / "alone", slots=6)

@@ -41,7 +41,7 @@ async def buses(bus_url: str) -> AsyncIterator[tuple[Bus, Bus]]:
         bus = MemoryBus(time.time_ns)
         yield bus, bus
         return
-    connections = [await Connection.open(bus_url, CLUSTER) for _ in range(2)]
+    connections = [await Connection.open(bus_url, CLUSTER, create=True) for _ in range(2)]
     yield connections[0].bus, connections[1].bus
     for connection in connections:
         await connection.close()
@@ -209,7 +209,7 @@ async def test_heartbeats(buses: tuple[Bus, Bus]) -> None:
 
 @pytest_asyncio.fixture
 async def nats(nats_server: NatsServer) -> AsyncIterator[tuple[Bus, Bus]]:
-    connections = [await Connection.open(nats_server.url, CLUSTER) for _ in range(2)]
+    connections = [await Connection.open(nats_server.url, CLUSTER, create=True) for _ in range(2)]
     yield connections[0].bus, connections[1].bus
     for connection in connections:
         await connection.close()
@@ -273,7 +273,7 @@ async def test_a_piece_too_large_is_refused(nats: tuple[Bus, Bus]) -> None:
 async def test_an_answer_cut_by_a_killed_server_fails_and_has_no_hole(tmp_path: Path) -> None:
     server = NatsServer(tmp_path / "nats")
     await server.start()
-    connections = [await Connection.open(server.url, CLUSTER) for _ in range(2)]
+    connections = [await Connection.open(server.url, CLUSTER, create=True) for _ in range(2)]
     endless = Endless(silent=False)
     async with answering(connections[1].bus, endless, connections[0].bus), asyncio.timeout(30):
         pieces: list[bytes] = []

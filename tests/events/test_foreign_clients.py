@@ -43,7 +43,7 @@ def cluster(request: pytest.FixtureRequest) -> str:
 
 @pytest_asyncio.fixture
 async def connection(nats_server: NatsServer, cluster: str) -> AsyncIterator[Connection]:
-    connection = await Connection.open(nats_server.url, cluster)
+    connection = await Connection.open(nats_server.url, cluster, create=True)
     yield connection
     await connection.close()
 

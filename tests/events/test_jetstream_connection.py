@@ -16,20 +16,19 @@ import pytest
 from events.jetstream import Connection
 from events.log import LogError, LogRefused, LogTooOld, LogUnavailable
 from tests.events.log_conformance import CLUSTER
+from tests.nats_server import NatsServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.nats_server import NatsServer
-
 pytestmark = pytest.mark.nats
 
 
-async def refusal(url: str, cluster: str = CLUSTER, timeout: float = 1.0) -> LogError:
+async def refusal(url: str, cluster: str = CLUSTER, timeout: float = 1.0, *, create: bool = True) -> LogError:
     """Why no connection was made.  The time limit is for a connection that hangs."""
     async with asyncio.timeout(timeout + 9):
         with pytest.raises(LogError) as error:
-            await Connection.open(url, cluster, timeout=timeout)
+            await Connection.open(url, cluster, timeout=timeout, create=create)
     assert "\n" not in str(error.value)
     return error.value
 
@@ -140,6 +139,25 @@ async def test_a_password_is_wanted(tmp_path: Path) -> None:
 
 
 async def test_several_open_the_same_new_log_at_once(nats_server: NatsServer) -> None:
-    connections = await asyncio.gather(*(Connection.open(nats_server.url, "together") for _ in range(5)))
+    connections = await asyncio.gather(*(Connection.open(nats_server.url, "together", create=True) for _ in range(5)))
     assert sorted([(await c.log.append("dorm.together.A.x", b"")).seq for c in connections]) == [1, 2, 3, 4, 5]
     await asyncio.gather(*(connection.close() for connection in connections))
+
+
+async def test_who_only_asks_makes_no_cluster(tmp_path: Path) -> None:
+    """Neither by asking for one that is not there, nor with its name being the beginning of another's."""
+    server = NatsServer(tmp_path)
+    await server.start()
+    try:
+        alone = str(await refusal(server.url, "lab", create=False))
+        assert alone.startswith(f"there is no cluster 'lab' at {server.url}, and no other; ")
+        assert "`dorm up` or `dorm master`" in alone
+        for cluster in ("lab-reports", "farm"):
+            await (await Connection.open(server.url, cluster, create=True)).close()
+        among = str(await refusal(server.url, "lab", create=False))
+        assert f"there is no cluster 'lab' at {server.url}, only farm, lab-reports; name one with --cluster" in among
+        assert str(await refusal(server.url, "lab", create=False)) == among
+        await (await Connection.open(server.url, "farm")).close()
+        assert "there is no cluster 'farm-reports'" in str(await refusal(server.url, "farm-reports", create=False))
+    finally:
+        await server.stop()

@@ -42,7 +42,7 @@ async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
 
 @pytest_asyncio.fixture
 async def connection(server: NatsServer) -> AsyncIterator[Connection]:
-    connection = await Connection.open(server.url, CLUSTER)
+    connection = await Connection.open(server.url, CLUSTER, create=True)
     yield connection
     await connection.close()
 
@@ -95,7 +95,7 @@ async def test_a_killed_server_loses_nothing_stores_nothing_twice_and_followers_
     count, kills = 300, 3
     writers = [Writer(connection.log, f"w{number}") for number in range(8)]
     total = count * len(writers)
-    other = await Connection.open(server.url, CLUSTER)
+    other = await Connection.open(server.url, CLUSTER, create=True)
     progress = asyncio.Semaphore(0)
     async with asyncio.timeout(50), asyncio.TaskGroup() as tasks:
         followers = [tasks.create_task(follow_until(reader.log, total)) for reader in (connection, other)]
@@ -232,7 +232,7 @@ async def test_no_consumer_stays_behind(connection: Connection, jetstream: JetSt
 
 
 async def test_readers_end_when_the_connection_is_closed(server: NatsServer) -> None:
-    connection = await Connection.open(server.url, CLUSTER)
+    connection = await Connection.open(server.url, CLUSTER, create=True)
     following = asyncio.create_task(follow_until(connection.log, 1))
     reports = asyncio.ensure_future(anext(connection.bus.reports("dorm.conform.report.*.NodeReported")))
     await connection.log.end()
@@ -300,7 +300,7 @@ async def read_into(log: EventLog, seen: list[Record]) -> None:
 
 async def test_removed_records_are_damage(server: NatsServer, jetstream: JetStreamContext) -> None:
     await jetstream.add_stream(name=STREAM, subjects=["dorm.conform.*.*"])
-    connection = await Connection.open(server.url, CLUSTER)
+    connection = await Connection.open(server.url, CLUSTER, create=True)
     await fill(connection.log, 10)
     await jetstream.delete_msg(STREAM, 4)
     seen: list[Record] = []

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.nats
 
 async def test_a_live_log_is_audited_and_exported(nats_server: NatsServer, tmp_path: Path) -> None:
     name = f"replay-{secrets.token_hex(4)}"
-    connection = await Connection.open(nats_server.url, name)
+    connection = await Connection.open(nats_server.url, name, create=True)
     live = connection.log
     try:
 
