@@ -21,8 +21,8 @@ demo: setup ## three agents, contending training apps, a replay of what happened
 test: setup ## all tests: real NATS, real processes, real Docker
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
-test-fast: setup ## the tests that take seconds: no server, no Docker
-	$(BIN)/python -m pytest -q -m "not nats and not docker and not cluster and not slow"
+test-fast: setup ## the part without servers, Docker and processes: under a minute
+	$(BIN)/python -m pytest -q -n 2 -m "not nats and not docker and not cluster and not slow"
 
 check: setup ## lint, types and import rules
 	$(BIN)/ruff format --check .

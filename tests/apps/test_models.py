@@ -23,6 +23,8 @@ from events.spec import check_spec
 if TYPE_CHECKING:
     from compose.apps.model import Program
 
+pytestmark = pytest.mark.slow
+
 APPS = Path(compose.apps.__file__).parent
 SPECS = sorted(APPS.glob("*.yaml"))
 

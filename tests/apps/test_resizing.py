@@ -12,6 +12,8 @@ from tests.apps.partition import Partition
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 STOPPED = 143
 SAME = 1e-9  # measured: not a bit differs; another BLAS may choose its kernels by process
 SLOW = ("--pace", "0.004")  # so that signals surely find it at work

@@ -17,6 +17,8 @@ from events.kinds import Round
 from events.log import Record
 from tests.bench.test_report import checked
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_demo_log_tells_of_apps_that_contended_and_completed() -> None:
     records = demo_log()

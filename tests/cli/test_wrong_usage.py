@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 # What the command line's library says of values differs from version to version; that it names the option does not.
 USAGE = [
     (["nosuch"], "No such command 'nosuch' (see `dorm --help`)"),

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 
 from replay.audit import Report
 from replay.export import export
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from events.log import Record
+
+pytestmark = pytest.mark.slow
 
 
 async def printed(path: Path, hash_seed: str) -> bytes:
