@@ -233,7 +233,7 @@ class Agent:
         try:
             await self._act(action)
         except Unavailable as error:
-            _log.warning("the engine does not answer", node=self.config.name, reason=str(error))
+            _log.warning("the engine is not ready, trying again", node=self.config.name, reason=str(error))
             pause = 1.0
         except (RuntimeFault, OSError) as error:
             _log.error("an action failed", node=self.config.name, action=type(action).__name__, reason=str(error))
