@@ -5,8 +5,9 @@
     payload = MessagePack [seq, time, subject, body, msg_id]
 
 Big-endian.  Records are the originals, byte for byte.  A writer holds an exclusive lock; a frame that a crash left half
-written at the end is cut off by the next writer and left alone by readers.  Damage anywhere is LogDamaged: the length has
-a checksum of its own, so that a broken one can't pass for a half-written end and make a writer cut off what follows.
+written at the end is cut off by the next writer and passed over by readers, who can ask for it (`torn`).  Damage anywhere
+is LogDamaged: the length has a checksum of its own, so that a broken one can't pass for a half-written end and make a
+writer cut off what follows.
 """
 
 from __future__ import annotations
@@ -240,6 +241,27 @@ class ArchiveLog(EventLog):
             if self._clock is None:
                 self._learn()
             return self._end
+
+    async def torn(self) -> str:
+        """In one line that the file breaks off within a record, "" where it does not.
+
+        A writer's crash leaves such an end, of a record that nobody was told is stored; in a file that nobody writes to,
+        such as an export, it means that a part is missing.  Raises LogDamaged, LogRefused."""
+        return await asyncio.to_thread(self._torn)
+
+    def _torn(self) -> str:
+        try:
+            size = os.stat(self._path).st_size
+        except OSError as error:
+            raise LogRefused(f"{self._path}: {error.strerror}") from None
+        if size < len(MAGIC):
+            return f"{self._path} breaks off before its first record"
+        with self._lock:
+            if self._clock is None:
+                self._learn()
+            if size <= self._whole:
+                return ""
+            return f"{self._path} breaks off within record {self._end + 1}, after {size - self._whole} bytes of it"
 
     async def last_on(self, subject: str) -> Record | None:
         return await asyncio.to_thread(self._last_on, subject)

@@ -17,6 +17,7 @@ import msgspec
 
 from dorm.core.evolve import GapError, evolve
 from dorm.core.state import State, digest
+from events.archive import ArchiveLog
 from events.kinds import Round, Unknown, Unreadable
 from events.log import LogDamaged
 from events.subjects import kind_of
@@ -97,6 +98,8 @@ async def verify(log: EventLog, *, progress: Progress | None = None) -> Report:
     await _go_over(log, end, survey.take, report_first)
     audit = Audit(survey)
     damage = await _go_over(log, end, audit.take, report_second)
+    if damage is None and isinstance(log, ArchiveLog) and (torn := await log.torn()):
+        damage = Divergence(end + 1, f"the log is damaged: {torn}")
     return audit.report(end, damage)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, client
-from dorm.cli.errors import FAILED, Fail, run
+from dorm.cli.errors import FAILED, Fail, line, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
 from dorm.cli.tables import show_app, show_apps, show_containers, show_nodes
 from dorm.core.evolve import GapError
@@ -82,6 +83,7 @@ def state(
         from replay.travel import state_at
 
         async with _log(file, url, cluster) as log:
+            await _warn_if_torn(log)
             with _progress("folding") as report:
                 found = await state_at(log, moment, progress=report)
         _show_state(found, name, output)
@@ -135,6 +137,7 @@ def export(
         from replay.export import export as copy
 
         async with _log(file, url, cluster) as log:
+            await _warn_if_torn(log)
             with _progress("exporting") as report:
                 done = await copy(log, target, force=force, progress=report)
         if output in (Format.json, Format.yaml):
@@ -162,6 +165,14 @@ async def _log(file: Path | None, url: str | None, cluster: str | None) -> Async
             await archive.close()
     except (ReplayError, GapError) as error:
         raise Fail(str(error)) from None
+
+
+async def _warn_if_torn(log: EventLog) -> None:
+    """What is whole of a file can be used, but people should know that there was more."""
+    from events.archive import ArchiveLog
+
+    if isinstance(log, ArchiveLog) and (torn := await log.torn()):
+        print(f"warning: {line(Exception(torn))}; what comes before it is used", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -257,8 +268,8 @@ def _show_report(report: Report, output: Format) -> None:
     ]
     lines += [f"{report.void} rounds of earlier masters are void"] if report.void else []
     lines += [f"{count} not checked: {why}" for why, count in report.not_checked_because.items()]
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
+    for text in lines:
+        console.print(Text(text), soft_wrap=True)
     if report.divergence is not None:
         console.print(Text(f"everything before sequence {report.divergence.seq} is as it should be, as far as checked"))
         for difference in report.divergence.differences:

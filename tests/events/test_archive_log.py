@@ -97,10 +97,13 @@ async def test_a_half_written_end_is_left_alone_by_readers_and_cut_off_by_the_ne
         reader = await ArchiveLog.open(path)
         assert await read_all(reader) == records[:2]
         assert await reader.end() == 2
+        assert await reader.torn() == f"{path} breaks off within record 3, after {size - ends[1]} bytes of it"
         assert path.stat().st_size == size
         log = await ArchiveLog.open(path, clock())
+        assert await log.torn() == ""
         await log.append(ALICE, b"new")
         await log.close()
+        assert await reader.torn() == ""
         assert [record.body for record in await read_all(reader)] == [b"body 1", b"body 2", b"new"]
 
 
@@ -119,7 +122,9 @@ async def frame_ends(path: Path) -> list[int]:
 @pytest.mark.parametrize("start", [MAGIC[:size] for size in range(len(MAGIC))], ids=repr)
 async def test_a_crash_while_it_was_made_leaves_an_empty_log(path: Path, start: bytes) -> None:
     path.write_bytes(start)
-    assert await read_all(await ArchiveLog.open(path)) == []
+    reader = await ArchiveLog.open(path)
+    assert await read_all(reader) == []
+    assert await reader.torn() == f"{path} breaks off before its first record"
     log = await ArchiveLog.open(path, clock())
     await log.append(ALICE, b"one")
     await log.close()

@@ -122,16 +122,27 @@ async def test_a_place_where_nothing_can_be_written(written: list[Record], tmp_p
         await export(log_of(written), tmp_path / "nowhere" / "log.dorm")
 
 
-async def test_a_file_cut_anywhere_verifies_up_to_there(written: list[Record], tmp_path: Path) -> None:
+async def test_a_file_cut_anywhere_verifies_up_to_there_and_is_told_to_be_cut(
+    written: list[Record], tmp_path: Path
+) -> None:
     whole = tmp_path / "log.dorm"
     await export(log_of(written[:12]), whole)
     data = whole.read_bytes()
     cut = tmp_path / "cut.dorm"
-    for length in range(8, len(data), 97):
+    sizes = [(await export(log_of(written[:n]), cut, force=True)).bytes for n in range(12)]
+    for length in range(9, len(data), 97):
         cut.write_bytes(data[:length])
-        report = await verify(await ArchiveLog.open(cut))
-        assert report.good
-        assert report.events < 12
+        archive = await ArchiveLog.open(cut)
+        report = await verify(archive)
+        assert report.events == report.end == await archive.end() < 12
+        if length in sizes:  # That can't be told from a log which had no more.
+            assert report.good
+            continue
+        assert report.divergence is not None
+        assert report.divergence.seq == report.end + 1
+        assert f"{cut} breaks off within record {report.end + 1}, after " in report.divergence.what
+    cut.write_bytes(data)
+    assert (await verify(await ArchiveLog.open(cut))).good
 
 
 async def test_damage_in_a_file_is_a_divergence(written: list[Record], tmp_path: Path) -> None:

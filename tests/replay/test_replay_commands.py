@@ -175,3 +175,21 @@ def test_the_installed_program_ends_with_these_codes(log_file: Path) -> None:
     ]
     for words, code in ((["--at", "3"], 0), (["--at", "9999"], 1), (["--at", "?"], 2)):
         assert subprocess.run([*program, *words], capture_output=True, check=False).returncode == code
+
+
+def test_a_file_that_breaks_off(dorm: Dorm, log_file: Path, written: list[Record], tmp_path: Path) -> None:
+    log_file.write_bytes(log_file.read_bytes()[:-1])
+    left = len(written) - 1
+    code, out, err = dorm("verify", "--file", log_file)
+    assert code == 1
+    assert f"{left} of {left} records folded" in out
+    assert err.startswith(
+        f"error: sequence {left + 1}: the log is damaged: {log_file} breaks off within record {left + 1},"
+    )
+    code, out, err = dorm("state", "--file", log_file)
+    assert (code, len(err.splitlines())) == (0, 1)
+    assert f"sequence {left}" in out
+    assert err.startswith(f"warning: {log_file} breaks off within record {left + 1},")
+    code, _, err = dorm("export", "--file", log_file, tmp_path / "rest.dorm")
+    assert (code, len(err.splitlines())) == (0, 1)
+    assert dorm("verify", "--file", tmp_path / "rest.dorm")[::2] == (0, "")
