@@ -200,8 +200,8 @@ def test_why_a_start_failed(message: str, cause: str | None) -> None:
 
 
 def test_where_a_command_is_looked_for() -> None:
-    assert config.candidates("sh", ["A=b", "PATH=/bin::/usr/bin"], "/work") == ("/bin/sh", "/work/sh", "/usr/bin/sh")
-    assert config.candidates("./run", [], "/work") == ("/work/run",)
+    assert config.candidates("sh", ["A=b", "PATH=/bin::/usr/bin"], "/srv") == ("/bin/sh", "/srv/sh", "/usr/bin/sh")
+    assert config.candidates("./run", [], "/srv") == ("/srv/run",)
     assert config.candidates("../up", [], "") == ("/up",)
     assert config.candidates("/bin/sh", [], "/work") == ("/bin/sh",)
 

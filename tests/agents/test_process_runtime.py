@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents.runtime_conformance import RuntimeConformance, ended, output
+from tests.agents.harness import ended, output
+from tests.agents.runtime_conformance import RuntimeConformance
 
 if TYPE_CHECKING:
     from tests.agents.harness import Harness
