@@ -7,6 +7,10 @@ Approach", arXiv 1704.06738).  This package holds the deciding side:
     dorm.core     pure: state, evolve, decide, shares, policies, invariants, views; no I/O, no clock, no randomness
     dorm.master   follows the log, folds it, publishes decisions
     dorm.client   what a user's program calls: submit, cancel, watch
+    dorm.embedded a NATS server of our own
+    dorm.engines  which runtime a cluster on this machine uses
+    dorm.local    a whole cluster on this machine, put together from its real parts
+    dorm.bench    measurements, all in one form
     dorm.cli      the command line over all of them
 
 The vocabulary and the log are in `events`, the nodes' side in `agents`, time travel and audit in `replay`.

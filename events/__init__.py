@@ -1,1 +1,16 @@
-"""The vocabulary of Dorm and the log it is written to."""
+"""The vocabulary of Dorm and the log it is written to.  Imports nothing of ours; everything else rests on it.
+
+    kinds         every event: facts in the past tense, frozen, typed, one writer for each
+    spec          an app's spec and the one gate (`check_spec`); spec_errors puts its refusals into words
+    quantities    resources and durations: what people write, and integers in base units
+    codec         events to MessagePack and back; JSON accepted; nothing a stranger sends makes it raise
+    subjects      where on NATS each event goes, and which kind is believed there
+    log           the interface of the log and of the bus beside it, and their errors
+    memory        both in memory, for tests and simulations
+    archive       a log in one file
+    jetstream     both on NATS (nats_link: the connection; jetstream_reader: reading; nats_bus: heartbeats and questions)
+    questions     what is asked of agents beside the log
+
+A record is raw bytes with a sequence and the log's own time; `codec.decode` turns it into an event whenever somebody
+wants to know.  Old versions are upcast on reading, unknown kinds and fields are passed over and kept.
+"""
