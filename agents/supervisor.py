@@ -115,9 +115,11 @@ def cap_log(cap: int) -> None:
         if size <= cap:
             return
         log.seek(max(0, size - cap))
+        left = cap  # and no more, however fast the program goes on writing
         with open("log.1.new", "wb") as old:
-            while part := log.read(1 << 20):
+            while part := log.read(min(left, 1 << 20)):
                 old.write(part)
+                left -= len(part)
         os.rename("log.1.new", "log.1")
         os.ftruncate(log.fileno(), 0)
 

@@ -194,7 +194,7 @@ async def test_a_cluster_is_found_by_url_too(cluster: Up, tmp_path: Path) -> Non
     # A flag wins over the environment.
     env = {"DORM_URL": "nats://127.0.0.1:1"}
     assert json.loads(await done(nowhere, "nodes", "-o", "json", "--url", cluster.url, env=env)) == by_file
-    assert "no node has joined" in await done(nowhere, "nodes", "--url", cluster.url, "--cluster", "other")
+    assert "no cluster 'other'" in await refused(nowhere, "nodes", "--url", cluster.url, "--cluster", "other", code=1)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
