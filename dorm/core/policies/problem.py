@@ -9,17 +9,19 @@ Everything here is an integer in base units (milli-cores, bytes, whole devices, 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 
 class NodeRoom(msgspec.Struct, frozen=True):
-    """A node that may be given containers, and all it has (not what is free now)."""
+    """A node, and all it has (not what is free now)."""
 
     id: str
     capacity: dict[str, int]
     labels: dict[str, str] = {}
+    drained: bool = False
+    """May be given nothing, and what is on it has to go.  It is here so that reasons can name it."""
 
 
 class AppDemand(msgspec.Struct, frozen=True):
@@ -34,10 +36,22 @@ class AppDemand(msgspec.Struct, frozen=True):
     current: dict[str, int] = {}
     """Containers by node id (x⁰_ij), only positive counts; empty while the app waits.
 
-    Some changes are *forced* and do not count against θ2: a node of the app is not in the problem (it is gone), or has
-    less than what is on it now (its capacity was lowered), or the app's own bounds no longer admit its count."""
+    Some changes are *forced* and do not count against θ2: a node of the app is not in the problem (it is gone), is drained,
+    does not satisfy `require` (its labels have changed), or has less than what is on it now (its capacity was lowered), or
+    the app's own bounds no longer admit its count."""
     pinned: bool = False
     """In the middle of an adjustment: stays exactly at `current`."""
+    require: str = ""
+    """Which nodes it may use: an expression over their labels (`events.requirements`); '' for any."""
+    placement: Literal["", "spread", "pack"] = ""
+    """A wish that decides among placements which are otherwise equally good: few nodes, or few containers on each."""
+    gang: int = 1
+    """Containers come in groups of this many, each whole on one node; `n_min`, `n_max` and `current` are multiples."""
+    waited_s: float = 0.0
+    """How long it has been waiting (seconds), 0 while it runs: who has waited too long goes first."""
+    adjust_s: float | None = None
+    """What one adjustment of it costs, in seconds of its work: the pause and the work that is done again, as measured;
+    None where none was measured."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -54,8 +68,12 @@ class Reason(msgspec.Struct, frozen=True):
     """One of
     `resources`     no room for a further container (or for n_min of them) beside the others,
     `no_nodes`      not even an empty cluster would hold n_min containers,
-    `overhead`      there is room, or could be, but θ2 lets no further app change in this round,
+    `drained`       there would be room on nodes that are drained,
+    `constraint`    there is room, but not on nodes that satisfy its `require`,
+    `reserved`      the free room is kept for an app that has waited too long,
+    `overhead`      there is room, or could be, but θ2 (or the absolute cap) lets no further app change in this round,
     `fairness`      one more would push the fairness loss over θ1's bound,
+    `floor`         one more would take what another app needs to reach its soft floor,
     `price`         one more is worth less than the work that changing the app would lose,
     `adjusting`     the app is in the middle of an adjustment,
     `static_count`  the static policy's fixed number,
@@ -87,14 +105,15 @@ class Allocation(msgspec.Struct, frozen=True):
     overhead: int
     """How many apps that ran before and still run have any x_ij changed, without the forced ones (paper, eq. 4)."""
     overhead_budget: int
-    """⌈θ2·|P|⌉, or -1 where the policy has none."""
+    """⌈θ2·|P|⌉, at most the absolute cap; or -1 where the policy has none."""
     shortage: dict[str, int]
     """Apps that get less than n_min (they get nothing and wait), with how many containers they lack."""
     status: str
-    """`optimal`, or what limited the solver: `node_limit`, `guard` where a crash guard fired (the answer may then differ
-    from machine to machine), `fallback` where the greedy answer stands because the solver had none."""
+    """`optimal` where that is proven; `near` where the answer is within reach of `bound` but nothing was proven;
+    else what limited the solver: `node_limit`, `guard` where a crash guard fired (the answer may then differ from machine
+    to machine), `fallback` where the greedy answer stands because the solver had none or failed."""
     bound: float
-    """The solver's proven upper bound on utilization less the price of changes, under the goals that come before it."""
+    """A proven upper bound on utilization less the price of changes (of `dorm-exact`: under the goals that come first)."""
     change_cost: float = 0.0
     """What the changes of this answer are priced at, in units of U: `utilization - change_cost <= bound`, with equality
     (to the solver's tolerance) where the answer is optimal."""
