@@ -1,0 +1,318 @@
+"""Which nodes an app may use: a small expression over node labels, such as
+
+    gpu_type == "h100" and zone in ["a", "b"] and not has spot
+
+A node satisfies it or does not; nothing else can happen, whatever its labels are.  A label that a node lacks equals nothing,
+so `gpu_type == "h100"` is false and `gpu_type != "h100"` true there; `has gpu_type` asks whether it is there at all.
+
+    either   = both { "or" both }
+    both     = one { "and" one }
+    one      = "not" one | "(" either ")" | "has" LABEL | LABEL test
+    test     = "==" VALUE | "!=" VALUE | [ "not" ] "in" "[" VALUE { "," VALUE } "]"
+    LABEL    = letter { letter | digit | "_" | "." | "/" | "-" }, none of the words and, or, not, in, has
+    VALUE    = text in double or single quotes (a backslash before a quote or a backslash), or a bare number
+
+Labels are text, and so is what they are compared with: a bare `8` is the text "8", neither "8.0" nor "08".  Nothing is ever
+evaluated by Python; an expression has at most 1,024 characters and 32 levels of brackets and `not`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from events.quantities import short
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LONGEST = 1024
+"""Characters of an expression."""
+
+DEEPEST = 32
+"""Levels of brackets and `not` within each other."""
+
+_WORDS = ("and", "or", "not", "in", "has")
+_LABEL = r"[A-Za-z][A-Za-z0-9_./-]*"
+_TOKEN = re.compile(
+    rf"""(?P<label>{_LABEL})
+    | (?P<number>-?[0-9]+(?:\.[0-9]+)?(?![A-Za-z0-9_./-]))
+    | (?P<text>"(?:[^"\\]|\\["'\\])*"|'(?:[^'\\]|\\["'\\])*')
+    | (?P<sign>==|!=|[()\[\],])
+    | (?P<other>-?[0-9][A-Za-z0-9_./-]*|&&|\|\||<=|>=|.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_SPACE = re.compile(r"[ \t\r\n]*")
+# Control characters, all that ends a line, and halves of surrogate pairs: none could be shown or stored.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_ESCAPED = re.compile(r"\\(.)")
+_INSTEAD = {"=": "==", "&&": "and", "&": "and", "||": "or", "|": "or", "!": "not"}
+_END = "the end"
+_VALUE = 'a value in quotes, such as "h100"'
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """One label against some values."""
+
+    label: str
+    values: tuple[str, ...]
+    """Any of them will do; none where it only asks for the label's presence."""
+    negated: bool = False
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        there = labels.get(self.label) in self.values if self.values else self.label in labels
+        return there is not self.negated
+
+    def __str__(self) -> str:
+        if not self.values:
+            return f"{'not ' if self.negated else ''}has {self.label}"
+        if len(self.values) == 1:
+            return f"{self.label} {'!=' if self.negated else '=='} {_quoted(self.values[0])}"
+        return f"{self.label} {'not in' if self.negated else 'in'} [{', '.join(map(_quoted, self.values))}]"
+
+
+class Not(msgspec.Struct, frozen=True):
+    """The opposite of its part."""
+
+    part: Expression
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        return not self.part.matches(labels)
+
+    def __str__(self) -> str:
+        return f"not ({self.part})"
+
+
+class Every(msgspec.Struct, frozen=True):
+    """All of its parts; none of them is an `Every`."""
+
+    parts: tuple[Expression, ...]
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        return all(part.matches(labels) for part in self.parts)
+
+    def __str__(self) -> str:
+        return " and ".join(f"({part})" if isinstance(part, Either) else str(part) for part in self.parts)
+
+
+class Either(msgspec.Struct, frozen=True):
+    """At least one of its parts; none of them is an `Either`."""
+
+    parts: tuple[Expression, ...]
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        return any(part.matches(labels) for part in self.parts)
+
+    def __str__(self) -> str:
+        return " or ".join(map(str, self.parts))
+
+
+Expression = Comparison | Not | Every | Either
+
+
+class Requirement(msgspec.Struct, frozen=True):
+    """A checked expression; equal ones ask the same in the same words.  `str()` is its canonical form, '' for
+    any node; the expression is the same, though it may be longer than what is taken (`a==1` becomes `a == "1"`)."""
+
+    expression: Expression | None = None
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels may be used."""
+        return self.expression is None or self.expression.matches(labels)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of all labels that it asks for, sorted."""
+        return tuple(sorted(set(_labels(self.expression)))) if self.expression is not None else ()
+
+    def __str__(self) -> str:
+        return "" if self.expression is None else str(self.expression)
+
+
+@functools.lru_cache(maxsize=4096)
+def requirement(text: str) -> Requirement:
+    """The requirement that a text states; an empty or blank one is met by every node.
+
+    Raises ValueError with one line that says what was expected, at which character (counted from 1)."""
+    if len(text) > LONGEST:
+        raise ValueError(f"{len(text):,} characters are too many; at most {LONGEST:,} are taken")
+    tokens = _tokens(text)
+    if len(tokens) == 1:
+        return Requirement()
+    return Requirement(_Parser(tokens).whole())
+
+
+def is_label(name: str) -> bool:
+    """Whether an expression can ask for a label of this name."""
+    return re.fullmatch(_LABEL, name) is not None and name not in _WORDS
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _labels(expression: Expression) -> list[str]:
+    match expression:
+        case Comparison(label=label):
+            return [label]
+        case Not(part=part):
+            return _labels(part)
+        case Every(parts=parts) | Either(parts=parts):
+            return [name for part in parts for name in _labels(part)]
+
+
+class _Token(NamedTuple):
+    kind: str
+    """`label`, `word`, `number`, `text`, `sign`, `other` or `end`."""
+    value: str
+    at: int
+    """Which character it begins with, counted from 1."""
+
+
+def _tokens(text: str) -> list[_Token]:
+    """Words and signs, and an `end`.  Raises ValueError only for what looks like text in quotes and can't be."""
+    tokens = []
+    at = 0
+    while True:
+        space = _SPACE.match(text, at)
+        at = space.end() if space else at
+        token = _TOKEN.match(text, at)
+        if token is None:
+            tokens.append(_Token("end", "", len(text) + 1))
+            return tokens
+        kind, value = token.lastgroup or "other", token[0]
+        if value in ('"', "'"):
+            raise ValueError(_why_no_text(text, at))
+        if kind == "label" and value in _WORDS:
+            kind = "word"
+        if kind == "text":
+            value = _ESCAPED.sub(r"\1", value[1:-1])
+            if bad := _UNPRINTABLE.search(value):
+                raise ValueError(f"the text at character {at + 1} can't hold {short(bad[0])}")
+        tokens.append(_Token(kind, value, at + 1))
+        at = token.end()
+
+
+def _why_no_text(text: str, at: int) -> str:
+    """What is wrong with a quote that begins no text: a backslash before something else, or no second quote."""
+    escape = re.compile(rf"[^{text[at]}\\]*(?:\\[\"'\\][^{text[at]}\\]*)*\\(.)", re.DOTALL).match(text, at + 1)
+    if escape:
+        return f"expected a quote or a backslash after the backslash at character {escape.end() - 1}, got {short(escape[1])}"
+    return f"the text that begins at character {at + 1} has no closing quote"
+
+
+class _Parser:
+    """By recursive descent, one method for each rule of the grammar."""
+
+    def __init__(self, tokens: list[_Token]) -> None:
+        self._tokens = tokens
+        self._next = 0
+        self._depth = 0
+
+    def whole(self) -> Expression:
+        expression = self._either()
+        if self._token.kind != "end":
+            raise self._expected('"and", "or" or the end')
+        return expression
+
+    @property
+    def _token(self) -> _Token:
+        return self._tokens[self._next]
+
+    def _take(self, kind: str, value: str) -> bool:
+        """Go past the next token if it is this one."""
+        found = self._token.kind == kind and self._token.value == value
+        self._next += found
+        return found
+
+    def _need(self, sign: str, wanted: str) -> None:
+        if not self._take("sign", sign):
+            raise self._expected(wanted)
+
+    def _expected(self, wanted: str, hint: str = "") -> ValueError:
+        token = self._token
+        got = _END if token.kind == "end" else short(token.value)
+        if token.kind == "other" and token.value in _INSTEAD:
+            hint = f"; write {_INSTEAD[token.value]}"
+        elif token.kind == "label" and token.value.lower() in _WORDS:
+            hint = f"; write {token.value.lower()}"
+        return ValueError(f"expected {wanted} at character {token.at}, got {got}{hint}")
+
+    def _deeper(self) -> None:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise ValueError(f"more than {DEEPEST} levels of brackets and not, at character {self._token.at}")
+
+    def _either(self) -> Expression:
+        parts = [self._both()]
+        while self._take("word", "or"):
+            parts.append(self._both())
+        flat = [inner for part in parts for inner in (part.parts if isinstance(part, Either) else (part,))]
+        return Either(tuple(flat)) if len(flat) > 1 else flat[0]
+
+    def _both(self) -> Expression:
+        parts = [self._one()]
+        while self._take("word", "and"):
+            parts.append(self._one())
+        flat = [inner for part in parts for inner in (part.parts if isinstance(part, Every) else (part,))]
+        return Every(tuple(flat)) if len(flat) > 1 else flat[0]
+
+    def _one(self) -> Expression:
+        if self._take("word", "not"):
+            self._deeper()
+            part = self._one()
+            self._depth -= 1
+            return _opposite(part)
+        if self._take("sign", "("):
+            self._deeper()
+            part = self._either()
+            self._need(")", '"and", "or" or ")"')
+            self._depth -= 1
+            return part
+        if self._take("word", "has"):
+            return Comparison(self._label('the name of a label after "has"'), ())
+        return self._test(self._label('the name of a label, "has", "not" or "("'))
+
+    def _label(self, wanted: str) -> str:
+        if self._token.kind != "label":
+            raise self._expected(wanted)
+        self._next += 1
+        return self._tokens[self._next - 1].value
+
+    def _test(self, label: str) -> Expression:
+        for sign, negated in (("==", False), ("!=", True)):
+            if self._take("sign", sign):
+                return Comparison(label, (self._value(_VALUE),), negated)
+        negated = self._take("word", "not")
+        if not self._take("word", "in"):
+            ends = self._token.kind == "end" or self._token.value in ("and", "or", ")")
+            hint = f"; to ask whether a node has the label, write has {label[:60]}" if ends and not negated else ""
+            raise self._expected('"in" after "not"' if negated else '"==", "!=", "in" or "not in"', hint)
+        self._need("[", '"[" and a list of values')
+        values = [self._value(_VALUE)]
+        while not self._take("sign", "]"):
+            self._need(",", '"," or "]"')
+            values.append(self._value(_VALUE))
+        return Comparison(label, tuple(values), negated)
+
+    def _value(self, wanted: str) -> str:
+        token = self._token
+        if token.kind not in ("text", "number"):
+            bare = token.kind == "label" or (token.kind == "other" and token.value[-1].isalnum())
+            raise self._expected(wanted, f"; write {_quoted(token.value)}" if bare and len(token.value) < 60 else "")
+        self._next += 1
+        return token.value
+
+
+def _opposite(expression: Expression) -> Expression:
+    match expression:
+        case Comparison(label=label, values=values, negated=negated):
+            return Comparison(label, values, not negated)
+        case Not(part=part):
+            return part
+        case _:
+            return Not(expression)
