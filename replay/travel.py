@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from dorm.core.evolve import evolve
 from dorm.core.state import State
+from events.kinds import Event
+from events.log import Record
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from events.log import EventLog, Record
+    from events.log import EventLog
     from replay import Progress
     from replay.moments import Moment
 
+Seen = Callable[[State, Record, Event], None]
+"""Told of each record, after it was folded: the state with it, and the event that it held."""
 
-async def state_at(log: EventLog, moment: Moment | None = None, *, progress: Progress | None = None) -> State:
-    """The state at a moment, without one at the log's end.
+
+async def state_at(
+    log: EventLog, moment: Moment | None = None, *, progress: Progress | None = None, seen: Seen | None = None
+) -> State:
+    """The state at a moment, without one at the log's end.  `seen` is shown each record as it is folded.
 
     Raises MomentError where the log ends before a sequence, what `log.read` raises, and GapError for a log whose
     sequences are not 1, 2, 3, …
@@ -31,7 +39,7 @@ async def state_at(log: EventLog, moment: Moment | None = None, *, progress: Pro
         return state
     async with aclosing(log.read()) as batches:
         async for batch in batches:
-            reached = await asyncio.to_thread(fold, state, batch, last, latest)
+            reached = await asyncio.to_thread(fold, state, batch, last, latest, seen)
             if progress:
                 progress(state.seq, last)
             if reached:
@@ -39,7 +47,9 @@ async def state_at(log: EventLog, moment: Moment | None = None, *, progress: Pro
     return state
 
 
-def fold(state: State, records: Sequence[Record], last: int, latest: int | None = None) -> bool:
+def fold(
+    state: State, records: Sequence[Record], last: int, latest: int | None = None, seen: Seen | None = None
+) -> bool:
     """Fold records up to the sequence `last` or the log time `latest`; true where one of them was reached.
 
     Log time never goes back in a state, so what follows a record that is too late is too late as well.
@@ -47,7 +57,9 @@ def fold(state: State, records: Sequence[Record], last: int, latest: int | None 
     for record in records:
         if record.seq > last or (latest is not None and record.time > latest):
             return True
-        evolve(state, record)
+        event = evolve(state, record)
+        if seen:
+            seen(state, record, event)
     return state.seq >= last
 
 

@@ -2,59 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, client
-from dorm.cli.errors import FAILED, Fail, line, run
-from dorm.cli.output import Format, Output, console, progress_console, show_document
+from dorm.cli.connect import ClusterName, Url
+from dorm.cli.errors import FAILED, Fail, run
+from dorm.cli.output import Format, Output, console, show_document
+from dorm.cli.source import At, File, log_of, parse_moment, progress_of, warn_if_torn
 from dorm.cli.tables import show_app, show_apps, show_containers, show_nodes
-from dorm.core.evolve import GapError
 from dorm.core.state import digest
 from dorm.core.views import app_rows, describe, node_rows, summary
-from replay import ReplayError
-from replay.moments import MomentError, parse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-
     from dorm.core.state import State
-    from events.log import EventLog
     from replay.audit import Report
-    from replay.moments import Moment
 
 app = typer.Typer(
     help="Look into the log's past: the state at any moment, an audit of every decision, a copy in a file.",
     no_args_is_help=True,
 )
-
-
-def _moment(text: str | None) -> Moment | None:
-    try:
-        return None if text is None else parse(text)
-    except MomentError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-At = Annotated[
-    str | None,
-    typer.Option(
-        "--at", metavar="SEQ|TIME|-10m",
-        help="A sequence, a time (ISO 8601, UTC unless it says otherwise) or how long before the log's last record; "
-        "default: its end.",
-    ),
-]  # fmt: skip
-File = Annotated[
-    Path | None, typer.Option("--file", "-f", metavar="LOG.dorm", help="An exported log instead of a cluster's.")
-]
 
 
 @app.command()
@@ -77,14 +48,14 @@ def state(
       dorm replay state --at 120 --file incident.dorm -o json
     """
 
-    moment = _moment(at)
+    moment = parse_moment(at)
 
     async def work() -> None:
         from replay.travel import state_at
 
-        async with _log(file, url, cluster) as log:
-            await _warn_if_torn(log)
-            with _progress("folding") as report:
+        async with log_of(file, url, cluster) as log:
+            await warn_if_torn(log)
+            with progress_of("folding") as report:
                 found = await state_at(log, moment, progress=report)
         _show_state(found, name, output)
 
@@ -107,8 +78,8 @@ def verify(file: File = None, output: Output = Format.table, url: Url = None, cl
     async def work() -> None:
         from replay.audit import verify as audit
 
-        async with _log(file, url, cluster) as log:
-            with _progress("auditing") as report:
+        async with log_of(file, url, cluster) as log:
+            with progress_of("auditing") as report:
                 found = await audit(log, progress=report)
         _show_report(found, output)
 
@@ -136,9 +107,9 @@ def export(
     async def work() -> None:
         from replay.export import export as copy
 
-        async with _log(file, url, cluster) as log:
-            await _warn_if_torn(log)
-            with _progress("exporting") as report:
+        async with log_of(file, url, cluster) as log:
+            await warn_if_torn(log)
+            with progress_of("exporting") as report:
                 done = await copy(log, target, force=force, progress=report)
         if output in (Format.json, Format.yaml):
             show_document(done, output)
@@ -146,42 +117,6 @@ def export(
             console.print(Text(f"{done.events} records are in {done.file} ({done.bytes:,} bytes)"), soft_wrap=True)
 
     run(work())
-
-
-@contextlib.asynccontextmanager
-async def _log(file: Path | None, url: str | None, cluster: str | None) -> AsyncIterator[EventLog]:
-    """The log that a command is about.  What replay raises becomes one line."""
-    from events.archive import ArchiveLog
-
-    try:
-        if file is None:
-            async with client(url, cluster) as connected:
-                yield connected.log
-            return
-        archive = await ArchiveLog.open(file)
-        try:
-            yield archive
-        finally:
-            await archive.close()
-    except (ReplayError, GapError) as error:
-        raise Fail(str(error)) from None
-
-
-async def _warn_if_torn(log: EventLog) -> None:
-    """What is whole of a file can be used, but people should know that there was more."""
-    from events.archive import ArchiveLog
-
-    if isinstance(log, ArchiveLog) and (torn := await log.torn()):
-        print(f"warning: {line(Exception(torn))}; what comes before it is used", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, where that is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _show_state(found: State, name: str | None, output: Format) -> None:
