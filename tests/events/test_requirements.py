@@ -1,0 +1,264 @@
+"""Requirements: what an expression means, and what is said of a text that is none."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from events.requirements import (
+    DEEPEST,
+    LONGEST,
+    Comparison,
+    Either,
+    Every,
+    Expression,
+    Not,
+    Requirement,
+    is_label,
+    requirement,
+)
+
+H100 = {"gpu_type": "h100", "zone": "a", "disk.io/size-gb": "500"}
+NAMES = ("a", "b", "gpu_type", "node.io/zone-1")
+VALUES = ("x", "y", "h100", 'say "it\'s"', "back\\slash", "7", "", "é")
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("", True),
+        (" \n", True),
+        ('gpu_type == "h100"', True),
+        ("gpu_type == 'h100'", True),
+        ('gpu_type=="a100"', False),
+        ('gpu_type != "h100"', False),
+        ('missing == "h100"', False),
+        ('missing == ""', False),
+        ('missing != "h100"', True),
+        ('gpu_type in ["a100", "h100"]', True),
+        ('gpu_type not in ["a100", "h100"]', False),
+        ('missing in ["a100", ""]', False),
+        ('missing not in ["a100"]', True),
+        ("has zone", True),
+        ("has missing", False),
+        ("not has missing", True),
+        ("disk.io/size-gb == 500", True),
+        ("disk.io/size-gb == 500.0", False),
+        ('has zone and gpu_type == "a100" or zone == "a"', True),
+        ('has zone and (gpu_type == "a100" or zone == "b")', False),
+        ('not zone == "b" and zone == "a"', True),
+        ('not (zone == "b" or zone == "a")', False),
+        ('zone == "a"and(has zone)', True),
+    ],
+)
+def test_what_matches(text: str, matches: bool) -> None:
+    assert requirement(text).matches(H100) is matches
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("  ", ""),
+        ("a=='x'", 'a == "x"'),
+        ("a in ['x']", 'a == "x"'),
+        ("not a in ['x', 7]", 'a not in ["x", "7"]'),
+        ("not not has a", "has a"),
+        ("((has a) and (has b and has c))", "has a and has b and has c"),
+        ("(has a or has b) and has c", "(has a or has b) and has c"),
+        ("(has a and has b) or has c", "has a and has b or has c"),
+        ("not(has a and has b)", "not (has a and has b)"),
+        ("a == 'it\\'s \"so\"'", 'a == "it\'s \\"so\\""'),
+    ],
+)
+def test_the_canonical_form(text: str, canonical: str) -> None:
+    assert str(requirement(text)) == canonical
+    assert requirement(canonical) == requirement(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "gpu_type",
+            'expected "==", "!=", "in" or "not in" at character 9, got the end; to ask whether a node has the label, '
+            "write has gpu_type",
+        ),
+        ('a = "x"', 'expected "==", "!=", "in" or "not in" at character 3, got \'=\'; write =='),
+        ("a >= 3", 'expected "==", "!=", "in" or "not in" at character 3, got \'>=\''),
+        ('a not "x"', 'expected "in" after "not" at character 7, got \'x\''),
+        ("a == h100", 'expected a value in quotes, such as "h100" at character 6, got \'h100\'; write "h100"'),
+        ("a == 8xl", 'expected a value in quotes, such as "h100" at character 6, got \'8xl\'; write "8xl"'),
+        ("a ==", 'expected a value in quotes, such as "h100" at character 5, got the end'),
+        ("a in []", "expected a value in quotes, such as \"h100\" at character 7, got ']'"),
+        ("a in 'x'", "expected \"[\" and a list of values at character 6, got 'x'"),
+        ("a in ['x' 'y']", 'expected "," or "]" at character 11, got \'y\''),
+        ("has a && has b", 'expected "and", "or" or the end at character 7, got \'&&\'; write and'),
+        ("has a OR has b", 'expected "and", "or" or the end at character 7, got \'OR\'; write or'),
+        ("(has a", 'expected "and", "or" or ")" at character 7, got the end'),
+        ("has a)", 'expected "and", "or" or the end at character 6, got \')\''),
+        ("has a and", 'expected the name of a label, "has", "not" or "(" at character 10, got the end'),
+        ("has 7", "expected the name of a label after \"has\" at character 5, got '7'"),
+        ("has in", "expected the name of a label after \"has\" at character 5, got 'in'"),
+        ("a == 'x", "the text that begins at character 6 has no closing quote"),
+        (r"a == 'x\n'", "expected a quote or a backslash after the backslash at character 8, got 'n'"),
+        ("a == 'x\n'", r"the text at character 6 can't hold '\n'"),
+        ("a == 'x\x85'", r"the text at character 6 can't hold '\x85'"),
+        ("a == '\ud800'", r"the text at character 6 can't hold '\ud800'"),
+        ("\0", 'expected the name of a label, "has", "not" or "(" at character 1, got ' + r"'\x00'"),
+        ("(" * (DEEPEST + 1) + "has a", f"more than {DEEPEST} levels of brackets and not, at character 34"),
+        ("not " * 250 + "has a", f"more than {DEEPEST} levels of brackets and not, at character 133"),
+        ("a" * (LONGEST + 1), "1,025 characters are too many; at most 1,024 are taken"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_what_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        requirement(text)
+    assert str(error.value) == message
+
+
+def test_the_deepest_and_the_longest_are_taken() -> None:
+    assert requirement("(" * DEEPEST + "has a" + ")" * DEEPEST) == requirement("has a")
+    longest = "has a" + " or has a" * ((LONGEST - 5) // 9)
+    longest += " " * (LONGEST - len(longest))
+    assert requirement(longest).matches({"a": ""})
+
+
+def test_the_labels_that_it_asks_for() -> None:
+    assert requirement("").labels == ()
+    assert requirement("has b and (a == 1 or not (b in [1, 2] or has c))").labels == ("a", "b", "c")
+
+
+def test_which_labels_can_be_asked_for() -> None:
+    assert [name for name in (*NAMES, "", "7", "a b", "in", "a\n", "ä", "-a") if is_label(name)] == list(NAMES)
+
+
+# --- for any expression -------------------------------------------------------------------------------------------------
+
+
+def _written(expression: Expression) -> str:
+    """An expression with every bracket and long form that it could have."""
+    match expression:
+        case Comparison(values=()):
+            return f"({'not ' if expression.negated else ''}has {expression.label})"
+        case Comparison(label=label, values=values, negated=negated):
+            listed = ",".join("'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'" for value in values)
+            return f"(not ({label} in [{listed}]))" if negated else f"{label} in [{listed}]"
+        case Not(part=part):
+            return f"not({_written(part)})"
+        case Every(parts=parts):
+            return "(" + ")and(".join(map(_written, parts)) + ")"
+        case Either(parts=parts):
+            return "(" + ")or(".join(map(_written, parts)) + ")"
+
+
+def _brute(expression: Expression, labels: dict[str, str]) -> bool:
+    """The meaning, from the definition of each operator alone."""
+    match expression:
+        case Comparison(label=label, values=values, negated=negated):
+            found = any(name == label and (not values or value in values) for name, value in labels.items())
+            return not found if negated else found
+        case Not(part=part):
+            return not _brute(part, labels)
+        case Every(parts=parts):
+            return [_brute(part, labels) for part in parts].count(False) == 0
+        case Either(parts=parts):
+            return [_brute(part, labels) for part in parts].count(True) > 0
+
+
+comparisons = st.builds(
+    Comparison, st.sampled_from(NAMES), st.lists(st.sampled_from(VALUES), max_size=3).map(tuple), st.booleans()
+)
+expressions = st.recursive(
+    comparisons,
+    lambda inner: st.one_of(
+        st.builds(Not, inner),
+        st.builds(Every, st.lists(inner, min_size=2, max_size=3).map(tuple)),
+        st.builds(Either, st.lists(inner, min_size=2, max_size=3).map(tuple)),
+    ),
+    max_leaves=6,
+)
+node_labels = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VALUES))
+
+
+def read(expression: Expression) -> Requirement:
+    return requirement(_written(expression))
+
+
+@settings(max_examples=400, deadline=None)
+@given(expressions, node_labels)
+def test_it_means_what_the_definition_says(expression: Expression, labels: dict[str, str]) -> None:
+    assert read(expression).matches(labels) is _brute(expression, labels)
+
+
+@settings(max_examples=400, deadline=None)
+@given(expressions)
+def test_the_canonical_form_reads_as_the_same(expression: Expression) -> None:
+    first = read(expression)
+    again = requirement(str(first))
+    assert again == first
+    assert hash(again) == hash(first)
+    assert str(again) == str(first)
+
+
+@settings(max_examples=200, deadline=None)
+@given(expressions, expressions, node_labels)
+def test_de_morgan(left: Expression, right: Expression, labels: dict[str, str]) -> None:
+    one, other = _written(left), _written(right)
+    for outside, inside in (("and", "or"), ("or", "and")):
+        together = requirement(f"not (({one}) {outside} ({other}))")
+        apart = requirement(f"not ({one}) {inside} not ({other})")
+        assert together.matches(labels) is apart.matches(labels)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(NAMES), st.lists(st.sampled_from(VALUES), min_size=1, max_size=3), node_labels)
+def test_a_list_is_its_values_one_by_one(name: str, values: list[str], labels: dict[str, str]) -> None:
+    quoted = ['"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values]
+    listed, single = f"[{', '.join(quoted)}]", [f"{name} == {value}" for value in quoted]
+    within = requirement(f"{name} in {listed}").matches(labels)
+    assert within is requirement(" or ".join(single)).matches(labels)
+    assert requirement(f"{name} not in {listed}").matches(labels) is not within
+    assert not within or requirement(f"has {name}").matches(labels)
+
+
+PIECES = (
+    "a",
+    "has ",
+    "not ",
+    " in ",
+    "==",
+    "!=",
+    "(",
+    ")",
+    "[",
+    "]",
+    ",",
+    '"x"',
+    "'",
+    '"',
+    "\\",
+    " and ",
+    " or ",
+    "7",
+    "\n",
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.one_of(st.text(max_size=80), st.lists(st.sampled_from(PIECES), max_size=30).map("".join)))
+def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
+    complaint = ""
+    try:
+        found = requirement(text)
+    except ValueError as error:
+        complaint = str(error)
+    if complaint:
+        assert len(complaint) < 300
+        assert complaint.isprintable()
+    else:
+        assert requirement(str(found)) == found
+        assert found.matches({}) in (True, False)
