@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from events.quantities import Quantity, duration, resource, resources, short
+from events.requirements import LONGEST, requirement
 from events.spec_errors import readable, unknown_field
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"
@@ -39,6 +40,7 @@ _FORMATS = {
     "name": "lower-case letters, digits and dashes, at most 48",
     "user": "letters, digits and _ @ + -, at most 64",
     "engine": "plain or torchrun",
+    "placement": "spread or pack",
     "demand": "a resource name (letters, digits and _ . / -, at most 63)",
 }
 
@@ -68,9 +70,33 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         dict[ResourceName, Quantity],
         msgspec.Meta(min_length=1, max_length=32, description="resources of one container: cpu, memory, gpu, others"),
     ]
-    n_min: Annotated[Count, msgspec.Meta(description="containers without which it can't run")] = 1
+    n_min: Annotated[Count, msgspec.Meta(description="containers without which it can't run; default: gang")] = 1
     n_max: Annotated[Count, msgspec.Meta(description="containers beyond which it gains nothing; default: n_min")] = 1
     weight: Annotated[float, msgspec.Meta(ge=0.001, le=1000, description="its share against others'")] = 1.0
+    require: Annotated[
+        str,
+        msgspec.Meta(
+            max_length=LONGEST,
+            description="which nodes it may use, by their labels; default: any",
+            examples=['gpu_type == "h100" and zone in ["a", "b"] and not has spot'],
+        ),
+    ] = ""
+    placement: Annotated[
+        Literal["", "spread", "pack"],
+        msgspec.Meta(
+            description="few containers on each node, or few nodes: a wish that decides only among placements which "
+            "are otherwise equally good; default: none"
+        ),
+    ] = ""
+    gang: Annotated[
+        int,
+        msgspec.Meta(
+            ge=1,
+            le=1024,
+            description="containers come in groups of this many, each group whole on one node; n_min and n_max are "
+            "multiples of it",
+        ),
+    ] = 1
     engine: Literal["plain", "torchrun"] = "plain"
     image: Annotated[str, msgspec.Meta(max_length=512, description="ignored where nodes run plain processes")] = ""
     resume: Annotated[Command, msgspec.Meta(description="starts a worker from the checkpoint; default: `command`")] = []
@@ -104,13 +130,31 @@ def check_spec(document: object) -> AppSpec:
         raise SpecError(readable(error, document, AppSpec, _FORMATS)) from None
     except RecursionError:
         raise SpecError("the spec is nested too deeply") from None
+    if "n_min" not in document:
+        spec = msgspec.structs.replace(spec, n_min=spec.gang)
     if "n_max" not in document:
         spec = msgspec.structs.replace(spec, n_max=spec.n_min)
+    if message := broken_gang(spec.gang, n_min=spec.n_min, n_max=spec.n_max):
+        raise SpecError(message)
     if spec.n_min > spec.n_max:
         raise SpecError(f"n_min: {spec.n_min} is more than n_max, which is {spec.n_max}")
+    try:
+        requirement(spec.require)
+    except ValueError as error:
+        raise SpecError(f"require: {error}") from None
     _check_quantities(spec)
     _check_texts(spec)
     return spec
+
+
+def broken_gang(gang: int, **bounds: int) -> str:
+    """What to say of the first bound that would break up a gang, '' where all are multiples of it."""
+    for name, bound in bounds.items():
+        if bound % gang:
+            below, above = bound - bound % gang, bound - bound % gang + gang
+            multiples = f"{below} or {above}" if below else f"{above}"
+            return f"{name}: {bound} is not a multiple of gang, which is {gang}; write {multiples}"
+    return ""
 
 
 def _check_fields(document: dict[Any, Any]) -> None:
@@ -181,12 +225,14 @@ def _texts(spec: AppSpec) -> list[tuple[str, str]]:
 def spec_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of an app spec, for editors and for other languages' clients.
 
-    What it refuses, `check_spec` refuses; that also knows what a schema can't say (n_min ≤ n_max, units, sizes).
+    What it refuses, `check_spec` refuses; that also knows what a schema can't say: n_min ≤ n_max, multiples of gang,
+    requirements, units, sizes.
     """
     (schema,), components = msgspec.json.schema_components([AppSpec], ref_template="#/$defs/{name}")
     definitions = dict(components)
     top = definitions.pop(schema["$ref"].rsplit("/", 1)[-1])
-    top["properties"]["n_max"].pop("default")
+    for follows in ("n_min", "n_max"):
+        top["properties"][follows].pop("default")
     for strict in (top, *definitions.values()):
         strict["additionalProperties"] = False
     return {

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from events.kinds import AppAccepted, AppRejected
 from events.quantities import humanize
+from events.requirements import requirement
 from events.spec import LARGEST_SPEC, SpecError, check_spec
 
 if TYPE_CHECKING:
-    from dorm.core.state import State, Submission
+    from dorm.core.state import Node, State, Submission
     from events.spec import AppSpec
 
 
@@ -38,7 +39,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
     try:
         spec = _checked(submission)
         _check_name(state, spec, taken)
-        check_room(state, spec.resources(), spec.n_min)
+        check_room(state, spec, spec.n_min)
     except SpecError as error:
         name = name_of(submission.spec)
         return AppRejected(
@@ -72,23 +73,52 @@ def _check_name(state: State, spec: AppSpec, taken: dict[str, str]) -> None:
         raise SpecError(f"an app named {spec.name!r} is there already ({holder}); cancel it or choose another name")
 
 
-def check_room(state: State, demand: dict[str, int], n_min: int) -> None:
+def check_room(state: State, spec: AppSpec, n_min: int) -> None:
     """An app that the known nodes could not run even if they were empty never runs; before any node joined it waits.
 
     Raises SpecError."""
     if not state.nodes:
         return
-    nodes = [state.nodes[node] for node in sorted(state.nodes)]
+    nodes = _admitted(state, spec.require)
+    matching = f" that matches {_shown(spec.require)}" if len(nodes) < len(state.nodes) else ""
+    demand = spec.resources()
     for name, amount in demand.items():
         most = max(node.capacity.get(name, 0) for node in nodes)
-        if amount > most:
-            raise SpecError(
-                f"demand.{name}: one container needs {humanize(name, amount)}, "
-                f"and no node has more than {humanize(name, most)}"
-            )
-    fitting = sum(min(node.capacity.get(name, 0) // amount for name, amount in demand.items()) for node in nodes)
-    if fitting < n_min:
+        needs = f"one container needs {humanize(name, amount)}"
+        if amount <= most:
+            needs += f" and a gang of {spec.gang}, whole on one node, {humanize(name, amount * spec.gang)}"
+        if amount * spec.gang > most:
+            raise SpecError(f"demand.{name}: {needs}, and no node{matching} has more than {humanize(name, most)}")
+    gangs = sum(
+        min(node.capacity.get(name, 0) // (amount * spec.gang) for name, amount in demand.items()) for node in nodes
+    )
+    if gangs * spec.gang < n_min:
+        whole = f", in gangs of {spec.gang} that are whole on one node," if spec.gang > 1 else ""
+        which = f"all {len(nodes)} nodes"
+        if matching:
+            which = f"the nodes that match {_shown(spec.require)} ({len(nodes)} of {len(state.nodes)})"
         raise SpecError(
-            f"n_min: {n_min} containers of this demand can't run at once; all {len(nodes)} nodes together, "
-            f"empty, take {fitting}"
+            f"n_min: {n_min} containers of this demand{whole} can't run at once; {which} together, "
+            f"empty, take {gangs * spec.gang}"
         )
+
+
+def _admitted(state: State, require: str) -> list[Node]:
+    """The nodes that an app with this requirement may use, by name.  Raises SpecError where there are none."""
+    try:
+        wanted = requirement(require)
+    except ValueError as error:
+        raise SpecError(f"require: {error}") from None
+    nodes = [state.nodes[node] for node in sorted(state.nodes)]
+    admitted = [node for node in nodes if wanted.matches(node.labels)]
+    if not admitted:
+        absent = [name for name in wanted.labels if not any(name in node.labels for node in nodes)]
+        hint = f" (no node has a label {absent[0][:60]})" if absent else ""
+        raise SpecError(f"require: no node's labels match {_shown(require)}{hint}; `dorm nodes -o wide` shows them")
+    return admitted
+
+
+def _shown(require: str) -> str:
+    """A requirement as a message quotes it: on one line, and never long."""
+    text = str(requirement(require))
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -19,7 +19,7 @@ from events import kinds as k
 from events import subjects
 from events.codec import decode, submission_of
 from events.log import Record
-from events.spec import SpecError
+from events.spec import SpecError, broken_gang
 
 Handler = Callable[[State, Any, Record], None]
 
@@ -118,11 +118,14 @@ def _why_not(state: State, app: App | None, event: k.AppUpdated) -> str:
         return f"there is no app {event.app!r} that could be updated"
     n_min = event.n_min if event.n_min is not None else app.n_min
     n_max = event.n_max if event.n_max is not None else app.n_max
+    changed = {name: bound for name, bound in (("n_min", event.n_min), ("n_max", event.n_max)) if bound is not None}
+    if broken := broken_gang(app.spec.gang, **changed):
+        return broken
     if n_min > n_max:
         return f"n_min would be {n_min} and n_max {n_max}; n_min can't be the larger"
     if n_min > app.n_min:
         try:
-            check_room(state, app.demand, n_min)
+            check_room(state, app.spec, n_min)
         except SpecError as error:
             return str(error)
     return ""

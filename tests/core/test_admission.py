@@ -42,6 +42,118 @@ def test_accepted_at_the_edge() -> None:
     assert isinstance(answer(Bench(a=4, b=2), n_min=6, n_max=6), k.AppAccepted)
 
 
+GANG: dict[str, Any] = {"n_min": 4, "n_max": 4, "gang": 2}
+
+
+def labelled() -> Bench:
+    """Two small nodes in zone a, one of them with a GPU type, and a large one in zone b."""
+    bench = Bench()
+    bench.add(joined("one", 4, labels={"zone": "a", "gpu_type": "h100"}))
+    bench.add(joined("two", 3, labels={"zone": "a"}))
+    bench.add(joined("big", 16, labels={"zone": "b", "gpu_type": "a100"}))
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (
+            {"require": "gpu_type == 'b200'"},
+            'require: no node\'s labels match gpu_type == "b200"; `dorm nodes -o wide` shows them',
+        ),
+        (
+            {"require": "gpu_typ == 'h100'"},
+            'require: no node\'s labels match gpu_typ == "h100" (no node has a label gpu_typ); '
+            "`dorm nodes -o wide` shows them",
+        ),
+        (
+            {"require": "zone == 'a'", "cpu": 5},
+            'demand.cpu: one container needs 5 cores, and no node that matches zone == "a" has more than 4 cores',
+        ),
+        (
+            {"require": "zone == 'a'", "n_min": 8, "n_max": 8},
+            'n_min: 8 containers of this demand can\'t run at once; the nodes that match zone == "a" (2 of 3) '
+            "together, empty, take 7",
+        ),
+        (
+            {"cpu": 3, "gang": 8},
+            "demand.cpu: one container needs 3 cores and a gang of 8, whole on one node, 24 cores, "
+            "and no node has more than 16 cores",
+        ),
+        (
+            {"cpu": 1, "gang": 3, "n_min": 24, "n_max": 24},
+            "n_min: 24 containers of this demand, in gangs of 3 that are whole on one node, can't run at once; "
+            "all 3 nodes together, empty, take 21",
+        ),
+        (
+            {"cpu": 2, "require": "zone == 'a'", **GANG},
+            "n_min: 4 containers of this demand, in gangs of 2 that are whole on one node, can't run at once; "
+            'the nodes that match zone == "a" (2 of 3) together, empty, take 2',
+        ),
+    ],
+)
+def test_labels_and_gangs_are_looked_at(fields: dict[str, Any], reason: str) -> None:
+    said = answer(labelled(), **{"n_max": fields.get("gang", 1) * 8, **fields})
+    assert isinstance(said, k.AppRejected)
+    assert said.reason == reason
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"require": "zone == 'a'", "n_min": 7, "n_max": 7},
+        {"require": "not has gpu_type", "cpu": 3},
+        {"gang": 3, "n_min": 21, "n_max": 21},
+        {"gang": 16},
+    ],
+)
+def test_labels_and_gangs_at_the_edge(fields: dict[str, Any]) -> None:
+    assert isinstance(answer(labelled(), **{"n_max": fields.get("gang", 1), **fields}), k.AppAccepted)
+
+
+def test_a_long_requirement_is_quoted_in_short() -> None:
+    said = answer(labelled(), require=" or ".join(["zone == 'c'"] * 60))
+    assert isinstance(said, k.AppRejected)
+    assert len(said.reason) < 250
+
+
+def test_before_any_node_has_joined_labels_do_not_matter() -> None:
+    assert isinstance(answer(Bench(), require="zone == 'c'", gang=8, n_max=8), k.AppAccepted)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "reason"),
+    [
+        ({"n_min": 3}, "n_min: 3 is not a multiple of gang, which is 2; write 2 or 4"),
+        ({"n_max": 5}, "n_max: 5 is not a multiple of gang, which is 2; write 4 or 6"),
+        ({"n_min": 6, "n_max": 5}, "n_max: 5 is not a multiple of gang, which is 2; write 4 or 6"),
+        (
+            {"n_min": 8, "n_max": 8},
+            "n_min: 8 containers of this demand, in gangs of 2 that are whole on one node, can't",
+        ),
+    ],
+)
+def test_an_update_may_break_no_gang(bounds: dict[str, Any], reason: str) -> None:
+    bench = labelled()
+    bench.submit(require="zone == 'a'", **GANG)
+    bench.decide()
+    app = bench.app()
+    bench.add(k.AppUpdated(app=app.id, **bounds))
+    (said,) = bench.decide()
+    assert isinstance(said, k.AppRejected)
+    assert said.refused == "update"
+    assert said.reason.startswith(reason)
+    assert (app.n_min, app.n_max) == (4, 4)
+
+
+def test_an_update_by_whole_gangs() -> None:
+    bench = labelled()
+    bench.submit(require="zone == 'a'", **GANG)
+    bench.decide()
+    bench.add(k.AppUpdated(app=bench.app().id, n_min=6, n_max=10))
+    assert (bench.app().n_min, bench.app().n_max) == (6, 10)
+
+
 def test_before_any_node_has_joined_it_waits() -> None:
     bench = Bench()
     assert isinstance(answer(bench, cpu=64), k.AppAccepted)

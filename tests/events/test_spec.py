@@ -29,6 +29,9 @@ FULL: dict[str, Any] = {
     "n_min": 2,
     "n_max": 8,
     "weight": 1.5,
+    "require": 'gpu_type == "h100" and not has spot',
+    "placement": "pack",
+    "gang": 2,
     "engine": "torchrun",
     "image": "python:3.11",
     "resume": ["python", "train.py", "--resume"],
@@ -116,6 +119,24 @@ def refused(document: object) -> str:
         ({"weight": nan}, "weight: expected a number of at least 0.001, got nan"),
         ({"weight": inf}, "weight: expected a number of at most 1000"),
         ({"weight": "heavy"}, "weight: expected a number, got 'heavy'"),
+        ({"require": 7}, "require: expected text, got 7"),
+        ({"require": "a" * 1025}, "require: expected text of at most 1024 characters, got 'aaa"),
+        (
+            {"require": "gpu_type = 'h100'"},
+            'require: expected "==", "!=", "in" or "not in" at character 10, got \'=\'; write ==',
+        ),
+        ({"require": "a == 'b\0'"}, r"require: the text at character 6 can't hold '\x00'"),
+        ({"require": "a == '\ud800'"}, r"require: the text at character 6 can't hold '\ud800'"),
+        ({"placement": "near"}, "placement: expected spread or pack, got 'near'"),
+        ({"placement": None}, "placement: expected text, got nothing"),
+        ({"gang": 0}, "gang: expected an integer of at least 1, got 0"),
+        ({"gang": 1025}, "gang: expected an integer of at most 1024, got 1025"),
+        ({"gang": "4"}, "gang: expected an integer, got '4'"),
+        ({"gang": 4, "n_min": 6}, "n_min: 6 is not a multiple of gang, which is 4; write 4 or 8"),
+        ({"gang": 4, "n_min": 3, "n_max": 8}, "n_min: 3 is not a multiple of gang, which is 4; write 4"),
+        ({"gang": 4, "n_min": 4, "n_max": 9}, "n_max: 9 is not a multiple of gang, which is 4; write 8 or 12"),
+        ({"gang": 4, "n_max": 2}, "n_max: 2 is not a multiple of gang, which is 4; write 4"),
+        ({"gang": 4, "n_min": 8, "n_max": 4}, "n_min: 8 is more than n_max, which is 4"),
         ({"engine": "spark"}, "engine: expected plain or torchrun, got 'spark'"),
         ({"image": "a\0"}, "image: can't hold a NUL character"),
         ({"image": "a" * 513}, "image: expected text of at most 512 characters, got 'aaa"),
@@ -170,11 +191,20 @@ def test_n_max_follows_n_min() -> None:
     assert refused({**GOOD, "n_min": 4, "n_max": 1}) == "n_min: 4 is more than n_max, which is 1"
 
 
+def test_n_min_follows_gang() -> None:
+    for document in ({**GOOD, "gang": 8}, msgspec.to_builtins(check_spec({**GOOD, "gang": 8}))):
+        assert (check_spec(document).n_min, check_spec(document).n_max) == (8, 8)
+    spec = check_spec({**GOOD, "gang": 8, "n_max": 24})
+    assert (spec.n_min, spec.n_max) == (8, 24)
+
+
 def test_a_full_spec() -> None:
     spec = check_spec(FULL)
     assert spec.resources() == {"cpu": 500, "memory": 2**30}
     assert spec.grace_s == 30.0
     assert spec.retries.longest == "1h"
+    assert (spec.require, spec.placement, spec.gang) == (FULL["require"], "pack", 2)
+    assert check_spec({**FULL, "placement": "", "require": ""}).placement == ""
 
 
 @settings(max_examples=200, deadline=None)
