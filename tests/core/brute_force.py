@@ -123,7 +123,7 @@ class World:
                 floor = int(settings["floor"] * theoretical[app.id] / float(self.unit(app)) + 1e-6)
                 below += max(0, min(floor, app.n_max) - n[app.id])
         price = sum(
-            Fraction(settings["change_price"]) * self.worth(app) * sum(app.current.values())
+            Fraction(settings["adjust_s"]) / 1500 * self.worth(app) * sum(app.current.values())
             for app in apps
             if self.kept(app) and self.changed(app, answer[app.id])
         )

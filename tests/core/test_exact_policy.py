@@ -16,17 +16,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dorm.core.policies import UnknownPolicy, exact, integer, model, names, policy
+from dorm.core.policies.parameters import OPTIMIZER
 from dorm.core.policies.problem import Allocation, Problem
 from tests.core.brute_force import World
 from tests.core.problems import GIB, after, app, node, problems, settle
 
-DORM = policy("dorm")
-DEFAULTS = {"theta1": 0.1, "theta2": 0.1, "change_price": 0.02, "floor": 0.5}
+DORM = policy("dorm-exact")
+DEFAULTS = {name: parameter.default for name, parameter in OPTIMIZER.items()}
 PARAMS = st.fixed_dictionaries(
     {
         "theta1": st.sampled_from([0.0, 0.1, 0.3]),
         "theta2": st.sampled_from([0.0, 0.1, 0.5, 1.0]),
-        "change_price": st.sampled_from([0.0, 0.02, 0.5]),
+        "adjust_s": st.sampled_from([0.0, 30.0, 750.0]),
         "floor": st.sampled_from([0.0, 0.5]),
     }
 )
@@ -231,8 +232,8 @@ def test_what_grows_keeps_its_containers_where_they_are() -> None:
 
 def test_a_change_that_gains_less_than_it_costs_is_not_made() -> None:
     problem = Problem((node("n0", 11, 44),), (app("a", 1, 1, (1, 11), {"n0": 10}),))
-    assert total(solve(problem, change_price=0.05), "a") == 11
-    got = solve(problem, change_price=0.2)
+    assert total(solve(problem, adjust_s=0.05), "a") == 11
+    got = solve(problem, adjust_s=300)
     assert total(got, "a") == 10
     assert got.reasons["a"].code == "price"
 
@@ -418,11 +419,11 @@ def test_the_greedy_answer_keeps_the_promises(problem: Problem, params: dict[str
 def test_an_answer_with_faults_is_named() -> None:
     problem = Problem((node("n0", 2, 8),), (app("a", 1, 1, (1, 2), {"n0": 1}), app("b", 1, 1, (2, 2))))
     instance = integer.read(problem)
-    assert integer.faults(instance, np.array([[1], [0]]), 0) == []
-    assert integer.faults(instance, np.array([[2], [0]]), 0) == ["more apps changed than θ2 allows"]
-    assert integer.faults(instance, np.array([[1], [2]]), 0) == ["a node is given more than it has"]
-    assert "an app that could go on was stopped" in integer.faults(instance, np.array([[0], [2]]), 1)
-    assert "a count outside n_min..n_max" in integer.faults(instance, np.array([[1], [1]]), 1)
+    assert integer.faults(instance, integer.rows_of(np.array([[1], [0]])), 0) == []
+    assert integer.faults(instance, integer.rows_of(np.array([[2], [0]])), 0) == ["more apps changed than θ2 allows"]
+    assert integer.faults(instance, integer.rows_of(np.array([[1], [2]])), 0) == ["a node is given more than it has"]
+    assert "an app that could go on was stopped" in integer.faults(instance, integer.rows_of(np.array([[0], [2]])), 1)
+    assert "a count outside n_min..n_max" in integer.faults(instance, integer.rows_of(np.array([[1], [1]])), 1)
 
 
 # Edges
@@ -456,7 +457,10 @@ def test_two_of_one_id_are_refused() -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"theta": 1}, r"unknown parameter theta \(it has change_price, floor, theta1, theta2\)"),
+        (
+            {"theta": 1},
+            r"unknown parameter theta \(it has adjust_s, floor, horizon_s, max_changes, patience_s, theta1, theta2\)",
+        ),
         ({"theta1": "0.1"}, "theta1 has to be a number, not '0.1'"),
         ({"theta2": True}, "theta2 has to be a number"),
         ({"theta2": 1.5}, "theta2 has to be between 0 and 1, not 1.5"),
@@ -471,6 +475,6 @@ def test_parameters_are_checked(params: dict[str, Any], message: str) -> None:
 def test_defaults_and_registry() -> None:
     assert DORM.check_params({}) == DEFAULTS
     assert DORM.check_params({"theta1": 1}) == {**DEFAULTS, "theta1": 1.0}
-    assert names() == ["dorm", "static"]
+    assert names() == ["dorm", "dorm-exact", "static"]
     with pytest.raises(UnknownPolicy, match=r"unknown policy 'drom' \(known: dorm, static\)"):
         policy("drom")

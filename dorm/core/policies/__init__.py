@@ -1,7 +1,8 @@
 """Policies by name.  To add one, implement `problem.Policy` in a module of its own and register it here.
 
     problem     what a policy is given and gives back
-    exact       `dorm`: the paper's utilization-fairness optimizer, solved exactly
+    optimizer   `dorm`: the paper's utilization-fairness optimizer, near the exact optimum at any size
+    exact       `dorm-exact`: the same goals solved exactly, the reference
     static      `static`: fixed partitions, first come first served, the paper's baseline
     integer     the problem as sorted integer matrices, and the exact score of an answer
     model       the mixed-integer program behind `dorm`
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from dorm.core.policies.problem import Policy
 
 _REGISTRY = {
-    "dorm": ("dorm.core.policies.exact", "ExactPolicy"),
+    "dorm": ("dorm.core.policies.optimizer", "OptimizerPolicy"),
+    "dorm-exact": ("dorm.core.policies.exact", "ExactPolicy"),
     "static": ("dorm.core.policies.static", "StaticPolicy"),
 }
 

@@ -1,20 +1,9 @@
-"""The policy `dorm`: the utilization-fairness optimizer of the paper (arXiv 1704.06738) as an exact MILP.
+"""The policy `dorm-exact`: the goals of `dorm.core.policies.goals`, each solved as a mixed-integer program with those
+before it fixed.
 
-The paper maximises U subject to F ≤ 2mθ1 and an overhead of at most ⌈θ2·|P|⌉.  Integrality and n_min often leave nothing
-that meets θ1, so the goals are ordered, each is solved with the ones before it fixed, and θ2 always holds:
-
- 1. n_min of every app: those whose partition was hit first, then as many waiting containers as can be, then arrival.
-    An app that runs undisturbed is never stopped.  An app that an empty cluster could not run is left out of all.
- 2. Where θ2 alone keeps an app waiting: what stands where the least-changing placement with that app would have none.
-    Each round clears as much as θ2 allows, so the app starts some rounds later instead of never.
- 3. ξ, the fairness loss beyond θ1.
- 4. Containers below `floor` · ŝ_i: θ1 bounds only the sum, which can leave one app far under its share.
- 5. U, less a price for each app that is changed (the paper's own moves gratuitously).
- 6. Changed apps, then containers started on a node by apps that ran.
-
-ŝ_i is weighted DRF among the apps that can run together (those of goal 1, with an app that only waits for θ2).  A stage is
-skipped where an answer at hand already meets its goal perfectly, so a round usually solves two programs.  Every answer
-is rounded, checked and scored in integers, against a greedy one; the best by that score is given, whatever the solver did.
+A stage is skipped where an answer at hand already meets its goal perfectly, so a round usually solves two programs.  Every
+answer is rounded, checked and scored in integers, against a greedy one; the best by that score is given, whatever the
+solver did.  It is the reference for `dorm`, and good up to some 30 apps on 20 nodes.
 """
 
 from __future__ import annotations
@@ -24,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dorm.core import shares
-from dorm.core.policies import answer, greedy, integer
+from dorm.core.policies import answer, goals, greedy, integer
 from dorm.core.policies.model import Model, Row
-from dorm.core.policies.parameters import read_numbers
+from dorm.core.policies.parameters import OPTIMIZER, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,39 +39,24 @@ CHUNK = 16
 SLACK = 1e-6
 """By how much, in units of the largest container's worth, later goals may give up utilization."""
 
-PARAMETERS = {
-    "theta1": (0.1, 0.0, 1.0),
-    "theta2": (0.1, 0.0, 1.0),
-    "change_price": (0.02, 0.0, 1.0),
-    "floor": (0.5, 0.0, 1.0),
-}
-
 
 class ExactPolicy:
-    """Parameters, all between 0 and 1:
+    """Parameters: see `dorm.core.policies.parameters.OPTIMIZER`."""
 
-    `theta1` (0.1)        fairness loss at most this part of its maximum 2m
-    `theta2` (0.1)        at most this part of the running apps, rounded up, changes in one round; 0 changes none
-    `change_price` (0.02) a change has to gain more than this part of the app's own partition: a checkpoint and restart
-                          of 30 s, once in 25 minutes, loses 2 % of its work
-    `floor` (0.5)         each app should have at least this part of its theoretical share; 0 is the paper's own model
-    """
-
-    name = "dorm"
+    name = "dorm-exact"
     version = 1
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
-        return dict(read_numbers(self.name, params, PARAMETERS))
+        return dict(read_numbers(self.name, params, OPTIMIZER))
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
-        settings = read_numbers(self.name, params, PARAMETERS)
+        settings = read_numbers(self.name, params, OPTIMIZER)
         instance = integer.read(problem)
-        budget = shares.change_budget(int(instance.running.sum()), settings["theta2"])
-        search = Search(instance, budget, settings)
+        search = Search(instance, goals.change_budget(instance, settings), settings)
         search.run()
         return answer.allocation(
             instance,
-            search.best,
+            integer.rows_of(search.best),
             search.terms,
             status=search.status,
             bound=search.bound,
@@ -98,7 +71,9 @@ class Search:
         self.instance = instance
         self.settings = settings
         self.budget = budget
-        self.best = greedy.start(instance)
+        self.aged = integer.aged(instance, settings["patience_s"])
+        self.reserved = goals.reserved(instance, self.aged)
+        self.best = greedy.start(instance, self.aged, self.reserved)
         self.terms = self._terms(self._placed(self.best))
         self.status = "optimal"
         self.held_back: Flags = np.zeros(len(instance.apps), np.bool_)
@@ -108,7 +83,7 @@ class Search:
     def run(self) -> None:
         instance = self.instance
         if len(instance.apps) * len(instance.nodes) > LARGEST_PROGRAM:
-            self._offer(greedy.fill(instance, self.best, self.terms))
+            self._offer(greedy.fill(instance, self.best, self.terms, self._closed()))
             self.status = "fallback"
             return
         if not instance.free_to_move.any() or not instance.nodes:
@@ -119,7 +94,7 @@ class Search:
         placed = self._placed(self.best)
         target = self._target(placed)
         self.terms = self._terms(placed | self.held_back, target)
-        self._offer(greedy.fill(instance, self.best, self.terms))
+        self._offer(greedy.fill(instance, self.best, self.terms, self._closed()))
         if target is not None:
             self._clear_the_way(model, target)
         self._be_fair(model)
@@ -132,6 +107,7 @@ class Search:
     def _choose_who_runs(self, model: Model) -> None:
         """Fixes every `run` column of the model."""
         queue = [app for app in integer.queue(self.instance) if app in model.run]
+        self._serve_the_aged(model, queue)
         if self._short(queue):
             n_min = self.instance.n_min
             weight = 1 + int(n_min[[app for app in queue if not self.instance.running[app]]].sum())
@@ -146,6 +122,28 @@ class Search:
         short = self._short(queue)
         for app in queue:
             model.fix(model.run[app], float(app not in short))
+
+    def _serve_the_aged(self, model: Model, queue: Sequence[int]) -> None:
+        """Those that waited too long, each by itself before the next; if the first can't start, its nodes are closed."""
+        aged = [app for app in queue if self.aged[app]]
+        if not aged or not self._short(queue):
+            return
+        hit = [app for app in queue if self.instance.running[app]]
+        if self._short(hit):
+            wish: Row = [(model.run[app], -float(self.instance.n_min[app])) for app in hit]
+            self._solve(model, wish)
+            model.add_row(wish, upper=-self._gained(wish, hit) + 0.5)
+        self._order(model, aged)
+        closed = self._closed()
+        for (app, node), column in model.x.items():
+            if closed is not None and closed[node] and not self.instance.forced[app]:
+                model.cap(column, float(self.instance.current[app, node]))
+
+    def _closed(self) -> Flags | None:
+        """Nodes where nobody gets more, since they are kept for an app that can't start yet."""
+        if self.reserved is None or self.best[self.reserved[0]].any():
+            return None
+        return self.reserved[1]
 
     def _order(self, model: Model, queue: Sequence[int]) -> None:
         """Among equals, who came first: weights of powers of two, a chunk of the queue at a time."""
@@ -186,7 +184,7 @@ class Search:
         self.held_back = gets & ~placed
         moves = _moves(model, both_ways=True)
         solved = model.solve(_changes(model, moves))
-        usable = solved.x is not None and not integer.faults(instance, solved.x, kept)
+        usable = solved.x is not None and not integer.faults(instance, integer.rows_of(solved.x), kept)
         if solved.x is not None and usable and (free._placed(solved.x) == gets).all():
             return solved.x
         return free.best
@@ -231,7 +229,7 @@ class Search:
         scale = _scale(instance.worth)
         wish: Row = [(column, -float(instance.worth[app]) / scale) for app, column in model.n.items()]
         wish += [(column, float(self.terms.prices[app]) / scale) for app, column in model.r.items()]
-        fixed = integer.utilization(instance, np.where(instance.pinned[:, None], instance.current, 0))
+        fixed = integer.utilization(instance, np.where(instance.pinned, instance.count, 0))
         bound = self._solve(model, wish)
         self.bound = min(self.bound, max(fixed - bound * scale, self._score().net))
         model.add_row(wish, upper=(fixed - self._score().net) / scale + SLACK)
@@ -240,7 +238,7 @@ class Search:
         score, instance = self._score(), self.instance
         if score.changed or score.moved:
             if len(instance.apps) * len(instance.nodes) > LARGEST_TIES:
-                touched = integer.changed(instance, self.best)
+                touched = integer.changed(instance, integer.rows_of(self.best))
                 for app, column in model.r.items():
                     model.cap(column, float(touched[app]))
             self._solve(model, _changes(model, _moves(model, both_ways=False)))
@@ -257,35 +255,25 @@ class Search:
         return solved.bound
 
     def _offer(self, x: Ints) -> None:
-        if integer.faults(self.instance, x, self.budget):
+        rows = integer.rows_of(x)
+        if integer.faults(self.instance, rows, self.budget, self.reserved):
             return
-        if integer.better(self.instance, integer.score(self.instance, x, self.terms), self._score()):
+        if integer.better(self.instance, integer.score(self.instance, rows, self.terms), self._score()):
             self.best = x
 
     def _score(self) -> Score:
-        return integer.score(self.instance, self.best, self.terms)
+        return integer.score(self.instance, integer.rows_of(self.best), self.terms)
 
     def _placed(self, x: Ints) -> Flags:
         """Apps that have what they need to run."""
-        placed: Flags = self.instance.possible & ((x.sum(axis=1) >= self.instance.n_min) | self.instance.pinned)
-        return placed
+        return goals.placed(self.instance, x.sum(axis=1))
 
     def _node_limit(self) -> int:
         return max(1, SEARCH // max(1, len(self.instance.apps) * len(self.instance.nodes)))
 
     def _terms(self, entitled: Flags, target: Ints | None = None) -> Terms:
-        instance = self.instance
-        theoretical = integer.theoretical_shares(instance, entitled)
-        unit = np.where(np.isfinite(instance.unit) & (instance.unit > 0), instance.unit, math.inf)
-        floors = np.floor(self.settings["floor"] * theoretical / unit + 1e-6).astype(np.int64)
-        return integer.Terms(
-            shares=theoretical,
-            loss_budget=shares.fairness_budget(len(instance.kinds), self.settings["theta1"]),
-            change_budget=self.budget,
-            floors=np.minimum(floors, np.minimum(instance.n_max, instance.holds.sum(axis=1))),
-            prices=self.settings["change_price"] * instance.worth * instance.current.sum(axis=1),
-            target=target,
-        )
+        rows = None if target is None else integer.rows_of(target)
+        return goals.terms(self.instance, self.settings, self.budget, entitled, rows)
 
 
 def _moves(model: Model, *, both_ways: bool) -> Row:

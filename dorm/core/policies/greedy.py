@@ -35,11 +35,14 @@ def best_node(free: Ints, demand: Ints, scale: Ints, *, most: Ints | None = None
     return int(np.flatnonzero(fits)[int(np.argmax(np.round(cosine, 9)))])
 
 
-def put(instance: Instance, free: Ints, x: Ints, app: int, count: int) -> int:
-    """Place up to `count` more containers of an app, changing `x` and `free`; returns how many found room."""
+def put(instance: Instance, free: Ints, x: Ints, app: int, count: int, closed: Flags | None = None) -> int:
+    """Place up to `count` more containers of an app, changing `x` and `free`; returns how many found room.
+
+    Nodes that are `closed` are given nothing."""
     scale = np.maximum(instance.capacity.max(axis=0, initial=1), 1)
     for done in range(count):
-        node = best_node(free, instance.demand[app], scale, most=instance.holds[app] - x[app])
+        most = instance.holds[app] - x[app]
+        node = best_node(free, instance.demand[app], scale, most=most if closed is None else np.where(closed, 0, most))
         if node is None:
             return done
         free[node] -= instance.demand[app]
@@ -47,22 +50,22 @@ def put(instance: Instance, free: Ints, x: Ints, app: int, count: int) -> int:
     return count
 
 
-def start(instance: Instance) -> Ints:
-    """Everything that can stay stays; then, first come first served, n_min for those that were hit and those that wait."""
+def start(instance: Instance, aged: Flags, reserved: tuple[int, Flags] | None) -> Ints:
+    """Everything that can stay stays; then n_min for those that were hit, those that waited too long, and the others, first
+    come first served.  What is reserved for an app that can't start is left alone by those that come after it."""
     x = np.where((instance.kept | instance.pinned)[:, None], instance.current, 0)
-    free = free_room(instance, x)
-    for app in integer.queue(instance):
+    free = integer.free_room(instance, integer.rows_of(x))
+    closed: Flags | None = None
+    asking = integer.queue(instance)
+    for app in sorted(asking, key=lambda i: (not instance.running[i], not aged[i])):
         keep_in_place(instance, free, x, app)
         lacking = int(instance.n_min[app] - x[app].sum())
-        if lacking > 0 and put(instance, free, x, app, lacking) < lacking:
+        if lacking > 0 and put(instance, free, x, app, lacking, closed) < lacking:
             free += x[app][:, None] * instance.demand[app]
             x[app] = 0
+            if reserved is not None and app == reserved[0]:
+                closed = reserved[1]
     return x
-
-
-def free_room(instance: Instance, x: Ints) -> Ints:
-    """What is left of each node beside pinned apps and what `x` gives to the others."""
-    return np.asarray(instance.room - x[~instance.pinned].T @ instance.demand[~instance.pinned], np.int64)
 
 
 def keep_in_place(instance: Instance, free: Ints, x: Ints, app: int) -> None:
@@ -71,18 +74,19 @@ def keep_in_place(instance: Instance, free: Ints, x: Ints, app: int) -> None:
         demand = instance.demand[app]
         needed = demand > 0
         fits = int((free[node][needed] // demand[needed]).min(initial=int(instance.current[app, node])))
+        fits = fits if instance.eligible[instance.requirement[app], node] else 0
         keep = min(fits, int(instance.current[app, node]), int(instance.n_max[app] - x[app].sum()))
         x[app, node] = max(keep, 0)
         free[node] -= x[app, node] * demand
 
 
-def fill(instance: Instance, x: Ints, terms: Terms) -> Ints:
+def fill(instance: Instance, x: Ints, terms: Terms, closed: Flags | None = None) -> Ints:
     """Grow apps into the room that is left, the one furthest below its share first, within θ1 and θ2."""
     x = x.copy()
-    free = free_room(instance, x)
+    free = integer.free_room(instance, integer.rows_of(x))
     n = x.sum(axis=1)
     grows = _who_may_grow(instance, x, terms)
-    loss = integer.loss(instance, x, terms.shares)
+    loss = integer.loss(instance, n, terms.shares)
     heap = [(_fullness(instance, terms, app, int(n[app])), app) for app in np.flatnonzero(grows).tolist()]
     heapq.heapify(heap)
     while heap:
@@ -91,7 +95,7 @@ def fill(instance: Instance, x: Ints, terms: Terms) -> Ints:
         after = loss + abs((n[app] + 1) * unit - share) - abs(n[app] * unit - share)
         if n[app] >= instance.n_max[app] or (after > loss and after > terms.loss_budget):
             continue
-        if put(instance, free, x, app, 1):
+        if put(instance, free, x, app, 1, closed):
             n[app] += 1
             loss = after
             heapq.heappush(heap, (_fullness(instance, terms, app, int(n[app])), app))

@@ -1,31 +1,41 @@
-"""The problem in sorted integer matrices, and the exact score of an answer to it.
+"""The problem in sorted integer arrays, and the exact score of an answer to it.
 
 Solvers work in floating point and greedy answers may be poor, so no answer is trusted: `faults` checks every constraint
 in integers, `score` says how good it is goal by goal, and `better` compares two scores lexicographically.  Apps and
 nodes are sorted by id, so that the order in which they were named decides nothing; `arrival` keeps who came first.
+
+An app with gangs is counted in gangs here (one has `gang` times the demand and goes on one node whole), and nodes that are
+drained are left out, as if they were gone.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from dorm.core import shares
+from dorm.core.policies.classes import classes
+from events.requirements import requirement
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
-    from dorm.core.policies.problem import AppDemand, Problem
+    from dorm.core.policies.problem import AppDemand, NodeRoom, Problem
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
     Flags = NDArray[np.bool_]
+    Rows = Sequence[dict[int, int]]
+    """Counts of each app by node, only positive ones: what a dense matrix would say, at any size."""
 
-LARGEST = 2**48
-"""Quantities are clipped here (256 TiB, in bytes), so that sums over thousands of nodes stay exact in 64 bits."""
+LARGEST = 2**46
+"""Quantities are clipped here (64 TiB, in bytes), so that sums over 100,000 nodes stay exact in 64 bits."""
 
 LOSS_TOLERANCE = 1e-9
 """Fairness losses closer than this are equal."""
@@ -49,7 +59,9 @@ class Instance:
     demand: Ints
     n_min: Ints
     n_max: Ints
-    current: Ints
+    gang: Ints
+    """Containers in one unit of `n_min`, `n_max` and all counts."""
+    rows: tuple[dict[int, int], ...]
     """x⁰ on the nodes that are there."""
     pinned: Flags
     running: Flags
@@ -58,8 +70,12 @@ class Instance:
     """Runs, is not pinned, and cannot stay as it is."""
     room: Ints
     """Capacity less what pinned apps hold."""
-    holds: Ints
-    """How many containers of an app a node holds when nothing but pinned apps is on it, at most n_max."""
+    eligible: Flags
+    """Whether a node satisfies a requirement: one row for each different one, the first is none at all."""
+    requirement: Ints
+    """The row of `eligible` that an app goes by."""
+    lacking: Flags
+    """Needs a kind that no node has."""
     fits_empty: Ints
     """How many containers of an app the cluster holds when it is empty, at most n_max."""
     fractions: Floats
@@ -67,6 +83,7 @@ class Instance:
     """δ_i"""
     worth: Floats
     """u_i = Σ_k d_ik / C_k, what one container adds to U."""
+    drained: tuple[NodeRoom, ...]
 
     @property
     def possible(self) -> Flags:
@@ -82,37 +99,62 @@ class Instance:
         """Runs and may stay as it is: never stopped, and counted against θ2 if changed."""
         return self.running & ~self.pinned & ~self.forced
 
+    @cached_property
+    def count(self) -> Ints:
+        """n⁰ on the nodes that are there."""
+        return np.array([sum(row.values()) for row in self.rows], np.int64)
+
+    @cached_property
+    def current(self) -> Ints:
+        """x⁰ as a dense matrix, for problems that are small enough for one."""
+        return dense(self, self.rows)
+
+    @cached_property
+    def holds(self) -> Ints:
+        """How many containers of an app a node holds when nothing but pinned apps is on it, at most n_max (dense)."""
+        holds = np.repeat(np.where(self.lacking, 0, self.n_max)[:, None], len(self.room), axis=1)
+        for k in range(self.demand.shape[1]):
+            needs = self.demand[:, k] > 0
+            holds[needs] = np.minimum(holds[needs], self.room[None, :, k] // self.demand[needs, k][:, None])
+        holds[~self.eligible[self.requirement]] = 0
+        return holds
+
 
 def read(problem: Problem) -> Instance:
-    """Raises `ValueError` where two apps or two nodes have one id."""
-    nodes = sorted(problem.nodes, key=lambda node: node.id)
+    """Raises `ValueError` where two apps or two nodes have one id, or a requirement can't be read."""
+    named = sorted(problem.nodes, key=lambda node: node.id)
     order = sorted(range(len(problem.apps)), key=lambda place: problem.apps[place].id)
     apps = tuple(problem.apps[place] for place in order)
-    column = {node.id: j for j, node in enumerate(nodes)}
-    if len(column) < len(nodes) or len({app.id for app in apps}) < len(apps):
+    if len({node.id for node in named}) < len(named) or len({app.id for app in apps}) < len(apps):
         raise ValueError("two apps or two nodes have the same id")
+    nodes = [node for node in named if not node.drained]
+    column = {node.id: j for j, node in enumerate(nodes)}
     kinds = sorted({kind for node in nodes for kind, amount in node.capacity.items() if amount > 0})
     capacity = _matrix([[_clip(node.capacity.get(kind, 0)) for kind in kinds] for node in nodes], len(kinds))
-    demand = _matrix([[_clip(app.demand.get(kind, 0), 2 * LARGEST) for kind in kinds] for app in apps], len(kinds))
-    lacking = np.array(
-        [any(amount > 0 and kind not in kinds for kind, amount in app.demand.items()) for app in apps], np.bool_
+    gang = np.array([max(app.gang, 1) for app in apps], np.int64)
+    demand = _matrix(
+        [[_clip(app.demand.get(kind, 0) * max(app.gang, 1), 2 * LARGEST) for kind in kinds] for app in apps],
+        len(kinds),
     )
-    n_min = np.array([_clip(app.n_min) for app in apps], np.int64)
-    n_max = np.array([_clip(app.n_max) for app in apps], np.int64)
-    current = _matrix([[_clip(app.current.get(node.id, 0)) for node in nodes] for app in apps], len(nodes))
+    have = set(kinds)
+    lacking = np.array([any(app.demand[kind] > 0 for kind in app.demand.keys() - have) for app in apps], np.bool_)
+    n_min = -(-np.array([_clip(app.n_min) for app in apps], np.int64) // gang)
+    n_max = np.array([_clip(app.n_max) for app in apps], np.int64) // gang
+    eligible, goes_by = _eligible(nodes, apps)
+    rows, displaced = _rows(apps, column)
     pinned = np.array([app.pinned for app in apps], np.bool_)
     running = np.array([bool(app.current) for app in apps], np.bool_)
     count = np.array([sum(app.current.values()) for app in apps], np.int64)
-    gone = np.array([any(node not in column for node in app.current) for app in apps], np.bool_)
-    overfull = (current.T @ demand > capacity).any(axis=1)
-    unbound = (count < n_min) | (count > n_max) | lacking
-    forced = running & ~pinned & (gone | (current[:, overfull] > 0).any(axis=1) | unbound)
-    room = np.maximum(capacity - (current * pinned[:, None]).T @ demand, 0)
+    used, used_by_pinned = _used(rows, demand, pinned, capacity)
+    overfull: Flags = np.asarray((used > capacity).any(axis=1))
+    for i, row in enumerate(rows):
+        displaced[i] |= any(overfull[node] or not eligible[goes_by[i], node] for node in row)
+    unbound = (count < n_min * gang) | (count > n_max * gang) | (count % gang != 0) | lacking
     fractions = shares.demand_fractions(demand, capacity.sum(axis=0))
     fractions[lacking] = math.inf
     return Instance(
         kinds=tuple(kinds),
-        nodes=tuple(node.id for node in nodes),
+        nodes=tuple(column),
         apps=apps,
         arrival=tuple(int(row) for row in np.argsort(np.array(order, np.int64), kind="stable")),
         capacity=capacity,
@@ -120,16 +162,20 @@ def read(problem: Problem) -> Instance:
         demand=demand,
         n_min=n_min,
         n_max=n_max,
-        current=current,
+        gang=gang,
+        rows=rows,
         pinned=pinned,
         running=running,
-        forced=forced,
-        room=room,
-        holds=_holds(room, demand, n_max, lacking),
-        fits_empty=np.minimum(_holds(capacity, demand, n_max, lacking).sum(axis=1), n_max),
+        forced=running & ~pinned & (displaced | unbound),
+        room=np.maximum(capacity - used_by_pinned, 0),
+        eligible=eligible,
+        requirement=goes_by,
+        lacking=lacking,
+        fits_empty=_fits_empty(capacity, eligible, demand, n_max, goes_by, lacking),
         fractions=fractions,
         unit=shares.dominant_units(fractions),
         worth=np.where(lacking, 0.0, fractions.sum(axis=1)),
+        drained=tuple(node for node in named if node.drained),
     )
 
 
@@ -142,13 +188,94 @@ def _matrix(rows: list[list[int]], columns: int) -> Ints:
     return np.array(rows, np.int64).reshape(len(rows), columns)
 
 
-def _holds(room: Ints, demand: Ints, n_max: Ints, lacking: Flags) -> Ints:
-    """How many containers fit on each node alone, at most n_max."""
-    holds = np.repeat(np.where(lacking, 0, n_max)[:, None], len(room), axis=1)
-    for k in range(demand.shape[1]):
-        needs = demand[:, k] > 0
-        holds[needs] = np.minimum(holds[needs], room[None, :, k] // demand[needs, k][:, None])
-    return holds
+def _eligible(nodes: Sequence[NodeRoom], apps: Sequence[AppDemand]) -> tuple[Flags, Ints]:
+    """Each different requirement is asked once for each different set of labels."""
+    texts = ["", *sorted({app.require for app in apps if app.require})]
+    place = {text: row for row, text in enumerate(texts)}
+    eligible = np.ones((len(texts), len(nodes)), np.bool_)
+    if len(texts) > 1:
+        labelled = [tuple(sorted(node.labels.items())) for node in nodes]
+        for row, text in enumerate(texts[1:], start=1):
+            matches = requirement(text).matches
+            known = {labels: matches(dict(labels)) for labels in sorted(set(labelled))}
+            eligible[row] = [known[labels] for labels in labelled]
+    return eligible, np.array([place[app.require] for app in apps], np.int64)
+
+
+def _rows(apps: Sequence[AppDemand], column: dict[str, int]) -> tuple[tuple[dict[int, int], ...], Flags]:
+    """Counts by column, in gangs, and whether a node of the app is gone (or a gang is not whole on its node)."""
+    rows = []
+    displaced = np.zeros(len(apps), np.bool_)
+    for i, app in enumerate(apps):
+        row = {}
+        for node, count in app.current.items():
+            j = column.get(node)
+            if j is None or count % max(app.gang, 1):
+                displaced[i] = True
+            if j is not None and count >= max(app.gang, 1):
+                row[j] = min(count // max(app.gang, 1), LARGEST)
+        rows.append(dict(sorted(row.items())))
+    return tuple(rows), displaced
+
+
+def _used(rows: Rows, demand: Ints, pinned: Flags, capacity: Ints) -> tuple[Ints, Ints]:
+    """What all apps hold now on each node, and what the pinned ones among them do."""
+    used, used_by_pinned = np.zeros_like(capacity), np.zeros_like(capacity)
+    app = np.array([i for i, row in enumerate(rows) for _ in row], np.int64)
+    node = np.array([j for row in rows for j in row], np.int64)
+    count = np.array([n for row in rows for n in row.values()], np.int64)
+    np.add.at(used, node, demand[app] * count[:, None])
+    held = pinned[app]
+    np.add.at(used_by_pinned, node[held], demand[app[held]] * count[held, None])
+    return used, used_by_pinned
+
+
+def _fits_empty(capacity: Ints, eligible: Flags, demand: Ints, n_max: Ints, goes_by: Ints, lacking: Flags) -> Ints:
+    """By shape of node, which there are few of."""
+    shapes = classes(np.hstack([capacity, eligible.T.astype(np.int64)]))
+    total = np.zeros(len(demand), np.int64)
+    most = np.where(lacking, 0, n_max)
+    for shape, size in zip(shapes.rows, shapes.size.tolist(), strict=True):
+        room, allowed = shape[: capacity.shape[1]], shape[capacity.shape[1] :]
+        here = np.where(allowed[goes_by] > 0, most, 0)
+        for k in range(capacity.shape[1]):
+            needs = demand[:, k] > 0
+            here[needs] = np.minimum(here[needs], room[k] // demand[needs, k])
+        total = np.minimum(total + np.minimum(here * size, most), most)
+    return total
+
+
+def dense(instance: Instance, rows: Rows) -> Ints:
+    """Counts as a matrix of apps and nodes."""
+    x = np.zeros((len(rows), len(instance.nodes)), np.int64)
+    for i, row in enumerate(rows):
+        for node, count in row.items():
+            x[i, node] = count
+    return x
+
+
+def rows_of(x: Ints) -> list[dict[int, int]]:
+    """A matrix of counts as rows."""
+    rows: list[dict[int, int]] = [{} for _ in range(len(x))]
+    for i, j in zip(*(part.tolist() for part in np.nonzero(x)), strict=True):
+        rows[i][j] = int(x[i, j])
+    return rows
+
+
+def counts_of(rows: Rows) -> Ints:
+    """n_i"""
+    return np.array([sum(row.values()) for row in rows], np.int64)
+
+
+def free_room(instance: Instance, rows: Rows) -> Ints:
+    """What is left of each node beside pinned apps and what `rows` gives to the others."""
+    free = instance.room.copy()
+    movers = [i for i in range(len(rows)) if rows[i] and not instance.pinned[i]]
+    app = np.array([i for i in movers for _ in rows[i]], np.int64)
+    node = np.array([j for i in movers for j in rows[i]], np.int64)
+    count = np.array([n for i in movers for n in rows[i].values()], np.int64)
+    np.subtract.at(free, node, instance.demand[app] * count[:, None])
+    return free
 
 
 class Terms(NamedTuple):
@@ -162,7 +289,9 @@ class Terms(NamedTuple):
     """A count that each app should have at least, where that is possible."""
     prices: Floats
     """What changing the app costs, in units of U."""
-    target: Ints | None = None
+    aged: Flags
+    """Has waited for too long: comes before all that wait, by arrival."""
+    target: Sequence[dict[int, int]] | None = None
     """Where apps would be if θ2 did not hold back one that waits: what the others hold beyond it stands in its way."""
 
 
@@ -171,6 +300,8 @@ class Score(NamedTuple):
 
     lost: int
     """n_min of apps that ran and cannot go on."""
+    aged: tuple[int, ...]
+    """1 for each app that has waited too long and gets nothing, in the order of arrival."""
     waiting: int
     """n_min of apps that are not started."""
     order: tuple[int, ...]
@@ -184,29 +315,39 @@ class Score(NamedTuple):
     changed: int
     moved: int
     """Containers that apps which ran start on a node."""
+    misplaced: int
+    """How far apps that are being placed miss their wish: nodes beyond the first for those that pack, containers beyond
+    the first on each node for those that spread."""
 
 
 def queue(instance: Instance) -> list[int]:
     """Rows of the apps that may or may not run: those whose partition was hit before those that wait, then by arrival."""
-    askers = [i for i in instance.arrival if instance.free_to_move[i] and not instance.kept[i]]
+    free_to_move, kept = instance.free_to_move, instance.kept
+    askers = [i for i in instance.arrival if free_to_move[i] and not kept[i]]
     return [i for i in askers if instance.running[i]] + [i for i in askers if not instance.running[i]]
 
 
-def changed(instance: Instance, x: Ints) -> Flags:
+def aged(instance: Instance, patience_s: float) -> Flags:
+    """Which apps have waited for longer than that."""
+    waited = np.array([app.waited_s for app in instance.apps], np.float64)
+    return ~instance.running & instance.possible & (waited > patience_s)
+
+
+def changed(instance: Instance, rows: Rows) -> Flags:
     """Which apps that ran are not exactly as they were, forced or not."""
-    flags: Flags = instance.running & ~instance.pinned & (x != instance.current).any(axis=1)
-    return flags
+    flags = np.array([row != was for row, was in zip(rows, instance.rows, strict=True)], np.bool_)
+    flags |= instance.forced  # Whatever is left of it, some of it is gone.
+    return flags & instance.running & ~instance.pinned
 
 
-def loss(instance: Instance, x: Ints, theoretical: Floats) -> float:
+def loss(instance: Instance, n: Ints, theoretical: Floats) -> float:
     """F against the given ŝ."""
-    n = x.sum(axis=1)
     known = np.isfinite(instance.unit)
-    return shares.fairness_loss((n[known] * instance.unit[known]).tolist(), theoretical[known].tolist())
+    return math.fsum(np.abs(n[known] * instance.unit[known] - theoretical[known]).tolist())
 
 
-def utilization(instance: Instance, x: Ints) -> float:
-    used = x.sum(axis=1) @ instance.demand
+def utilization(instance: Instance, n: Ints) -> float:
+    used = n @ instance.demand
     return shares.utilization(
         dict(zip(instance.kinds, used.tolist(), strict=True)),
         dict(zip(instance.kinds, instance.totals.tolist(), strict=True)),
@@ -216,32 +357,53 @@ def utilization(instance: Instance, x: Ints) -> float:
 def theoretical_shares(instance: Instance, entitled: Flags) -> Floats:
     """ŝ_i among the given apps; the others have none.  Nobody is owed more containers than an empty cluster would hold."""
     weights = np.array([app.weight for app in instance.apps], np.float64)
-    caps = np.where(instance.pinned, np.maximum(instance.fits_empty, instance.current.sum(axis=1)), instance.fits_empty)
+    caps = np.where(instance.pinned, np.maximum(instance.fits_empty, instance.count), instance.fits_empty)
     return shares.theoretical_shares(instance.fractions, weights, np.where(entitled, caps, 0))
 
 
-def change_cost(instance: Instance, x: Ints, terms: Terms) -> float:
-    return math.fsum(terms.prices[changed(instance, x) & instance.kept].tolist())
+def change_cost(instance: Instance, rows: Rows, terms: Terms) -> float:
+    return math.fsum(terms.prices[changed(instance, rows) & instance.kept].tolist())
 
 
-def score(instance: Instance, x: Ints, terms: Terms) -> Score:
-    n = x.sum(axis=1)
+def score(instance: Instance, rows: Rows, terms: Terms) -> Score:
+    n = counts_of(rows)
     movable, kept = instance.free_to_move, instance.kept
     short = movable & (n < instance.n_min)
-    over = max(0.0, loss(instance, x, terms.shares) - terms.loss_budget)
-    moved = np.maximum(x - instance.current, 0)[instance.running & movable].sum()
-    in_the_way = 0 if terms.target is None else np.maximum(x - terms.target, 0)[movable].sum()
+    over = max(0.0, loss(instance, n, terms.shares) - terms.loss_budget)
+    touched = changed(instance, rows)
+    moved = sum(_beyond(rows[i], instance.rows[i]) for i in np.flatnonzero(touched).tolist())
+    waits = short & ~instance.running
+    in_the_way = 0
+    if terms.target is not None:
+        in_the_way = sum(_beyond(rows[i], terms.target[i]) for i in np.flatnonzero(movable).tolist())
     return Score(
         lost=int(instance.n_min[short & instance.running].sum()),
-        waiting=int(instance.n_min[short & ~instance.running].sum()),
+        aged=tuple(int(short[i]) for i in instance.arrival if terms.aged[i]),
+        waiting=int(instance.n_min[waits].sum()),
         order=tuple(int(short[i]) for i in queue(instance)),
-        in_the_way=int(in_the_way),
+        in_the_way=in_the_way,
         excess=over if over > LOSS_TOLERANCE else 0.0,
         below_floor=int(np.maximum(terms.floors - n, 0)[movable & ~short].sum()),
-        net=utilization(instance, x) - change_cost(instance, x, terms),
-        changed=int((changed(instance, x) & kept).sum()),
-        moved=int(moved),
+        net=utilization(instance, n) - math.fsum(terms.prices[touched & kept].tolist()),
+        changed=int((touched & kept).sum()),
+        moved=moved,
+        misplaced=sum(
+            misplaced(app.placement, rows[i])
+            for i, app in enumerate(instance.apps)
+            if app.placement and movable[i] and (touched[i] or not instance.running[i])
+        ),
     )
+
+
+def _beyond(row: dict[int, int], other: dict[int, int]) -> int:
+    return sum(max(0, count - other.get(node, 0)) for node, count in row.items())
+
+
+def misplaced(wish: str, row: dict[int, int]) -> int:
+    """By how much a placement misses what the app asks for."""
+    if wish == "pack":
+        return max(0, len(row) - 1)
+    return sum(row.values()) - len(row) if wish == "spread" else 0
 
 
 def resolution(instance: Instance) -> float:
@@ -251,34 +413,44 @@ def resolution(instance: Instance) -> float:
 
 def better(instance: Instance, left: Score, right: Score) -> bool:
     """Whether `left` beats `right` at the first goal in which they differ."""
-    if left[:4] != right[:4]:
-        return left[:4] < right[:4]
+    if left[:5] != right[:5]:
+        return left[:5] < right[:5]
     if abs(left.excess - right.excess) > LOSS_TOLERANCE:
         return left.excess < right.excess
     if left.below_floor != right.below_floor:
         return left.below_floor < right.below_floor
     if abs(left.net - right.net) > resolution(instance):
         return left.net > right.net
-    return (left.changed, left.moved) < (right.changed, right.moved)
+    return left[8:] < right[8:]
 
 
-def faults(instance: Instance, x: Ints, change_budget: int) -> list[str]:
-    """Every constraint that an answer breaks, in words; empty for one that may be used."""
+def faults(instance: Instance, rows: Rows, change_budget: int, reserved: tuple[int, Flags] | None = None) -> list[str]:
+    """Every constraint that an answer breaks, in words; empty for one that may be used.
+
+    `reserved` nodes give others no further container while the app that they are kept for gets none."""
     found = []
-    n = x.sum(axis=1)
-    if (x < 0).any():
-        found.append("a negative count")
-    if (x[instance.pinned] != instance.current[instance.pinned]).any():
+    n = counts_of(rows)
+    if any(count <= 0 for row in rows for count in row.values()):
+        found.append("a count that is not positive")
+    pinned = np.flatnonzero(instance.pinned).tolist()
+    if any(rows[i] != instance.rows[i] for i in pinned):
         found.append("a pinned app was moved")
-    movable = instance.free_to_move
-    if (x[movable].T @ instance.demand[movable] > instance.room).any() or (x[movable] > instance.holds[movable]).any():
+    if (free_room(instance, rows) < 0).any():
         found.append("a node is given more than it has")
+    if any(not instance.eligible[instance.requirement[i], j] for i, row in enumerate(rows) for j in row
+           if not instance.pinned[i]):  # fmt: skip
+        found.append("an app is placed on a node that does not satisfy what it requires")
     if ((n > 0) & ((n < instance.n_min) | (n > instance.n_max)) & ~instance.pinned).any():
         found.append("a count outside n_min..n_max")
     if (n[~instance.possible] > 0).any():
         found.append("an app is placed where it cannot run")
     if (n < instance.n_min)[instance.kept].any():
         found.append("an app that could go on was stopped")
-    if int((changed(instance, x) & instance.kept).sum()) > change_budget:
+    if int((changed(instance, rows) & instance.kept).sum()) > change_budget:
         found.append("more apps changed than θ2 allows")
+    if reserved is not None and not rows[reserved[0]]:
+        closed = reserved[1]
+        others = np.flatnonzero(~instance.pinned & ~instance.forced).tolist()
+        if any(closed[j] and count > instance.rows[i].get(j, 0) for i in others for j, count in rows[i].items()):
+            found.append("a node that is kept for an app which has waited long was given to another")
     return found

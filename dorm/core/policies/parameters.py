@@ -3,10 +3,36 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+
+class Parameter(NamedTuple):
+    """A number that a policy goes by."""
+
+    default: float
+    """Whole where only whole numbers make sense."""
+    least: float
+    most: float
+    meaning: str
+
+
+OPTIMIZER = {
+    "theta1": Parameter(0.1, 0.0, 1.0, "fairness loss at most this part of its maximum, 2 per kind of resource"),
+    "theta2": Parameter(
+        0.1, 0.0, 1.0, "at most this part of the running apps, rounded up, changes in one round; 0: none"
+    ),
+    "max_changes": Parameter(50, 0, 1_000_000, "and never more running apps than this in one round"),
+    "floor": Parameter(0.5, 0.0, 1.0, "each app should have at least this part of its theoretical share"),
+    "adjust_s": Parameter(30.0, 0.0, 86_400.0, "seconds of work that adjusting an app costs where none was measured"),
+    "horizon_s": Parameter(
+        1500.0, 1.0, 604_800.0, "seconds that a decision is expected to last: sets what a change costs"
+    ),
+    "patience_s": Parameter(600.0, 0.0, 31_536_000.0, "seconds after which a waiting app goes before younger ones"),
+}
+"""Of `dorm` and `dorm-exact`."""
 
 
 def refuse_unknown(policy: str, params: Mapping[str, Any], known: Iterable[str]) -> None:
@@ -17,17 +43,17 @@ def refuse_unknown(policy: str, params: Mapping[str, Any], known: Iterable[str])
         raise ValueError(f"policy {policy}: unknown parameter {', '.join(unknown)} (it has {', '.join(names)})")
 
 
-def read_numbers(
-    policy: str, params: Mapping[str, Any], known: Mapping[str, tuple[float, float, float]]
-) -> dict[str, float]:
-    """Every known parameter, from `params` or by default; `known` gives (default, least, most) of each."""
+def read_numbers(policy: str, params: Mapping[str, Any], known: Mapping[str, Parameter]) -> dict[str, float]:
+    """Every known parameter, from `params` or by default."""
     refuse_unknown(policy, params, known)
     settings = {}
-    for name, (default, least, most) in known.items():
+    for name, (default, least, most, _) in known.items():
         value = params.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"policy {policy}: {name} has to be a number, not {value!r}")
         if not math.isfinite(value) or not least <= value <= most:
             raise ValueError(f"policy {policy}: {name} has to be between {least:g} and {most:g}, not {value!r}")
-        settings[name] = float(value)
+        if isinstance(default, int) and value != int(value):
+            raise ValueError(f"policy {policy}: {name} has to be a whole number, not {value!r}")
+        settings[name] = type(default)(value)
     return settings

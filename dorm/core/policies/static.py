@@ -58,13 +58,13 @@ class StaticPolicy:
         x, blocked = _serve(instance, wanted, backfill=settings["backfill"])
         return answer.assemble(
             instance,
-            x,
+            integer.rows_of(x),
             reasons=_explain(instance, x, wanted, blocked),
             fairness_budget=-1.0,
             excess=0.0,
             overhead_budget=-1,
             status="optimal",
-            bound=integer.utilization(instance, x),
+            bound=integer.utilization(instance, x.sum(axis=1)),
             change_cost=0.0,
         )
 
@@ -78,13 +78,14 @@ def _wanted(instance: Instance, row: int, default: int, counts: dict[str, int]) 
     app = instance.apps[row]
     patterns = [key for key in counts if key.endswith("*") and app.id.startswith(key[:-1])]
     count = counts.get(app.id, counts[max(patterns, key=len)] if patterns else default)
-    return max(min(count, int(instance.n_max[row]), int(instance.fits_empty[row])), int(instance.n_min[row]))
+    gangs = -(-count // int(instance.gang[row]))
+    return max(min(gangs, int(instance.n_max[row]), int(instance.fits_empty[row])), int(instance.n_min[row]))
 
 
 def _serve(instance: Instance, wanted: Ints, *, backfill: bool) -> tuple[Ints, dict[int, int]]:
     """The counts, and for each app that was not even tried, the earlier one it stands behind."""
     x = np.where((instance.kept | instance.pinned)[:, None], instance.current, 0)
-    free = greedy.free_room(instance, x)
+    free = integer.free_room(instance, integer.rows_of(x))
     blocked: dict[int, int] = {}
     first: int | None = None
     for app in integer.queue(instance):
@@ -101,11 +102,11 @@ def _serve(instance: Instance, wanted: Ints, *, backfill: bool) -> tuple[Ints, d
 
 
 def _explain(instance: Instance, x: Ints, wanted: Ints, blocked: dict[int, int]) -> dict[str, Reason]:
-    free = greedy.free_room(instance, x)
+    room = reasons.Room(instance, integer.free_room(instance, integer.rows_of(x)))
     found = {}
     for i, app in enumerate(instance.apps):
-        n = int(x[i].sum()) if not instance.pinned[i] else sum(app.current.values())
-        if n >= instance.n_max[i]:
+        n = int(x[i].sum() * instance.gang[i]) if not instance.pinned[i] else sum(app.current.values())
+        if n >= app.n_max:
             continue
         if instance.pinned[i]:
             reason = Reason("adjusting", "in the middle of an adjustment; stays as it is until that is done")
@@ -116,8 +117,9 @@ def _explain(instance: Instance, x: Ints, wanted: Ints, blocked: dict[int, int])
         elif i in blocked:
             reason = Reason("queue", f"{instance.apps[blocked[i]].id} came first and waits for room")
         else:
-            reason = reasons.no_room(instance, free, i, int(wanted[i]), "its fixed count") or Reason(
-                "resources", f"its {wanted[i]} containers did not fit when its turn came"
+            count = int(wanted[i] * instance.gang[i])
+            reason = reasons.no_room(instance, room, i, int(wanted[i]), "its fixed count") or Reason(
+                "resources", f"its {count} containers did not fit when its turn came"
             )
         found[app.id] = reason
     return found
