@@ -10,6 +10,7 @@ import msgspec
 import psutil
 
 from events.quantities import CPU, GPU, MEMORY
+from events.requirements import is_label
 
 _NODE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")
 DEFAULT_PORTS = (20_000, 20_999)
@@ -43,6 +44,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"ports {low}-{high}: use a range within 1024-{HIGHEST_PORT}")
         if not self.capacity or any(amount < 0 for amount in self.capacity.values()):
             raise ConfigError("capacity: say how much of each resource the node has, such as cpu=8,memory=32GiB")
+        for label in self.labels:
+            if not is_label(label):
+                raise ConfigError(
+                    f"label {label!r}: no app could ask for it; begin its name with a letter, go on with letters, digits "
+                    "and _ . / -, and take none of and, or, not, in, has"
+                )
         if self.gpus and self.capacity.get(GPU, 0) != len(self.gpus):
             raise ConfigError(f"capacity says {self.capacity.get(GPU, 0)} GPUs, and {len(self.gpus)} ids are given")
 

@@ -44,7 +44,7 @@ from events.kinds import (
 )
 from events.log import LogUnavailable
 from events.questions import LogQuestion
-from events.spec import AppSpec, check_spec
+from events.spec import AppSpec, broken_gang, check_spec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -201,6 +201,9 @@ class Client:
         app = await self.app(name_or_id)
         if app.ended:
             raise Refused(f"{app.name} has ended ({app.ended})")
+        given = {name: bound for name, bound in (("n_min", n_min), ("n_max", n_max)) if bound is not None}
+        if broken := broken_gang(app.spec.gang, **given):
+            raise Refused(broken)
         lower = n_min if n_min is not None else app.n_min
         upper = n_max if n_max is not None else app.n_max
         if lower > upper:

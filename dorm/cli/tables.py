@@ -82,7 +82,9 @@ def show_app(d: dict[str, Any]) -> None:
     lines = [
         ("id", d["id"]), ("user", d["user"]), ("phase", d["phase"]), ("note", d["note"]),
         ("containers", f"{d['containers']} on {counted(d['nodes'], 'node')} (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),
-        ("of each", ", ".join(d["demand"].values())), ("generation", d["generation"]),
+        ("of each", ", ".join(d["demand"].values())), ("require", " ".join(d["require"].splitlines())),
+        ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
+        ("generation", d["generation"]),
         ("progress", f"step {d['step']}" + (f", loss {d['loss']:.6g}" if d["loss"] is not None else "")
          + (f", {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] is not None else "")),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),

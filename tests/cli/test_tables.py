@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from dorm.cli import output
+from dorm.cli import output, tables
 from dorm.cli.output import Format, ago, counted, show
+from dorm.core.views import describe, node_rows
+from tests.core.records import Bench, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +61,43 @@ def test_a_pipe_and_wide_have_it_whole(printed: Callable[..., list[str]]) -> Non
     for lines in (printed(50, Format.table, terminal=False), printed(50, Format.wide)):
         assert len(lines) == 3
         assert lines[1].endswith(NOTE)
+
+
+def on_paper(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What is printed from here on."""
+    page = io.StringIO()
+    for module in (output, tables):
+        monkeypatch.setattr(module, "console", Console(file=page, width=200, color_system=None, highlight=False))
+    return page
+
+
+def test_one_app_shows_its_wishes_where_it_has_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.add(joined("one", 8, labels={"zone": "a"}))
+    bench.submit("plain")
+    bench.submit("choosy", require='zone == "a"\n  or has spot\n', placement="pack", gang=2)
+    bench.decide()
+    page = on_paper(monkeypatch)
+    tables.show_app(describe(bench.app("choosy"), bench.now))
+    lines = [line.split(maxsplit=1) for line in page.getvalue().splitlines()]
+    assert ["require", 'zone == "a"   or has spot'] in lines
+    assert ["placement", "pack"] in lines
+    assert ["gang", "2, each whole on one node"] in lines
+    page = on_paper(monkeypatch)
+    document = describe(bench.app("plain"), bench.now)
+    tables.show_app(document)
+    assert (document["require"], document["placement"], document["gang"]) == ("", "", 1)
+    assert not {"require", "placement", "gang"} & {line.split()[0] for line in page.getvalue().splitlines()}
+
+
+def test_wide_nodes_show_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.add(joined("one", 8, labels={"zone": "a", "gpu_type": "h100"}))
+    page = on_paper(monkeypatch)
+    tables.show_nodes(node_rows(bench.state), Format.wide)
+    heading, line = page.getvalue().splitlines()
+    assert heading.split()[-1] == "LABELS"
+    assert "gpu_type=h100, zone=a" in line
 
 
 def test_small_words() -> None:

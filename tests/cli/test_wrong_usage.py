@@ -46,6 +46,8 @@ USAGE = [
     (["agent", "--ports", "30000-40000"], "use a range within"),
     (["agent", "--name", "no.dots"], "node name 'no.dots'"),
     (["agent", "--label", "gpu"], "write key=value"),
+    (["agent", "--label", "gpu type=h100"], "label 'gpu type': no app could ask for it"),
+    (["agent", "--label", "in=here"], "label 'in': no app could ask for it"),
     (["completion", "tcsh"], "'tcsh' is not one of"),
     (["replay", "nosuch"], "No such command 'nosuch' (see `dorm replay --help`)"),
 ]
