@@ -14,11 +14,12 @@ from rich.text import Text
 from dorm.cli.errors import Fail, run
 from dorm.cli.logs import Verbose, configure
 from dorm.cli.output import Format, Output, print_table, progress_console, show_document
+from dorm.cli.settings import complete_policy, parse_params
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from dorm.bench.report import Report
+    from dorm.bench.report import Figure, Report
     from events.log import Record
 
 app = typer.Typer(
@@ -40,6 +41,24 @@ Runtime = Annotated[RuntimeWanted, typer.Option(help="auto: processes, and Docke
 Docker = Annotated[
     str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine, such as unix:///var/run/docker.sock.")
 ]
+
+
+class Reference(StrEnum):
+    """What answers are compared with."""
+
+    auto = "auto"
+    exact = "exact"
+    bound = "bound"
+    none = "none"
+
+
+Policy = Annotated[str, typer.Option(help="Which policy to measure.", autocompletion=complete_policy)]
+Param = Annotated[list[str] | None, typer.Option(help="Parameter of the policy, such as theta1=0.2; may be repeated.")]
+ReferenceWanted = Annotated[
+    Reference,
+    typer.Option(help="exact: solve every problem exactly as well; bound: the policy's own bound; auto: by the size."),
+]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Write a plot there; needs dorm\\[plots].")]
 
 
 @app.command()
@@ -117,6 +136,129 @@ def resize(
     _show(report, output)
 
 
+@app.command()
+def optimizer(
+    apps: Annotated[int, typer.Option(min=1, max=100_000, help="How many there are, about.")] = 30,
+    nodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many nodes.")] = 20,
+    shapes: Annotated[
+        int, typer.Option(min=1, max=1_000, help="Kinds of nodes: up to 3 usual ones, or so many random ones.")
+    ] = 3,
+    events: Annotated[int, typer.Option(min=1, max=1_000_000, help="Rounds after the cold start.")] = 30,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first sequence; the same seed, the same problems.")] = 0,
+    sequences: Annotated[int, typer.Option(min=1, max=100_000, help="How many, each with the next seed.")] = 1,
+    policy: Policy = "dorm",
+    param: Param = None,
+    reference: ReferenceWanted = Reference.auto,
+    gpus: Annotated[bool, typer.Option(help="Whether some nodes and apps have GPUs.")] = True,
+    labels: Annotated[bool, typer.Option("--labels", help="Nodes with labels, apps with wishes and gangs.")] = False,
+    plot: Plot = None,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """What one round of the optimizer costs and how good its answers are, over a sequence of events: apps arrive and
+    complete, nodes are lost and return.
+
+    [bold]Examples[/]
+
+      dorm bench optimizer --apps 500 --nodes 1000 --events 40
+
+      dorm bench optimizer --sequences 25 --events 20 -o json
+
+      dorm bench optimizer --policy static --param count=4
+    """
+    from dorm.bench.optimizer import Run, bench_optimizer
+
+    configure(verbose, False, quiet_level=logging.ERROR)
+    wanted = Run(
+        apps=apps, nodes=nodes, shapes=shapes, events=events, seed=seed, sequences=sequences, policy=policy,
+        params=parse_params(param), reference=reference.value, gpus=gpus, labels=labels,
+    )  # fmt: skip
+    with _progress("optimizer") as tell:
+        report, interrupted = bench_optimizer(wanted, tell=tell, plot=plot)
+    _show(report, output)
+    _end_if(interrupted)
+
+
+@app.command()
+def optimizer_scale(
+    up_to: Annotated[int, typer.Option(metavar="APPS", min=1, help="Leave out sizes with more apps.")] = 10_000,
+    events: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Rounds at each size; fewer at large ones unless given.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed, the same problems.")] = 0,
+    policy: Policy = "dorm",
+    param: Param = None,
+    reference: ReferenceWanted = Reference.auto,
+    plot: Plot = None,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """How the optimizer's cost and quality change from 10 apps on 20 nodes to 10,000 on 50,000: one table, one plot.
+
+    The whole takes long, most of it for exact answers to small problems; Ctrl-C prints what was measured until then.
+
+    [bold]Examples[/]
+
+      dorm bench optimizer-scale --plot optimizer.png
+
+      dorm bench optimizer-scale --up-to 500 --reference bound
+    """
+    from dorm.bench.optimizer_scale import bench_scale, chosen_sizes
+
+    configure(verbose, False, quiet_level=logging.ERROR)
+    runs = chosen_sizes(
+        up_to=up_to, events=events, seed=seed, policy=policy, params=parse_params(param), reference=reference.value
+    )
+    with _progress("optimizer-scale") as tell:
+        scale = bench_scale(runs, tell=tell, plot=plot)
+    if output in (Format.json, Format.yaml):
+        show_document(scale.report, output)
+    else:
+        rows = [
+            {"size": f"{run.apps:,} × {run.nodes:,}", "shapes": run.shapes} | _words_of(found)
+            for run, found in scale.sizes
+        ]
+        print_table(rows, [("APPS × NODES", "size"), ("SHAPES", "shapes"), *_SCALE_COLUMNS])
+        _show_machine(scale.report)
+    _end_if(scale.interrupted)
+
+
+_SCALE_COLUMNS = [
+    ("P50 S", "event_p50_s"),
+    ("P95 S", "event_p95_s"),
+    ("MAX S", "event_max_s"),
+    ("COLD S", "cold_start_s"),
+    ("EXACT MEAN", "gap_to_exact_mean"),
+    ("P99", "gap_to_exact_p99"),
+    ("BOUND P50", "gap_to_bound_p50"),
+    ("MAX", "gap_to_bound_max"),
+    ("MISSED", "missed_n_min_count"),
+    ("CHANGED", "changed_apps_mean"),
+    ("MOVES", "moves_mean"),
+    ("MIB", "peak_memory_mb"),
+    ("PROBLEMS", "instances"),
+]
+
+
+def _words_of(found: dict[str, Figure]) -> dict[str, str | None]:
+    """A size's figures in short, gaps in percent, with their goals where they have one: `✓` reached, `✗` and the goal not."""
+    words: dict[str, str | None] = {}
+    for _, name in _SCALE_COLUMNS:
+        one = found.get(name)
+        if one is not None:
+            factor, unit = (100, " %") if one.unit == "ratio" else (1, "")
+            goal = f" ✗ {factor * float(str(one.goal).split()[1]):g}{unit}" if one.reached is False else ""
+            words[name] = f"{factor * one.value:.3g}{unit}{' ✓' if one.reached else goal}"
+            if one.value >= 1000:
+                words[name] = f"{one.value:,.0f}"
+    return words
+
+
+def _end_if(interrupted: bool) -> None:
+    if interrupted:
+        raise Fail("interrupted; the figures are of what was measured until then", 130)
+
+
 async def _unless_stopped(work: Coroutine[None, None, Report]) -> Report:
     """Its report.  A signal ends it cleanly: nothing of its cluster is left when this raises Fail."""
     from dorm.cli.signals import run_until_stopped
@@ -152,7 +294,6 @@ def _show(report: Report, output: Format) -> None:
     if output in (Format.json, Format.yaml):
         show_document(report, output)
         return
-    machine = report.machine
     words = {None: "", True: "yes", False: "no"}
     rows = [
         {
@@ -165,6 +306,11 @@ def _show(report: Report, output: Format) -> None:
         rows,
         [("FIGURE", "name"), ("VALUE", "value"), ("UNIT", "unit"), ("GOAL", "goal"), ("REACHED", "reached")],
     )
+    _show_machine(report)
+
+
+def _show_machine(report: Report) -> None:
+    machine = report.machine
     print_table(
         [
             {

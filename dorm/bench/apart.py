@@ -1,0 +1,98 @@
+"""Work in processes of its own: fresh ones, so that what they measure of time and memory is theirs alone."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import traceback
+from multiprocessing import connection
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from dorm.bench import BenchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import SpawnProcess
+
+Item = TypeVar("Item")
+
+
+class _Ended(NamedTuple):
+    error: BaseException | None
+
+
+def processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def items_of(works: Sequence[tuple[Callable[..., Iterable[Item]], tuple[Any, ...]]]) -> Generator[Item]:
+    """What each (function, arguments) yields in a process of its own, all at once, in the order in which it comes.
+
+    Functions are those of a module, arguments and items can be pickled.  Closing this early ends the processes.  Raises what a
+    function raises, and BenchError where a process was killed.
+    """
+    context = multiprocessing.get_context("spawn")
+    running: dict[Connection, SpawnProcess] = {}
+    try:
+        for function, arguments in works:
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=_send_all, args=(theirs, function, arguments), daemon=True)
+            with _no_interrupt():
+                process.start()
+            theirs.close()
+            running[ours] = process
+        while running:
+            for ready in connection.wait(list(running)):
+                assert isinstance(ready, connection.Connection)
+                item = _next(ready, running[ready])
+                if isinstance(item, _Ended):
+                    running.pop(ready).join()
+                    ready.close()
+                    if item.error is not None:
+                        raise item.error
+                else:
+                    yield item
+    finally:
+        for ours, process in running.items():
+            process.terminate()
+            process.join()
+            ours.close()
+
+
+def _next(ready: Connection, process: SpawnProcess) -> Any:
+    try:
+        return ready.recv()
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        why = f"signal {-code}, which may mean that memory ran out" if code < 0 else f"exit code {code}"
+        raise BenchError(f"a process that measured has ended by itself ({why})") from None
+
+
+@contextlib.contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """A process that is started in here never sees Ctrl-C, which a terminal sends to all: the one that reports ends it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _send_all(to: Connection, function: Callable[..., Iterable[Any]], arguments: tuple[Any, ...]) -> None:
+    # Without a reader there is nothing left to do.
+    with contextlib.suppress(BrokenPipeError):
+        try:
+            for item in function(*arguments):
+                to.send(item)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            error.add_note(f"in a process of its own:\n{traceback.format_exc()}")
+            to.send(_Ended(error))
+        else:
+            to.send(_Ended(None))

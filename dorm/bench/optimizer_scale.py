@@ -1,0 +1,85 @@
+"""How the cost of a round grows with the cluster: the optimizer's bench over all sizes that something was promised for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from dorm.bench import BenchError
+from dorm.bench.optimizer import Run, Samples, check, figures, measure, settings
+from dorm.bench.report import Figure, Report, this_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from dorm.bench.report import Tell
+
+SIZES = (
+    Run(apps=10, nodes=20, shapes=3, events=20, sequences=15),
+    Run(apps=30, nodes=20, shapes=3, events=20, sequences=25),
+    Run(apps=100, nodes=100, shapes=3, events=40),
+    Run(apps=500, nodes=1_000, shapes=3, events=40),
+    Run(apps=500, nodes=1_000, shapes=12, events=40),
+    Run(apps=2_000, nodes=10_000, shapes=3, events=25),
+    Run(apps=10_000, nodes=50_000, shapes=3, events=5),
+)
+"""The two smallest are solved exactly as well, 840 problems in all."""
+
+
+class Scale(NamedTuple):
+    """All sizes, each with its own figures; the report has all of them under names that begin with the size."""
+
+    report: Report
+    sizes: list[tuple[Run, dict[str, Figure]]]
+    interrupted: bool
+
+
+def chosen_sizes(*, up_to: int, events: int | None = None, **changes: Any) -> list[Run]:
+    """Sizes of at most so many apps, with other settings where some are given.  Raises BenchError where none is left."""
+    if events is not None:
+        changes["events"] = events
+    runs = [msgspec.structs.replace(run, **changes) for run in SIZES if run.apps <= up_to]
+    if not runs:
+        raise BenchError(f"the smallest size has {min(run.apps for run in SIZES)} apps, so nothing is left to measure")
+    return runs
+
+
+def bench_scale(runs: Sequence[Run], *, tell: Tell, plot: Path | None = None) -> Scale:
+    """Each size in a process of its own, so that memory is by size.  After Ctrl-C there are the sizes measured until then.
+
+    Raises BenchError as `bench_optimizer` does.
+    """
+    from dorm.bench.optimizer_plot import check_plot, plot_scale
+
+    for run in runs:
+        check(run)
+    check_plot(plot)
+    machine = this_machine()
+    measured: list[Samples] = []
+    for run in runs:
+        measured.append(measure(run, tell))
+        if measured[-1].interrupted:
+            break
+    interrupted = measured[-1].interrupted
+    # The size that it was interrupted in may not have had an event yet.
+    measured = [samples for samples in measured if samples.events]
+    sizes = [(samples.run, figures(samples)) for samples in measured]
+    if not sizes:
+        raise BenchError("it was stopped before the first event")
+    report = Report(
+        bench="optimizer-scale",
+        machine=machine,
+        settings={prefix(samples.run): settings(samples) for samples in measured}
+        | ({"interrupted": True} if interrupted else {}),
+        figures={f"{prefix(run)}_{name}": one for run, found in sizes for name, one in found.items()},
+    )
+    if plot is not None:
+        plot_scale(measured, plot)
+    return Scale(report, sizes, interrupted)
+
+
+def prefix(run: Run) -> str:
+    """Of the names of a size's figures."""
+    return f"a{run.apps}_n{run.nodes}_s{run.shapes}"
