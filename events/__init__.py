@@ -2,6 +2,7 @@
 
     kinds         every event: facts in the past tense, frozen, typed, one writer for each
     spec          an app's spec and the one gate (`check_spec`); spec_errors puts its refusals into words
+    requirements  which nodes an app may use: an expression over their labels
     quantities    resources and durations: what people write, and integers in base units
     codec         events to MessagePack and back; JSON accepted; nothing a stranger sends makes it raise
     subjects      where on NATS each event goes, and which kind is believed there
