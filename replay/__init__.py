@@ -4,6 +4,8 @@
     travel      the state at a moment
     audit       `verify`: is this log whole, and does it give the same state and the same decisions again?
     questions   what a round asks of an audit, and the answer from the state at its basis
+    explain     why an app has what it has: the state, and the decision that made it so
+    words       an explanation as a paragraph
     watch       invariants after every record
     differences two facts compared, field by field
     export      a log copied into a file, record for record
@@ -20,6 +22,7 @@ and at s compares.  Both folds have to end in the same state, or the audit itsel
 
     ReplayError
     ├── MomentError    a moment that can't be read, or that this log doesn't reach
+    ├── ExplainError   no such app at that moment
     └── ExportError    a file that can't be written, or is there already
 
 What the log's own reader raises (`events.log.LogError`) passes through, but for damage, which is an audit's result.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dorm.cli import agent, apps, bench, completion, demo, describe, events, master, nodes, replay, schema, up
+from dorm.cli import agent, apps, bench, completion, demo, describe, events, explain, master, nodes, plan, replay, schema, up
 from dorm.cli.errors import run_and_exit
 from dorm.cli.logs import configure
 
@@ -21,7 +21,7 @@ app = typer.Typer(
     epilog="Start here: [bold]dorm up[/] in one terminal, [bold]dorm submit app.yaml[/] in another.",
 )
 
-for module in (up, apps, describe, nodes, events, master, agent, demo, schema, completion):
+for module in (up, apps, describe, explain, plan, nodes, events, master, agent, demo, schema, completion):
     module.register(app)
 app.add_typer(replay.app, name="replay", rich_help_panel="The log")
 app.add_typer(bench.app, name="bench", rich_help_panel="More")

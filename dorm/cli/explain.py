@@ -1,0 +1,127 @@
+"""`dorm explain`: why an app has what it has, now or at any moment of the log."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import typer
+from rich.text import Text
+
+from dorm.cli.apps import PANEL
+from dorm.cli.connect import AppName, ClusterName, Url
+from dorm.cli.errors import run
+from dorm.cli.output import Format, Output, cell, console, show_document
+from dorm.cli.source import At, File, log_of, parse_moment, progress_of, warn_if_torn
+
+if TYPE_CHECKING:
+    from replay.explain import Decision, Explanation
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL)(explain)
+
+
+def explain(
+    app: AppName,
+    at: At = None,
+    file: File = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Why an app has what it has: its share, what keeps it from more, and the decision that said so.
+
+    JSON has phase, containers by node, dominant share and fair share (parts of the cluster), reason (code, text, since),
+    decision (its position on the log and its figures), the latest adjustments by their phases, and the same in words
+    (text).  Times are UTC nanoseconds, lengths are seconds.
+
+    [bold]Examples[/]
+
+      dorm explain digits-mlp
+
+      dorm explain digits-mlp --at -10m
+
+      dorm explain digits-mlp --at 120 --file incident.dorm -o json
+    """
+    moment = parse_moment(at)
+
+    async def work() -> None:
+        from replay.explain import Witness
+        from replay.explain import explain as explained
+        from replay.travel import state_at
+
+        witness = Witness(app)
+        async with log_of(file, url, cluster) as log:
+            await warn_if_torn(log)
+            with progress_of("folding") as report:
+                state = await state_at(log, moment, progress=report, seen=witness.see)
+            live = file is None and moment is None
+            found = explained(state, witness, max(state.time, time.time_ns()) if live else state.time)
+        if output in (Format.json, Format.yaml):
+            show_document(found, output)
+        else:
+            _show(found)
+
+    run(work())
+
+
+def _show(found: Explanation) -> None:
+    console.print(Text(found.name, style="bold").append(f"  {found.id}", style="dim not bold"))
+    # A paragraph is read on a terminal of any width.
+    console.print(Text(found.text), soft_wrap=False)
+    lines = _lines(found)
+    if lines:
+        console.print()
+    for label, value in lines:
+        console.print(Text(f"  {label:<12}").append(cell(value)))
+
+
+def _lines(found: Explanation) -> list[tuple[str, str]]:
+    from events.quantities import humanize
+    from replay.words import moment
+
+    lines: list[tuple[str, str]] = []
+    if found.state not in ("live", "ended"):
+        return lines
+    if found.state == "live":
+        each = ", ".join(humanize(name, amount) for name, amount in found.demand.items())
+        lines.append(
+            ("containers", f"{found.containers} ({found.n_min} to {found.n_max}, weight {found.weight:g}) of {each}")
+        )
+        if found.share is not None and found.fair_share is not None:
+            parts = f"{found.share:.4g} of {found.dominant or 'nothing'}, fair {found.fair_share:.4g}"
+            lines.append(("share", parts + (f" ({found.share / found.fair_share:.0%})" if found.fair_share else "")))
+        if found.reason:
+            lines.append(("reason", f"{found.reason.code}, since {moment(found.reason.since)}"))
+    if found.decision:
+        lines += _decision_lines(found.decision)
+    if found.last_change:
+        change = found.last_change
+        what = f"{change.adjustment} with {change.containers}, generation {change.generation}"
+        lines.append(("last change", f"{change.position}, {moment(change.time)}: {what}"))
+    if found.history:
+        last = found.history[-1]
+        phases = [
+            f"{name} {last[f'{name}_s']:.3f} s" for name in ("stop", "wait", "start") if last[f"{name}_s"] is not None
+        ]
+        lines.append(
+            ("adjusted", f"{found.adjustments} times, {found.lost_steps} steps lost; last: {', '.join(phases)}")
+        )
+    return lines
+
+
+def _decision_lines(decision: Decision) -> list[tuple[str, str]]:
+    from replay.words import moment
+
+    budget = f" of {decision.fairness_budget:.4g}" if decision.fairness_budget >= 0 else ""
+    excess = f" ({decision.excess:.4g} over)" if decision.excess > 0 else ""
+    changes = f" of {decision.overhead_budget}" if decision.overhead_budget >= 0 else ""
+    return [
+        ("decision", f"{decision.position}, {moment(decision.time)}, by policy {decision.policy} ({decision.status})"),
+        (
+            "figures",
+            f"utilization {decision.utilization:.4g}, fairness loss {decision.fairness_loss:.4g}{budget}{excess}, "
+            f"overhead {decision.overhead}{changes} changed apps",
+        ),
+    ]
