@@ -32,8 +32,9 @@ def explain(
 ) -> None:
     """Why an app has what it has: its share, what keeps it from more, and the decision that said so.
 
-    JSON has phase, containers by node, dominant share and fair share (parts of the cluster), reason (code, text, since),
-    decision (its position on the log and its figures), the latest adjustments by their phases, and the same in words
+    JSON has phase, containers by node, dominant and fair share (parts of the
+    cluster), reason (code, text, since), decision (its position on the log,
+    its figures), the latest adjustments by phases, and the same in words
     (text).  Times are UTC nanoseconds, lengths are seconds.
 
     [bold]Examples[/]

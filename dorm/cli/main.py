@@ -7,7 +7,22 @@ from typing import Annotated
 
 import typer
 
-from dorm.cli import agent, apps, bench, completion, demo, describe, events, explain, master, nodes, plan, replay, schema, up
+from dorm.cli import (
+    agent,
+    apps,
+    bench,
+    completion,
+    demo,
+    describe,
+    events,
+    explain,
+    master,
+    nodes,
+    plan,
+    replay,
+    schema,
+    up,
+)
 from dorm.cli.errors import run_and_exit
 from dorm.cli.logs import configure
 

@@ -43,14 +43,14 @@ def complete_change(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def plan(
     specs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[SPEC]...", help="Spec files of apps to be submitted.")
+        list[Path] | None, typer.Argument(metavar="SPEC", help="Spec files of apps to be submitted.")
     ] = None,
     nodes: Annotated[
         list[str] | None,
         typer.Option(
             metavar="CHANGE",
             autocompletion=complete_change,
-            help="More nodes: +3,cpu=8,memory=32GiB,label.gpu_type=h100 or +3,like=NODE; or one less: -NODE. May be repeated.",
+            help="More nodes: +3,cpu=8 or +3,like=NODE; or one less: -NODE.  May be repeated.",
         ),
     ] = None,
     without: Annotated[
@@ -79,13 +79,15 @@ def plan(
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """What the next decision would be, without doing anything: as things are, or if something happened first.
+    """What the next decision would be, without doing anything.
 
-    Exit codes: 0 no app would have other containers than now, 3 some would, 1 it can't be (a spec that would be
-    refused, no such node), 2 usage.
+    As things are, or if something happened first.  Exit codes: 0 no app would
+    have other containers than now, 3 some would, 1 it can't be (a spec that
+    would be refused, no such node), 2 usage.
 
-    JSON has assumed (in words), changes (yes or no), apps (containers and nodes before and after, kind, adjust_s,
-    reason), the cluster's figures before and after, and rounds (changed apps, budget, status of each decision).
+    JSON has assumed (in words), changes (yes or no), apps (containers and
+    nodes before and after, kind, adjust_s, reason), the cluster's figures
+    before and after, and rounds (changed apps, budget, status of each).
 
     [bold]Examples[/]
 

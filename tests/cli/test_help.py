@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMANDS = [
-    "up", "master", "agent", "submit", "update", "ps", "describe", "explain", "plan", "logs", "events", "cancel", "nodes", "drain", "schema",
+    "up", "master", "agent", "submit", "update", "ps", "describe", "explain", "plan",
+    "logs", "events", "cancel", "nodes", "drain", "schema",
     "demo", "completion", "replay state", "replay verify", "replay export", "bench codec", "bench submit", "bench resize",
 ]  # fmt: skip
 
