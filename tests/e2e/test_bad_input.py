@@ -110,6 +110,13 @@ async def test_what_the_cluster_can_never_run(cluster: Up, tmp_path: Path) -> No
     )
     odd = write_spec(tmp_path, {**GOOD, "name": "odd", "demand": {"quantum": 1}})
     assert "demand.quantum" in await refused(cluster.home, "submit", odd, code=1)
+    picky = write_spec(tmp_path, {**GOOD, "name": "picky", "require": 'gpu_type == "h100"'})
+    assert await refused(cluster.home, "submit", picky, code=1) == (
+        'require: no node\'s labels match gpu_type == "h100" (no node has a label gpu_type); '
+        "`dorm nodes -o wide` shows them"
+    )
+    whole = write_spec(tmp_path, {**GOOD, "name": "whole", "gang": 500})
+    assert "a gang of 500, whole on one node" in await refused(cluster.home, "submit", whole, code=1)
     again = write_spec(tmp_path, {**GOOD, "name": "witness"})
     assert "an app named 'witness' is there already" in await refused(cluster.home, "submit", again, code=1)
     assert "n_min" in await refused(cluster.home, "update", "witness", "--n-min", "5", code=1)
