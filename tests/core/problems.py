@@ -44,11 +44,11 @@ def after(problem: Problem, allocation: Allocation) -> Problem:
     return Problem(problem.nodes, apps)
 
 
-def settle(problem: Problem, params: dict[str, Any], rounds: int = 25) -> list[Allocation]:
+def settle(problem: Problem, params: dict[str, Any], rounds: int = 25, by: str = "dorm-exact") -> list[Allocation]:
     """Rounds until nothing changes any more; fails where that does not happen."""
     answers = []
     for _ in range(rounds):
-        answers.append(policy("dorm").allocate(problem, params))
+        answers.append(policy(by).allocate(problem, params))
         following = after(problem, answers[-1])
         if following == problem:
             return answers

@@ -476,5 +476,5 @@ def test_defaults_and_registry() -> None:
     assert DORM.check_params({}) == DEFAULTS
     assert DORM.check_params({"theta1": 1}) == {**DEFAULTS, "theta1": 1.0}
     assert names() == ["dorm", "dorm-exact", "static"]
-    with pytest.raises(UnknownPolicy, match=r"unknown policy 'drom' \(known: dorm, static\)"):
+    with pytest.raises(UnknownPolicy, match=r"unknown policy 'drom' \(known: dorm, dorm-exact, static\)"):
         policy("drom")

@@ -9,7 +9,8 @@ solver did.  It is the reference for `dorm`, and good up to some 30 apps on 20 n
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from dorm.core.policies.parameters import OPTIMIZER, read_numbers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.core.policies.integer import Flags, Floats, Instance, Ints, Score, Terms
+    from dorm.core.policies.integer import Flags, Floats, Instance, Ints, Rows, Score, Terms
     from dorm.core.policies.problem import Allocation, Problem
 
 LARGEST_PROGRAM = 2_000
@@ -52,92 +53,191 @@ class ExactPolicy:
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
         settings = read_numbers(self.name, params, OPTIMIZER)
         instance = integer.read(problem)
-        search = Search(instance, goals.change_budget(instance, settings), settings)
-        search.run()
+        reference = _Reference(instance, settings)
+        reference.run()
+        search = reference.search
         return answer.allocation(
             instance,
             integer.rows_of(search.best),
             search.terms,
             status=search.status,
             bound=search.bound,
-            held_back=search.held_back,
+            held_back=reference.held_back,
         )
 
 
-class Search:
-    """One problem's way through the goals.  `best` is at each moment the best valid answer seen."""
+class Improved(NamedTuple):
+    """An answer that is no worse than the one it came from."""
 
-    def __init__(self, instance: Instance, budget: int, settings: dict[str, float]) -> None:
+    x: Ints
+    """Counts, apps by nodes."""
+    status: str
+    """As in `Allocation.status`."""
+    bound: float
+    """No answer that meets the earlier goals as well has more U less the price of changes; of the whole instance, pinned
+    apps included."""
+
+
+def improve(
+    instance: Instance,
+    start: Ints,
+    terms: Terms,
+    *,
+    budget: int,
+    reserved: tuple[int, Flags] | None = None,
+    node_limit: int | None = None,
+) -> Improved:
+    """From a valid answer to the best one under the same terms: everything that is pinned stays, shares, floors, prices and
+    the target are those of `terms`, and who runs is chosen anew among the others.
+
+    `budget` is how many of the others that may stay may change; `node_limit` bounds each of up to a dozen searches (by
+    default by the size of the instance).  Work grows with apps times nodes, which the caller keeps small."""
+    search = Search(instance, terms, start, budget=budget, reserved=reserved, node_limit=node_limit)
+    if search.has_choices():
+        search.choose_who_runs()
+        search.reach_goals()
+    return Improved(search.best, search.status, search.bound)
+
+
+class _Reference:
+    """A round of `dorm-exact`: whose terms hold is itself a question of who can run."""
+
+    def __init__(self, instance: Instance, settings: dict[str, float]) -> None:
         self.instance = instance
         self.settings = settings
-        self.budget = budget
-        self.aged = integer.aged(instance, settings["patience_s"])
-        self.reserved = goals.reserved(instance, self.aged)
-        self.best = greedy.start(instance, self.aged, self.reserved)
-        self.terms = self._terms(self._placed(self.best))
-        self.status = "optimal"
+        self.budget = goals.change_budget(instance, settings)
         self.held_back: Flags = np.zeros(len(instance.apps), np.bool_)
         """Waits only because θ2 lets too few others shrink in this round."""
-        self.bound = _loosest_bound(instance)
+        self.search = self._search(self.budget)
+
+    def _search(self, budget: int) -> Search:
+        instance = self.instance
+        aged = integer.aged(instance, self.settings["patience_s"])
+        reserved = goals.reserved(instance, aged)
+        start = greedy.start(instance, aged, reserved)
+        terms = goals.terms(instance, self.settings, budget, goals.placed(instance, start.sum(axis=1)))
+        return Search(instance, terms, start, budget=budget, reserved=reserved)
 
     def run(self) -> None:
+        search = self.search
+        if len(self.instance.apps) * len(self.instance.nodes) > LARGEST_PROGRAM:
+            search.fill()
+            search.status = "fallback"
+        elif search.has_choices():
+            search.choose_who_runs()
+            placed = search.placed()
+            target = self._target(placed)
+            search.terms = goals.terms(self.instance, self.settings, self.budget, placed | self.held_back, target)
+            search.fill()
+            search.reach_goals()
+
+    def _target(self, placed: Flags) -> Rows | None:
+        """Where everything would be if θ2 held nobody back, with the fewest changes; None if it holds nobody back.
+
+        Where lifting θ2 would start other apps instead of those that start now, the next round finds another state
+        anyway, and there is nothing to prepare for.
+        """
         instance = self.instance
-        if len(instance.apps) * len(instance.nodes) > LARGEST_PROGRAM:
-            self._offer(greedy.fill(instance, self.best, self.terms, self._closed()))
-            self.status = "fallback"
-            return
-        if not instance.free_to_move.any() or not instance.nodes:
-            self.bound = self._score().net
-            return
-        model = Model(instance, self.budget, self._node_limit())
-        self._choose_who_runs(model)
-        placed = self._placed(self.best)
-        target = self._target(placed)
-        self.terms = self._terms(placed | self.held_back, target)
-        self._offer(greedy.fill(instance, self.best, self.terms, self._closed()))
-        if target is not None:
-            self._clear_the_way(model, target)
-        self._be_fair(model)
-        self._reach_floors(model)
-        self._use(model)
-        self._disturb_least(model)
+        kept = int(instance.kept.sum())
+        if self.budget >= kept or not (instance.free_to_move & ~placed & (instance.n_min > 0)).any():
+            return None
+        free = self._search(kept)
+        free.choose_who_runs()
+        gets = free.placed()
+        if not (gets & ~placed).any() or (placed & ~gets).any():
+            return None
+        self.held_back = gets & ~placed
+        free.change_least()
+        return integer.rows_of(free.best)
+
+
+class Search:
+    """A way through the goals under given terms.  `best` is at each moment the best valid answer seen."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        terms: Terms,
+        start: Ints,
+        *,
+        budget: int,
+        reserved: tuple[int, Flags] | None,
+        node_limit: int | None = None,
+    ) -> None:
+        self.instance = instance
+        self.terms = terms
+        self.budget = budget
+        self.reserved = reserved
+        self.best = start
+        self.status = "optimal"
+        self.bound = _loosest_bound(instance)
+        size = max(1, len(instance.apps) * len(instance.nodes))
+        self.node_limit = max(1, SEARCH // size) if node_limit is None else node_limit
+
+    @cached_property
+    def model(self) -> Model:
+        return Model(self.instance, self.budget, self.node_limit)
+
+    def has_choices(self) -> bool:
+        """Where all is pinned, or there are no nodes, the start is the only answer, and its worth the bound."""
+        if self.instance.free_to_move.any() and self.instance.nodes:
+            return True
+        self.bound = self._score().net
+        return False
+
+    def fill(self) -> None:
+        """Offer what greedy growth makes of the best."""
+        self._offer(greedy.fill(self.instance, self.best, self.terms, self._closed()))
+
+    def placed(self) -> Flags:
+        """Apps that have what they need to run."""
+        return goals.placed(self.instance, self.best.sum(axis=1))
+
+    def reach_goals(self) -> None:
+        """Goals 2 to 6, once it is fixed who runs."""
+        self._clear_the_way()
+        self._be_fair()
+        self._reach_floors()
+        self._use()
+        self._disturb_least()
 
     # Goal 1
 
-    def _choose_who_runs(self, model: Model) -> None:
+    def choose_who_runs(self) -> None:
         """Fixes every `run` column of the model."""
+        model = self.model
         queue = [app for app in integer.queue(self.instance) if app in model.run]
-        self._serve_the_aged(model, queue)
+        hit = [app for app in queue if self.instance.running[app]]
+        aged = [app for app in queue if self.terms.aged[app]]
+        if aged and self._short(queue):
+            self._serve(hit)
+            self._order(aged)
+        self._close_reserved()
         if self._short(queue):
-            n_min = self.instance.n_min
-            weight = 1 + int(n_min[[app for app in queue if not self.instance.running[app]]].sum())
-            wish: Row = []
-            for app in queue:
-                each = int(n_min[app]) * (weight if self.instance.running[app] else 1)
-                wish.append((model.run[app], -float(each)))
-            self._solve(model, wish)
-            reached = self._gained(wish, queue)
-            model.add_row(wish, upper=reached + 0.5)
-            self._order(model, queue)
+            self._serve(hit)
+            self._serve([app for app in queue if not self.instance.running[app]])
+            self._order(queue)
         short = self._short(queue)
         for app in queue:
             model.fix(model.run[app], float(app not in short))
 
-    def _serve_the_aged(self, model: Model, queue: Sequence[int]) -> None:
-        """Those that waited too long, each by itself before the next; if the first can't start, its nodes are closed."""
-        aged = [app for app in queue if self.aged[app]]
-        if not aged or not self._short(queue):
+    def _serve(self, apps: Sequence[int]) -> None:
+        """As many containers of n_min as can be, over all of these apps."""
+        if not self._short(apps):
             return
-        hit = [app for app in queue if self.instance.running[app]]
-        if self._short(hit):
-            wish: Row = [(model.run[app], -float(self.instance.n_min[app])) for app in hit]
-            self._solve(model, wish)
-            model.add_row(wish, upper=-self._gained(wish, hit) + 0.5)
-        self._order(model, aged)
+        model = self.model
+        wish: Row = [(model.run[app], -float(self.instance.n_min[app])) for app in apps]
+        self._solve(wish)
+        model.add_row(wish, upper=self._gained(wish, apps) + 0.5)
+
+    def _close_reserved(self) -> None:
+        """Nobody who was not hit gets more on nodes that are kept for an app which can't start yet."""
         closed = self._closed()
-        for (app, node), column in model.x.items():
-            if closed is not None and closed[node] and not self.instance.forced[app]:
-                model.cap(column, float(self.instance.current[app, node]))
+        if closed is None:
+            return
+        for (app, node), column in self.model.x.items():
+            if closed[node] and not self.instance.forced[app]:
+                self.model.cap(column, float(self.instance.current[app, node]))
 
     def _closed(self) -> Flags | None:
         """Nodes where nobody gets more, since they are kept for an app that can't start yet."""
@@ -145,12 +245,13 @@ class Search:
             return None
         return self.reserved[1]
 
-    def _order(self, model: Model, queue: Sequence[int]) -> None:
+    def _order(self, queue: Sequence[int]) -> None:
         """Among equals, who came first: weights of powers of two, a chunk of the queue at a time."""
+        model = self.model
         for start in range(0, len(queue), CHUNK):
             chunk = queue[start : start + CHUNK]
             wish = [(model.run[app], -float(2 ** (CHUNK - 1 - place))) for place, app in enumerate(chunk)]
-            self._solve(model, wish)
+            self._solve(wish)
             short = self._short(chunk)
             for app in chunk:
                 model.fix(model.run[app], float(app not in short))
@@ -165,50 +266,40 @@ class Search:
 
     # Goal 2
 
-    def _target(self, placed: Flags) -> Ints | None:
-        """Where everything would be if θ2 held nobody back, with the fewest changes; None if it holds nobody back.
-
-        Where lifting θ2 would start other apps instead of those that start now, the next round finds another state
-        anyway, and there is nothing to prepare for.
-        """
-        instance = self.instance
-        kept = int(instance.kept.sum())
-        if self.budget >= kept or not (instance.free_to_move & ~placed & (instance.n_min > 0)).any():
-            return None
-        free = Search(instance, kept, self.settings)
-        model = Model(instance, kept, self._node_limit())
-        free._choose_who_runs(model)
-        gets = free._placed(free.best)
-        if not (gets & ~placed).any() or (placed & ~gets).any():
-            return None
-        self.held_back = gets & ~placed
-        moves = _moves(model, both_ways=True)
-        solved = model.solve(_changes(model, moves))
-        usable = solved.x is not None and not integer.faults(instance, integer.rows_of(solved.x), kept)
-        if solved.x is not None and usable and (free._placed(solved.x) == gets).all():
-            return solved.x
-        return free.best
-
-    def _clear_the_way(self, model: Model, target: Ints) -> None:
+    def _clear_the_way(self) -> None:
+        if self.terms.target is None:
+            return
+        model, target = self.model, integer.dense(self.instance, self.terms.target)
         over = [
             (model.add_positive_part(column, float(target[app, node])), 1.0)
             for (app, node), column in model.x.items()
             if target[app, node] < self.instance.holds[app, node]
         ]
         if self._score().in_the_way > 0:
-            self._solve(model, over)
+            self._solve(over)
         model.add_row(over, upper=self._score().in_the_way + 0.5)
+
+    def change_least(self) -> None:
+        """With the same apps running, where the fewest of them change and move."""
+        served = self.placed()
+        solved = self.model.solve(_changes(self.model, _moves(self.model, both_ways=True)))
+        if solved.x is None or integer.faults(self.instance, integer.rows_of(solved.x), self.budget, self.reserved):
+            return
+        if (goals.placed(self.instance, solved.x.sum(axis=1)) == served).all():
+            self.best = solved.x
 
     # Goals 3 and 4
 
-    def _be_fair(self, model: Model) -> None:
+    def _be_fair(self) -> None:
+        model = self.model
         excess = model.add_fairness(self.terms)
         if self._score().excess > 0:
-            self._solve(model, [(excess, 1.0 / _scale(self.instance.unit))])
+            self._solve([(excess, 1.0 / _scale(self.instance.unit))])
         model.cap(excess, self._score().excess + integer.LOSS_TOLERANCE / 2)
 
-    def _reach_floors(self, model: Model) -> None:
-        floors, placed = self.terms.floors, self._placed(self.best)
+    def _reach_floors(self) -> None:
+        model = self.model
+        floors, placed = self.terms.floors, self.placed()
         wanting = [app for app in model.apps if placed[app] and floors[app] > self.instance.n_min[app]]
         if self._score().below_floor == 0:
             for app in wanting:
@@ -219,35 +310,37 @@ class Search:
             lack = model.add_column(0, math.inf, integral=False)
             model.add_row([(model.n[app], 1.0), (lack, 1.0)], lower=float(floors[app]))
             missing.append((lack, 1.0))
-        self._solve(model, missing)
+        self._solve(missing)
         model.add_row(missing, upper=self._score().below_floor + 0.5)
 
     # Goals 5 and 6
 
-    def _use(self, model: Model) -> None:
+    def _use(self) -> None:
+        model = self.model
         instance = self.instance
         scale = _scale(instance.worth)
         wish: Row = [(column, -float(instance.worth[app]) / scale) for app, column in model.n.items()]
         wish += [(column, float(self.terms.prices[app]) / scale) for app, column in model.r.items()]
         fixed = integer.utilization(instance, np.where(instance.pinned, instance.count, 0))
-        bound = self._solve(model, wish)
+        bound = self._solve(wish)
         self.bound = min(self.bound, max(fixed - bound * scale, self._score().net))
         model.add_row(wish, upper=(fixed - self._score().net) / scale + SLACK)
 
-    def _disturb_least(self, model: Model) -> None:
+    def _disturb_least(self) -> None:
+        model = self.model
         score, instance = self._score(), self.instance
         if score.changed or score.moved:
             if len(instance.apps) * len(instance.nodes) > LARGEST_TIES:
                 touched = integer.changed(instance, integer.rows_of(self.best))
                 for app, column in model.r.items():
                     model.cap(column, float(touched[app]))
-            self._solve(model, _changes(model, _moves(model, both_ways=False)))
+            self._solve(_changes(model, _moves(model, both_ways=False)))
 
     # What all stages share
 
-    def _solve(self, model: Model, objective: Row) -> float:
+    def _solve(self, objective: Row) -> float:
         """One stage; keeps the answer if it is valid and better, and gives the proven bound on the objective."""
-        solved = model.solve(objective)
+        solved = self.model.solve(objective)
         if solved.status != "optimal":
             self.status = solved.status if solved.status in ("node_limit", "guard") else "fallback"
         if solved.x is not None:
@@ -263,17 +356,6 @@ class Search:
 
     def _score(self) -> Score:
         return integer.score(self.instance, integer.rows_of(self.best), self.terms)
-
-    def _placed(self, x: Ints) -> Flags:
-        """Apps that have what they need to run."""
-        return goals.placed(self.instance, x.sum(axis=1))
-
-    def _node_limit(self) -> int:
-        return max(1, SEARCH // max(1, len(self.instance.apps) * len(self.instance.nodes)))
-
-    def _terms(self, entitled: Flags, target: Ints | None = None) -> Terms:
-        rows = None if target is None else integer.rows_of(target)
-        return goals.terms(self.instance, self.settings, self.budget, entitled, rows)
 
 
 def _moves(model: Model, *, both_ways: bool) -> Row:
