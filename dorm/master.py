@@ -3,6 +3,7 @@
     run      fold to the end, publish MasterElected, then for ever: fold what came, say what follows
     round    one message, chained on the last one by its expected sequence, so that another master can't be written over
     quiet    an allocation waits until the log has been quiet for a moment (with a bound); nothing else waits
+    timing   what is due without any record (`dorm.core.timing`) is asked for when it is
 
     MasterError
     └── Deposed      a later master has written: this one must stop
@@ -17,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from dorm.core.decide import decide, next_deadline
+from dorm.core.decide import decide
 from dorm.core.evolve import evolve
 from dorm.core.liveness import LEASE_MARGIN_S, conclude
 from dorm.core.policies import policy
 from dorm.core.state import SCHEMA, State
+from dorm.core.timing import next_deadline
 from events import subjects
 from events.codec import encode
 from events.kinds import MasterElected, NodeJoined, NodeReported, Round

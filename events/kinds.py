@@ -4,7 +4,7 @@
     operators  NodeDrainRequested PolicyChanged
     agents     NodeJoined NodeReported NodeLeft ContainerStarted ContainerExited AppCheckpointed AppProgressed
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
-               GenerationFailed Resized NodeLost NodeRecovered NodeLeaseEnded MasterElected
+               GenerationFailed IdleTicked Resized NodeLost NodeRecovered NodeLeaseEnded MasterElected
 
 Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
 raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,
@@ -81,11 +81,19 @@ class PolicyChanged(Event, frozen=True):
     """New settings of the cluster; what is None stays.  On the log, so that a replay has them."""
 
     policy: str | None = None
+    """Another policy starts with its defaults, unless `params` or `set_params` say otherwise."""
     params: dict[str, Any] | None = None
+    """All parameters anew: those that it does not name are back at their defaults."""
+    set_params: dict[str, Any] | None = None
+    """These parameters alone; the others stay, and a value of None puts one back to its default.  Merged by the fold, so
+    that of two operators who each change another parameter at once neither undoes the other's."""
     quiet_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] | None = None
     """How long the log must be quiet before a new allocation is computed."""
     quiet_limit_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] | None = None
     """The longest that a busy log can put an allocation off."""
+    idle_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] | None = None
+    """How long nothing must have happened before the allocation is looked at again (see `IdleTicked`), and the least time
+    from one such look to the next."""
     node_grace_s: Annotated[float, msgspec.Meta(ge=0.1, le=86_400)] | None = None
     """A node not heard for this long is concluded lost: no new containers go there."""
     node_lease_s: Annotated[float, msgspec.Meta(ge=1, le=864_000)] | None = None
@@ -306,6 +314,23 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
+class IdleTicked(Event, frozen=True):
+    """The allocation was looked at again though nothing had happened for a while, first in its round.
+
+    Each decision changes only a few apps (θ2), so after departures, or where a solver stopped at a limit, more can be had
+    by asking again.  A `Resized` that follows in the same round is what came of it; a tick without changes is the last one
+    until there is a new cause, so that an idle log does not grow.  Policy, solver, status and digest as in `Resized`."""
+
+    policy: str
+    policy_version: int
+    solver: str
+    status: str
+    digest: str
+
+
+Trigger = Literal["events", "idle", "deadline"]
+
+
 class Resized(Event, frozen=True):
     """One decision: all resizes of a round, and all that is needed to say why."""
 
@@ -327,6 +352,13 @@ class Resized(Event, frozen=True):
     bound: float
     digest: str
     """Of the state at `basis` that this was decided on."""
+    change_cost: float = 0.0
+    """What its changes are priced at, in units of the utilization: `utilization - change_cost` is what was maximised."""
+    shortage: dict[str, int] = {}
+    """How many containers each app that waits for n_min lacks."""
+    trigger: Trigger = "events"
+    """What it was decided for: something had happened, nothing had for a while (`IdleTicked`), or a pause or somebody's
+    patience was over."""
 
 
 class MasterElected(Event, frozen=True):
@@ -347,6 +379,7 @@ MasterFact = (
     | NodeRecovered
     | NodeLeaseEnded
     | GenerationReleased
+    | IdleTicked
     | Resized
     | MasterElected
 )

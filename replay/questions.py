@@ -21,7 +21,7 @@ from dorm.core.liveness import conclude
 from dorm.core.policies import names, policy
 from dorm.core.state import SCHEMA, Counters, State, digest
 from events.codec import decode, encode
-from events.kinds import MasterElected, NodeLeaseEnded, NodeLost, NodeRecovered, Resized, Round
+from events.kinds import IdleTicked, MasterElected, NodeLeaseEnded, NodeLost, NodeRecovered, Resized, Round
 from replay.differences import Difference, differences
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Question = Literal["decide", "conclude", "elect", "void", "digest"]
 GUARDED = "a solver's time guard fired"
 _CONCLUDED = (NodeLost, NodeRecovered, NodeLeaseEnded)
+_SOLVED = (Resized, IdleTicked)
+"""What a policy was asked for, which names it, its version and its solver."""
 
 
 class Answer(msgspec.Struct):
@@ -72,7 +74,7 @@ def why_not(record: Record, event: Round) -> str:
     if encode(event) != record.body:
         return "another build wrote it, with more in it than this one reads"
     for fact in event.events:
-        if isinstance(fact, Resized):
+        if isinstance(fact, _SOLVED):
             if fact.policy not in names():
                 return f"this build has no policy {fact.policy!r}"
             if fact.policy_version != policy(fact.policy).version:
@@ -140,7 +142,7 @@ def _compare_facts(record: Record, event: Round, given: Answer) -> Verdict:
     body = encode(msgspec.structs.replace(event, events=given.facts, allocated=given.allocated))
     if body == record.body:
         return Verdict()
-    if any(isinstance(fact, Resized) and fact.status == "guard" for fact in given.facts):
+    if any(isinstance(fact, _SOLVED) and fact.status == "guard" for fact in given.facts):
         return Verdict(unchecked=GUARDED)
     again = decode(msgspec.structs.replace(record, body=body))
     found = differences(event.allocated, given.allocated, "allocated")
@@ -173,10 +175,10 @@ def _compare_digest(event: Round, given: Answer) -> Verdict:
     if event.core != SCHEMA:
         return Verdict()  # Another core's state has another digest.
     for index, fact in enumerate(event.events):
-        if not isinstance(fact, Resized):
+        if not isinstance(fact, _SOLVED):
             continue
         for name, expected in (("digest", given.digest), ("policy", given.policy)):
             if getattr(fact, name) != expected:
-                found = differences(getattr(fact, name), expected, f"Resized[{index}].{name}")
+                found = differences(getattr(fact, name), expected, f"{type(fact).__name__}[{index}].{name}")
                 return Verdict(wrong=f"the {name} is not that of the state at its basis", differences=found)
     return Verdict()

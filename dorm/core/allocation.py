@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import scipy
 
+from dorm.core.costs import adjust_s
 from dorm.core.policies import policy
 from dorm.core.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.core.state import digest
-from events.kinds import Placed, Resize, Resized, Waiting
+from dorm.core.timing import SECOND, tick_is_due, trigger
+from events.kinds import IdleTicked, Placed, Resize, Resized, Waiting
 
 if TYPE_CHECKING:
-    from dorm.core.state import Generation, Node, State
+    from dorm.core.state import App, Generation, Node, State
     from events.kinds import Adjustment
 
 SOLVER = f"scipy {scipy.__version__}"
 
 
-def allocate_now(state: State, now: int) -> Resized | None:
-    """Ask the policy in force.  None where nothing changes, neither places nor reasons."""
+def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
+    """Ask the policy in force.
+
+    A `Resized` where anything changes, places or reasons; before it an `IdleTicked` where the allocation is looked at again
+    though nothing had happened, which is said even if nothing came of it: no further look is due then.
+    """
     settings = state.settings
     chosen = policy(settings.policy)
     params = chosen.check_params(settings.params)
@@ -27,13 +33,21 @@ def allocate_now(state: State, now: int) -> Resized | None:
     answer = chosen.allocate(problem, params)
     changes, without_port = plan(state, problem, answer)
     reasons = {**_reasons(state, answer), **without_port}
-    if not changes and not _reasons_changed(state, problem, reasons):
-        return None
+    basis: dict[str, Any] = {
+        "policy": chosen.name,
+        "policy_version": chosen.version,
+        "solver": SOLVER,
+        "status": answer.status,
+        "digest": digest(state),
+    }
+    facts: list[IdleTicked | Resized] = [IdleTicked(**basis)] if tick_is_due(state, now) else []
+    if changes or _reasons_changed(state, problem, reasons):
+        facts.append(_resized(answer, changes, reasons, params=params, trigger=trigger(state, now), **basis))
+    return facts
+
+
+def _resized(answer: Allocation, changes: list[Resize], reasons: dict[str, Waiting], **fields: Any) -> Resized:
     return Resized(
-        policy=chosen.name,
-        policy_version=chosen.version,
-        params=params,
-        solver=SOLVER,
         changes=changes,
         reasons=reasons,
         utilization=answer.utilization,
@@ -42,9 +56,10 @@ def allocate_now(state: State, now: int) -> Resized | None:
         excess=answer.excess,
         overhead=answer.overhead,
         overhead_budget=answer.overhead_budget,
-        status=answer.status,
         bound=answer.bound,
-        digest=digest(state),
+        change_cost=answer.change_cost,
+        shortage=answer.shortage,
+        **fields,
     )
 
 
@@ -71,7 +86,8 @@ def _reasons_changed(state: State, problem: Problem, reasons: dict[str, Waiting]
 
 
 def problem_of(state: State, now: int) -> Problem:
-    """Usable nodes, and every live app that may hold containers now.
+    """Nodes that are up (those that are drained are marked, so that reasons can name them), and every live app that may
+    hold containers now.
 
     An app is pinned while an adjustment of it is under way, while a part of it has ended, and while one of its nodes is
     lost: unreachable is not failed, so nothing of it is moved before the node's lease has ended.
@@ -92,14 +108,26 @@ def problem_of(state: State, now: int) -> Problem:
                 n_max=app.n_max,
                 current=current.by_node() if current else {},
                 pinned=current is not None and not (app.settled and _nodes_heard(state, current)),
+                require=app.spec.require,
+                placement=app.spec.placement,
+                gang=app.spec.gang,
+                waited_s=_waited_s(app, now),
+                adjust_s=adjust_s(app),
             )
         )
     nodes = tuple(
-        NodeRoom(id=node.id, capacity=node.capacity, labels=node.labels)
+        NodeRoom(id=node.id, capacity=node.capacity, labels=node.labels, drained=bool(node.draining))
         for node in sorted(state.nodes.values(), key=lambda node: node.id)
-        if node.usable
+        if node.condition == "up"
     )
     return Problem(nodes=nodes, apps=tuple(apps))
+
+
+def _waited_s(app: App, now: int) -> float:
+    """How long nothing has been released to it, in whole seconds; 0 while it has a place."""
+    if app.current is not None or not app.waiting_since:
+        return 0.0
+    return float(max(0, now - app.waiting_since) // SECOND)
 
 
 def _nodes_heard(state: State, generation: Generation) -> bool:

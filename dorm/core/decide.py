@@ -2,7 +2,7 @@
 
 Pure, so that an audit can ask again and compare.  Answers to clients, ends, failures and releases come at once; the
 allocation, which is the dear part, only when `allocate` is set and nothing else was to be said (the shell asks after the
-quiet time; what was said now is folded first).
+quiet time and at `timing.next_deadline`; what was said now is folded first).
 """
 
 from __future__ import annotations
@@ -50,15 +50,7 @@ def decide(state: State, now: int, *, allocate: bool) -> Decision:
     facts += _releases(state, now, ended)
     if facts or not allocate:
         return Decision(facts, allocated=False)
-    resized = allocate_now(state, now)
-    return Decision([resized] if resized else [], allocated=True)
-
-
-def next_deadline(state: State, after: int) -> int | None:
-    """When (UTC ns) something becomes due without any further record: the first end of a backoff later than `after`,
-    the time of the last allocation."""
-    retries = [app.retry_at for app in state.apps.values() if not app.ended and app.retry_at > after]
-    return min(retries, default=None)
+    return Decision(allocate_now(state, now), allocated=True)
 
 
 def _answers(state: State) -> list[Event]:

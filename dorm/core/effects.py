@@ -14,7 +14,19 @@ SWEEPS = 16
 
 def stir(state: State) -> None:
     """Something happened that could change the allocation."""
-    state.stirred_seq = state.seq
+    state.stirred_seq, state.stirred_at = state.seq, state.time
+
+
+def loosen(state: State) -> None:
+    """More might be had than the decisions that follow at once can give, since each may change only a few apps: the
+    allocation is to be looked at again when all is quiet (`dorm.core.ticks`)."""
+    state.loose_at = state.time
+
+
+def mark_wait(state: State, app: App) -> None:
+    """Note since when the app waits, after whatever may have taken its place away."""
+    if not app.waiting_since and not app.ended and app.current is None:
+        app.waiting_since = max(state.time, app.retry_at)
 
 
 def void_plans_on(state: State, node: Node) -> None:
@@ -25,6 +37,7 @@ def void_plans_on(state: State, node: Node) -> None:
         generation = app.generations.get(app.generation)
         if generation and not generation.released and any(c.node == node.id for c in generation.containers.values()):
             generation.void = True
+            mark_wait(state, app)
     stir(state)
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from dorm.core.admission import app_id, check_room, name_of
-from dorm.core.effects import drop_ended, end_container, end_containers_on, forget_ended, stir, void_plans_on
-from dorm.core.policies import policy
+from dorm.core.effects import drop_ended, end_container, end_containers_on, forget_ended, loosen, stir, void_plans_on
 from dorm.core.rounds import fold_round
-from dorm.core.state import App, Container, Generation, Node, State, Submission, can_be_kept
+from dorm.core.settings import policy_after
+from dorm.core.state import App, Container, Generation, Node, Pace, State, Submission, can_be_kept
 from events import kinds as k
 from events import subjects
 from events.codec import decode, submission_of
@@ -157,6 +157,7 @@ def _node_drain_requested(state: State, event: k.NodeDrainRequested, record: Rec
     node.draining = wanted
     node.changed_seq = state.seq
     if node.usable:
+        loosen(state)
         stir(state)
     else:
         void_plans_on(state, node)
@@ -166,14 +167,10 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Non
     """A policy that this build doesn't have, or parameters that it refuses, leave the old ones in force.  The rest holds
     all the same: agents take leases from here and can't know policies."""
     settings = state.settings
-    chosen = event.policy if event.policy is not None else settings.policy
-    params = event.params if event.params is not None else ({} if event.policy is not None else settings.params)
     try:
-        policy(chosen).check_params(params)
-    except (LookupError, ValueError, ArithmeticError, TypeError):
+        settings.policy, settings.params = policy_after(settings, event)
+    except ValueError:
         state.counters.ignored += 1
-    else:
-        settings.policy, settings.params = chosen, params
     for name in settings.__struct_fields__:
         value = getattr(event, name)
         if name not in ("policy", "params") and value is not None:
@@ -215,6 +212,7 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> None:
     )
     if old and (old.capacity, old.address, old.ports) != (node.capacity, node.address, node.ports):
         void_plans_on(state, node)
+    loosen(state)
     stir(state)
 
 
@@ -286,6 +284,7 @@ def _app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) ->
         return
     app.checkpoint = event.step
     app.step = max(app.step, event.step)
+    _resumed(state, app, event)
 
 
 def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> None:
@@ -294,10 +293,28 @@ def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Non
         state.counters.ignored += 1
         return
     app.step = event.step
+    _resumed(state, app, event)
+    _keep_pace(state, app.generations[event.generation], event.step)
     if event.loss is not None:
         app.loss = event.loss
     if event.samples_per_s is not None:
         app.samples_per_s = event.samples_per_s
+
+
+def _resumed(state: State, app: App, event: k.AppProgressed | k.AppCheckpointed) -> None:
+    """The first sign of work after an adjustment ends its pause."""
+    last = app.history[-1] if app.history else None
+    if last is not None and last.to_generation == event.generation and not last.resumed_at:
+        last.resumed_at, last.resumed_step = state.time, event.step
+
+
+def _keep_pace(state: State, generation: Generation, step: int) -> None:
+    """First and last are enough, whatever lies between; a step back is somebody who counts anew."""
+    pace = generation.pace
+    if pace is None or step < pace.last_step:
+        generation.pace = Pace(first_at=state.time, first_step=step, last_at=state.time, last_step=step)
+    else:
+        pace.last_at, pace.last_step = state.time, step
 
 
 def _round(state: State, event: k.Round, record: Record) -> None:

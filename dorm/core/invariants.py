@@ -145,7 +145,9 @@ def _names(state: State) -> Iterator[str]:
 
 
 def _numbers(state: State) -> Iterator[str]:
-    if not max(state.round_seq, state.stirred_seq, state.figures.seq) <= state.seq:
+    if not max(state.round_seq, state.stirred_seq, state.figures.seq) <= state.seq or (
+        max(state.stirred_at, state.loose_at, state.ticked_at) > state.time
+    ):
         yield f"something happened after the last record, {state.seq}"
     if min(state.epoch, state.time, *(getattr(state.counters, name) for name in state.counters.__struct_fields__)) < 0:
         yield "an epoch, a time or a counter is negative"
@@ -159,7 +161,12 @@ def _numbers(state: State) -> Iterator[str]:
             yield f"{app.id}: bounds {app.n_min}..{app.n_max}, weight {app.weight}, demand {app.demand}"
         if app.failures > app.spec.retries.limit or app.changed_seq > state.seq or min(app.step, app.lost_steps) < 0:
             yield f"{app.id}: {app.failures} failures, step {app.step}, {app.lost_steps} lost steps"
-        if bool(app.ended) != bool(app.ended_at) or (app.ended and (app.waiting or app.retry_at)):
+        if bool(app.ended) != bool(app.ended_at) or (app.ended and (app.waiting or app.retry_at or app.waiting_since)):
             yield f"{app.id}: ended and still waiting, or ended at no time"
+        current = app.current
+        if not app.ended and current is None and not app.waiting_since:
+            yield f"{app.id}: has no place, but nobody noted since when it waits"
+        if app.waiting_since and current is not None and current.released:
+            yield f"{app.id}: has a place and waits since {app.waiting_since}"
     if not state.next_drop_at <= 0 and not any(app.ended for app in state.apps.values()):
         yield "an app is to leave the state, and none has ended"

@@ -9,6 +9,8 @@ from dorm.core.effects import (
     end_container,
     end_containers_on,
     forget_ended,
+    loosen,
+    mark_wait,
     plan_drop,
     stir,
     void_plans_on,
@@ -32,6 +34,8 @@ def fold_round(state: State, event: k.Round, fence: int) -> None:
     for fact in event.events:
         if isinstance(fact, k.Resized):
             _resized(state, fact, event.basis)
+        elif isinstance(fact, k.IdleTicked):
+            _idle_ticked(state, event.basis)
         elif isinstance(fact, k.Unknown):
             state.counters.unknown += 1
         else:
@@ -62,6 +66,7 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
         submitted_at=submission.at if submission else state.time,
         seq=submission.seq if submission else state.seq,
         accepted_at=state.time,
+        waiting_since=state.time,
         # Cancelled between the decision's basis and its round.
         cancel_requested=bool(submission and submission.refused),
         cancel_reason=submission.refused if submission else "",
@@ -80,11 +85,12 @@ def _end(state: State, app_name: str, how: Ended, reason: str) -> None:
         state.counters.ignored += 1
         return
     app.ended, app.ended_at, app.end_reason = how, state.time, reason
-    app.waiting, app.retry_at = None, 0
+    app.waiting, app.waiting_since, app.retry_at = None, 0, 0
     if state.names.get(app.name) == app.id:
         del state.names[app.name]
     forget_ended(app)
     plan_drop(state, app)
+    loosen(state)
     stir(state)
 
 
@@ -116,6 +122,7 @@ def _generation_failed(state: State, event: k.GenerationFailed) -> None:
     if event.port:
         app.port_failures += 1
     app.waiting = k.Waiting(code="retry", text=event.reason)
+    mark_wait(state, app)
     stir(state)
 
 
@@ -129,7 +136,10 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
     generation.resume = event.resume
     # Agents follow what the master wrote, so a release stands though a node changed after its basis.
     generation.void = False
+    app.waiting_since = 0
     previous = app.generations.get(event.previous)
+    if previous is not None and previous.pace is not None:
+        app.steps_per_s = previous.pace.steps_per_s or app.steps_per_s
     if previous is not None and generation.adjustment == "restart":
         app.adjustments += 1
         app.history.append(
@@ -143,6 +153,7 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
                 released_at=state.time,
                 checkpoint=event.checkpoint,
                 lost_steps=event.lost_steps,
+                steps_per_s=app.steps_per_s,
             )
         )
         del app.history[:-HISTORY]
@@ -181,6 +192,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
         _forget_unstarted(app)
         if change.placement:
             app.retry_at, app.waiting = 0, None
+        mark_wait(state, app)
         if overtaken:
             stir(state)
     for app_id in state.names.values():  # Live apps only: a round must not cost more for every app that ever ended.
@@ -190,11 +202,28 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
             app.waiting, app.retry_at = event.reasons[app_id], 0
         elif not app.retry_at:
             app.waiting = None
+    if _leaves_something(event):
+        loosen(state)
     state.figures.seq = state.seq
     state.figures.utilization = event.utilization
     state.figures.fairness_loss = event.fairness_loss
     state.figures.overhead = event.overhead
     state.figures.decisions += 1
+
+
+def _leaves_something(event: k.Resized) -> bool:
+    """Whether asking again may give more: the decision used up what may change at once, or its solver stopped at a limit.
+    One that came of a tick leaves something as long as it changes anything, so that ticks come to an end."""
+    if event.trigger == "idle":
+        return bool(event.changes)
+    return 0 < event.overhead_budget <= event.overhead or event.status != "optimal"
+
+
+def _idle_ticked(state: State, basis: int) -> None:
+    """It ends the looking again, unless something has happened that it could not know, or a `Resized` follows."""
+    state.ticked_at = state.time
+    if state.stirred_seq <= basis:
+        state.loose_at = 0
 
 
 def _move_port_cursors(state: State, change: k.Resize) -> None:
@@ -230,6 +259,7 @@ def _node_recovered(state: State, event: k.NodeRecovered) -> None:
         return
     node.condition, node.lease_ended = "up", False
     node.changed_seq = state.seq
+    loosen(state)
     stir(state)
 
 

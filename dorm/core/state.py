@@ -17,7 +17,7 @@ from events.spec import AppSpec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SCHEMA = 1
+SCHEMA = 2
 """Counts changes of meaning in this module and `evolve`: a digest by another schema can't be compared."""
 
 _encoder = msgspec.msgpack.Encoder()
@@ -30,6 +30,7 @@ class Settings(msgspec.Struct):
     params: dict[str, Any] = {}
     quiet_ms: int = 200
     quiet_limit_ms: int = 1000
+    idle_s: float = 30.0
     node_grace_s: float = 15.0
     node_lease_s: float = 300.0
     retention_s: float = 86_400.0
@@ -48,6 +49,21 @@ class Submission(msgspec.Struct):
     """Why it is refused already, where the body could not even be read."""
     app: str = ""
     """Set where this is a refused update of that app."""
+
+
+class Pace(msgspec.Struct):
+    """How fast a generation works, from the first and the last progress it told of: log times and steps."""
+
+    first_at: int
+    first_step: int
+    last_at: int
+    last_step: int
+
+    @property
+    def steps_per_s(self) -> float:
+        """0 where it can't be known yet."""
+        steps, time = self.last_step - self.first_step, self.last_at - self.first_at
+        return steps * 1e9 / time if steps > 0 and time > 0 else 0.0
 
 
 ContainerState = Literal["desired", "running", "exited"]
@@ -92,6 +108,7 @@ class Generation(msgspec.Struct):
     running: int = 0
     exited: int = 0
     """How many containers are in these states: counted along, since every start and exit asks for it."""
+    pace: Pace | None = None
 
     @property
     def released(self) -> bool:
@@ -123,6 +140,12 @@ class AdjustmentRecord(msgspec.Struct):
     started_at: int = 0
     checkpoint: int | None = None
     lost_steps: int = 0
+    resumed_at: int = 0
+    """When the new generation first told of progress or of a checkpoint; 0 before."""
+    resumed_step: int = 0
+    """Which step that was."""
+    steps_per_s: float = 0.0
+    """How fast the app had worked before; 0 where that is not known."""
 
 
 Ended = Literal["", "completed", "failed", "cancelled"]
@@ -166,6 +189,11 @@ class App(msgspec.Struct):
     samples_per_s: float | None = None
     waiting: Waiting | None = None
     """Why it waits or is below its n_max, in the words of the last decision."""
+    waiting_since: int = 0
+    """When it was accepted, or lost its partition (after a failure: when its pause is over).  A place that is taken back
+    before anything was released to it does not start the wait anew.  0 while a partition is released to it."""
+    steps_per_s: float = 0.0
+    """Of the last generation of which it could be measured; 0 before."""
     adjustments: int = 0
     """How often a running partition was resized."""
     lost_steps: int = 0
@@ -265,6 +293,12 @@ class State(msgspec.Struct):
     """Sequence of the last round: what the next one is fenced by."""
     stirred_seq: int = 0
     """The last record that could change the allocation."""
+    stirred_at: int = 0
+    """Its log time."""
+    loose_at: int = 0
+    """When there last was a cause to look at the allocation again once nothing happens; 0 where no look is due."""
+    ticked_at: int = 0
+    """When the allocation was last looked at for that."""
     settings: Settings = msgspec.field(default_factory=Settings)
     nodes: dict[str, Node] = {}
     apps: dict[str, App] = {}

@@ -32,7 +32,7 @@ class AnyPolicy:
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
         chance = random.Random(hashlib.blake2b(msgspec.msgpack.encode(problem)).digest())
-        free = {node.id: dict(node.capacity) for node in problem.nodes}
+        free = {node.id: dict(node.capacity) for node in problem.nodes if not node.drained}
         counts: dict[str, dict[str, int]] = {}
         for app in problem.apps:
             if app.pinned:

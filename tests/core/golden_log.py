@@ -31,7 +31,8 @@ LOG, MADE = FOLDER / "log.msgpack", FOLDER / "made.json"
 
 
 def story() -> list[Record]:
-    """Two policies, growing and shrinking, a crash, a lost node, a drain, nonsense, and every end an app can have."""
+    """Two policies, growing and shrinking, a crash, a lost node, a drain, idle ticks, nonsense, and every end an app can
+    have."""
     bench = Bench(a=4, b=4)
     bench.running("wide", n_max=8, weight=2.0)
     bench.wait(5)
@@ -51,6 +52,11 @@ def story() -> list[Record]:
     bench.wait(2)
     bench.settle()
     bench.started("late")
+    bench.add(k.AppProgressed(app=wide.id, generation=wide.generation, step=110))
+    bench.add(k.PolicyChanged(idle_s=20, set_params={"theta2": 0.2, "floor": None}))
+    bench.settle()
+    bench.wait(30)
+    bench.settle()
     for subject, body in nonsense("a", wide.id):
         bench.raw(f"dorm.{CLUSTER}.{subject}", body)
     bench.settle()

@@ -90,7 +90,22 @@ def test_who_is_part_of_the_problem() -> None:
     bench.add(k.NodeDrainRequested(node="c"))
     problem = problem_of(bench.state, bench.now)
     assert {bench.app(app.id).name: app.pinned for app in problem.apps} == {"still": False, "starting": True}
-    assert [node.id for node in problem.nodes] == ["a", "b"]
+    assert [(node.id, node.drained) for node in problem.nodes] == [("a", False), ("b", False), ("c", True)]
+
+
+def test_what_the_policy_is_told_of_nodes_and_apps() -> None:
+    bench = Bench(a=4)
+    bench.add(joined("gpu", 8, labels={"zone": "east"}))
+    bench.conclude(a=20)
+    bench.submit("one", cpu=64)
+    bench.submit("two", n_min=2, n_max=4, gang=2, placement="pack", require='zone == "east"')
+    bench.decide()
+    bench.wait(61.5)
+    (two,) = problem_of(bench.state, bench.now).apps
+    assert (two.require, two.placement, two.gang) == ('zone == "east"', "pack", 2)
+    assert (two.waited_s, two.adjust_s) == (61.0, None)
+    (node,) = problem_of(bench.state, bench.now).nodes
+    assert (node.id, node.labels, node.drained) == ("gpu", {"zone": "east"}, False)
 
 
 def test_an_app_on_a_lost_node_is_not_touched() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dorm.core.decide import MOST_PORTS, next_deadline
+from dorm.core.decide import MOST_PORTS
 from dorm.core.state import digest
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from tests.core.records import SECOND, Bench, joined
 
@@ -138,7 +139,7 @@ class TestFailure:
         bench.settle()
         app = bench.app()
         assert (app.phase, app.waiting.code if app.waiting else "") == ("waiting", "no_nodes")
-        assert next_deadline(bench.state, 0) is None
+        assert app.retry_at == 0
 
 
 class TestBarrier:
@@ -168,7 +169,7 @@ class TestBarrier:
         bench.exited(slot=0, code=1)
         bench.settle()
         bench.wait(60)
-        assert bench.settle() == []
+        assert [type(fact) for fact in bench.settle()] == [k.IdleTicked], "nothing comes of looking again"
         bench.exited(slot=1, code=None, reason="lost")
         bench.settle()
         assert bench.app().generation == 2
@@ -203,7 +204,7 @@ class TestBarrier:
         bench.conclude(a=20)
         bench.settle()
         bench.wait(200)
-        assert bench.settle() == []
+        assert [type(fact) for fact in bench.settle()] == [k.IdleTicked], "nothing comes of looking again"
         bench.conclude(a=320)
         bench.settle()
         app = bench.app()
@@ -285,6 +286,34 @@ class TestRest:
         bench.add(k.NodeDrainRequested(node=node))
         bench.settle()
         assert node not in bench.app().generations[2].by_node()
+
+    def test_what_has_to_move_moves_though_nothing_may_change(self) -> None:
+        """A drained node's apps do not count against θ2, and neither do those of a lost one: they start anew."""
+        bench = Bench(a=2, b=2, c=4)
+        bench.add(k.PolicyChanged(params={"theta2": 0.0}))
+        for name in ("one", "two", "three"):
+            bench.running(name, n_max=2)
+        homes = {app.name: sorted(app.generations[1].by_node()) for app in bench.state.live_apps()}
+        drained = homes["one"][0]
+        bench.add(k.NodeDrainRequested(node=drained))
+        (decision,) = bench.decide(allocate=True)
+        assert isinstance(decision, k.Resized)
+        moved = {change.app for change in decision.changes}
+        assert moved == {bench.app(name).id for name, nodes in homes.items() if drained in nodes}
+        assert (decision.overhead, decision.overhead_budget) == (0, 0)
+        assert all(placed.node != drained for change in decision.changes for placed in change.placement)
+
+    def test_without_leave_to_change_anything_nobody_else_moves(self) -> None:
+        bench = Bench(a=4)
+        bench.add(k.PolicyChanged(params={"theta2": 0.0}))
+        bench.running("one", n_max=4)
+        bench.add(joined("b", 4))
+        bench.add(k.AppUpdated(app="one", n_max=8))
+        bench.settle()
+        assert bench.app("one").generation == 1
+        waiting = bench.app("one").waiting
+        assert waiting is not None
+        assert waiting.code == "overhead"
 
     def test_asking_changes_nothing_and_gives_the_same_twice(self) -> None:
         bench = Bench(a=4, b=2)

@@ -21,6 +21,7 @@ def content(state: State) -> object:
         "counters": 0,
         "round_seq": 0,
         "stirred_seq": 0,
+        "stirred_at": 0,
     }
 
 

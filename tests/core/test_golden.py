@@ -48,7 +48,15 @@ def test_the_story_has_all_that_a_golden_log_should() -> None:
         if isinstance(event, k.Round):
             kinds.update(type(fact) for fact in event.events)
     missing = {k.AppAccepted, k.AppRejected, k.AppCompleted, k.AppFailed, k.AppCancelled, k.GenerationFailed} - kinds
-    missing |= {k.GenerationReleased, k.Resized, k.NodeLost, k.NodeLeaseEnded, k.Unreadable, k.Unknown} - kinds
+    missing |= {
+        k.GenerationReleased,
+        k.IdleTicked,
+        k.Resized,
+        k.NodeLost,
+        k.NodeLeaseEnded,
+        k.Unreadable,
+        k.Unknown,
+    } - kinds
     assert not missing
 
 

@@ -18,6 +18,7 @@ import msgspec
 import dorm.core.decide as deciding
 import dorm.core.evolve as evolving
 import dorm.core.liveness as living
+import dorm.core.timing as timing
 from agents.runtime import Key
 from dorm.core.invariants import violations
 from dorm.core.state import SCHEMA, State, digest
@@ -84,7 +85,7 @@ class VirtualMaster:
         return max(self.world.now, self.state.time)
 
     def due(self) -> bool:
-        deadline = deciding.next_deadline(self.state, self.allocated_at)
+        deadline = timing.next_deadline(self.state, self.allocated_at)
         return self.state.stirred_seq > self.allocated_stir or (deadline is not None and deadline <= self.now())
 
     def decide(self, *, slip: bool = True) -> bool:
@@ -95,6 +96,7 @@ class VirtualMaster:
         now, before = self.now(), digest(self.state)
         decision = deciding.decide(self.state, now, allocate=self.due())
         self.world.hold(digest(self.state) == before, "a decision changed the state it was made on")
+        self.ticked(decision.facts)
         stirred = self.state.stirred_seq
         if decision.allocated:
             self.allocated_stir, self.allocated_at = stirred, now
@@ -107,6 +109,14 @@ class VirtualMaster:
         facts = deciding.decide(self.state, self.now(), allocate=True).facts
         return self.epoch == 0 or all(isinstance(fact, k.Resized) and not fact.changes for fact in facts)
 
+    def ticked(self, facts: list[Any]) -> None:
+        """Ticks come only when all was quiet, at most one in `idle_s`, and first in their round."""
+        ticks = [index for index, fact in enumerate(facts) if isinstance(fact, k.IdleTicked)]
+        if ticks:
+            idle = int(self.state.settings.idle_s * SECOND)
+            quiet = self.now() - max(self.state.stirred_at, self.state.ticked_at)
+            self.world.hold(ticks == [0] and quiet >= idle, f"a tick after {quiet / SECOND} s: {facts}")
+
     def conclude(self) -> None:
         if self.epoch:
             facts = living.conclude(self.state, self.world.heard, self.now())
@@ -115,7 +125,7 @@ class VirtualMaster:
 
 
 def _content(state: State) -> bytes:
-    counting = {"seq": 0, "time": 0, "counters": None, "stirred_seq": 0}
+    counting = {"seq": 0, "time": 0, "counters": None, "stirred_seq": 0, "stirred_at": 0}
     return msgspec.msgpack.encode({**msgspec.to_builtins(state, str_keys=True), **counting})
 
 
@@ -393,7 +403,10 @@ class World:
                     "operator",
                 )
             case "retention":
-                self.publish(k.PolicyChanged(retention_s=chance.choice([0, 10, 1000])), "operator")
+                self.publish(
+                    k.PolicyChanged(retention_s=chance.choice([0, 10, 1000]), idle_s=chance.choice([1, 5, 30])),
+                    "operator",
+                )
 
     def fault(self) -> None:
         chance = self.chance

@@ -1,0 +1,36 @@
+"""The policy in force and its parameters: what a `PolicyChanged` makes of them, for the fold and for who asks before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dorm.core.policies import policy
+
+if TYPE_CHECKING:
+    from dorm.core.state import Settings
+    from events.kinds import PolicyChanged
+
+
+def policy_after(settings: Settings, change: PolicyChanged) -> tuple[str, dict[str, Any]]:
+    """Policy and parameters (those that were set; others are at their defaults) once the change is folded.
+
+    Raises ValueError with one line for people where this build has no such policy or the policy refuses the parameters.
+    Changes nothing.
+    """
+    chosen = change.policy if change.policy is not None else settings.policy
+    params = change.params
+    if params is None:
+        params = settings.params if change.policy is None else {}
+    if change.set_params is not None:
+        params = {**params, **change.set_params}
+        params = {name: value for name, value in params.items() if value is not None}
+    try:
+        policy(chosen).check_params(params)
+    except (LookupError, ArithmeticError, TypeError) as error:
+        raise ValueError(str(error)) from None
+    return chosen, params
+
+
+def parameters_in_force(settings: Settings) -> dict[str, Any]:
+    """All parameters of the policy in force, with its defaults.  Raises ValueError, as a policy's `check_params`."""
+    return policy(settings.policy).check_params(settings.params)

@@ -1,0 +1,139 @@
+"""What adjusting an app costs, as the log says: pause and lost work, in seconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dorm.core.allocation import problem_of
+from dorm.core.costs import LATEST, adjust_s, cost_s
+from dorm.core.state import HISTORY
+from events import kinds as k
+from tests.core.records import Bench
+
+if TYPE_CHECKING:
+    from dorm.core.state import App
+
+
+def works(bench: Bench, app: App, *, steps: int, seconds: float, since: int = 0) -> None:
+    """It tells of the first and the last of these steps."""
+    bench.add(k.AppProgressed(app=app.id, generation=app.generation, step=since))
+    bench.wait(seconds)
+    bench.add(k.AppProgressed(app=app.id, generation=app.generation, step=since + steps))
+
+
+def resize(bench: Bench, app: App, n_max: int, *, stop_s: float = 0.0, start_s: float = 0.0) -> None:
+    """One adjustment, up to when all containers of the new generation have started."""
+    before = app.generation
+    bench.add(k.AppUpdated(app=app.id, n_max=n_max))
+    bench.settle()
+    assert app.generation == before + 1
+    bench.wait(stop_s)
+    bench.all_exited(app.id, 143, generation=before, asked=True)
+    bench.settle()
+    bench.wait(start_s)
+    bench.started(app.id)
+    bench.settle()
+
+
+def test_nothing_is_known_before_the_first_adjustment() -> None:
+    bench = Bench(a=4)
+    app = bench.running(n_max=4)
+    works(bench, app, steps=10, seconds=10)
+    assert adjust_s(app) is None
+    assert problem_of(bench.state, bench.now).apps[0].adjust_s is None
+
+
+def test_pause_and_lost_work() -> None:
+    """2 steps/s, 20 of them after the checkpoint: 10 s of work; 3 s to stop, 4 s to start, 5 s until the next step, of which
+    the step itself took half a second."""
+    bench = Bench(a=4)
+    app = bench.running(n_max=4)
+    works(bench, app, steps=80, seconds=40)
+    bench.add(k.AppCheckpointed(app=app.id, generation=1, step=60), "a")
+    resize(bench, app, 2, stop_s=3, start_s=4)
+    assert adjust_s(app) is None, "it has not worked again"
+    bench.wait(5)
+    bench.add(k.AppProgressed(app=app.id, generation=2, step=61))
+    assert adjust_s(app) == 3 + 4 + 5 - 0.5 + 20 / 2
+    assert problem_of(bench.state, bench.now).apps[0].adjust_s == 21.5
+    bench.wait(100)
+    bench.add(k.AppProgressed(app=app.id, generation=2, step=200))
+    assert adjust_s(app) == 21.5, "only the first sign of work ends the pause"
+
+
+def test_a_checkpoint_is_a_sign_of_work_too() -> None:
+    bench = Bench(a=4)
+    app = bench.running(n_max=4)
+    works(bench, app, steps=10, seconds=10)
+    bench.add(k.AppCheckpointed(app=app.id, generation=1, step=10), "a")
+    resize(bench, app, 2, start_s=2)
+    bench.wait(6)
+    bench.add(k.AppCheckpointed(app=app.id, generation=2, step=14), "a")
+    assert adjust_s(app) == 2 + 6 - 4
+
+
+def test_it_ran_no_earlier_than_all_of_it_had_started() -> None:
+    """A larger partition works faster than before, so the steps it has done may seem to take longer than it is up."""
+    bench = Bench(a=4)
+    app = bench.running(n_max=1)
+    works(bench, app, steps=10, seconds=10)
+    bench.add(k.AppCheckpointed(app=app.id, generation=1, step=10), "a")
+    resize(bench, app, 4, start_s=7)
+    bench.wait(1)
+    bench.add(k.AppProgressed(app=app.id, generation=2, step=40))
+    assert adjust_s(app) == 7
+
+
+def test_an_app_that_tells_nothing_runs_when_it_has_started() -> None:
+    bench = Bench(a=4)
+    app = bench.running(n_max=4)
+    resize(bench, app, 2, stop_s=1.25, start_s=2)
+    assert adjust_s(app) == 3.25
+    resize(bench, app, 3, stop_s=1, start_s=1)
+    assert adjust_s(app) == round((3.25 + 2) / 2, 3)
+
+
+def test_only_the_latest_few_count() -> None:
+    bench = Bench(a=4)
+    app = bench.running(n_max=4)
+    for number in range(LATEST + 3):
+        resize(bench, app, 2 + number % 2, stop_s=100 if number < 3 else 10)
+    assert adjust_s(app) == 10
+    assert len(app.history) == LATEST + 3 <= HISTORY
+
+
+def test_the_pace_is_that_from_first_to_last_whatever_lies_between() -> None:
+    bench = Bench(a=4)
+    app = bench.running(n_max=4)
+    for wait, step in ((0, 100), (1, 101), (0, 150), (0, 120), (5, 150), (5, 180)):
+        bench.wait(wait)
+        bench.add(k.AppProgressed(app=app.id, generation=1, step=step))
+    pace = app.generations[1].pace
+    assert pace is not None
+    assert pace.steps_per_s == (180 - 120) / 10, "a step back is somebody who counts anew"
+    resize(bench, app, 2)
+    assert app.steps_per_s == 6.0
+    bench.add(k.AppProgressed(app=app.id, generation=2, step=1))
+    resize(bench, app, 3)
+    assert app.history[-1].steps_per_s == 6.0, "one line says nothing of the pace, so the last one known counts"
+
+
+@pytest.mark.parametrize("steps", [0, 5])
+def test_no_time_gives_no_pace(steps: int) -> None:
+    bench = Bench(a=4)
+    app = bench.running(n_max=4)
+    works(bench, app, steps=steps, seconds=0 if steps else 10)
+    resize(bench, app, 2, start_s=1)
+    assert app.history[-1].steps_per_s == 0
+    assert cost_s(app.history[-1]) == 1
+
+
+def test_progress_of_an_earlier_generation_resumes_nothing() -> None:
+    bench = Bench(a=4)
+    app = bench.running(n_max=4)
+    works(bench, app, steps=10, seconds=10)
+    resize(bench, app, 2)
+    bench.add(k.AppProgressed(app=app.id, generation=1, step=99))
+    assert app.history[-1].resumed_at == 0
