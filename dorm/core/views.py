@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dorm.core.costs import adjust_s
 from events.quantities import humanize
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ def describe(app: App, now: int) -> dict[str, Any]:
         "gang": app.spec.gang,
         "checkpoint": app.checkpoint,
         "lost_steps": app.lost_steps,
+        "adjust_s": adjust_s(app),
         "spec": msgspec.to_builtins(app.spec),
         "containers_now": [
             msgspec.to_builtins(container) for container in (generation.containers.values() if generation else [])
