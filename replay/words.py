@@ -70,7 +70,7 @@ def _ending(app: App, found: Explanation) -> str:
 
 
 def _ago(time: int, found: Explanation) -> str:
-    return f"{span(max(0, found.at - time) / SECOND)} before"
+    return f"{span(max(0, found.at - time) / SECOND)} ago"
 
 
 def _size(state: State, app: App, found: Explanation) -> str:

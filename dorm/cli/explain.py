@@ -18,6 +18,20 @@ if TYPE_CHECKING:
     from replay.explain import Decision, Explanation
 
 
+_TRY = {
+    "resources": "dorm plan --nodes +1,like=NODE",
+    "no_nodes": "dorm plan --nodes +1,cpu=…,memory=…",
+    "constraint": "dorm nodes -o wide (shows labels), dorm plan --nodes +1,cpu=…,label.NAME=VALUE",
+    "drained": "dorm drain NODE --undo",
+    "overhead": "dorm plan --rounds 5, dorm plan --set theta2=0.3",
+    "fairness": "dorm plan --set theta1=0.2",
+    "floor": "dorm plan --set floor=0.3",
+    "price": "dorm plan --set horizon_s=3600",
+    "static_count": "dorm plan --set count=2",
+}
+"""What shows whether something else would help, by the code of the reason."""
+
+
 def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(explain)
 
@@ -62,12 +76,16 @@ def explain(
         if output in (Format.json, Format.yaml):
             show_document(found, output)
         else:
-            _show(found)
+            _show(found, live=live)
 
     run(work())
 
 
-def _show(found: Explanation) -> None:
+def _show(found: Explanation, *, live: bool) -> None:
+    from replay.words import moment
+
+    if not live:
+        console.print(Text(f"as it was at sequence {found.seq}, {moment(found.at)}", style="dim"))
     console.print(Text(found.name, style="bold").append(f"  {found.id}", style="dim not bold"))
     # A paragraph is read on a terminal of any width.
     console.print(Text(found.text), soft_wrap=False)
@@ -95,6 +113,8 @@ def _lines(found: Explanation) -> list[tuple[str, str]]:
             lines.append(("share", parts + (f" ({found.share / found.fair_share:.0%})" if found.fair_share else "")))
         if found.reason:
             lines.append(("reason", f"{found.reason.code}, since {moment(found.reason.since)}"))
+            if found.reason.code in _TRY:
+                lines.append(("try", _TRY[found.reason.code]))
     if found.decision:
         lines += _decision_lines(found.decision)
     if found.last_change:

@@ -16,7 +16,8 @@ from events import kinds as k
 from tests.core.records import Bench, document, joined
 from tests.replay.story import two_apps
 
-FREE_CHANGES = {"theta2": 1.0}
+EXACT = k.PolicyChanged(policy="dorm-exact", params={"theta2": 1.0})
+"""What is planned is the policy's affair; the reference leaves no choice."""
 
 
 def planned(bench: Bench, rounds: int = 1, **assumed: Any) -> Plan:
@@ -35,7 +36,7 @@ def named(found: Plan, name: str = "app") -> PlannedApp:
 def busy() -> Bench:
     """Two nodes of four cores, one app on all of them."""
     bench = Bench(n1=4, n2=4)
-    bench.add(k.PolicyChanged(params=FREE_CHANGES))
+    bench.add(EXACT)
     bench.running("app", n_max=8)
     assert sum(sizes(bench.app()).values()) == 8
     return bench
@@ -119,7 +120,7 @@ def test_an_app_that_would_be_refused() -> None:
 
 def test_more_nodes() -> None:
     bench = Bench(n1=2)
-    bench.add(k.PolicyChanged(params=FREE_CHANGES))
+    bench.add(EXACT)
     bench.add(joined("new-1", 2, labels={"zone": "a"}))
     bench.running("app", n_max=16)
     found = planned(bench, joins=(NewNodes(2, {"cpu": 4000}, {"zone": "b"}), NewNodes(1, like="new-1")))
@@ -165,9 +166,10 @@ def test_an_app_that_is_cancelled_makes_room() -> None:
 
 def test_several_rounds() -> None:
     bench = Bench(**{f"n{index}": 4.0 for index in range(3)})
+    bench.add(EXACT)
     for name in ("a", "b", "c"):
         bench.running(name, n_max=4)
-    bench.add(k.PolicyChanged(params={"theta2": 0.25, "floor": 0.9, "theta1": 0.01}))
+    bench.add(k.PolicyChanged(policy="dorm-exact", params={"theta2": 0.25}))
     assert planned(bench).rounds == []
     found = planned(bench, rounds=6, specs=(document("d", n_min=6, n_max=6),))
     assert len(found.rounds) > 1
@@ -203,7 +205,7 @@ def test_what_can_not_be(assumed: dict[str, Any], reason: str) -> None:
 
 def test_another_policy() -> None:
     found = planned(busy(), settings={"policy": "static", "count": 2}, specs=(document("new"),))
-    assert found.assumed[:2] == ["policy static (now dorm)", "count = 2 (now not there)"]
+    assert found.assumed[:2] == ["policy static (now dorm-exact)", "count = 2 (now not there)"]
     assert found.after.fairness_budget == -1
 
 

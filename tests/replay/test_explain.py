@@ -24,6 +24,7 @@ def explained(bench: Bench, name: str = "app", *, at: int | None = None) -> Expl
 def full() -> Bench:
     """Two nodes of four cores, all taken by one app with bounds 6 and 8; another waits."""
     bench = Bench(n1=4, n2=4)
+    bench.add(k.PolicyChanged(policy="dorm-exact"))
     bench.running("app", n_min=6, n_max=8)
     bench.wait(30)
     bench.submit("late", n_min=4, n_max=8)
@@ -107,7 +108,7 @@ def test_an_earlier_moment() -> None:
 
 def test_an_adjustment_under_way_and_what_it_cost() -> None:
     bench = Bench(n1=4)
-    bench.add(k.PolicyChanged(params={"theta2": 1.0}))
+    bench.add(k.PolicyChanged(policy="dorm-exact", params={"theta2": 1.0}))
     bench.running("app", n_max=4)
     bench.submit("new", n_max=4)
     bench.settle()
@@ -154,7 +155,7 @@ def test_an_app_that_has_ended(code: int, ended: str) -> None:
     found = explained(bench)
     assert (found.state, found.phase) == ("ended", ended)
     assert f"app {ended} at " in found.text
-    assert "7.0 s before" in found.text
+    assert "7.0 s ago" in found.text
     assert found.ended_at
 
 

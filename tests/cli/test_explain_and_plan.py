@@ -1,0 +1,275 @@
+"""`dorm explain` and `dorm plan`: what they print, their exit codes, on exported logs and on a cluster that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from dorm.cli.main import main
+from dorm.cli.output import console
+from dorm.core.views import sizes
+from events.kinds import PolicyChanged
+from replay.export import export
+from tests.core.records import Bench, document, joined
+from tests.e2e.commands import done, dorm, refused
+from tests.e2e.local_up import leaving_nothing, named, talker, up, write_spec
+from tests.e2e.story import until
+from tests.replay.story import log_of, two_apps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Dorm = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dorm:
+    """Runs the program in this process; gives exit code, standard output and standard error."""
+    monkeypatch.setenv("DORM_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(console, "width", 200)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dorm", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capsys.readouterr()
+        return int(left.value.code or 0), out, err
+
+    return run
+
+
+def saved(records: list[Any], path: Path) -> Path:
+    asyncio.run(export(log_of(records), path))
+    return path
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Path:
+    """One node with four cores, all taken; another app waits for two of them."""
+    bench = Bench()
+    bench.add(PolicyChanged(policy="dorm-exact"))
+    bench.add(joined("n1", 4, labels={"zone": "a"}))
+    bench.running("full", n_min=4, n_max=4)
+    bench.submit("late", n_min=2, n_max=4)
+    bench.submit("big", cpu=9)
+    bench.settle()
+    assert bench.app("late").phase == "waiting"
+    return saved(bench.records, tmp_path / "log.dorm")
+
+
+def spec_file(tmp_path: Path, name: str, **fields: Any) -> Path:
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(json.dumps(document(name, **fields)))
+    return path
+
+
+def test_explain_for_people(here: Dorm, log_file: Path) -> None:
+    code, out, err = here("explain", "late", "--file", log_file)
+    assert (code, err) == (0, "")
+    words = " ".join(out.split())
+    assert "late is waiting and has no containers" in words
+    assert "it needs at least 2 and can use 4" in words
+    assert "It waits because " in words
+    for label in ("containers", "share", "reason", "decision", "figures"):
+        assert f"\n  {label} " in out
+    code, out, _ = here("explain", "full", "--file", log_file)
+    assert code == 0
+    assert "full is running with all 4 containers, on n1 (4)" in out
+    assert "last change" in out
+
+
+def test_explain_for_programs(here: Dorm, log_file: Path) -> None:
+    code, out, _ = here("explain", "late", "--file", log_file, "-o", "json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["state"], found["phase"], found["containers"]) == ("live", "waiting", 0)
+    assert found["reason"]["code"]
+    assert found["reason"]["text"] in found["text"]
+    seq, index = map(int, found["decision"]["position"].split("."))
+    assert 0 < seq <= found["seq"]
+    assert index >= 0
+    assert found["share"] == 0
+    assert found["fair_share"] > 0
+    code, out, _ = here("explain", "late", "--file", log_file, "-o", "yaml")
+    assert yaml.safe_load(out) == found
+
+
+def test_explain_at_any_moment(here: Dorm, tmp_path: Path) -> None:
+    records = two_apps().records
+    path = saved(records, tmp_path / "story.dorm")
+    phases = set()
+    for at in (*range(4, len(records), 6), "-1s"):
+        code, out, _ = here("explain", "one", "--file", path, "--at", at, "-o", "json")
+        assert code == 0
+        phases.add(json.loads(out)["phase"])
+    assert {"running", "failed", "pending"} & phases
+    assert len(phases) > 2
+    code, out, _ = here("explain", "one", "--file", path, "--at", len(records))
+    assert out.startswith(f"as it was at sequence {len(records)}, ")
+
+
+def test_explain_what_never_ran(here: Dorm, log_file: Path) -> None:
+    code, out, _ = here("explain", "big", "--file", log_file)
+    assert code == 0
+    assert "big was refused at " in out
+    assert "one container needs 9 cores" in " ".join(out.split())
+    code, out, err = here("explain", "ful", "--file", log_file)
+    assert (code, out) == (1, "")
+    assert "there was no app 'ful'; did you mean full?" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_plan_as_things_are(here: Dorm, log_file: Path) -> None:
+    code, out, err = here("plan", "--file", log_file)
+    assert (code, err) == (0, "")
+    assert "no app would have other containers than now" in out
+    assert "late" in out
+    assert "UTILIZATION" in out
+
+
+def test_plan_with_more_nodes(here: Dorm, log_file: Path) -> None:
+    more = ["--nodes", "+1,cpu=2,label.zone=b", "--nodes", "+2,like=n1"]
+    code, out, err = here("plan", "--file", log_file, *more)
+    assert (code, err) == (3, "")
+    assert "if: 1 more node of 2 cores, zone=b (new-1); 2 more nodes of 4 cores, zone=a (new-2 to new-3)" in out
+    code, out, _ = here("plan", "--file", log_file, *more, "-o", "json")
+    found = json.loads(out)
+    assert (code, found["changes"], found["after"]["nodes"]) == (3, True, 4)
+    late = next(app for app in found["apps"] if app["name"] == "late")
+    assert (late["kind"], late["before"]) == ("start", 0)
+    assert late["after"] == sum(late["nodes_after"].values()) >= 2
+    code, out, _ = here("plan", "--file", log_file, *more, "-o", "yaml")
+    assert yaml.safe_load(out) == found
+
+
+def test_plan_with_an_app_and_without_another(here: Dorm, log_file: Path, tmp_path: Path) -> None:
+    new = spec_file(tmp_path, "new", n_min=1, n_max=1)
+    code, out, _ = here("plan", new, "--file", log_file, "--cancel", "full", "--cancel", "late", "-o", "json")
+    apps = {app["name"]: app for app in json.loads(out)["apps"]}
+    assert code == 3
+    assert (apps["full"]["kind"], apps["full"]["end"]) == ("stop", "cancelled")
+    assert (apps["new"]["kind"], apps["new"]["after"]) == ("start", 1)
+    assert apps["late"]["end"] == "cancelled"
+    # Without room it waits, and that changes nothing for anybody.
+    code, out, _ = here("plan", spec_file(tmp_path, "more", n_min=4), "--file", log_file)
+    assert code == 0
+    assert "more submitted" in out
+
+
+def test_plan_with_a_node_less(here: Dorm, tmp_path: Path) -> None:
+    bench = Bench(n1=2, n2=2)
+    bench.add(PolicyChanged(policy="dorm-exact"))
+    bench.running("app", n_max=4)
+    path = saved(bench.records, tmp_path / "log.dorm")
+    plans = []
+    for how in (["--nodes", "-n2"], ["--nodes=-n2"], ["--without", "n2"], ["--drain", "n2"]):
+        code, out, _ = here("plan", "--file", path, *how, "-o", "json")
+        assert code == 3
+        (app,) = json.loads(out)["apps"]
+        assert (app["kind"], app["nodes_after"]) == ("restart", {"n1": 2})
+        assert app["adjust_s"] == 30
+        assert not app["measured"]
+        plans.append(json.loads(out))
+    assert plans[0] == plans[1] == plans[2]
+
+
+def test_plan_at_an_earlier_moment(here: Dorm, tmp_path: Path) -> None:
+    """What is planned from before a decision is what that decision then said."""
+    bench = Bench(n1=4)
+    bench.add(PolicyChanged(policy="dorm-exact"))
+    bench.submit("app", n_max=3)
+    before = len(bench.records)
+    bench.settle()
+    path = saved(bench.records, tmp_path / "log.dorm")
+    code, out, _ = here("plan", "--file", path, "--at", before, "-o", "json")
+    (app,) = json.loads(out)["apps"]
+    assert (code, app["kind"], app["nodes_after"]) == (3, "start", sizes(bench.app()))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--nodes", "3"], 2, "write +3,cpu=8,memory=32GiB, +3,like=NODE, or -NODE"),
+        (["--nodes", "+3"], 2, "write +3,cpu=8"),
+        (["--nodes", "+x,cpu=1"], 2, "write +3,cpu=8"),
+        (["--nodes", "+0,cpu=1"], 2, "between 1 and 10,000 nodes"),
+        (["--nodes", "+1,cpu=lots"], 2, "cpu: 'lots' is not a quantity"),
+        (["--nodes", "+1,label.zone=a"], 2, "say what they have"),
+        (["--nodes", "+1,cpu"], 2, "write name=amount"),
+        (["--nodes", "+1,like=n7"], 1, "there is no node 'n7'; there are n1"),
+        (["--without", "n7"], 1, "there is no node 'n7'; there are n1"),
+        (["--drain", "n7"], 1, "there is no node 'n7'"),
+        (["--cancel", "nobody"], 1, "there is no app 'nobody'; there are full, late"),
+        (["--set", "theta9=1"], 1, "unknown parameter theta9"),
+        (["--set", "theta2"], 2, "write key=value"),
+        (["--set", "policy=lottery"], 1, "unknown policy 'lottery'"),
+        (["--rounds", "0"], 2, "--rounds"),
+        (["--at", "99999"], 1, "the log ends at"),
+        (["nowhere.yaml"], 2, "nowhere.yaml: No such file"),
+        (["FULL"], 1, "full would be refused: an app named 'full' is there already"),
+        (["HUGE"], 1, "huge would be refused: demand.cpu: one container needs 9 cores"),
+    ],
+)
+def test_plan_mistakes_get_one_line(
+    here: Dorm, words: list[str], code: int, message: str, log_file: Path, tmp_path: Path
+) -> None:
+    files = {"FULL": spec_file(tmp_path, "full"), "HUGE": spec_file(tmp_path, "huge", cpu=9)}
+    status, out, err = here("plan", "--file", log_file, *(files.get(word, word) for word in words))
+    assert (status, out) == (code, "")
+    assert message in " ".join(err.split())
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.nats
+@pytest.mark.slow
+async def test_on_a_cluster_that_runs(tmp_path: Path) -> None:
+    async with leaving_nothing(tmp_path) as folder, up(folder) as cluster, cluster.client() as client:
+        home = cluster.home
+        first = write_spec(folder, talker("first", demand={"cpu": 1}, n_min=2, n_max=2))
+        await done(home, "submit", first)
+        state = await until(client, lambda s: named(s, "first").settled, "the first app runs")
+        second = write_spec(folder, talker("second", demand={"cpu": 1}))
+        end = await client.log.end()
+        # Plans of every kind, none of which leaves anything on the log.
+        code, out, err = await dorm(home, "plan", second)
+        assert (code, err) == (0, ""), out
+        assert "second submitted" in out
+        code, out, _ = await dorm(home, "plan", second, "--nodes", "+1,like=node-1", "-o", "json")
+        apps = {app["name"]: app for app in json.loads(out)["apps"]}
+        assert (code, apps["second"]["nodes_after"]) == (3, {"new-1": 1})
+        assert apps["first"]["nodes_after"] == sizes(named(state, "first"))
+        for words in (["--nodes", "-node-2"], ["--drain", "node-2"], ["--cancel", "first"], ["--set", "theta2=0.5"]):
+            code, out, err = await dorm(home, "plan", *words)
+            assert code in (0, 3)
+            assert err == ""
+        assert "an app named 'first' is there already" in await refused(home, "plan", first, code=1)
+        assert await client.log.end() == end
+        # What is said of an app that waits, now and before it was there.
+        await done(home, "submit", second)
+        state = await until(client, lambda s: named(s, "second").waiting is not None, "the second waits, and why")
+        waiting = named(state, "second").waiting
+        assert waiting is not None
+        found = json.loads(await done(home, "explain", "second", "-o", "json"))
+        assert (found["phase"], found["reason"]["text"]) == ("waiting", waiting.text)
+        assert found["decision"]["position"].split(".")[0] == str(state.figures.seq)
+        assert "second waits" in " ".join(
+            (await done(home, "explain", "second")).replace("It waits", "second waits").split()
+        )
+        assert "no app 'second'" in await refused(home, "explain", "second", "--at", str(end), code=1)
+        for words, incomplete, wanted in (
+            ("plan --nodes", "", "-node-1"),
+            ("plan --nodes", "+2,like=node", "+2,like=node-1"),
+            ("plan --drain", "node", "node-1"),
+            ("plan --cancel", "f", "first"),
+            ("explain", "s", "second"),
+        ):
+            line = f"dorm {words} {incomplete}"
+            env = {"_DORM_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words.split()) + 1)}
+            _, out, _ = await dorm(home, env=env)
+            assert wanted in out.split(), (line, out)
