@@ -16,6 +16,7 @@ import msgspec
 
 from dorm.core.admission import name_of
 from dorm.core.allocation import problem_of
+from dorm.core.costs import adjust_s
 from dorm.core.standing import standings
 from dorm.core.views import adjustment, sizes
 from events.kinds import AppAccepted, AppCancelled, AppCompleted, AppFailed, AppRejected, Resized, Round
@@ -230,6 +231,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     last_change: Change | None = None
     adjustments: int = 0
     lost_steps: int = 0
+    adjust_s: float | None = None
+    """Seconds of its work that one adjustment costs, as measured; see `dorm.core.costs`."""
     history: list[dict[str, Any]] = []
     """The latest adjustments, each with its phases; see `dorm.core.views.adjustment`."""
     refusal: Refusal | None = None
@@ -298,6 +301,7 @@ def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
         last_change=_change(witness.changed, app),
         adjustments=app.adjustments,
         lost_steps=app.lost_steps,
+        adjust_s=adjust_s(app),
         history=[adjustment(app, index) for index in range(max(0, len(app.history) - LATEST), len(app.history))],
         refusal=witness.refusal,
         ended_at=app.ended_at or None,

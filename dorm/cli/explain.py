@@ -11,7 +11,7 @@ from rich.text import Text
 from dorm.cli.apps import PANEL
 from dorm.cli.connect import AppName, ClusterName, Url
 from dorm.cli.errors import run
-from dorm.cli.output import Format, Output, cell, console, show_document
+from dorm.cli.output import Format, Output, cell, console, counted, show_document
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of, warn_if_torn
 
 if TYPE_CHECKING:
@@ -126,9 +126,9 @@ def _lines(found: Explanation) -> list[tuple[str, str]]:
         phases = [
             f"{name} {last[f'{name}_s']:.3f} s" for name in ("stop", "wait", "start") if last[f"{name}_s"] is not None
         ]
-        lines.append(
-            ("adjusted", f"{found.adjustments} times, {found.lost_steps} steps lost; last: {', '.join(phases)}")
-        )
+        cost = f"; one costs {found.adjust_s:.1f} s of its work" if found.adjust_s is not None else ""
+        times = f"{counted(found.adjustments, 'time')}, {counted(found.lost_steps, 'step')} lost"
+        lines.append(("adjusted", f"{times}; the last: {', '.join(phases)}{cost}"))
     return lines
 
 

@@ -407,7 +407,7 @@ class _Course:
             for container in list(current.containers.values()):
                 if container.state == "desired" and self._heard(container.node):
                     self.say(k.ContainerStarted(**_place(app_id, current, container)), container.node)
-            self.settle()
+        self.settle()
 
     def _stop(self) -> None:
         """What is to be stopped has stopped, its checkpoint written."""

@@ -100,6 +100,24 @@ def test_explain_for_programs(here: Dorm, log_file: Path) -> None:
     assert yaml.safe_load(out) == found
 
 
+def test_explain_what_an_adjustment_cost(here: Dorm, tmp_path: Path) -> None:
+    bench = Bench(n1=4)
+    bench.add(PolicyChanged(policy="dorm-exact", params={"theta2": 1.0}))
+    bench.running("app", n_max=4)
+    bench.submit("new", n_max=4)
+    bench.settle()
+    bench.wait(2)
+    bench.all_exited("app", 143, generation=1, asked=True)
+    bench.settle()
+    bench.wait(3)
+    bench.started("app")
+    code, out, _ = here("explain", "app", "--file", saved(bench.records, tmp_path / "log.dorm"))
+    assert code == 0
+    assert (
+        "1 time, 0 steps lost; the last: stop 2.000 s, wait 0.000 s, start 3.000 s; one costs 5.0 s of its work" in out
+    )
+
+
 def test_explain_at_any_moment(here: Dorm, tmp_path: Path) -> None:
     records = two_apps().records
     path = saved(records, tmp_path / "story.dorm")
@@ -262,14 +280,14 @@ async def test_on_a_cluster_that_runs(tmp_path: Path) -> None:
             (await done(home, "explain", "second")).replace("It waits", "second waits").split()
         )
         assert "no app 'second'" in await refused(home, "explain", "second", "--at", str(end), code=1)
-        for words, incomplete, wanted in (
+        for command, incomplete, wanted in (
             ("plan --nodes", "", "-node-1"),
             ("plan --nodes", "+2,like=node", "+2,like=node-1"),
             ("plan --drain", "node", "node-1"),
             ("plan --cancel", "f", "first"),
             ("explain", "s", "second"),
         ):
-            line = f"dorm {words} {incomplete}"
-            env = {"_DORM_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words.split()) + 1)}
+            line = f"dorm {command} {incomplete}"
+            env = {"_DORM_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(command.split()) + 1)}
             _, out, _ = await dorm(home, env=env)
             assert wanted in out.split(), (line, out)

@@ -126,6 +126,7 @@ def test_an_adjustment_under_way_and_what_it_cost() -> None:
     assert "Its last adjustment (4 -> 2 containers) took 5.0 s, and no work was lost." in found.text
     assert found.history[-1]["stop_s"] == 2
     assert found.history[-1]["start_s"] == 3
+    assert found.adjust_s == 5.0
 
 
 def test_a_drained_node_is_named() -> None:
