@@ -5,6 +5,11 @@
     submit     submission stored → container started
     resize     decision → the whole new generation started, phase by phase
     demo_log   the log that `codec` reads: the demo's, written by the core in virtual time
+    optimizer  one round of a policy: CPU time, gap to the best answer, apps changed; at one size
+    optimizer_scale  the same at all sizes; optimizer_plot  what both can draw
+    workload   sequences of allocation problems, for the two of them and for tests
+    judge      what is to be said of an answer without the optimizer's own words
+    apart      work in processes of its own
     cluster    a cluster of real parts for one bench, of which nothing is left afterwards
 
 A result is one object:

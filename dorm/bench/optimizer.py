@@ -11,6 +11,8 @@ all cores.  Each answer is checked in integers against its problem: one that bre
   excess fairness loss; `gap_to_bound` is to the bound that the measured policy itself proves.
 * n_min comes before all that.  Where the two serve other apps, their utilizations are not comparable: such problems are in
   `unlike_instances` and no gap, and in `missed_n_min_count` where the exact policy serves better.
+* The exact policy has limits too: `reference_proven_instances` says how often its answer is proven to be the best, and
+  `reference_gap_mean` how far its own answers are from its bounds.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ EXACT = "dorm-exact"
 EXACT_UP_TO = 1_000
 """Apps times nodes for which `auto` solves exactly."""
 TINY = 1e-9
+"""Gaps below this are rounding, and bounds are taken to be at least this."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -180,7 +183,7 @@ class Samples:
     def gaps_to_bound(self) -> list[float]:
         if self.run.against == "none":
             return []
-        return [max(0.0, one.answer.bound - one.answer.net) / max(one.answer.bound, TINY) for one in self.played]
+        return [_gap(one.answer.bound - one.answer.net, one.answer.bound) for one in self.played]
 
     def digest(self, which: Literal[0, 1]) -> str:
         """Of all problems (0) or all answers (1)."""
@@ -192,8 +195,12 @@ def gap_to_exact(ours: Answer, exact: Answer) -> float:
 
     More utilization never makes up for more excess, which is the goal that comes first.
     """
-    short = max(0.0, exact.bound - ours.net) + max(0.0, ours.excess - exact.excess)
-    return short / max(exact.bound, TINY)
+    return _gap(max(0.0, exact.bound - ours.net) + max(0.0, ours.excess - exact.excess), exact.bound)
+
+
+def _gap(missing: float, bound: float) -> float:
+    part = missing / max(bound, TINY)
+    return part if part > TINY else 0.0
 
 
 def bench_optimizer(run: Run, *, tell: Tell, plot: Path | None = None) -> tuple[Report, bool]:
@@ -202,10 +209,9 @@ def bench_optimizer(run: Run, *, tell: Tell, plot: Path | None = None) -> tuple[
     Raises BenchError for a policy or parameters that there are not, an answer that breaks a rule, and where nothing was
     measured.
     """
-    from dorm.bench.optimizer_plot import check_plot, plot_run
+    from dorm.bench.optimizer_plot import plot_run
 
-    check(run)
-    check_plot(plot)
+    check(run, plot)
     machine = this_machine()
     samples = measure(run, tell)
     report = Report(bench="optimizer", machine=machine, settings=settings(samples), figures=figures(samples))
@@ -214,12 +220,16 @@ def bench_optimizer(run: Run, *, tell: Tell, plot: Path | None = None) -> tuple[
     return report, samples.interrupted
 
 
-def check(run: Run) -> None:
-    """Raises BenchError for a policy or parameters that there are not."""
+def check(run: Run, plot: Path | None) -> None:
+    """Before anything is measured.  Raises BenchError for a policy or parameters that there are not, and for a plot that
+    could not be written."""
+    from dorm.bench.optimizer_plot import check_plot
+
     try:
         policy(run.policy).check_params(run.params)
     except (LookupError, ValueError) as error:
         raise BenchError(str(error)) from None
+    check_plot(plot)
 
 
 def measure(run: Run, tell: Tell) -> Samples:
@@ -365,6 +375,8 @@ def _gaps(samples: Samples, goal: Goals) -> dict[str, Figure]:
         proven = sum(one.answer.status == "optimal" for one in solved)
         found["reference_instances"] = figure(len(solved), "instances")
         found["reference_proven_instances"] = figure(proven, "instances")
+        own = [_gap(one.answer.bound - one.answer.net, one.answer.bound) for one in solved]
+        found["reference_gap_mean"] = figure(_mean(own), "ratio")
         found["reference_p50_s"] = figure(percentile([one.cpu_s for one in solved], 50), "s")
     if gaps := samples.gaps_to_bound():
         found["gap_to_bound_p50"] = figure(percentile(gaps, 50), "ratio", goal.to_bound_p50)

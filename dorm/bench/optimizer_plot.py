@@ -52,14 +52,14 @@ def plot_run(samples: Samples, file: Path) -> None:
             left.axhline(_number(text), color=_GREEN, linestyle=":", linewidth=1.5, label=f"goal for p{percent}")
     left.set(xlabel="event", ylabel="CPU time, s", title="cost per event", yscale="log")
     left.legend(fontsize=8)
-    for gaps, name, color in (
-        (samples.gaps_to_exact(), "to the exact bound", _BLUE),
-        (samples.gaps_to_bound(), "to its own bound", _ORANGE),
+    for gaps, name, color, style in (
+        (samples.gaps_to_exact(), "to the exact bound", _BLUE, "-"),
+        (samples.gaps_to_bound(), "to its own bound", _ORANGE, "--"),
     ):
         if gaps:
             ordered = sorted(gaps)
             parts = [(rank + 1) / len(ordered) for rank in range(len(ordered))]
-            right.step([100 * gap for gap in ordered], parts, where="post", color=color, label=name)
+            right.step([100 * gap for gap in ordered], parts, where="post", color=color, linestyle=style, label=name)
     right.set(xlabel="gap, %", ylabel="part of the problems", title="gaps", ylim=(0, 1.02))
     _legend(right)
     _write(drawing, file)
@@ -89,11 +89,11 @@ def _draw_costs(axes: Axes, all_samples: Sequence[Samples], places: Sequence[int
         if points:
             axes.plot(*zip(*points, strict=True), "_", color=color, markersize=16, label=f"goal for p{percent}")
     for place, samples, of_size in zip(places, all_samples, costs, strict=True):
+        usual = samples.run.shapes <= 3
         axes.annotate(
-            f"{samples.run.apps}×{samples.run.nodes}"
-            + (f", {samples.run.shapes} shapes" if samples.run.shapes > 3 else ""),
-            (place, percentile(of_size, 95)),
-            xytext=(0, 8),
+            f"{samples.run.apps:,}×{samples.run.nodes:,}" + ("" if usual else f", {samples.run.shapes} shapes"),
+            (place, percentile(of_size, 50 if usual else 95)),
+            xytext=(0, -14 if usual else 8),
             textcoords="offset points",
             ha="center",
             fontsize=7,

@@ -51,11 +51,10 @@ def bench_scale(runs: Sequence[Run], *, tell: Tell, plot: Path | None = None) ->
 
     Raises BenchError as `bench_optimizer` does.
     """
-    from dorm.bench.optimizer_plot import check_plot, plot_scale
+    from dorm.bench.optimizer_plot import plot_scale
 
     for run in runs:
-        check(run)
-    check_plot(plot)
+        check(run, plot)
     machine = this_machine()
     measured: list[Samples] = []
     for run in runs:

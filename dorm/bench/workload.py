@@ -50,6 +50,7 @@ USUAL_SHAPES: tuple[dict[str, int], ...] = (
     {"cpu": 32 * CORE, "memory": 256 * GIB, "gpu": 8},
 )
 USUAL_RATIO = (5, 3, 2)
+MOST_SHAPES = 1000
 CONTENTION = (1.5, 2.5)
 STRETCH = (2.0, 8.0)
 N_MIN = (1,) * 6 + (2,) * 9 + (3,) * 5 + (4,) * 4 + (8,)
@@ -76,7 +77,7 @@ class World:
     """One cluster and its apps.  `next_problem` plays an event, `apply` puts the answer to work.
 
     `gpus` whether some shapes and apps have GPUs; `labels` whether nodes have labels, and some apps requirements, wishes for
-    placement, and gangs.  Raises `ValueError` for sizes below 1.
+    placement, and gangs.  Raises `ValueError` for sizes below 1, and for more than MOST_SHAPES shapes.
     """
 
     def __init__(
@@ -84,6 +85,8 @@ class World:
     ) -> None:
         if min(apps, nodes, shapes) < 1:
             raise ValueError("a cluster needs at least one app, one node and one shape")
+        if shapes > MOST_SHAPES:
+            raise ValueError(f"there are no more than {MOST_SHAPES} different shapes")
         # Chances of their own for each, so that another number of nodes does not change the apps.
         self._cluster_chance = random.Random(f"{seed}/cluster")
         self._app_chance = random.Random(f"{seed}/apps")
@@ -154,7 +157,7 @@ class World:
             kinds = [dict(shape) for shape in USUAL_SHAPES[:shapes]]
             ratio = USUAL_RATIO[:shapes]
         else:
-            kinds = [_random_shape(chance, gpus=index % 3 == 2) for index in range(shapes)]
+            kinds = _random_shapes(chance, shapes, gpus)
             ratio = (1,) * shapes
         if not gpus:
             kinds = [{kind: amount for kind, amount in shape.items() if kind != "gpu"} for shape in kinds]
@@ -244,11 +247,18 @@ class World:
         return Event("completion", ended)
 
 
-def _random_shape(chance: random.Random, *, gpus: bool) -> dict[str, int]:
-    cores = chance.choice((8, 12, 16, 24, 32, 48, 64))
-    shape = {"cpu": cores * CORE, "memory": cores * chance.choice((2, 3, 4, 6, 8)) * GIB}
-    number = chance.choice((2, 4, 8))
-    return shape | ({"gpu": number} if gpus else {})
+def _random_shapes(chance: random.Random, count: int, gpus: bool) -> list[dict[str, int]]:
+    """No two alike; of the more than a thousand that there are."""
+    shapes: list[dict[str, int]] = []
+    while len(shapes) < count:
+        cores = chance.choice((8, 12, 16, 24, 32, 48, 64))
+        shape = {"cpu": cores * CORE, "memory": chance.randint(2 * cores, 8 * cores) * GIB}
+        number = chance.choice((2, 4, 8))
+        if gpus and len(shapes) % 3 == 2:
+            shape["gpu"] = number
+        if shape not in shapes:
+            shapes.append(shape)
+    return shapes
 
 
 def _shared_out(count: int, ratio: tuple[int, ...]) -> list[int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.errors import Fail, run
+from dorm.cli.errors import INTERRUPTED, USAGE, Fail, run
 from dorm.cli.logs import Verbose, configure
 from dorm.cli.output import Format, Output, print_table, progress_console, show_document
 from dorm.cli.settings import complete_policy, parse_params
@@ -166,13 +166,15 @@ def optimizer(
 
       dorm bench optimizer --policy static --param count=4
     """
-    from dorm.bench.optimizer import Run, bench_optimizer
+    from dorm.bench.optimizer import Run, bench_optimizer, check
 
     configure(verbose, False, quiet_level=logging.ERROR)
     wanted = Run(
         apps=apps, nodes=nodes, shapes=shapes, events=events, seed=seed, sequences=sequences, policy=policy,
         params=parse_params(param), reference=reference.value, gpus=gpus, labels=labels,
     )  # fmt: skip
+    with _usage():
+        check(wanted, plot)
     with _progress("optimizer") as tell:
         report, interrupted = bench_optimizer(wanted, tell=tell, plot=plot)
     _show(report, output)
@@ -203,12 +205,15 @@ def optimizer_scale(
 
       dorm bench optimizer-scale --up-to 500 --reference bound
     """
+    from dorm.bench.optimizer import check
     from dorm.bench.optimizer_scale import bench_scale, chosen_sizes
 
     configure(verbose, False, quiet_level=logging.ERROR)
-    runs = chosen_sizes(
-        up_to=up_to, events=events, seed=seed, policy=policy, params=parse_params(param), reference=reference.value
-    )
+    with _usage():
+        runs = chosen_sizes(
+            up_to=up_to, events=events, seed=seed, policy=policy, params=parse_params(param), reference=reference.value
+        )
+        check(runs[0], plot)
     with _progress("optimizer-scale") as tell:
         scale = bench_scale(runs, tell=tell, plot=plot)
     if output in (Format.json, Format.yaml):
@@ -254,9 +259,20 @@ def _words_of(found: dict[str, Figure]) -> dict[str, str | None]:
     return words
 
 
+@contextlib.contextmanager
+def _usage() -> Iterator[None]:
+    """What is wrong with the options themselves, known before anything is measured."""
+    from dorm.bench import BenchError
+
+    try:
+        yield
+    except BenchError as error:
+        raise Fail(str(error), USAGE) from None
+
+
 def _end_if(interrupted: bool) -> None:
     if interrupted:
-        raise Fail("interrupted; the figures are of what was measured until then", 130)
+        raise Fail("interrupted; the figures are of what was measured until then", INTERRUPTED)
 
 
 async def _unless_stopped(work: Coroutine[None, None, Report]) -> Report:

@@ -18,7 +18,7 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
     "required": ["bench", "machine", "settings", "figures"],
     "properties": {
-        "bench": {"type": "string", "pattern": "^[a-z]+$"},
+        "bench": {"type": "string", "pattern": "^[a-z]+(-[a-z]+)*$"},
         "machine": {
             "type": "object",
             "additionalProperties": False,
@@ -38,13 +38,26 @@ SCHEMA: dict[str, Any] = {
             "minProperties": 1,
             "additionalProperties": False,
             "patternProperties": {
-                "^[a-z][a-z0-9_]*_(us|s|steps)$": {
+                "^[a-z][a-z0-9_]*_(us|s|steps|mean|p50|p95|p99|max|count|instances|mb)$|^instances$": {
                     "type": "object",
                     "additionalProperties": False,
                     "required": ["value", "unit"],
                     "properties": {
                         "value": {"type": "number"},
-                        "unit": {"enum": ["us", "s", "events/s", "steps"]},
+                        "unit": {
+                            "enum": [
+                                "us",
+                                "s",
+                                "events/s",
+                                "steps",
+                                "ratio",
+                                "share",
+                                "apps",
+                                "containers",
+                                "instances",
+                                "MiB",
+                            ]
+                        },
                         "goal": {"type": "string", "pattern": "^(>=|<=) [0-9.]+$"},
                     },
                 }
