@@ -26,8 +26,8 @@ import msgspec
 
 from dorm.core.admission import app_id
 from dorm.core.evolve import evolve
-from dorm.core.policies import policy
-from dorm.core.state import App, State
+from dorm.core.settings import policy_after
+from dorm.core.state import App, Settings, State
 from events import subjects
 from events.codec import decode, encode
 from events.jetstream import Connection
@@ -233,14 +233,16 @@ class Client:
             NodeDrainRequested(id=self._new_id(), at=self._clock(), by=self.user, node=node, drain=drain, reason=reason)
         )
 
-    async def change_policy(self, change: PolicyChanged) -> None:
-        """Settings of the cluster, from the next round on.  Raises Refused for a policy or parameters that can't be."""
-        settings = (await self.state()).settings
+    async def change_policy(self, change: PolicyChanged) -> Settings:
+        """Settings of the cluster, from the next round on; gives those that hold once it is folded.
+
+        Raises Refused, before anything is published, for a policy or parameters that can't be."""
         try:
-            policy(change.policy or settings.policy).check_params(change.params or {})
+            policy_after((await self.state()).settings, change)
         except ValueError as error:
             raise Refused(str(error)) from None
         await self._publish(msgspec.structs.replace(change, id=self._new_id(), at=self._clock(), by=self.user))
+        return msgspec.structs.replace((await self.state()).settings)
 
     def _new_id(self) -> str:
         return f"{self.user}.{secrets.token_hex(8)}"

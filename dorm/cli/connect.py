@@ -77,8 +77,8 @@ def _tell_outage(url: str, lost: bool) -> None:
         print(words, file=sys.stderr, flush=True)
 
 
-def _complete(context: typer.Context, incomplete: str, names: Callable[[State], Iterable[str]]) -> list[str]:
-    """None where no cluster answers at once: a shell that waits for TAB shows no errors."""
+def complete(context: typer.Context, incomplete: str, names: Callable[[State], Iterable[str]]) -> list[str]:
+    """Names in the state of the command's cluster that begin so.  None where no cluster answers at once: a shell that waits for TAB shows no errors."""
 
     async def ask() -> list[str]:
         given = {
@@ -96,12 +96,12 @@ def _complete(context: typer.Context, incomplete: str, names: Callable[[State], 
 
 def complete_app(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of apps for tab completion."""
-    return _complete(ctx, incomplete, lambda state: [app.name for app in state.apps.values()])
+    return complete(ctx, incomplete, lambda state: [app.name for app in state.apps.values()])
 
 
 def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of nodes for tab completion."""
-    return _complete(ctx, incomplete, lambda state: state.nodes)
+    return complete(ctx, incomplete, lambda state: state.nodes)
 
 
 AppName = Annotated[str, typer.Argument(metavar="APP", help="Name or id of the app.", autocompletion=complete_app)]

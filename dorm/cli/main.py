@@ -19,6 +19,7 @@ from dorm.cli import (
     master,
     nodes,
     plan,
+    policy,
     replay,
     schema,
     up,
@@ -38,6 +39,7 @@ app = typer.Typer(
 
 for module in (up, apps, describe, explain, plan, nodes, events, master, agent, demo, schema, completion):
     module.register(app)
+app.add_typer(policy.app, name="policy", rich_help_panel="Nodes and the cluster")
 app.add_typer(replay.app, name="replay", rich_help_panel="The log")
 app.add_typer(bench.app, name="bench", rich_help_panel="More")
 

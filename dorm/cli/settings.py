@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from dorm.core.policies import names, policy
+from dorm.core.settings import TIMES
 from dorm.specfile import load_document, parse
 from events.kinds import PolicyChanged
 from events.quantities import Quantity, resources
@@ -32,6 +33,7 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     params: dict[str, Any] | None = None
     quiet_ms: int | None = None
     quiet_limit_ms: int | None = None
+    idle_s: float | None = None
     node_grace_s: float | None = None
     node_lease_s: float | None = None
     retention_s: float | None = None
@@ -42,8 +44,7 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def change(self) -> PolicyChanged | None:
         """What it says about the policy and the master's times.  Raises SpecError."""
-        times = ("quiet_ms", "quiet_limit_ms", "node_grace_s", "node_lease_s", "retention_s")
-        return policy_change(self.policy, self.params, **{name: getattr(self, name) for name in times})
+        return policy_change(self.policy, self.params, **{name: getattr(self, name) for name in TIMES})
 
 
 def load_cluster_file(path: Path | None) -> ClusterFile:
@@ -111,10 +112,12 @@ def policy_change(name: str | None, params: dict[str, Any] | None, **settings: A
         if isinstance(value, float) and not math.isfinite(value):
             raise SpecError(f"{setting}: expected a number, got {value}")
     try:
-        checked = policy(name).check_params(params or {}) if name is not None else params
+        if name is not None:
+            policy(name).check_params(params or {})
     except (LookupError, ValueError) as error:
         raise SpecError(str(error)) from None
-    document = {"kind": "PolicyChanged", "policy": name, "params": checked or None, **settings}
+    # Only what was asked for: what a default is now, another version may know better.
+    document = {"kind": "PolicyChanged", "policy": name, "params": params or None, **settings}
     try:
         return msgspec.convert(document, PolicyChanged)
     except msgspec.ValidationError as error:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from dorm.core.admission import app_id, check_room, name_of
 from dorm.core.effects import drop_ended, end_container, end_containers_on, forget_ended, loosen, stir, void_plans_on
 from dorm.core.rounds import fold_round
-from dorm.core.settings import policy_after
+from dorm.core.settings import TIMES, policy_after
 from dorm.core.state import App, Container, Generation, Node, Pace, State, Submission, can_be_kept
 from events import kinds as k
 from events import subjects
@@ -171,9 +171,9 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Non
         settings.policy, settings.params = policy_after(settings, event)
     except ValueError:
         state.counters.ignored += 1
-    for name in settings.__struct_fields__:
+    for name in TIMES:
         value = getattr(event, name)
-        if name not in ("policy", "params") and value is not None:
+        if value is not None:
             setattr(settings, name, value)
     for node in state.nodes.values():
         node.lease_s = max(node.lease_s, settings.node_lease_s)

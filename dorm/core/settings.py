@@ -1,14 +1,20 @@
-"""The policy in force and its parameters: what a `PolicyChanged` makes of them, for the fold and for who asks before."""
+"""The settings in force: what a `PolicyChanged` makes of them, for the fold and for who wants to know it before."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from dorm.core.policies import policy
 
 if TYPE_CHECKING:
     from dorm.core.state import Settings
     from events.kinds import PolicyChanged
+
+
+TIMES = ("quiet_ms", "quiet_limit_ms", "idle_s", "node_grace_s", "node_lease_s", "retention_s")
+"""What a change may set beside the policy and its parameters."""
 
 
 def policy_after(settings: Settings, change: PolicyChanged) -> tuple[str, dict[str, Any]]:
@@ -29,6 +35,13 @@ def policy_after(settings: Settings, change: PolicyChanged) -> tuple[str, dict[s
     except (LookupError, ArithmeticError, TypeError) as error:
         raise ValueError(str(error)) from None
     return chosen, params
+
+
+def all_after(settings: Settings, change: PolicyChanged) -> Settings:
+    """All settings once the change is folded, as a copy.  Raises ValueError as `policy_after` does."""
+    chosen, params = policy_after(settings, change)
+    times = {name: getattr(change, name) for name in TIMES if getattr(change, name) is not None}
+    return msgspec.structs.replace(settings, policy=chosen, params=params, **times)
 
 
 def parameters_in_force(settings: Settings) -> dict[str, Any]:

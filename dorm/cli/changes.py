@@ -1,0 +1,206 @@
+"""Settings of a cluster as people write them, `theta2=0.2 quiet=500ms`, and the `PolicyChanged` that asks for them."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from msgspec import inspect
+
+from dorm.cli.settings import parse_pairs
+from dorm.core.policies.parameters import OPTIMIZER
+from dorm.core.settings import parameters_in_force, policy_after
+from dorm.core.state import Settings
+from dorm.specfile import parse
+from events.kinds import PolicyChanged
+from events.quantities import duration
+from events.spec import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT = "default"
+"""The value that puts a parameter or a setting back."""
+POLICY = "policy"
+
+
+class Time(NamedTuple):
+    """One of the master's times: how people call it, its unit in the log, and what it is for."""
+
+    word: str
+    unit: float
+    """Seconds."""
+    meaning: str
+
+
+TIMES = {
+    "quiet_ms": Time("quiet", 0.001, "how long the log must be quiet before an allocation is computed"),
+    "quiet_limit_ms": Time("quiet_limit", 0.001, "the longest that a busy log can put an allocation off"),
+    "idle_s": Time("idle", 1.0, "how long nothing must happen before the allocation is looked at again"),
+    "node_grace_s": Time("node_grace", 1.0, "a node that is silent for longer is lost: nothing new goes there"),
+    "node_lease_s": Time("node_lease", 1.0, "a node that is silent for longer has stopped its containers by itself"),
+    "retention_s": Time("retention", 1.0, "how long an ended app, its containers and logs stay"),
+}
+"""By their names in `PolicyChanged`."""
+
+_STATIC = {
+    "count": "containers of an app that has no entry in counts",
+    "counts": "containers by app id; a key that ends in * stands for all ids that begin so",
+    "backfill": "whether a later app may start while an earlier one waits for room",
+}
+_GISTS = {
+    "dorm": "all of the cluster used, as far as fairness and few changes allow, at any size",
+    "dorm-exact": "the same goals solved exactly: the reference, up to some 30 apps on 20 nodes",
+    "static": "a fixed number of containers per app, first come first served, never resized",
+}
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One line of `dorm policy show`: values in the units of the log."""
+
+    name: str
+    word: str
+    """How people set it."""
+    value: Any
+    default: Any
+    meaning: str
+
+
+def in_force(settings: Settings) -> tuple[list[Setting], list[Setting]]:
+    """The policy's parameters, and the master's times."""
+    defaults = parameters_in_force(Settings(policy=settings.policy))
+    parameters = [
+        Setting(name, name, value, defaults[name], meaning_of(name))
+        for name, value in parameters_in_force(settings).items()
+    ]
+    times = [
+        Setting(name, time.word, getattr(settings, name), getattr(Settings(), name), time.meaning)
+        for name, time in TIMES.items()
+    ]
+    return parameters, times
+
+
+def meaning_of(parameter: str) -> str:
+    """Of a policy's parameter, in a few words; '' for one that nobody has described."""
+    return OPTIMIZER[parameter].meaning if parameter in OPTIMIZER else _STATIC.get(parameter, "")
+
+
+def gist_of(policy: str) -> str:
+    """What a policy does, in a few words; '' for one that nobody has described."""
+    return _GISTS.get(policy, "")
+
+
+def words(settings: Settings) -> list[str]:
+    """All that can be set."""
+    parameters, times = in_force(settings)
+    return [POLICY, *(one.word for one in parameters), *(one.word for one in times)]
+
+
+def shown(setting: Setting, value: Any) -> str:
+    """A value as people write it."""
+    if setting.name in TIMES:
+        return _duration(value, TIMES[setting.name].unit)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {item}" for key, item in value.items()) + "}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _duration(value: float, unit: float) -> str:
+    """In the largest unit of which it is a whole number."""
+    thousandths = round(value * unit * 1000)
+    for name, length in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if thousandths % length == 0 and thousandths:
+            return f"{thousandths // length}{name}"
+    return f"{thousandths}ms" if thousandths else "0s"
+
+
+def change_of(pairs: list[str], settings: Settings) -> PolicyChanged:
+    """The change that asks for these `key=value`, checked against the settings in force.
+
+    Keys are parameters of the policy (of the one that `policy=NAME` names, if it does), the times' words, and the times' names
+    in the log.  Only what is named is changed.  Raises SpecError, and typer.BadParameter where a pair is none.
+    """
+    if len({pair.partition("=")[0] for pair in pairs}) < len(pairs):
+        raise SpecError("a setting is given twice")
+    given = parse_pairs(pairs, "setting")
+    chosen = given.pop(POLICY, None)
+    change: dict[str, Any] = {}
+    by_word = {time.word: name for name, time in TIMES.items()}
+    for key in [key for key in given if key in by_word or key in TIMES]:
+        name = by_word.get(key, key)
+        if name in change:
+            raise SpecError(f"{TIMES[name].word} is given twice")
+        change[name] = _time(name, key, given.pop(key))
+    if chosen is not None and chosen != settings.policy:
+        change["policy"] = chosen
+    asked = PolicyChanged(**change)
+    if chosen is not None:
+        _checked(settings, asked)
+    _refuse_unknown(given, msgspec.structs.replace(settings, policy=chosen or settings.policy, params={}))
+    if given:
+        params = {key: None if value == DEFAULT else _value(key, value) for key, value in given.items()}
+        asked = msgspec.structs.replace(asked, set_params=params)
+        _checked(settings, asked)
+    return asked
+
+
+def _checked(settings: Settings, change: PolicyChanged) -> None:
+    try:
+        policy_after(settings, change)
+    except ValueError as error:
+        raise SpecError(str(error)) from None
+
+
+def _refuse_unknown(given: Mapping[str, str], settings: Settings) -> None:
+    parameters, times = in_force(settings)
+    names = sorted(one.name for one in parameters)
+    unknown = [key for key in given if key not in names]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], words(settings), n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise SpecError(
+            f"there is nothing to set that is called {unknown[0]!r}; {hint}policy {settings.policy} has "
+            f"{', '.join(names)}, and besides there are policy, {', '.join(one.word for one in times)}"
+        )
+
+
+def _value(key: str, text: str) -> Any:
+    """As YAML reads it.  Raises SpecError."""
+    try:
+        return parse(text)
+    except SpecError as error:
+        raise SpecError(f"{key}: {error}") from None
+
+
+def _time(name: str, key: str, text: str) -> float | int:
+    """In the unit of the log: `500ms` under the word, a plain number under the name in the log.  Raises SpecError."""
+    time = TIMES[name]
+    if text == DEFAULT:
+        value: float = getattr(Settings(), name)
+    else:
+        try:
+            value = duration(text) / time.unit if key == time.word else float(text)
+        except ValueError as error:
+            reason = str(error) if key == time.word else f"{text!r} is not a number"
+            raise SpecError(f"{key}: {reason}") from None
+    low, high, whole = _RANGES[name]
+    if not math.isfinite(value) or not low <= value <= high:
+        raise SpecError(f"{key}: {text} is not between {_duration(low, time.unit)} and {_duration(high, time.unit)}")
+    return round(value) if whole else value
+
+
+def _range(name: str) -> tuple[float, float, bool]:
+    """What `PolicyChanged` takes: least, most, and whether only whole numbers."""
+    kind = inspect.type_info(PolicyChanged)
+    assert isinstance(kind, inspect.StructType)
+    (field,) = (field.type for field in kind.fields if field.name == name)
+    assert isinstance(field, inspect.UnionType)
+    number = next(one for one in field.types if isinstance(one, inspect.IntType | inspect.FloatType))
+    return float(number.ge or 0), float(number.le or math.inf), isinstance(number, inspect.IntType)
+
+
+_RANGES = {name: _range(name) for name in TIMES}

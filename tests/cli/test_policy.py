@@ -1,0 +1,234 @@
+"""`dorm policy`: what is in force, changed one value at a time, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+from typer import BadParameter
+
+from dorm.cli.changes import change_of, gist_of, in_force, meaning_of, shown, words
+from dorm.client import Client, Refused
+from dorm.core.policies import names, policy
+from dorm.core.settings import all_after
+from dorm.core.state import Settings
+from dorm.master import Master
+from events.codec import decode
+from events.jetstream import Connection
+from events.kinds import PolicyChanged, Resized, Round
+from events.spec import SpecError
+from tests.core.records import document
+from tests.e2e.commands import done, dorm, refused
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.nats_server import NatsServer
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("pairs", "changed"),
+        [
+            (["theta2=0.2"], {"set_params": {"theta2": 0.2}}),
+            (["theta2=default", "floor=0"], {"set_params": {"theta2": None, "floor": 0}}),
+            (["quiet=500ms"], {"quiet_ms": 500}),
+            (["quiet=2s", "quiet_limit=1m"], {"quiet_ms": 2000, "quiet_limit_ms": 60_000}),
+            (["quiet_ms=300", "idle_s=45.5"], {"quiet_ms": 300, "idle_s": 45.5}),
+            (["idle=1m", "node_grace=20s", "node_lease=5m", "retention=2d"],
+             {"idle_s": 60.0, "node_grace_s": 20.0, "node_lease_s": 300.0, "retention_s": 172_800.0}),
+            (["quiet=default"], {"quiet_ms": 200}),
+            (["policy=static", "count=3"], {"policy": "static", "set_params": {"count": 3}}),
+            (["policy=static", "counts={a-*: 2}"], {"policy": "static", "set_params": {"counts": {"a-*": 2}}}),
+            (["policy=dorm", "theta1=0.3"], {"set_params": {"theta1": 0.3}}),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    )  # fmt: skip
+    def test_what_they_ask_for(self, pairs: list[str], changed: dict[str, Any]) -> None:
+        assert change_of(pairs, Settings()) == PolicyChanged(**changed)
+
+    @pytest.mark.parametrize(
+        ("pairs", "reason"),
+        [
+            (["theta9=1"], "'theta9'; did you mean theta"),
+            (["count=3"], "policy dorm has adjust_s, floor, horizon_s, max_changes, patience_s, theta1, theta2"),
+            (["count=3"], "besides there are policy, quiet, quiet_limit, idle, node_grace, node_lease, retention"),
+            (["policy=static", "theta1=0.1"], "policy static has backfill, count, counts"),
+            (["policy=lottery"], "unknown policy 'lottery' (known: dorm, dorm-exact, static)"),
+            (["theta1=7"], "theta1 has to be between 0 and 1, not 7"),
+            (["theta1=much"], "theta1 has to be a number, not 'much'"),
+            (["theta1=["], "theta1: not YAML"),
+            (["theta1=.nan"], "theta1 has to be between"),
+            (["quiet=20m"], "quiet: 20m is not between 0s and 10m"),
+            (["quiet=soon"], "quiet: 'soon' is not a duration"),
+            (["quiet_ms=500ms"], "quiet_ms: '500ms' is not a number"),
+            (["quiet_ms=nan"], "quiet_ms: nan is not between"),
+            (["idle=500ms"], "idle: 500ms is not between 1s and 1d"),
+            (["theta1=0.1", "theta1=0.2"], "a setting is given twice"),
+            (["quiet=1s", "quiet_ms=200"], "quiet is given twice"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    )
+    def test_what_is_refused(self, pairs: list[str], reason: str) -> None:
+        with pytest.raises(SpecError) as refusal:
+            change_of(pairs, Settings())
+        assert reason in str(refusal.value)
+        assert "\n" not in str(refusal.value)
+
+    def test_what_is_no_pair(self) -> None:
+        with pytest.raises(BadParameter, match="write key=value"):
+            change_of(["theta1"], Settings())
+
+    @pytest.mark.parametrize("name", names())
+    def test_everything_has_a_meaning(self, name: str) -> None:
+        assert gist_of(name)
+        assert all(meaning_of(parameter) for parameter in policy(name).check_params({}))
+        parameters, times = in_force(Settings(policy=name))
+        assert {one.name for one in times} | {"policy", "params"} == set(Settings().__struct_fields__)
+        assert len(words(Settings(policy=name))) == len(parameters) + len(times) + 1
+
+    def test_what_is_shown_can_be_set_again(self) -> None:
+        for settings in (Settings(), Settings(quiet_ms=1500, idle_s=90, node_lease_s=3600, retention_s=0)):
+            parameters, times = in_force(settings)
+            pairs = [f"{one.word}={shown(one, one.value)}" for one in (*parameters, *times)]
+            again = all_after(Settings(), change_of(pairs, Settings()))
+            assert in_force(again) == (parameters, times)
+
+
+class Lab:
+    def __init__(self, home: Path, common: list[str], client: Client, connection: Connection) -> None:
+        self.home, self.common, self.client, self.connection = home, common, client, connection
+
+    async def policy(self, *arguments: str) -> str:
+        return await done(self.home, "policy", *arguments, *self.common)
+
+    async def refuses(self, *arguments: str, code: int = 2) -> str:
+        return await refused(self.home, "policy", *arguments, *self.common, code=code)
+
+
+@pytest_asyncio.fixture
+async def lab(tmp_path: Path, nats_server: NatsServer) -> AsyncIterator[Lab]:
+    """A cluster without a master: settings are in the log."""
+    name = f"policy-{tmp_path.name[-30:]}"
+    connection = await Connection.open(nats_server.url, name, create=True)
+    client = Client(connection.log, connection.bus, name, user="tester", connection=connection)
+    async with client:
+        yield Lab(tmp_path / "home", ["--url", nats_server.url, "--cluster", name], client, connection)
+
+
+@pytest.mark.nats
+@pytest.mark.slow
+async def test_show_set_and_show_again(lab: Lab) -> None:
+    before = json.loads(await lab.policy("show", "-o", "json"))
+    assert (before["policy"], before["version"]) == ("dorm", policy("dorm").version)
+    assert all(one["value"] == one["default"] and one["meaning"] for one in before["parameters"] + before["times"])
+    said = await lab.policy("set", "theta2=0.2", "quiet=500ms")
+    assert said == "theta2: 0.1 -> 0.2\nquiet: 200ms -> 500ms\n"
+    assert await lab.policy("set", "floor=0.25") == "floor: 0.5 -> 0.25\n", "what is not named stays"
+    after = json.loads(await lab.policy("show", "-o", "json"))
+    values = {one["name"]: one["value"] for one in after["parameters"] + after["times"]}
+    defaults = {one["name"]: one["default"] for one in after["parameters"] + after["times"]}
+    assert values == {**defaults, "theta2": 0.2, "floor": 0.25, "quiet_ms": 500}
+    table = await lab.policy("show")
+    assert next(line.split()[:3] for line in table.splitlines() if line.startswith("theta2")) == [
+        "theta2",
+        "0.2",
+        "0.1",
+    ]
+    assert "how long the log must be quiet" in table
+    assert await lab.policy("get", "theta2") == "0.2\n"
+    assert await lab.policy("get", "quiet") == await lab.policy("get", "quiet_ms") == "500ms\n"
+    assert json.loads(await lab.policy("get", "quiet", "-o", "json"))["value"] == 500
+    assert await lab.policy("get", "policy") == "dorm\n"
+    end = await lab.connection.log.end()
+    assert "it is so already" in await lab.policy("set", "theta2=0.2")
+    assert "theta9" in await lab.refuses("set", "theta9=1")
+    assert "between" in await lab.refuses("set", "theta2=0.3", "floor=9")
+    assert "write key=value" in await lab.refuses("set", "theta2")
+    assert "Missing argument" in await lab.refuses("set")
+    assert "there is no setting 'theta9'" in await lab.refuses("get", "theta9")
+    assert await lab.connection.log.end() == end, "nothing of what was refused, or is so already, is on the log"
+    said = await lab.policy("set", "policy=static", "count=3")
+    assert said.splitlines()[0] == "policy: dorm -> static"
+    assert "count: 3" in said
+    assert (await lab.client.state()).settings.params == {"count": 3}
+
+
+@pytest.mark.nats
+@pytest.mark.slow
+async def test_two_operators_at_once_lose_nothing(lab: Lab) -> None:
+    """Each decided on what it saw; the fold merges."""
+    await asyncio.gather(
+        lab.client.change_policy(PolicyChanged(set_params={"theta2": 0.2})),
+        lab.client.change_policy(PolicyChanged(set_params={"theta1": 0.3})),
+        lab.policy("set", "floor=0.1"),
+        lab.policy("set", "horizon_s=3000"),
+    )
+    params = (await lab.client.state()).settings.params
+    assert params == {"theta2": 0.2, "theta1": 0.3, "floor": 0.1, "horizon_s": 3000}
+    with pytest.raises(Refused, match="unknown parameter count"):
+        await lab.client.change_policy(PolicyChanged(set_params={"count": 3}))
+
+
+@pytest.mark.nats
+@pytest.mark.slow
+async def test_a_change_holds_from_the_next_decision_on(lab: Lab) -> None:
+    master = Master(lab.connection.log, lab.connection.bus, lab.client.cluster, name="m", clock=time.time_ns)
+    leading = asyncio.create_task(master.run())
+    try:
+        async with asyncio.timeout(60):
+            await master.elected.wait()
+            await lab.client.submit(document("first"))
+            assert (await _decision(lab, 1)).params["theta2"] == 0.1
+            await lab.policy("set", "theta2=0.25", "quiet=0s")
+            await lab.client.submit(document("second"))
+            assert (await _decision(lab, 2)).params["theta2"] == 0.25
+    finally:
+        leading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await leading
+
+
+async def _decision(lab: Lab, number: int) -> Resized:
+    """The first that gives reasons for so many apps."""
+    async for record in lab.client.records(follow=True):
+        event = decode(record)
+        for fact in event.events if isinstance(event, Round) else []:
+            if isinstance(fact, Resized) and len(fact.reasons) == number:
+                return fact
+    raise AssertionError("a log that is followed does not end")
+
+
+@pytest.mark.nats
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "incomplete", "wanted"),
+    [
+        ("set", "th", ["theta1=", "theta2="]),
+        ("set", "policy", ["policy=", "policy=dorm", "policy=dorm-exact", "policy=static"]),
+        ("get", "quiet", ["quiet", "quiet_limit"]),
+    ],
+)
+async def test_keys_are_completed(lab: Lab, command: str, incomplete: str, wanted: list[str]) -> None:
+    line = " ".join(["dorm", "policy", command, incomplete])
+    env = {
+        "_DORM_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": "3",
+        "DORM_URL": lab.common[1], "DORM_CLUSTER": lab.common[3],
+    }  # fmt: skip
+    _, out, _ = await dorm(lab.home, env=env)
+    assert out.split() == wanted
+
+
+@pytest.mark.slow
+async def test_the_list_of_policies_needs_no_cluster(tmp_path: Path) -> None:
+    rows = json.loads(await done(tmp_path, "policy", "list", "-o", "json"))
+    assert [row["policy"] for row in rows] == names()
+    assert [row["policy"] for row in rows if row["default"]] == ["dorm"]
+    assert all(row["meaning"] and row["parameters"] for row in rows)
+    assert "never resized" in await done(tmp_path, "policy", "list")
