@@ -56,31 +56,66 @@ def settle(problem: Problem, params: dict[str, Any], rounds: int = 25, by: str =
     raise AssertionError(f"still changing after {rounds} rounds")
 
 
+LABELS: tuple[dict[str, str], ...] = ({}, {"zone": "a"}, {"zone": "b"}, {"zone": "a", "gpu_type": "h100"})
+REQUIREMENTS = ('zone == "a"', 'zone != "a"', 'zone == "b" or gpu_type == "h100"')
+
+
 @st.composite
-def problems(draw: st.DrawFn, max_apps: int = 3, max_nodes: int = 3, most: int = 3) -> Problem:
-    """Some apps run where there was room for them, some wait, some are pinned; now and then a node is gone."""
+def problems(draw: st.DrawFn, max_apps: int = 3, max_nodes: int = 3, most: int = 3, *, plain: bool = False) -> Problem:
+    """Some apps run where there was room for them, some wait (some for long), some are pinned; now and then a node is gone
+    or drained.  Unless `plain`, nodes have labels, and apps requirements, wishes, gangs and measured costs, some of them."""
     nodes = [
-        NodeRoom(f"n{j}", {"cpu": draw(st.integers(0, 6)) * 1000, "memory": draw(st.integers(1, 6)) * GIB})
+        NodeRoom(
+            f"n{j}",
+            {"cpu": draw(st.integers(0, 6)) * 1000, "memory": draw(st.integers(1, 6)) * GIB},
+            {} if plain else draw(st.sampled_from(LABELS)),
+        )
         for j in draw(st.permutations(range(draw(st.integers(1, max_nodes)))))
     ]
     free = {each.id: dict(each.capacity) for each in nodes}
-    apps = []
-    for i in draw(st.permutations(range(draw(st.integers(1, max_apps))))):
-        n_min = draw(st.integers(1, most))
-        n_max = draw(st.integers(n_min, most))
-        demand = {"cpu": draw(st.integers(1, 3)) * 1000, "memory": draw(st.integers(0, 3)) * GIB}
-        current: dict[str, int] = {}
-        for name in draw(st.lists(st.sampled_from(sorted(free)), max_size=n_max)):
-            if all(free[name][kind] >= need for kind, need in demand.items()):
-                free[name] = {kind: free[name][kind] - need for kind, need in demand.items()}
-                current[name] = current.get(name, 0) + 1
-        if sum(current.values()) < n_min:
-            for name, count in current.items():
-                free[name] = {kind: free[name][kind] + count * need for kind, need in demand.items()}
-            current = {}
-        weight = draw(st.sampled_from([0.5, 1.0, 1.0, 2.0]))
-        pinned = bool(current) and draw(st.integers(0, 5)) == 0
-        apps.append(AppDemand(f"a{i}", demand, weight, n_min, n_max, current, pinned))
+    apps = [
+        draw(app_among(f"a{i}", free, most, plain=plain))
+        for i in draw(st.permutations(range(draw(st.integers(1, max_apps)))))
+    ]
     if len(nodes) > 1 and draw(st.integers(0, 4)) == 0:
         nodes.pop()
+    if not plain and draw(st.integers(0, 5)) == 0:
+        nodes[0] = msgspec.structs.replace(nodes[0], drained=True)
     return Problem(tuple(nodes), tuple(apps))
+
+
+@st.composite
+def app_among(draw: st.DrawFn, name: str, free: dict[str, dict[str, int]], most: int, *, plain: bool) -> AppDemand:
+    """An app, which runs in what is `free` (and takes it) where hypothesis wants it to."""
+    gang = 2 if not plain and most >= 2 and draw(st.integers(0, 5)) == 0 else 1
+    n_min = draw(st.integers(1, most // gang)) * gang
+    n_max = draw(st.integers(n_min // gang, most // gang)) * gang
+    demand = {"cpu": draw(st.integers(1, 3)) * 1000, "memory": draw(st.integers(0, 3)) * GIB}
+    current: dict[str, int] = {}
+    for node in draw(st.lists(st.sampled_from(sorted(free)), max_size=n_max // gang)):
+        if all(free[node][kind] >= need * gang for kind, need in demand.items()):
+            free[node] = {kind: free[node][kind] - need * gang for kind, need in demand.items()}
+            current[node] = current.get(node, 0) + gang
+    if sum(current.values()) < n_min:
+        for node, count in current.items():
+            free[node] = {kind: free[node][kind] + count * need for kind, need in demand.items()}
+        current = {}
+    made = AppDemand(
+        name,
+        demand,
+        draw(st.sampled_from([0.5, 1.0, 1.0, 2.0])),
+        n_min,
+        n_max,
+        current,
+        pinned=bool(current) and draw(st.integers(0, 5)) == 0,
+        waited_s=0.0 if current else draw(st.sampled_from([0.0, 60.0, 700.0, 900.0])),
+    )
+    if plain:
+        return made
+    return msgspec.structs.replace(
+        made,
+        require=draw(st.sampled_from(REQUIREMENTS)) if draw(st.integers(0, 3)) == 0 else "",
+        placement=draw(st.sampled_from(["", "spread", "pack"])),
+        gang=gang,
+        adjust_s=draw(st.sampled_from([None, None, 0.0, 5.0, 700.0, 9000.0])),
+    )

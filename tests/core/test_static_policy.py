@@ -93,7 +93,7 @@ def test_a_lost_node_gives_lost_containers_anew_and_leaves_the_rest() -> None:
 def test_room_bounds_and_running_apps_are_respected(problem: Problem, count: int, backfill: bool) -> None:
     params = {"count": count, "backfill": backfill}
     got = STATIC.allocate(problem, params)
-    world = World(problem)
+    world = World(problem, {})
     for each in problem.apps:
         if world.kept(each) or each.pinned:
             assert got.counts[each.id] == each.current

@@ -53,7 +53,7 @@ class ExactPolicy:
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
         settings = read_numbers(self.name, params, OPTIMIZER)
         instance = integer.read(problem)
-        reference = _Reference(instance, settings)
+        reference = Reference(instance, settings)
         reference.run()
         search = reference.search
         return answer.allocation(
@@ -95,60 +95,81 @@ def improve(
     search = Search(instance, terms, start, budget=budget, reserved=reserved, node_limit=node_limit)
     if search.has_choices():
         search.choose_who_runs()
+        search.clear_the_way()
         search.reach_goals()
     return Improved(search.best, search.status, search.bound)
 
 
-class _Reference:
+class Reference:
     """A round of `dorm-exact`: whose terms hold is itself a question of who can run."""
 
     def __init__(self, instance: Instance, settings: dict[str, float]) -> None:
         self.instance = instance
         self.settings = settings
+        self.aged = integer.aged(instance, settings["patience_s"])
+        self.reserved = goals.reserved(instance, self.aged)
         self.budget = goals.change_budget(instance, settings)
+        self.target: Rows | None = None
+        """Where everything would be if θ2 held nobody back, with the fewest changes; None if it holds nobody back."""
         self.held_back: Flags = np.zeros(len(instance.apps), np.bool_)
         """Waits only because θ2 lets too few others shrink in this round."""
-        self.search = self._search(self.budget)
+        start = greedy.start(instance, self.aged, self.reserved)
+        self.search = self._search(start, self.budget, self.reserved)
 
-    def _search(self, budget: int) -> Search:
-        instance = self.instance
-        aged = integer.aged(instance, self.settings["patience_s"])
-        reserved = goals.reserved(instance, aged)
-        start = greedy.start(instance, aged, reserved)
-        terms = goals.terms(instance, self.settings, budget, goals.placed(instance, start.sum(axis=1)))
-        return Search(instance, terms, start, budget=budget, reserved=reserved)
+    def _search(self, start: Ints, budget: int, reserved: tuple[int, Flags] | None) -> Search:
+        terms = goals.terms(self.instance, self.settings, budget, goals.placed(self.instance, start.sum(axis=1)))
+        return Search(self.instance, terms, start, budget=budget, reserved=reserved)
 
     def run(self) -> None:
-        search = self.search
-        if len(self.instance.apps) * len(self.instance.nodes) > LARGEST_PROGRAM:
+        search, instance = self.search, self.instance
+        if len(instance.apps) * len(instance.nodes) > LARGEST_PROGRAM:
             search.fill()
             search.status = "fallback"
         elif search.has_choices():
             search.choose_who_runs()
             placed = search.placed()
-            target = self._target(placed)
-            search.terms = goals.terms(self.instance, self.settings, self.budget, placed | self.held_back, target)
-            search.fill()
-            search.reach_goals()
+            if not self._clear_for_those_held_back(placed):
+                search.terms = goals.terms(instance, self.settings, self.budget, placed)
+                search.fill()
+                search.reach_goals()
 
-    def _target(self, placed: Flags) -> Rows | None:
-        """Where everything would be if θ2 held nobody back, with the fewest changes; None if it holds nobody back.
+    def _clear_for_those_held_back(self, placed: Flags) -> bool:
+        """Goal 2.  False where there is nobody to make room for, or no way to.
 
-        Where lifting θ2 would start other apps instead of those that start now, the next round finds another state
-        anyway, and there is nothing to prepare for.
+        Where lifting θ2 would start other apps instead of those that start now, the next round finds another state anyway,
+        and there is nothing to prepare for.  But an app that has waited too long is not overtaken for ever: while only θ2
+        holds it back, none starts that would not start beside it, and what is kept for it is the target instead of nodes.
         """
         instance = self.instance
         kept = int(instance.kept.sum())
         if self.budget >= kept or not (instance.free_to_move & ~placed & (instance.n_min > 0)).any():
-            return None
-        free = self._search(kept)
-        free.choose_who_runs()
-        gets = free.placed()
-        if not (gets & ~placed).any() or (placed & ~gets).any():
-            return None
+            return False
+        lifted = self._search(greedy.start(instance, self.aged, self.reserved), kept, self.reserved)
+        lifted.choose_who_runs()
+        gets = lifted.placed()
         self.held_back = gets & ~placed
-        free.change_least()
-        return integer.rows_of(free.best)
+        waits_long = bool((self.held_back & self.aged).any())
+        if not self.held_back.any() or self.budget == 0 or ((placed & ~gets).any() and not waits_long):
+            return False
+        lifted.change_least()
+        self.target = integer.rows_of(lifted.best)
+        start, reserved = self.search.best, self.reserved
+        if waits_long:
+            start = np.where((gets | instance.running)[:, None], start, 0)
+        if reserved is not None and gets[reserved[0]]:
+            reserved = None
+        search = self._search(start, self.budget, reserved)
+        search.choose_who_runs(None if not waits_long else gets | instance.running)
+        entitled = search.placed() | self.held_back
+        search.terms = goals.terms(instance, self.settings, self.budget, entitled, self.target)
+        search.fill()
+        search.clear_the_way()
+        untouched = [row if stays else {} for row, stays in zip(instance.rows, instance.kept, strict=True)]
+        if search.score().in_the_way >= integer.score(instance, untouched, search.terms).in_the_way:
+            return False
+        search.reach_goals()
+        self.search = search
+        return True
 
 
 class Search:
@@ -182,7 +203,7 @@ class Search:
         """Where all is pinned, or there are no nodes, the start is the only answer, and its worth the bound."""
         if self.instance.free_to_move.any() and self.instance.nodes:
             return True
-        self.bound = self._score().net
+        self.bound = self.score().net
         return False
 
     def fill(self) -> None:
@@ -194,8 +215,7 @@ class Search:
         return goals.placed(self.instance, self.best.sum(axis=1))
 
     def reach_goals(self) -> None:
-        """Goals 2 to 6, once it is fixed who runs."""
-        self._clear_the_way()
+        """Goals 3 to 6, once it is fixed who runs and what is in the way."""
         self._be_fair()
         self._reach_floors()
         self._use()
@@ -203,9 +223,12 @@ class Search:
 
     # Goal 1
 
-    def choose_who_runs(self) -> None:
-        """Fixes every `run` column of the model."""
+    def choose_who_runs(self, may: Flags | None = None) -> None:
+        """Fixes every `run` column of the model.  Only those start that `may` (all, if it is None)."""
         model = self.model
+        for app, column in model.run.items():
+            if may is not None and not may[app]:
+                model.fix(column, 0.0)
         queue = [app for app in integer.queue(self.instance) if app in model.run]
         hit = [app for app in queue if self.instance.running[app]]
         aged = [app for app in queue if self.terms.aged[app]]
@@ -226,7 +249,7 @@ class Search:
         if not self._short(apps):
             return
         model = self.model
-        wish: Row = [(model.run[app], -float(self.instance.n_min[app])) for app in apps]
+        wish: Row = [(model.run[app], -float(self.instance.n_min[app] * self.instance.gang[app])) for app in apps]
         self._solve(wish)
         model.add_row(wish, upper=self._gained(wish, apps) + 0.5)
 
@@ -266,18 +289,18 @@ class Search:
 
     # Goal 2
 
-    def _clear_the_way(self) -> None:
+    def clear_the_way(self) -> None:
         if self.terms.target is None:
             return
         model, target = self.model, integer.dense(self.instance, self.terms.target)
         over = [
-            (model.add_positive_part(column, float(target[app, node])), 1.0)
+            (model.add_positive_part(column, float(target[app, node])), float(self.instance.gang[app]))
             for (app, node), column in model.x.items()
             if target[app, node] < self.instance.holds[app, node]
         ]
-        if self._score().in_the_way > 0:
+        if self.score().in_the_way > 0:
             self._solve(over)
-        model.add_row(over, upper=self._score().in_the_way + 0.5)
+        model.add_row(over, upper=self.score().in_the_way + 0.5)
 
     def change_least(self) -> None:
         """With the same apps running, where the fewest of them change and move."""
@@ -293,15 +316,15 @@ class Search:
     def _be_fair(self) -> None:
         model = self.model
         excess = model.add_fairness(self.terms)
-        if self._score().excess > 0:
+        if self.score().excess > 0:
             self._solve([(excess, 1.0 / _scale(self.instance.unit))])
-        model.cap(excess, self._score().excess + integer.LOSS_TOLERANCE / 2)
+        model.cap(excess, self.score().excess + integer.LOSS_TOLERANCE / 2)
 
     def _reach_floors(self) -> None:
         model = self.model
         floors, placed = self.terms.floors, self.placed()
         wanting = [app for app in model.apps if placed[app] and floors[app] > self.instance.n_min[app]]
-        if self._score().below_floor == 0:
+        if self.score().below_floor == 0:
             for app in wanting:
                 model.add_row([(model.n[app], 1.0)], lower=float(floors[app]))
             return
@@ -309,9 +332,9 @@ class Search:
         for app in wanting:
             lack = model.add_column(0, math.inf, integral=False)
             model.add_row([(model.n[app], 1.0), (lack, 1.0)], lower=float(floors[app]))
-            missing.append((lack, 1.0))
+            missing.append((lack, float(self.instance.gang[app])))
         self._solve(missing)
-        model.add_row(missing, upper=self._score().below_floor + 0.5)
+        model.add_row(missing, upper=self.score().below_floor + 0.5)
 
     # Goals 5 and 6
 
@@ -323,18 +346,23 @@ class Search:
         wish += [(column, float(self.terms.prices[app]) / scale) for app, column in model.r.items()]
         fixed = integer.utilization(instance, np.where(instance.pinned, instance.count, 0))
         bound = self._solve(wish)
-        self.bound = min(self.bound, max(fixed - bound * scale, self._score().net))
-        model.add_row(wish, upper=(fixed - self._score().net) / scale + SLACK)
+        self.bound = min(self.bound, max(fixed - bound * scale, self.score().net))
+        model.add_row(wish, upper=(fixed - self.score().net) / scale + SLACK)
 
     def _disturb_least(self) -> None:
-        model = self.model
-        score, instance = self._score(), self.instance
+        score, instance, model = self.score(), self.instance, self.model
+        small = len(instance.apps) * len(instance.nodes) <= LARGEST_TIES
+        least = _changes(model, _moves(model, both_ways=False))
         if score.changed or score.moved:
-            if len(instance.apps) * len(instance.nodes) > LARGEST_TIES:
+            if not small:
                 touched = integer.changed(instance, integer.rows_of(self.best))
                 for app, column in model.r.items():
                     model.cap(column, float(touched[app]))
-            self._solve(_changes(model, _moves(model, both_ways=False)))
+            self._solve(least)
+        if small and self.score().misplaced:
+            score = self.score()
+            model.add_row(least, upper=_change_weight(instance) * score.changed + score.moved + 0.5)
+            self._solve(_wishes(model))
 
     # What all stages share
 
@@ -351,10 +379,10 @@ class Search:
         rows = integer.rows_of(x)
         if integer.faults(self.instance, rows, self.budget, self.reserved):
             return
-        if integer.better(self.instance, integer.score(self.instance, rows, self.terms), self._score()):
+        if integer.better(self.instance, integer.score(self.instance, rows, self.terms), self.score()):
             self.best = x
 
-    def _score(self) -> Score:
+    def score(self) -> Score:
         return integer.score(self.instance, integer.rows_of(self.best), self.terms)
 
 
@@ -364,20 +392,52 @@ def _moves(model: Model, *, both_ways: bool) -> Row:
     moves: Row = []
     for (app, node), column in model.x.items():
         if instance.running[app]:
-            was = int(instance.current[app, node])
+            was, gang = int(instance.current[app, node]), float(instance.gang[app])
             if was < instance.holds[app, node]:
-                moves.append((model.add_positive_part(column, was), 1.0))
+                moves.append((model.add_positive_part(column, was), gang))
             if both_ways and was > 0:
-                moves.append((model.add_positive_part(column, was, sign=-1), 1.0))
+                moves.append((model.add_positive_part(column, was, sign=-1), gang))
     return moves
+
+
+def _change_weight(instance: Instance) -> float:
+    """More than all containers that can move."""
+    movers = instance.running & instance.free_to_move
+    most = np.minimum(instance.n_max, instance.holds.sum(axis=1)) + instance.current.sum(axis=1)
+    return 1.0 + float((most * instance.gang)[movers].sum())
 
 
 def _changes(model: Model, moves: Row) -> Row:
     """Changed apps first: one weighs more than all containers that can move."""
-    movers = model.instance.running & model.instance.free_to_move
-    most = np.minimum(model.instance.n_max, model.instance.holds.sum(axis=1)) + model.instance.current.sum(axis=1)
-    weight = 1.0 + float(most[movers].sum())
+    weight = _change_weight(model.instance)
     return [*((column, weight) for column in model.r.values()), *moves]
+
+
+def _wishes(model: Model) -> Row:
+    """How far apps that are placed or changed miss their wish, with a 0/1 column for each node that one of them uses."""
+    instance = model.instance
+    missed: Row = []
+    for app in model.apps:
+        wish = instance.apps[app].placement
+        here = [(node, model.x[app, node]) for node in range(len(instance.nodes)) if (app, node) in model.x]
+        if not wish or not here:
+            continue
+        spread = wish == "spread"
+        row: Row = [(model.n[app], 1.0)] if spread else []
+        for node, column in here:
+            used = model.add_column(0, 1, integral=True)
+            most = float(instance.holds[app, node])
+            model.add_row([(column, 1.0), (used, -1.0 if spread else -most)], **{"lower" if spread else "upper": 0.0})
+            row.append((used, -1.0 if spread else 1.0))
+        beyond = 0.0 if spread else 1.0
+        miss = model.add_column(0, math.inf, integral=False)
+        free = float(instance.holds[app].sum() if spread else len(here))
+        if app in model.r:
+            model.add_row([*row, (miss, -1.0), (model.r[app], free)], upper=beyond + free)
+        else:
+            model.add_row([*row, (miss, -1.0)], upper=beyond)
+        missed.append((miss, 1.0))
+    return missed
 
 
 def _scale(values: Floats) -> float:

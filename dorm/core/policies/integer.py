@@ -366,24 +366,24 @@ def change_cost(instance: Instance, rows: Rows, terms: Terms) -> float:
 
 
 def score(instance: Instance, rows: Rows, terms: Terms) -> Score:
-    n = counts_of(rows)
+    n, gang = counts_of(rows), instance.gang
     movable, kept = instance.free_to_move, instance.kept
     short = movable & (n < instance.n_min)
     over = max(0.0, loss(instance, n, terms.shares) - terms.loss_budget)
     touched = changed(instance, rows)
-    moved = sum(_beyond(rows[i], instance.rows[i]) for i in np.flatnonzero(touched).tolist())
+    moved = sum(_beyond(rows[i], instance.rows[i]) * int(gang[i]) for i in np.flatnonzero(touched).tolist())
     waits = short & ~instance.running
     in_the_way = 0
     if terms.target is not None:
-        in_the_way = sum(_beyond(rows[i], terms.target[i]) for i in np.flatnonzero(movable).tolist())
+        in_the_way = sum(_beyond(rows[i], terms.target[i]) * int(gang[i]) for i in np.flatnonzero(movable).tolist())
     return Score(
-        lost=int(instance.n_min[short & instance.running].sum()),
+        lost=int((instance.n_min * gang)[short & instance.running].sum()),
         aged=tuple(int(short[i]) for i in instance.arrival if terms.aged[i]),
-        waiting=int(instance.n_min[waits].sum()),
+        waiting=int((instance.n_min * gang)[waits].sum()),
         order=tuple(int(short[i]) for i in queue(instance)),
         in_the_way=in_the_way,
         excess=over if over > LOSS_TOLERANCE else 0.0,
-        below_floor=int(np.maximum(terms.floors - n, 0)[movable & ~short].sum()),
+        below_floor=int((np.maximum(terms.floors - n, 0) * gang)[movable & ~short].sum()),
         net=utilization(instance, n) - math.fsum(terms.prices[touched & kept].tolist()),
         changed=int((touched & kept).sum()),
         moved=moved,
