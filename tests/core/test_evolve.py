@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from dorm.core.evolve import GapError, evolve
+from dorm.core.settings import all_after
 from dorm.core.state import State, digest
 from events import kinds as k
 from tests.core.nonsense import nonsense
@@ -293,6 +294,40 @@ class TestPolicies:
         bench.add(event)
         assert (bench.state.settings.policy, bench.state.settings.params) == ("dorm", {})
         assert bench.state.counters.ignored == 1
+
+    def test_one_parameter_without_the_others(self) -> None:
+        bench = Bench(a=4)
+        settings = bench.state.settings
+        bench.add(k.PolicyChanged(set_params={"theta1": 0.2}))
+        bench.add(k.PolicyChanged(set_params={"theta2": 0.3}))
+        assert settings.params == {"theta1": 0.2, "theta2": 0.3}
+        bench.add(k.PolicyChanged(set_params={"theta1": None, "floor": 0}))
+        assert settings.params == {"theta2": 0.3, "floor": 0}
+        bench.add(k.PolicyChanged(params={"theta1": 0.4}, set_params={"floor": 0.1}))
+        assert settings.params == {"theta1": 0.4, "floor": 0.1}, "`params` are all anew, and these on top"
+        bench.add(k.PolicyChanged(policy="static", set_params={"count": 3}))
+        assert (settings.policy, settings.params) == ("static", {"count": 3}), "another policy starts with its defaults"
+        bench.add(k.PolicyChanged(set_params={"theta1": 0.2}))
+        assert (settings.params, bench.state.counters.ignored) == ({"count": 3}, 1)
+
+    def test_parameters_of_an_earlier_version_are_ignored_and_the_rest_holds(self) -> None:
+        bench = Bench(a=4)
+        bench.add(k.PolicyChanged(params={"theta1": 0.2, "change_price": 0.02}, quiet_ms=7))
+        assert (bench.state.settings.params, bench.state.settings.quiet_ms) == ({}, 7)
+        assert bench.state.counters.ignored == 1
+
+    def test_what_is_asked_is_what_the_fold_makes_of_it(self) -> None:
+        bench = Bench(a=4)
+        for change in (
+            k.PolicyChanged(set_params={"theta1": 0.2}, idle_s=60),
+            k.PolicyChanged(policy="static", params={"count": 3}, quiet_ms=1, quiet_limit_ms=2),
+            k.PolicyChanged(node_grace_s=1, node_lease_s=2, retention_s=3, set_params={"count": None}),
+        ):
+            before = msgspec.structs.replace(bench.state.settings)
+            expected = all_after(before, change)
+            assert before == bench.state.settings, "asking changes nothing"
+            bench.add(change)
+            assert bench.state.settings == expected
 
     def test_huge_parameters_kill_nobody(self) -> None:
         bench = Bench(a=4)

@@ -16,6 +16,7 @@ import dorm.core.effects as effects
 import dorm.core.evolve as evolving
 import dorm.core.liveness as living
 import dorm.core.rounds as rounds
+import dorm.core.timing as timing
 from agents.desired import Desired
 from dorm.core.state import State, digest
 from events import kinds as k
@@ -108,6 +109,13 @@ MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
         "pinned=current is not None and not (",
         "pinned=current is None and not (",
     ),
+    "ticks never end": (rounds, "state.loose_at = 0", "pass"),
+    "ticks come when it is not quiet": (
+        timing,
+        "max(state.loose_at, state.stirred_at, state.ticked_at)",
+        "state.loose_at",
+    ),
+    "a wait that is over goes on": (rounds, "app.waiting_since = 0\n    previous", "previous"),
 }
 RARE: dict[str, tuple[ModuleType, str, str]] = {
     "apps leave with containers running": (
@@ -157,7 +165,7 @@ def test_an_agent_that_acts_before_it_has_caught_up_after_its_lease_is_caught() 
 def _repoint(patch: pytest.MonkeyPatch) -> None:
     """Modules that imported a function by name get the changed one too."""
     for module in (evolving, rounds, deciding, allocating):
-        for origin in (effects, rounds, allocating):
+        for origin in (effects, rounds, allocating, timing):
             for name in vars(origin):
                 if getattr(vars(module).get(name), "__module__", "") == origin.__name__ and module is not origin:
                     patch.setattr(module, name, vars(origin)[name])

@@ -96,12 +96,14 @@ class VirtualMaster:
         now, before = self.now(), digest(self.state)
         decision = deciding.decide(self.state, now, allocate=self.due())
         self.world.hold(digest(self.state) == before, "a decision changed the state it was made on")
-        self.ticked(decision.facts)
-        stirred = self.state.stirred_seq
+        self.check_tick(decision.facts)
+        stirred, ticked_at = self.state.stirred_seq, self.state.ticked_at
         if decision.allocated:
             self.allocated_stir, self.allocated_at = stirred, now
         if decision.facts and not self.publish(decision.facts, now, allocated=decision.allocated, slip=slip):
             self.allocated_stir = -1
+        if self.state.ticked_at > ticked_at and len(decision.facts) == 1:
+            self.world.last_tick = max(self.world.last_tick, stirred)
         return bool(decision.facts)
 
     def idle(self) -> bool:
@@ -109,13 +111,15 @@ class VirtualMaster:
         facts = deciding.decide(self.state, self.now(), allocate=True).facts
         return self.epoch == 0 or all(isinstance(fact, k.Resized) and not fact.changes for fact in facts)
 
-    def ticked(self, facts: list[Any]) -> None:
-        """Ticks come only when all was quiet, at most one in `idle_s`, and first in their round."""
+    def check_tick(self, facts: list[Any]) -> None:
+        """Ticks come only when all was quiet, at most one in `idle_s`, first in their round, and none after one that
+        changed nothing."""
         ticks = [index for index, fact in enumerate(facts) if isinstance(fact, k.IdleTicked)]
         if ticks:
             idle = int(self.state.settings.idle_s * SECOND)
             quiet = self.now() - max(self.state.stirred_at, self.state.ticked_at)
             self.world.hold(ticks == [0] and quiet >= idle, f"a tick after {quiet / SECOND} s: {facts}")
+            self.world.hold(self.state.stirred_seq > self.world.last_tick, f"a tick without a new cause: {facts}")
 
     def conclude(self) -> None:
         if self.epoch:
@@ -162,6 +166,8 @@ class World:
         self.finished: set[Key] = set()
         """Containers that ended by themselves with code 0."""
         self.slipping = False
+        self.last_tick = 0
+        """What had stirred last when a tick changed nothing."""
         self.nodes = [
             VirtualNode(
                 self,

@@ -14,7 +14,7 @@ from dorm.core.policies import policy
 from dorm.core.state import State, digest
 from events import subjects
 from events.codec import decode, document, encode
-from events.kinds import MasterElected, NodeLost, PolicyChanged, Resized, Round
+from events.kinds import AppCancelRequested, IdleTicked, MasterElected, NodeLost, PolicyChanged, Resized, Round
 from events.memory import MemoryLog
 from replay import questions
 from replay.audit import verify
@@ -134,6 +134,42 @@ async def test_even_then_it_has_to_be_decided_on_this_state(fields: dict[str, An
     report = await audited(by_another(lambda resized: msgspec.structs.replace(resized, status="guard", **fields)))
     assert report.divergence is not None
     assert [next(iter(fields)) in d.path for d in report.divergence.differences] == [True]
+
+
+def with_a_tick() -> list[Record]:
+    story = Story()
+    story.say(PolicyChanged(idle_s=1))
+    story.submit("one")
+    story.settle()
+    for _ in range(12):
+        story.say(AppCancelRequested(app="nobody"))
+    story.settle()
+    return story.records
+
+
+async def test_an_idle_tick_is_decided_again() -> None:
+    records = with_a_tick()
+    assert rounds_with(records, IdleTicked)
+    report = await audited(records)
+    assert report.good
+    assert report.not_checked == 0
+    assert report.decisions_checked + report.conclusions_checked == report.rounds
+
+
+@pytest.mark.parametrize(
+    ("fields", "good"),
+    [
+        ({"solver": "scipy 0.0.1"}, True),
+        ({"status": "guard"}, True),
+        ({"status": "node_limit"}, False),
+        ({"solver": "scipy 0.0.1", "digest": "0" * 32}, False),
+    ],
+)
+async def test_a_tick_that_can_not_be_decided_again_is_not_checked(fields: dict[str, str], good: bool) -> None:
+    records = with_a_tick()
+    seq = rounds_with(records, IdleTicked)[-1]
+    report = await audited(changed_fact(records, seq, IdleTicked, lambda tick: msgspec.structs.replace(tick, **fields)))
+    assert (report.good, report.not_checked) == (good, 1 if good else 0)
 
 
 async def test_an_unknown_policy_can_not_be_in_force_here() -> None:
