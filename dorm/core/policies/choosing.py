@@ -1,0 +1,140 @@
+"""Which apps should change, and to how many containers: the count program asked until nobody else would gain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from dorm.core.policies.counts import Program, Relaxed
+    from dorm.core.policies.integer import Floats, Ints
+
+ALL_AT_ONCE = 80
+"""Up to so many apps are all candidates from the first."""
+
+ROUNDS = 6
+"""Of asking who else would gain, and as many of exchanging who changes."""
+
+WHOLE_APPS = 60
+"""Up to so many apps, who changes and to what is decided in whole numbers."""
+
+WHOLE_CANDIDATES = 24
+WHOLE_SEARCH = 20
+"""Nodes of that search."""
+
+NEGLIGIBLE = 1e-7
+"""A gain below this, in units of U, is none."""
+
+
+class Wanted(NamedTuple):
+    n: Ints
+    """Counts to aim at; those of apps that stay are as they were."""
+    by_class: dict[int, list[tuple[int, float]]]
+    """How many in which class of nodes, for apps that change."""
+    changing: tuple[int, ...]
+    """The apps that run and should change (S)."""
+    ranking: tuple[int, ...]
+    """Other apps that run, by what changing them would be worth at the prices of this answer."""
+    bound: float
+    """No placement has a higher utilization, less the prices of changes, of excess and of what lacks below floors."""
+
+
+def choose(program: Program) -> Wanted | None:
+    """None where the solver fails."""
+    relaxed = _relax(program)
+    if relaxed is None:
+        return None
+    found, bound = relaxed
+    changing = _few(program, found)
+    best: Relaxed | None = None
+    chosen: list[int] = []
+    for _ in range(ROUNDS):
+        found_now = program.solve([], changing)
+        if found_now is None:
+            break
+        if best is not None and found_now.value <= best.value + NEGLIGIBLE:
+            break
+        best, chosen = found_now, changing
+        changing = _exchanged(program, best, chosen)
+        if sorted(changing) == sorted(chosen):
+            break
+    if best is None:
+        return None
+    gains = _gains(program, best)
+    ranking = [i for i in _by(gains) if i not in chosen and program.may_change[i]]
+    if len(program.n) <= WHOLE_APPS:
+        whole = program.solve(sorted([*chosen, *ranking[:WHOLE_CANDIDATES]]), [], node_limit=WHOLE_SEARCH)
+        if whole is not None:
+            best, chosen = whole, [i for i in sorted(whole.part) if program.may_change[i] and whole.part[i] > 0.5]
+            ranking = [i for i in _by(gains) if i not in chosen and program.may_change[i]]
+    return Wanted(_whole(program, best, chosen), best.by_class, tuple(chosen), tuple(ranking), bound)
+
+
+def _relax(program: Program) -> tuple[Relaxed, float] | None:
+    """The whole program by column generation, and its bound."""
+    movable = np.flatnonzero(program.may_change).tolist() if program.budget > 0 else []
+    candidates = movable if len(movable) <= ALL_AT_ONCE else _first(program, movable)
+    bound = np.inf
+    found = None
+    for _ in range(ROUNDS):
+        found = program.solve(candidates, [])
+        if found is None:
+            return None
+        gains = _gains(program, found) - found.change_price
+        gains[candidates] = 0.0
+        if program.budget <= 0:
+            gains[:] = 0.0
+        outside = np.where(program.may_change, np.maximum(gains, 0.0), 0.0)
+        bound = min(bound, found.value + float(outside.sum()))
+        more = [i for i in _by(outside) if outside[i] > NEGLIGIBLE][: max(ALL_AT_ONCE, 2 * program.budget)]
+        if not more or bound - found.value < 1e-5 * max(abs(bound), 1.0):
+            break
+        candidates = sorted({*candidates, *more})
+    return None if found is None else (found, float(bound))
+
+
+def _first(program: Program, movable: list[int]) -> list[int]:
+    """Those farthest from their shares, on either side, and those that would use most."""
+    unit, n = program.unit, program.n
+    gap = unit * n - program.terms.shares
+    many = max(ALL_AT_ONCE // 2, program.budget)
+    by_gap = sorted(movable, key=lambda i: (-round(abs(float(gap[i])), 12), i))[:many]
+    room = np.maximum(program.high - n, 0) * program.instance.worth
+    by_room = sorted(movable, key=lambda i: (-round(float(room[i]), 12), i))[:many]
+    return sorted({*by_gap, *by_room})
+
+
+def _by(values: Floats) -> list[int]:
+    """Rows, the largest first; ties by row."""
+    return np.argsort(-np.round(values, 12), kind="stable").tolist()
+
+
+def _gains(program: Program, found: Relaxed) -> Floats:
+    """What changing each app would be worth, at the prices of an answer."""
+    gains = program.value_of_changing(found) - program.value_of_staying(found) - program.terms.prices
+    return np.where(program.may_change, gains, -np.inf)
+
+
+def _few(program: Program, found: Relaxed) -> list[int]:
+    """The R that move most; who does not move is not taken up."""
+    moves = {
+        i: abs(program.n[i] * (1 - part) + found.n[i] - program.n[i]) * float(program.unit[i])
+        for i, part in found.part.items()
+        if program.may_change[i] and part > 1e-6
+    }
+    return sorted(moves, key=lambda i: (-round(moves[i], 12), i))[: program.budget]
+
+
+def _exchanged(program: Program, found: Relaxed, chosen: list[int]) -> list[int]:
+    """The R with the highest gains at the prices of this answer, among those that have one."""
+    gains = _gains(program, found)
+    return [i for i in _by(gains) if gains[i] > NEGLIGIBLE][: program.budget]
+
+
+def _whole(program: Program, found: Relaxed, chosen: list[int]) -> Ints:
+    n = program.n.copy()
+    for i, value in found.n.items():
+        if program.free[i] or i in chosen:
+            n[i] = int(np.clip(np.floor(value + 1e-6), program.low[i], program.high[i]))
+    return n
