@@ -11,6 +11,7 @@ all cores.  Each answer is checked in integers against its problem: one that bre
   excess fairness loss; `gap_to_bound` is to the bound that the measured policy itself proves.
 * n_min comes before all that.  Where the two serve other apps, their utilizations are not comparable: such problems are in
   `unlike_instances` and no gap, and in `missed_n_min_count` where the exact policy serves better.
+* The soft floors come before utilization as well: `missed_floor_count` says how often the exact policy comes closer to them.
 * The exact policy has limits too: `reference_proven_instances` says how often its answer is proven to be the best, and
   `reference_gap_mean` how far its own answers are from its bounds.
 """
@@ -25,12 +26,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 
 from dorm.bench import BenchError, judge
 from dorm.bench.apart import items_of, processors
 from dorm.bench.report import Figure, Report, figure, percentile, spread, this_machine
 from dorm.bench.workload import World
-from dorm.core.policies import names, policy
+from dorm.core.policies import goals as goals_of
+from dorm.core.policies import integer, policy
 from dorm.core.policies.problem import Problem
 
 if TYPE_CHECKING:
@@ -111,6 +114,13 @@ class Answer(msgspec.Struct, frozen=True):
     served: judge.Served
 
 
+class Task(msgspec.Struct, frozen=True):
+    """A problem to solve again, and the answer that it had."""
+
+    problem: Problem
+    counts: dict[str, dict[str, int]]
+
+
 class Played(msgspec.Struct, frozen=True):
     """One event, its answer, and what it took."""
 
@@ -129,7 +139,7 @@ class Played(msgspec.Struct, frozen=True):
     """Of the problem and of the answer's counts."""
     peak_mb: float
     """Most memory that the process has had so far."""
-    problem: Problem | None
+    task: Task | None
     """Only where it is to be solved again."""
 
 
@@ -139,6 +149,8 @@ class Solved(msgspec.Struct, frozen=True):
     index: int
     cpu_s: float
     answer: Answer
+    below_floor: tuple[int, int]
+    """Containers that apps lack below their soft floors: in the answer that was measured, in the reference's."""
 
 
 @dataclass
@@ -169,6 +181,17 @@ class Samples:
         """How often the reference serves n_min better."""
         return sum(
             solved.answer.served < self.played[index].answer.served for index, solved in sorted(self.solved.items())
+        )
+
+    @property
+    def missed_floors(self) -> int:
+        """How often apps lack more below their soft floors than with the reference, which comes before utilization; of
+        comparable problems, and equal excess."""
+        unlike = set(self.unlike)
+        return sum(
+            solved.below_floor[0] > solved.below_floor[1]
+            for index, solved in sorted(self.solved.items())
+            if index not in unlike and abs(self.played[index].answer.excess - solved.answer.excess) <= TINY
         )
 
     def gaps_to_exact(self) -> list[float]:
@@ -249,7 +272,7 @@ def measure(run: Run, tell: Tell) -> Samples:
 
 
 def _solve_again(samples: Samples, tell: Tell) -> None:
-    tasks = [(index, one.problem) for index, one in enumerate(samples.played) if one.problem is not None]
+    tasks = [(index, one.task) for index, one in enumerate(samples.played) if one.task is not None]
     workers = min(processors(), len(tasks))
     works = [(solve, (samples.run, tasks[first::workers])) for first in range(workers)]
     with contextlib.closing(items_of(works)) as stream:
@@ -295,21 +318,37 @@ def play(run: Run) -> Iterator[Played]:
                 moved=judge.moved(problem, allocation.counts),
                 digests=(_digest(problem), _digest(allocation.counts)),
                 peak_mb=_peak_mb(),
-                problem=problem if run.against == "exact" else None,
+                task=Task(problem, allocation.counts) if run.against == "exact" else None,
             )
             world.apply(allocation)
 
 
-def solve(run: Run, tasks: Sequence[tuple[int, Problem]]) -> Iterator[Solved]:
+def solve(run: Run, tasks: Sequence[tuple[int, Task]]) -> Iterator[Solved]:
     """The same problems by the exact policy, under the same parameters where it has them."""
-    name = EXACT if EXACT in names() else "dorm"
-    chosen = policy(name)
+    chosen = policy(EXACT)
     known = chosen.check_params({})
     params = chosen.check_params({key: value for key, value in run.params.items() if key in known})
-    for index, problem in tasks:
+    for index, task in tasks:
         began = time.process_time()
-        allocation = chosen.allocate(problem, params)
-        yield Solved(index, time.process_time() - began, _answer(problem, allocation, params))
+        allocation = chosen.allocate(task.problem, params)
+        cpu = time.process_time() - began
+        yield Solved(
+            index,
+            cpu,
+            _answer(task.problem, allocation, params),
+            _below_floor(task.problem, params, [task.counts, allocation.counts]),
+        )
+
+
+def _below_floor(problem: Problem, params: dict[str, Any], both: list[dict[str, dict[str, int]]]) -> tuple[int, int]:
+    """Containers that running apps lack below their floors, where those are owed a share that the second answer runs."""
+    instance = integer.read(problem)
+    ours, exact = (
+        np.array([sum(counts[app.id].values()) for app in instance.apps], np.int64) // instance.gang for counts in both
+    )
+    floors = goals_of.terms(instance, params, 0, goals_of.placed(instance, exact)).floors
+    lacks = [np.where(n > 0, np.maximum(floors - n, 0) * instance.gang, 0) for n in (ours, exact)]
+    return int(lacks[0].sum()), int(lacks[1].sum())
 
 
 def _answer(problem: Problem, allocation: Allocation, params: dict[str, Any]) -> Answer:
@@ -371,6 +410,7 @@ def _gaps(samples: Samples, goal: Goals) -> dict[str, Figure]:
         found["gap_to_exact_max"] = figure(max(gaps), "ratio")
     if solved := samples.solved.values():
         found["missed_n_min_count"] = figure(samples.missed, "instances", goal.missed)
+        found["missed_floor_count"] = figure(samples.missed_floors, "instances")
         found["unlike_instances"] = figure(len(samples.unlike), "instances")
         proven = sum(one.answer.status == "optimal" for one in solved)
         found["reference_instances"] = figure(len(solved), "instances")

@@ -1,0 +1,98 @@
+"""Work in processes of its own: everything comes back, failures too, and nothing is left running."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from dorm.bench import BenchError
+from dorm.bench.apart import items_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def numbers(first: int, last: int) -> Iterator[tuple[int, int]]:
+    for number in range(first, last):
+        yield number, os.getpid()
+
+
+def without_end() -> Iterator[str]:
+    for number in itertools.count():
+        yield str(number)
+
+
+def fails(error: type[Exception], text: str) -> Iterator[str]:
+    yield "first"
+    raise error(text)
+
+
+def is_killed() -> Iterator[str]:
+    yield "first"
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def blocked() -> Iterator[bool]:
+    yield signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def children() -> list[int]:
+    """Processes that measure; what the standard library itself keeps for all of them is left out."""
+    return [one.pid for one in psutil.Process().children() if "resource_tracker" not in " ".join(one.cmdline())]
+
+
+def test_items_of_all_processes_come_each_in_order() -> None:
+    found = list(items_of([(numbers, (0, 50)), (numbers, (100, 150))]))
+    assert sorted(number for number, _ in found) == [*range(50), *range(100, 150)]
+    for process in {pid for _, pid in found}:
+        mine = [number for number, pid in found if pid == process]
+        assert mine == sorted(mine)
+    assert len({pid for _, pid in found} | {os.getpid()}) == 3
+    assert children() == []
+
+
+def test_nothing_to_do() -> None:
+    assert list(items_of([])) == []
+
+
+def test_what_a_function_raises_is_raised_with_where_it_was() -> None:
+    items = items_of([(fails, (ValueError, "no such thing"))])
+    assert next(items) == "first"
+    with pytest.raises(ValueError, match="no such thing") as raised:
+        next(items)
+    assert "test_apart.py" in "".join(raised.value.__notes__)
+    assert children() == []
+
+
+def test_a_failure_ends_the_others() -> None:
+    works: list[tuple[Callable[..., Iterator[str]], tuple[Any, ...]]] = [
+        (without_end, ()),
+        (fails, (BenchError, "it can't")),
+    ]
+    with pytest.raises(BenchError, match="it can't"):
+        list(items_of(works))
+    assert children() == []
+
+
+def test_a_process_that_is_killed_is_told_of() -> None:
+    with pytest.raises(BenchError, match="signal 9"):
+        list(items_of([(is_killed, ())]))
+    assert children() == []
+
+
+def test_closing_early_ends_the_processes() -> None:
+    with contextlib.closing(items_of([(without_end, ()), (without_end, ())])) as items:
+        assert next(items) == "0"
+        assert len(children()) == 2
+    assert children() == []
+
+
+def test_a_process_never_sees_ctrl_c_and_this_one_still_does() -> None:
+    assert list(items_of([(blocked, ())])) == [True]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
