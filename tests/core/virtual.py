@@ -97,13 +97,11 @@ class VirtualMaster:
         decision = deciding.decide(self.state, now, allocate=self.due())
         self.world.hold(digest(self.state) == before, "a decision changed the state it was made on")
         self.check_tick(decision.facts)
-        stirred, ticked_at = self.state.stirred_seq, self.state.ticked_at
+        stirred = self.state.stirred_seq
         if decision.allocated:
             self.allocated_stir, self.allocated_at = stirred, now
         if decision.facts and not self.publish(decision.facts, now, allocated=decision.allocated, slip=slip):
             self.allocated_stir = -1
-        if self.state.ticked_at > ticked_at and len(decision.facts) == 1:
-            self.world.last_tick = max(self.world.last_tick, stirred)
         return bool(decision.facts)
 
     def idle(self) -> bool:
@@ -112,14 +110,12 @@ class VirtualMaster:
         return self.epoch == 0 or all(isinstance(fact, k.Resized) and not fact.changes for fact in facts)
 
     def check_tick(self, facts: list[Any]) -> None:
-        """Ticks come only when all was quiet, at most one in `idle_s`, first in their round, and none after one that
-        changed nothing."""
+        """Ticks come only when all was quiet, at most one in `idle_s`, and first in their round."""
         ticks = [index for index, fact in enumerate(facts) if isinstance(fact, k.IdleTicked)]
         if ticks:
             idle = int(self.state.settings.idle_s * SECOND)
             quiet = self.now() - max(self.state.stirred_at, self.state.ticked_at)
             self.world.hold(ticks == [0] and quiet >= idle, f"a tick after {quiet / SECOND} s: {facts}")
-            self.world.hold(self.state.stirred_seq > self.world.last_tick, f"a tick without a new cause: {facts}")
 
     def conclude(self) -> None:
         if self.epoch:
@@ -167,7 +163,7 @@ class World:
         """Containers that ended by themselves with code 0."""
         self.slipping = False
         self.last_tick = 0
-        """What had stirred last when a tick changed nothing."""
+        """Basis of the last tick that changed nothing; 0 when a decision has left something since."""
         self.nodes = [
             VirtualNode(
                 self,
@@ -198,13 +194,26 @@ class World:
         if msg_id:
             self.ids[msg_id] = record.seq
         self.check_completions(record)
+        stirred, void = self.whole.stirred_seq, self.whole.counters.void_rounds
         event = evolving.evolve(self.whole, record)
         self.hold(not violations(self.whole), violations(self.whole))
+        if isinstance(event, k.Round) and void == self.whole.counters.void_rounds:
+            self.check_ticks_end(event, stirred)
         if isinstance(event, k.Round):
             for fact in event.events:
                 if isinstance(fact, k.GenerationReleased):
                     self.released_from.setdefault((fact.app, fact.generation), event.basis)
         return record.seq
+
+    def check_ticks_end(self, event: k.Round, stirred: int) -> None:
+        """After a tick that changed nothing there is none before something has happened, or a decision has left something."""
+        ticks = any(isinstance(fact, k.IdleTicked) for fact in event.events)
+        changes = any(isinstance(fact, k.Resized) and fact.changes for fact in event.events)
+        self.hold(not ticks or not self.last_tick or stirred > self.last_tick, "a tick without a new cause")
+        if ticks and not changes:
+            self.last_tick = event.basis
+        elif any(isinstance(fact, k.Resized) for fact in event.events) and self.whole.loose_at:
+            self.last_tick = 0
 
     def publish(self, event: k.Event, who: str, msg_id: str = "") -> int:
         seq = self.append(subject_of(event, who), encode(event), msg_id)
