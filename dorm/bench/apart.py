@@ -84,6 +84,8 @@ def _no_interrupt() -> Iterator[None]:
 
 
 def _send_all(to: Connection, function: Callable[..., Iterable[Any]], arguments: tuple[Any, ...]) -> None:
+    # The solver's library now and then prints a line of its own, which is no part of a bench's result.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     # Without a reader there is nothing left to do.
     with contextlib.suppress(BrokenPipeError):
         try:

@@ -38,6 +38,11 @@ def is_killed() -> Iterator[str]:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def chatters() -> Iterator[str]:
+    os.write(1, b"from a library\n")
+    yield "item"
+
+
 def blocked() -> Iterator[bool]:
     yield signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
@@ -55,6 +60,11 @@ def test_items_of_all_processes_come_each_in_order() -> None:
         assert mine == sorted(mine)
     assert len({pid for _, pid in found} | {os.getpid()}) == 3
     assert children() == []
+
+
+def test_what_a_library_prints_there_is_not_printed_here(capfd: pytest.CaptureFixture[str]) -> None:
+    assert list(items_of([(chatters, ())])) == ["item"]
+    assert capfd.readouterr() == ("", "")
 
 
 def test_nothing_to_do() -> None:

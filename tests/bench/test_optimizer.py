@@ -43,7 +43,8 @@ ALWAYS = {
 TO_BOUND = {"gap_to_bound_p50", "gap_to_bound_max"}
 TO_EXACT = {
     "gap_to_exact_mean", "gap_to_exact_p95", "gap_to_exact_p99", "gap_to_exact_max",
-    "missed_n_min_count", "missed_floor_count", "unlike_instances", "reference_instances", "reference_proven_instances", "reference_gap_mean", "reference_p50_s",
+    "missed_n_min_count", "missed_floor_count", "unlike_instances", "reference_instances", "reference_proven_instances",
+    "reference_gap_mean", "reference_p50_s",
 }  # fmt: skip
 
 
