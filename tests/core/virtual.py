@@ -418,10 +418,8 @@ class World:
                     "operator",
                 )
             case "retention":
-                self.publish(
-                    k.PolicyChanged(retention_s=chance.choice([0, 10, 1000]), idle_s=chance.choice([1, 5, 30])),
-                    "operator",
-                )
+                retention_s, idle_s = chance.choice([(0, 1), (10, 5), (1000, 30)])
+                self.publish(k.PolicyChanged(retention_s=retention_s, idle_s=idle_s), "operator")
 
     def fault(self) -> None:
         chance = self.chance
@@ -506,9 +504,10 @@ class World:
         self.hold(False, f"still not at rest: {self.limbo()}")
 
     def give_up_the_impossible(self) -> None:
-        """What was accepted before any node had joined may never fit, and waits with that reason for its owner."""
+        """What was accepted before any node had joined may never fit, or only on a node that stays drained, and waits with
+        that reason for its owner."""
         for app in list(self.whole.live_apps()):
-            if app.waiting and app.waiting.code == "no_nodes":
+            if app.waiting and app.waiting.code in ("no_nodes", "drained"):
                 self.publish(k.AppCancelRequested(app=app.id), "ann")
 
     def cycle(self) -> bool:
