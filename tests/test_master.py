@@ -1,14 +1,23 @@
-"""The master's shell: who leads."""
+"""The master's shell: who leads, and what it does though nothing happens."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dorm.master import Deposed, Master
+from events import subjects
+from events.codec import decode, encode
+from events.kinds import AppSubmitted, Event, GenerationReleased, IdleTicked, PolicyChanged, Round
 from events.memory import MemoryBus, MemoryLog
+from tests.core.records import document, joined
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 
 async def test_a_deposed_master_that_has_nothing_to_say_stops_too() -> None:
@@ -29,3 +38,42 @@ async def test_a_deposed_master_that_has_nothing_to_say_stops_too() -> None:
         leading.cancel()
         following.cancel()
         await asyncio.wait([leading, following])
+
+
+@contextlib.asynccontextmanager
+async def leading(log: MemoryLog, name: str) -> AsyncIterator[Master]:
+    master = Master(log, MemoryBus(time.time_ns), "local", name=name, clock=time.time_ns)
+    task = asyncio.create_task(master.run())
+    try:
+        await master.elected.wait()
+        yield master
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def say(log: MemoryLog, event: Event, who: str) -> None:
+    await log.append(subjects.fact("local", type(event).__name__, who), encode(event))
+
+
+async def first_with(log: MemoryLog, kind: type[Event]) -> Round:
+    """The first round that has such a fact."""
+    async with asyncio.timeout(30.0):
+        async for batch in log.read(follow=True):
+            for event in map(decode, batch):
+                if isinstance(event, Round) and any(isinstance(fact, kind) for fact in event.events):
+                    return event
+    raise AssertionError("a log that is followed does not end")
+
+
+async def test_a_master_that_took_over_looks_again_when_nothing_happens() -> None:
+    log = MemoryLog(time.time_ns)
+    await say(log, PolicyChanged(policy="static", idle_s=3), "operator")
+    async with leading(log, "first"):
+        await say(log, joined("a"), "a")
+        await say(log, AppSubmitted(spec=document("app")), "ann")
+        await first_with(log, GenerationReleased)
+    async with leading(log, "second") as second:
+        tick = await first_with(log, IdleTicked)
+        assert (tick.by, tick.allocated) == ("second", True)
+        assert tick.at - second.state.stirred_at >= 3_000_000_000
