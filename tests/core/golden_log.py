@@ -65,7 +65,7 @@ def story() -> list[Record]:
     bench.conclude(a=400, b=1)
     bench.settle()
     bench.add(joined("a", 3))
-    bench.add(joined("c", 2, labels={"zone": "east"}))
+    bench.add(joined("c", 4, labels={"zone": "east"}))
     bench.add(k.PolicyChanged(policy="static", params={"count": 3, "counts": {"late-*": 2}}))
     for app in (wide, late):
         bench.all_exited(app.id, 143, asked=True)
