@@ -6,6 +6,7 @@ Shares nothing with the optimizer but ŝ_i, which has tests of its own.
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -116,17 +117,39 @@ class World:
                 yield {node: count for node, count in zip(names, counts, strict=True) if count}
 
     def changed(self, answer: Answer) -> int:
-        return sum(self.kept(app) and answer[app.id] != app.current for app in self.problem.apps)
+        return sum(app.id in self._kept and answer[app.id] != app.current for app in self.problem.apps)
 
     def answers(self, budget: int) -> Iterator[Answer]:
-        apps = self.problem.apps
-        for combination in product(*(list(self.placements(app)) for app in apps)):
-            answer = {app.id: placement for app, placement in zip(apps, combination, strict=True)}
-            if self.changed(answer) <= budget and not any(self.overfull(node, answer) for node in self.room):
-                yield answer
+        """All that give no node more than it has and change no more apps than that."""
+        yield from self._extended({}, list(self.problem.apps), {name: dict(room) for name, room in self.room.items()}, budget)
+
+    def _extended(
+        self, answer: Answer, apps: list[AppDemand], room: dict[str, dict[str, int]], budget: int
+    ) -> Iterator[Answer]:
+        if not apps:
+            yield answer
+            return
+        app, *others = apps
+        for placement in self._placements[app.id]:
+            changes = int(app.id in self._kept and placement != app.current)
+            left = {
+                name: {kind: have - placement.get(name, 0) * app.demand.get(kind, 0) for kind, have in has.items()}
+                for name, has in room.items()
+            }
+            if changes <= budget and all(have >= 0 for has in left.values() for have in has.values()):
+                yield from self._extended({**answer, app.id: placement}, others, left, budget - changes)
+
+    @cached_property
+    def _placements(self) -> dict[str, list[Placement]]:
+        return {app.id: list(self.placements(app)) for app in self.problem.apps}
+
+    @cached_property
+    def _kept(self) -> set[str]:
+        return {app.id for app in self.problem.apps if self.kept(app)}
 
     # Who goes first
 
+    @cached_property
     def aged(self) -> list[AppDemand]:
         return [
             app
@@ -134,11 +157,12 @@ class World:
             if not app.current and self.possible(app) and app.waited_s > self.settings["patience_s"]
         ]
 
+    @cached_property
     def reserved(self) -> list[str]:
         """Nodes that are kept for the first who has waited too long: with the most room now, enough of them if empty."""
-        if not self.aged():
+        if not self.aged:
             return []
-        app = self.aged()[0]
+        app = self.aged[0]
         pinned = {each.id: self.stays(each) if each.pinned else {} for each in self.problem.apps}
         staying = {each.id: self.stays(each) if each.pinned or self.kept(each) else {} for each in self.problem.apps}
         now = {node: self.fits(app, node, self.left(node, staying)) for node in self.room}
@@ -152,23 +176,29 @@ class World:
         return taken
 
     def respects_the_reserved(self, answer: Answer) -> bool:
-        if not self.aged() or answer[self.aged()[0].id]:
+        if not self.aged or answer[self.aged[0].id]:
             return True
         return not any(
             answer[app.id].get(node, 0) > app.current.get(node, 0)
-            for app in self.problem.apps
-            for node in self.reserved()
-            if not app.pinned and not self.forced(app)
+            for app in self._not_hit
+            for node in self.reserved
         )
 
+    @cached_property
+    def _not_hit(self) -> list[AppDemand]:
+        return [app for app in self.problem.apps if not app.pinned and not self.forced(app)]
+
+    @cached_property
+    def _asked(self) -> list[AppDemand]:
+        return [app for app in self.problem.apps if self.possible(app) and not app.pinned]
+
     def service(self, answer: Answer) -> Service:
-        apps = [app for app in self.problem.apps if self.possible(app) and not app.pinned]
-        short = [app for app in apps if sum(answer[app.id].values()) < app.n_min]
-        asks = [app for app in apps if not self.kept(app)]
+        short = [app for app in self._asked if sum(answer[app.id].values()) < app.n_min]
+        asks = [app for app in self._asked if app.id not in self._kept]
         queue = [app for app in asks if app.current] + [app for app in asks if not app.current]
         return Service(
             sum(app.n_min for app in short if app.current),
-            tuple(int(app in short) for app in self.aged()),
+            tuple(int(app in short) for app in self.aged),
             sum(app.n_min for app in short if not app.current),
             tuple(int(app in short) for app in queue),
         )

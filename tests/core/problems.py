@@ -119,3 +119,30 @@ def app_among(draw: st.DrawFn, name: str, free: dict[str, dict[str, int]], most:
         gang=gang,
         adjust_s=draw(st.sampled_from([None, None, 0.0, 5.0, 700.0, 9000.0])),
     )
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> Problem:
+    """Two full nodes, whose apps have to shrink or move for those that wait: often more of them than θ2 allows at once."""
+    cores = draw(st.integers(3, 4))
+    free = dict.fromkeys(("n0", "n1"), cores)
+    apps = []
+    for i in range(draw(st.integers(2, 3))):
+        current: dict[str, int] = {}
+        for _ in range(draw(st.integers(1, 4))):
+            node = max(free, key=lambda name: (free[name], name == f"n{i % 2}"))
+            if free[node]:
+                free[node] -= 1
+                current[node] = current.get(node, 0) + 1
+        if current:
+            n_min = draw(st.integers(1, min(2, sum(current.values()))))
+            apps.append(AppDemand(f"a{i}", {"cpu": 1000}, 1.0, n_min, max(4, n_min), current))
+    for i in range(draw(st.integers(1, 2))):
+        need = draw(st.integers(1, cores))
+        n_min = draw(st.integers(1, max(1, 5 // need)))
+        waited_s = draw(st.sampled_from([0.0, 700.0, 900.0]))
+        apps.insert(
+            draw(st.integers(0, len(apps))),
+            AppDemand(f"w{i}", {"cpu": 1000 * need}, 1.0, n_min, n_min, waited_s=waited_s),
+        )
+    return Problem(tuple(NodeRoom(name, {"cpu": cores * 1000}) for name in free), tuple(apps))

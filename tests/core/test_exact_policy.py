@@ -107,7 +107,7 @@ def who_runs(world: World, budget: int, params: dict[str, float]) -> tuple[list[
     answers, placed = best_served(world, [answer for answer in allowed if world.changed(answer) <= budget])
     held_back = set(would) - set(placed)
     overtakers = set(placed) - set(would)
-    aged, first = {each.id for each in world.aged()}, [each.id for each in world.aged()][:1]
+    aged, first = {each.id for each in world.aged}, [each.id for each in world.aged][:1]
     if budget == 0 or not held_back or (overtakers and not held_back & aged):
         return answers, placed, None
     target = target_of(world, params)

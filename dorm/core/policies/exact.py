@@ -232,10 +232,10 @@ class Search:
         queue = [app for app in integer.queue(self.instance) if app in model.run]
         hit = [app for app in queue if self.instance.running[app]]
         aged = [app for app in queue if self.terms.aged[app]]
+        self._keep_reserved()
         if aged and self._short(queue):
             self._serve(hit)
             self._order(aged)
-        self._close_reserved()
         if self._short(queue):
             self._serve(hit)
             self._serve([app for app in queue if not self.instance.running[app]])
@@ -253,14 +253,18 @@ class Search:
         self._solve(wish)
         model.add_row(wish, upper=self._gained(wish, apps) + 0.5)
 
-    def _close_reserved(self) -> None:
-        """Nobody who was not hit gets more on nodes that are kept for an app which can't start yet."""
-        closed = self._closed()
-        if closed is None:
+    def _keep_reserved(self) -> None:
+        """Nobody who was not hit gets more on nodes that are kept for an app, if that one can't start."""
+        if self.reserved is None:
             return
-        for (app, node), column in self.model.x.items():
-            if closed[node] and not self.instance.forced[app]:
-                self.model.cap(column, float(self.instance.current[app, node]))
+        model, instance, (first, closed) = self.model, self.instance, self.reserved
+        for (app, node), column in model.x.items():
+            more = float(instance.holds[app, node] - instance.current[app, node])
+            if closed[node] and app != first and not instance.forced[app] and more > 0:
+                row: Row = [(column, 1.0)]
+                if first in model.run:
+                    row.append((model.run[first], -more))
+                model.add_row(row, upper=float(instance.current[app, node]))
 
     def _closed(self) -> Flags | None:
         """Nodes where nobody gets more, since they are kept for an app that can't start yet."""
@@ -318,7 +322,9 @@ class Search:
         excess = model.add_fairness(self.terms)
         if self.score().excess > 0:
             self._solve([(excess, 1.0 / _scale(self.instance.unit))])
-        model.cap(excess, self.score().excess + integer.LOSS_TOLERANCE / 2)
+        n, tolerance = self.best.sum(axis=1), integer.LOSS_TOLERANCE
+        over = integer.loss(self.instance, n, self.terms.shares) - self.terms.loss_budget
+        model.cap(excess, over + tolerance / 2 if over > tolerance else max(over, 0.999 * tolerance))
 
     def _reach_floors(self) -> None:
         model = self.model
