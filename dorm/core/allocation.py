@@ -33,6 +33,10 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
     answer = chosen.allocate(problem, params)
     changes, without_port = plan(state, problem, answer)
     reasons = {**_reasons(state, answer), **without_port}
+    ticks = tick_is_due(state, now)
+    news = bool(changes) or _reasons_changed(state, problem, reasons)
+    if not ticks and not news:
+        return []
     basis: dict[str, Any] = {
         "policy": chosen.name,
         "policy_version": chosen.version,
@@ -40,8 +44,8 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
         "status": answer.status,
         "digest": digest(state),
     }
-    facts: list[IdleTicked | Resized] = [IdleTicked(**basis)] if tick_is_due(state, now) else []
-    if changes or _reasons_changed(state, problem, reasons):
+    facts: list[IdleTicked | Resized] = [IdleTicked(**basis)] if ticks else []
+    if news:
         facts.append(_resized(answer, changes, reasons, params=params, trigger=trigger(state, now), **basis))
     return facts
 

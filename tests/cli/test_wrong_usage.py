@@ -38,7 +38,7 @@ USAGE = [
     (["up", "--policy", "dorm", "--param", "theta9=1"], "unknown parameter theta9 (it has"),
     (["up", "--policy", "dorm", "--param", "theta1=.nan"], "theta1 has to be between"),
     (["up", "--policy", "static", "--param", "count=many"], "count"),
-    (["up", "--policy", "lottery"], "unknown policy 'lottery' (known: dorm, static)"),
+    (["up", "--policy", "lottery"], "unknown policy 'lottery' (known: dorm, dorm-exact, static)"),
     (["up", "--runtime", "podman"], "'podman' is not one of"),
     (["master", "--policy", "lottery"], "unknown policy 'lottery'"),
     (["agent", "--ports", "20000"], "write first-last"),
@@ -49,6 +49,8 @@ USAGE = [
     (["agent", "--label", "gpu type=h100"], "label 'gpu type': no app could ask for it"),
     (["agent", "--label", "in=here"], "label 'in': no app could ask for it"),
     (["completion", "tcsh"], "'tcsh' is not one of"),
+    (["policy", "nosuch"], "No such command 'nosuch' (see `dorm policy --help`)"),
+    (["policy", "get"], "Missing argument 'KEY'"),
     (["replay", "nosuch"], "No such command 'nosuch' (see `dorm replay --help`)"),
 ]
 
