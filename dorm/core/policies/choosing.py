@@ -16,7 +16,7 @@ ALL_AT_ONCE = 80
 ROUNDS = 6
 """Of asking who else would gain, and as many of exchanging who changes."""
 
-WHOLE_APPS = 60
+WHOLE_APPS = 0
 """Up to so many apps, who changes and to what is decided in whole numbers."""
 
 WHOLE_CANDIDATES = 24

@@ -43,6 +43,21 @@ def make_room(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int, 
     return shrunk
 
 
+def by_help(draft: Draft, app: int, kept: Flags) -> list[int]:
+    """Apps by how many containers of `app` would have room if theirs were somewhere else; those that give any."""
+    instance, demand = draft.instance, draft.instance.demand[app]
+    who, node, count = entries(draft.rows, np.flatnonzero(kept).tolist())
+    if not len(who):
+        return []
+    usable = draft.may_use[instance.requirement[app]][draft.kind_of[node]]
+    who, node, count = who[usable], node[usable], count[usable]
+    gain = _takes(draft.free[node] + count[:, None] * instance.demand[who], demand) - _takes(draft.free[node], demand)
+    total = np.zeros(len(draft.rows), np.int64)
+    np.add.at(total, who, gain)
+    order = np.lexsort((np.arange(len(total)), draft.n, -total))
+    return [i for i in order.tolist() if total[i] > 0]
+
+
 def _takes(free: Ints, demand: Ints) -> Ints:
     """How many containers each room takes."""
     needed = demand > 0

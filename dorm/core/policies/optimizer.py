@@ -19,7 +19,7 @@ import numpy as np
 from dorm.core.policies import answer, goals, integer
 from dorm.core.policies.choosing import choose
 from dorm.core.policies.counts import Program, node_classes
-from dorm.core.policies.making_room import make_room
+from dorm.core.policies.making_room import by_help, make_room
 from dorm.core.policies.parameters import OPTIMIZER, read_numbers
 from dorm.core.policies.placing import Draft
 from dorm.core.policies.polish import polish
@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from dorm.core.policies.integer import Flags, Instance, Ints, Rows, Score
     from dorm.core.policies.problem import Allocation, Problem
 
-MOST_POLISHED = 320
+MOST_POLISHED = 140
 """Apps times nodes of the exact program that polishes an answer."""
+
+POLISHES = 8
+"""Of these programs in one round."""
 
 POLISH_SEARCH = 3
 """Nodes of each of its searches."""
@@ -89,21 +92,35 @@ class Search:
             for row, kept, pinned in zip(instance.rows, self.kept, instance.pinned, strict=True)
         ]
         self.nodes = node_classes(instance)
-        draft = Draft(instance, staying, self.nodes.of)
-        self._serve(draft)
+        beside = Draft(instance, staying, self.nodes.of)
+        unserved = self._serve(beside)
+        draft = beside.copy() if unserved else beside
+        self._make_room(draft, unserved)
         self.terms = goals.terms(instance, self.settings, self.budget, goals.placed(instance, draft.n))
         self.best: Rows = list(draft.rows)
         self.score = integer.score(instance, self.best, self.terms)
         self.bound = self.score.net
         self.ranking: Sequence[int] = ()
-        if instance.nodes and instance.kinds and (instance.free_to_move & goals.placed(instance, draft.n)).any():
-            self._count_and_place(draft)
-            self._polish()
+        if not instance.nodes or not instance.kinds or not self._movable(draft).any():
+            return
+        victims = integer.changed(instance, draft.rows) & self.kept
+        if victims.any():
+            # Who shrinks for whom is chosen by the program first; the draft's own choice is there if that can't be placed.
+            bound = self._improve(beside, self._movable(draft) & ~self.kept, self.kept)
+            self._improve(draft, (self._movable(draft) & ~self.kept) | victims, self.kept & ~victims)
+        else:
+            bound = self._improve(draft, self._movable(draft) & ~self.kept, self.kept)
+        self.bound = bound
+        self._polish()
+
+    def _movable(self, draft: Draft) -> Flags:
+        """Apps that run in this draft and may be elsewhere."""
+        return self.instance.free_to_move & goals.placed(self.instance, draft.n)
 
     # Serve
 
-    def _serve(self, draft: Draft) -> None:
-        """n_min for those that were hit and those that wait: in place, beside the others, or by making room."""
+    def _serve(self, draft: Draft) -> list[int]:
+        """n_min for those that were hit and those that wait, in place or beside the others; gives who has to go without."""
         instance = self.instance
         unserved = []
         for app in sorted(integer.queue(instance), key=lambda i: (not instance.running[i], not self.aged[i])):
@@ -111,38 +128,42 @@ class Search:
             lacking = int(instance.n_min[app] - draft.n[app])
             if lacking > 0 and draft.put(app, lacking) < lacking:
                 draft.clear(app)
-                if len(unserved) < MOST_TRIES and self._make_room(draft, app):
-                    continue
                 unserved.append(app)
                 if self.reserved and app == self.reserved[0]:
                     draft.close(self.reserved[1])
+        return unserved
 
-    def _make_room(self, draft: Draft, app: int) -> bool:
-        changed = integer.changed(self.instance, draft.rows) & self.kept
-        left = self.budget - int(changed.sum())
-        if left <= 0 and not changed.any():
-            return False
-        entitled = goals.placed(self.instance, draft.n)
-        entitled[app] = True
-        shares = integer.theoretical_shares(self.instance, entitled)
-        over = draft.n * np.where(np.isfinite(self.instance.unit), self.instance.unit, 0.0) - shares
-        return make_room(draft, app, self.kept, changed, left, over) is not None
+    def _make_room(self, draft: Draft, unserved: Sequence[int]) -> None:
+        """Shrink some that run for those that wait, as far as θ2 goes."""
+        instance = self.instance
+        unit = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
+        for app in unserved[:MOST_TRIES]:
+            changed = integer.changed(instance, draft.rows) & self.kept
+            left = self.budget - int(changed.sum())
+            if left <= 0 and not changed.any():
+                return
+            entitled = goals.placed(instance, draft.n)
+            entitled[app] = True
+            over = draft.n * unit - integer.theoretical_shares(instance, entitled)
+            if self.reserved and app == self.reserved[0]:
+                draft.close(np.zeros(len(instance.nodes), np.bool_))
+            served = make_room(draft, app, self.kept, changed, left, over)
+            if self.reserved and app == self.reserved[0] and served is None:
+                draft.close(self.reserved[1])
 
     # Counts and places
 
-    def _count_and_place(self, draft: Draft) -> None:
-        instance = self.instance
-        changed = integer.changed(instance, draft.rows) & self.kept
-        free = (instance.free_to_move & ~self.kept & (draft.n > 0)) | changed
-        program = Program(
-            instance, self.nodes, self.terms, draft.rows, free, self.kept & ~changed, self.budget - int(changed.sum())
-        )
+    def _improve(self, draft: Draft, free: Flags, may_change: Flags) -> float:
+        """Ask how many each should have, place that, and ask again without what could not be placed; gives a bound on
+        what any answer is worth that starts from this draft."""
+        left = self.budget - int((integer.changed(self.instance, draft.rows) & self.kept).sum())
+        program = Program(self.instance, self.nodes, self.terms, draft.rows, free, may_change, left)
         bound = np.inf
         for _ in range(PASSES):
             wanted = choose(program)
             if wanted is None:
                 self.status = "fallback"
-                return
+                break
             bound = bound if np.isfinite(bound) else wanted.bound  # Later ones are of what is left of the program.
             self.ranking = self.ranking or wanted.ranking
             placed = self._try(draft, wanted, free)
@@ -150,7 +171,9 @@ class Search:
             if not missing.any():
                 break
             program.limit(np.where(missing, placed, program.high))
-        self.bound = (
+        if not np.isfinite(bound):
+            return self.score.net
+        return float(
             bound + program.loss_price * self.score.excess + program.floor_price * self.score.below_floor
         )
 
@@ -180,9 +203,8 @@ class Search:
                 draft.take(app, int(draft.n[app] - wanted.n[app]))
         size = (self.instance.demand / draft.scale).max(axis=1)
         order = sorted(movers, key=lambda i: (-round(float(size[i]), 9), i))
-        if anew:
-            for app in order:
-                draft.put(app, int(self.instance.n_min[app]))
+        for app in order:
+            draft.put(app, int(self.instance.n_min[app] - draft.n[app]))
         for app in order:
             for group, share in wanted.by_class.get(app, ()) if by_class else ():
                 missing = int(wanted.n[app] - draft.n[app])
@@ -211,22 +233,57 @@ class Search:
         return round(float(draft.n[app] * self.instance.unit[app]) / share, 9) if share > 0 else float("inf")
 
     def _polish(self) -> None:
-        instance, score = self.instance, self.score
-        slack = self.bound - score.net
-        good = not (sum(score.order) or score.excess or score.below_floor) and slack <= GOOD_ENOUGH * self.bound
-        nodes = len(instance.nodes)
-        if good or nodes > MOST_POLISHED // 3:
+        """Exact programs over a few apps at a time, each from the best so far."""
+        nodes = len(self.instance.nodes)
+        most = MOST_POLISHED // nodes
+        if most < 2:
             return
+        fruitless = 0
+        for attempt in range(POLISHES):
+            if self._good_enough() or fruitless >= 3:
+                return
+            chosen = self._neighbourhood(attempt, most)
+            rows, status = polish(
+                self.instance,
+                self.best,
+                self.terms,
+                chosen,
+                reserved=self.reserved,
+                node_limit=POLISH_SEARCH,
+                gain=GOOD_ENOUGH * self.bound / 3,
+            )
+            if status in ("guard", "fallback"):
+                self.status = status
+            before = self.score
+            self._offer(rows)
+            fruitless = 0 if self.score.net > before.net + GOOD_ENOUGH / 10 or self.score[:7] != before[:7] else fruitless + 1
+
+    def _good_enough(self) -> bool:
+        score = self.score
+        unmet = sum(score.order) or score.excess or score.below_floor
+        return not unmet and self.bound - score.net <= GOOD_ENOUGH * self.bound
+
+    def _neighbourhood(self, attempt: int, most: int) -> list[int]:
+        """The apps that change or start, and others by what changing them would be worth; each time another part."""
+        instance = self.instance
         touched = integer.changed(instance, self.best)
         first = [i for i in range(len(instance.apps)) if instance.free_to_move[i] and (touched[i] or not self.kept[i])]
-        others = [i for i in self.ranking if not touched[i]]
-        chosen = [*first, *others][: max(MOST_POLISHED // nodes, 1)]
-        rows, status = polish(
-            instance, self.best, self.terms, chosen, reserved=self.reserved, node_limit=POLISH_SEARCH
-        )
-        if status in ("guard", "fallback"):
-            self.status = status
-        self._offer(rows)
+        others = [i for i in self._others() if not touched[i]] if self.budget else []
+        if len(first) > most - 1:
+            stride = 1 + attempt % max(1, len(first) // 2)
+            turned = [first[(attempt + k * stride) % len(first)] for k in range(len(first))]
+            return sorted(dict.fromkeys(turned))[:most] if attempt == 0 else list(dict.fromkeys(turned))[:most]
+        room = most - len(first)
+        start = (attempt * room) % max(1, len(others))
+        return [*first, *[*others[start:], *others[:start]][:room]]
+
+    def _others(self) -> Sequence[int]:
+        """Apps that run, by what changing them would be worth: to the first that waits, where one does."""
+        n = integer.counts_of(self.best)
+        waits = [i for i in integer.queue(self.instance) if n[i] < self.instance.n_min[i]]
+        if not waits:
+            return self.ranking
+        return by_help(Draft(self.instance, self.best, self.nodes.of), waits[0], self.kept)
 
     def _offer(self, rows: Rows) -> Score:
         """Keeps the answer if it is valid and better."""

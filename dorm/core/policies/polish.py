@@ -27,6 +27,7 @@ def polish(
     *,
     reserved: tuple[int, Flags] | None,
     node_limit: int,
+    gain: float,
 ) -> tuple[Rows, str]:
     """A better answer than `rows`, or the same, in which only `chosen` apps differ; and how the search ended.
 
@@ -50,6 +51,7 @@ def polish(
         budget=terms.change_budget - int((touched & ~free).sum()),
         reserved=reserved if reserved is not None and free[reserved[0]] else None,
         node_limit=node_limit,
+        gain=gain,
     )
     better = integer.rows_of(found.x)
     return [better[i] if free[i] else row for i, row in enumerate(rows)], found.status
