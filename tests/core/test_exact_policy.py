@@ -19,7 +19,7 @@ from dorm.core.policies import UnknownPolicy, exact, integer, model, names, poli
 from dorm.core.policies.parameters import OPTIMIZER
 from dorm.core.policies.problem import Allocation, Problem
 from tests.core.brute_force import Answer, World
-from tests.core.problems import GIB, after, app, node, problems, settle
+from tests.core.problems import GIB, after, app, crowded, node, problems, settle
 
 DORM = policy("dorm-exact")
 DEFAULTS = {name: parameter.default for name, parameter in OPTIMIZER.items()}
@@ -63,6 +63,12 @@ def test_no_other_answer_is_better_on_two_nodes(problem: Problem, params: dict[s
     check_against_all(problem, params)
 
 
+@settings(slow_machine, max_examples=60)
+@given(crowded(), PARAMS)
+def test_no_other_answer_is_better_where_some_have_to_make_room(problem: Problem, params: dict[str, float]) -> None:
+    check_against_all(problem, params)
+
+
 def check_against_all(problem: Problem, params: dict[str, float]) -> None:
     """Goal by goal, the answers that are left are those that nothing beats."""
     world = World(problem, {**DEFAULTS, **params})
@@ -96,7 +102,7 @@ def check_against_all(problem: Problem, params: dict[str, float]) -> None:
     ranks = [rank for rank in ranks if float(best - rank.net) < 1e-7]
     assert mine[4:] <= min(rank[4:] for rank in ranks)
     assert got.utilization - got.change_cost == pytest.approx(float(mine.net), abs=1e-9)
-    assert got.excess == pytest.approx(mine.excess, abs=1e-9)
+    assert got.excess == pytest.approx(mine.excess, abs=1e-8)
 
 
 def who_runs(world: World, budget: int, params: dict[str, float]) -> tuple[list[Answer], list[str], Answer | None]:
@@ -425,25 +431,33 @@ def test_a_pinned_app_stays_and_its_room_is_taken() -> None:
 # When the solver has no answer
 
 
-@pytest.fixture(params=["nothing", "nonsense"])
-def broken_solver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The solver gives no answer, as it may at its limit of nodes, or one that breaks every bound."""
+@pytest.fixture(params=["nothing", "nonsense", "at the limit", "nan", "none at all", "an exception"])
+def broken_solver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The solver gives no answer, or one that breaks every bound, or is out of order."""
 
     def milp(cost: Any, **_: Any) -> Any:
-        x = None if request.param == "nothing" else np.full(len(cost), 3.0)
-        message = "(HiGHS Status 16: Solution limit reached)"
-        return SimpleNamespace(x=x, status=4, message=message, mip_dual_bound=None)
+        if request.param == "an exception":
+            raise RuntimeError("no licence for today")
+        if request.param == "none at all":
+            return None
+        limit = "(HiGHS Status 16: Solution limit reached)"
+        bound = {"nothing": None, "at the limit": None, "nonsense": 1e300, "nan": float("nan")}[request.param]
+        x = {"nothing": None, "at the limit": None, "nonsense": np.full(len(cost), 1e300)}.get(
+            request.param, np.full(len(cost), np.nan)
+        )
+        status, message = (4, limit) if request.param == "at the limit" else (0, "")
+        return SimpleNamespace(x=x, status=status, message=message, mip_dual_bound=bound)
 
     monkeypatch.setattr(model, "milp", milp)
+    return "node_limit" if request.param == "at the limit" else "fallback"
 
 
-@pytest.mark.usefixtures("broken_solver")
-def test_the_greedy_answer_stands_when_the_solver_has_none() -> None:
+def test_the_greedy_answer_stands_when_the_solver_has_none(broken_solver: str) -> None:
     for seed in range(4):
         problem = sample(seed)
         got = solve(problem)
         check_promises(problem, got)
-        assert got.status == "node_limit"
+        assert got.status == broken_solver
         assert got.utilization > 0
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dorm.core.policies import answer, goals, greedy, integer
-from dorm.core.policies.model import Model, Row
+from dorm.core.policies.model import NO_SUB_PROGRAMS, Model, Row
 from dorm.core.policies.parameters import OPTIMIZER, read_numbers
 
 if TYPE_CHECKING:
@@ -86,13 +86,15 @@ def improve(
     budget: int,
     reserved: tuple[int, Flags] | None = None,
     node_limit: int | None = None,
+    gain: float | None = None,
 ) -> Improved:
     """From a valid answer to the best one under the same terms: everything that is pinned stays, shares, floors, prices and
     the target are those of `terms`, and who runs is chosen anew among the others.
 
     `budget` is how many of the others that may stay may change; `node_limit` bounds each of up to a dozen searches (by
-    default by the size of the instance).  Work grows with apps times nodes, which the caller keeps small."""
-    search = Search(instance, terms, start, budget=budget, reserved=reserved, node_limit=node_limit)
+    default by the size of the instance).  Work grows with apps times nodes, which the caller keeps small.  With a `gain`
+    (in units of U), answers that gain less by goal 5 are not looked for, nor ties among equals, which is much faster."""
+    search = Search(instance, terms, start, budget=budget, reserved=reserved, node_limit=node_limit, gain=gain)
     if search.has_choices():
         search.choose_who_runs()
         search.clear_the_way()
@@ -184,7 +186,9 @@ class Search:
         budget: int,
         reserved: tuple[int, Flags] | None,
         node_limit: int | None = None,
+        gain: float | None = None,
     ) -> None:
+        self.gain = gain
         self.instance = instance
         self.terms = terms
         self.budget = budget
@@ -197,7 +201,8 @@ class Search:
 
     @cached_property
     def model(self) -> Model:
-        return Model(self.instance, self.budget, self.node_limit)
+        effort = None if self.gain is None else NO_SUB_PROGRAMS
+        return Model(self.instance, self.budget, self.node_limit, effort)
 
     def has_choices(self) -> bool:
         """Where all is pinned, or there are no nodes, the start is the only answer, and its worth the bound."""
@@ -218,8 +223,11 @@ class Search:
         """Goals 3 to 6, once it is fixed who runs and what is in the way."""
         self._be_fair()
         self._reach_floors()
-        self._use()
-        self._disturb_least()
+        if self.gain is not None:
+            self._gain(self.gain)
+        else:
+            self._use()
+            self._disturb_least()
 
     # Goal 1
 
@@ -348,12 +356,27 @@ class Search:
         model = self.model
         instance = self.instance
         scale = _scale(instance.worth)
-        wish: Row = [(column, -float(instance.worth[app]) / scale) for app, column in model.n.items()]
-        wish += [(column, float(self.terms.prices[app]) / scale) for app, column in model.r.items()]
+        wish = self._worth(scale)
         fixed = integer.utilization(instance, np.where(instance.pinned, instance.count, 0))
         bound = self._solve(wish)
         self.bound = min(self.bound, max(fixed - bound * scale, self.score().net))
         model.add_row(wish, upper=(fixed - self.score().net) / scale + SLACK)
+
+    def _gain(self, least: float) -> None:
+        """Goal 5 again, for answers that are better by so much."""
+        instance = self.instance
+        scale = _scale(instance.worth)
+        fixed = integer.utilization(instance, np.where(instance.pinned, instance.count, 0))
+        solved = self.model.solve_below(self._worth(scale), (fixed - self.score().net - least) / scale)
+        if solved.x is not None:
+            self._offer(solved.x)
+        elif solved.status == "failed":
+            self.status = "fallback"
+
+    def _worth(self, scale: float) -> Row:
+        """What goal 5 minimises."""
+        wish: Row = [(column, -float(self.instance.worth[app]) / scale) for app, column in self.model.n.items()]
+        return wish + [(column, float(self.terms.prices[app]) / scale) for app, column in self.model.r.items()]
 
     def _disturb_least(self) -> None:
         score, instance, model = self.score(), self.instance, self.model
@@ -375,18 +398,21 @@ class Search:
     def _solve(self, objective: Row) -> float:
         """One stage; keeps the answer if it is valid and better, and gives the proven bound on the objective."""
         solved = self.model.solve(objective)
-        if solved.status != "optimal":
-            self.status = solved.status if solved.status in ("node_limit", "guard") else "fallback"
-        if solved.x is not None:
-            self._offer(solved.x)
+        usable = solved.x is not None and self._offer(solved.x)
+        if solved.status in ("node_limit", "guard"):
+            self.status = solved.status if self.status != "fallback" else "fallback"
+        elif solved.status != "optimal" or not usable:
+            self.status = "fallback"
         return solved.bound
 
-    def _offer(self, x: Ints) -> None:
+    def _offer(self, x: Ints) -> bool:
+        """Keeps it if it is better; whether it could be used at all."""
         rows = integer.rows_of(x)
         if integer.faults(self.instance, rows, self.budget, self.reserved):
-            return
+            return False
         if integer.better(self.instance, integer.score(self.instance, rows, self.terms), self.score()):
             self.best = x
+        return True
 
     def score(self) -> Score:
         return integer.score(self.instance, integer.rows_of(self.best), self.terms)

@@ -355,10 +355,16 @@ def utilization(instance: Instance, n: Ints) -> float:
 
 
 def theoretical_shares(instance: Instance, entitled: Flags) -> Floats:
-    """ŝ_i among the given apps; the others have none.  Nobody is owed more containers than an empty cluster would hold."""
+    """ŝ_i among the given apps; the others have none.  Nobody is owed more containers than an empty cluster would hold.
+
+    ŝ_i is rounded to 1e-9; what is a whole number of containers but for that is taken to be that number, so that an app
+    which has it exactly loses nothing."""
     weights = np.array([app.weight for app in instance.apps], np.float64)
     caps = np.where(instance.pinned, np.maximum(instance.fits_empty, instance.count), instance.fits_empty)
-    return shares.theoretical_shares(instance.fractions, weights, np.where(entitled, caps, 0))
+    found = shares.theoretical_shares(instance.fractions, weights, np.where(entitled, caps, 0))
+    unit = np.where(np.isfinite(instance.unit) & (instance.unit > 0), instance.unit, 1.0)
+    whole = np.rint(found / unit) * unit
+    return np.where(np.abs(whole - found) < LOSS_TOLERANCE, whole, found)
 
 
 def change_cost(instance: Instance, rows: Rows, terms: Terms) -> float:

@@ -13,19 +13,30 @@ says the same, and it makes the relaxation exact for one app alone.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from dorm.core.policies import integer
 
-    from dorm.core.policies.integer import Flags, Instance, Ints, Terms
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from dorm.core.policies.integer import Flags, Floats, Instance, Ints, Terms
 
 GUARD_S = 300.0
 """Only a crash guard: what decides when to stop is the number of nodes of the search, which repeats exactly."""
+
+NO_SUB_PROGRAMS: dict[str, bool] = {
+    "mip_heuristic_run_rens": False,
+    "mip_heuristic_run_rins": False,
+    "mip_heuristic_run_root_reduced_cost": False,
+}
+"""Options of HiGHS for searches from an answer that is good already: heuristics that solve smaller programs in search of a
+first good one take longer than all the rest."""
 
 MARGIN = 2e-6
 """Rows of node capacities are tightened by this part if the solver's tolerance let an answer overfill a node."""
@@ -45,9 +56,12 @@ class Solved(NamedTuple):
 class Model:
     """Columns and rows, to which goals are added as they are fixed."""
 
-    def __init__(self, instance: Instance, change_budget: int, node_limit: int) -> None:
+    def __init__(
+        self, instance: Instance, change_budget: int, node_limit: int, effort: Mapping[str, bool] | None = None
+    ) -> None:
         self.instance = instance
         self.node_limit = node_limit
+        self.effort = effort or {}
         self._lower: list[float] = []
         self._upper: list[float] = []
         self._integral: list[int] = []
@@ -180,6 +194,14 @@ class Model:
         movable: Flags = self.instance.free_to_move
         return bool((x[movable].T @ self.instance.demand[movable] > self.instance.room).any())
 
+    def solve_below(self, objective: Row, most: float) -> Solved:
+        """As `solve`, for answers of at most this much alone: `infeasible` says that there are none."""
+        self.add_row(objective, upper=most)
+        answer = self.solve(objective)
+        for rows in (self._rows, self._row_lower, self._row_upper):
+            rows.pop()
+        return answer
+
     def _solve(self, objective: Row, margin: float) -> Solved:
         cost = np.zeros(len(self._lower))
         for column, value in objective:
@@ -190,26 +212,40 @@ class Model:
         matrix = csr_array((values, columns, starts), shape=(len(self._rows), len(cost)))
         upper = np.array(self._row_upper, np.float64)
         upper[self._room_rows] *= 1.0 - margin
-        result = milp(
-            cost,
-            integrality=np.array(self._integral),
-            bounds=Bounds(np.array(self._lower, np.float64), np.array(self._upper, np.float64)),
-            constraints=LinearConstraint(matrix, np.array(self._row_lower, np.float64), upper),
-            options={"mip_rel_gap": 0.0, "node_limit": self.node_limit, "time_limit": GUARD_S},
-        )
-        bound = result.mip_dual_bound
-        return Solved(
-            x=None if result.x is None else self._counts(result.x),
-            bound=float(bound) if bound is not None and math.isfinite(bound) else -math.inf,
-            status=_status(int(result.status), str(result.message)),
-        )
+        try:
+            result = _milp(
+                cost,
+                integrality=np.array(self._integral),
+                bounds=Bounds(np.array(self._lower, np.float64), np.array(self._upper, np.float64)),
+                constraints=LinearConstraint(matrix, np.array(self._row_lower, np.float64), upper),
+                options={**self.effort, "mip_rel_gap": 0.0, "node_limit": self.node_limit, "time_limit": GUARD_S},
+            )
+            bound = result.mip_dual_bound
+            return Solved(
+                x=None if result.x is None else self._counts(np.asarray(result.x, np.float64)),
+                bound=float(bound) if bound is not None and math.isfinite(bound) else -math.inf,
+                status=_status(int(result.status), str(result.message)),
+            )
+        except Exception:  # Whatever goes wrong in a solver, the answer at hand stands, and the decision says so.
+            return Solved(None, -math.inf, "failed")
 
-    def _counts(self, values: object) -> Ints:
-        solution = np.rint(np.asarray(values, np.float64)).astype(np.int64)
+    def _counts(self, values: Floats) -> Ints | None:
+        """None for what is no answer at all."""
+        if values.shape != (len(self._lower),) or not np.isfinite(values).all():
+            return None
+        most = np.minimum(np.array(self._upper, np.float64), integer.LARGEST)
+        solution = np.rint(np.clip(values, -1.0, most + 1.0)).astype(np.int64)
         x = np.where(self.instance.pinned[:, None], self.instance.current, 0)
         for (app, node), column in self.x.items():
             x[app, node] = solution[column]
         return x
+
+
+def _milp(cost: Floats, **problem: Any) -> Any:
+    """scipy passes options that it does not know to HiGHS, and warns of each."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Unrecognized options", category=RuntimeWarning)
+        return milp(cost, **problem)
 
 
 def _status(code: int, message: str) -> str:
