@@ -5,15 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from dorm.core.policies import policy
+from dorm.core.policies.parameters import OPTIMIZER
 from dorm.core.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 
 if TYPE_CHECKING:
     from typing import Any
 
 GIB = 2**30
+
+DEFAULTS = {name: parameter.default for name, parameter in OPTIMIZER.items()}
+PARAMS = st.fixed_dictionaries(
+    {
+        "theta1": st.sampled_from([0.0, 0.1, 0.3]),
+        "theta2": st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+        "adjust_s": st.sampled_from([0.0, 30.0, 750.0]),
+        "floor": st.sampled_from([0.0, 0.5]),
+        "max_changes": st.sampled_from([50, 50, 1, 0]),
+    }
+)
+slow_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def node(name: str, cpu: float, memory: float, **extra: int) -> NodeRoom:

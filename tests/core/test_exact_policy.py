@@ -12,27 +12,15 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dorm.core.policies import UnknownPolicy, exact, integer, model, names, policy
-from dorm.core.policies.parameters import OPTIMIZER
 from dorm.core.policies.problem import Allocation, Problem
-from tests.core.brute_force import Answer, World
-from tests.core.problems import GIB, after, app, crowded, node, problems, settle
+from tests.core.brute_force import World
+from tests.core.problems import DEFAULTS, GIB, PARAMS, after, app, node, problems, settle, slow_machine
 
 DORM = policy("dorm-exact")
-DEFAULTS = {name: parameter.default for name, parameter in OPTIMIZER.items()}
-PARAMS = st.fixed_dictionaries(
-    {
-        "theta1": st.sampled_from([0.0, 0.1, 0.3]),
-        "theta2": st.sampled_from([0.0, 0.1, 0.5, 1.0]),
-        "adjust_s": st.sampled_from([0.0, 30.0, 750.0]),
-        "floor": st.sampled_from([0.0, 0.5]),
-        "max_changes": st.sampled_from([50, 50, 1, 0]),
-    }
-)
-slow_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def solve(problem: Problem, **params: float) -> Allocation:
@@ -45,115 +33,6 @@ def total(allocation: Allocation, name: str) -> int:
 
 def three(cpu: float = 4, memory: float = 16) -> tuple[Any, ...]:
     return tuple(node(f"n{j}", cpu, memory) for j in range(3))
-
-
-# Against all answers
-
-
-@pytest.mark.slow
-@settings(slow_machine, max_examples=150)
-@given(problems(), PARAMS)
-def test_no_other_answer_is_better(problem: Problem, params: dict[str, float]) -> None:
-    check_against_all(problem, params)
-
-
-@settings(slow_machine, max_examples=40)
-@given(problems(max_apps=3, max_nodes=2), PARAMS)
-def test_no_other_answer_is_better_on_two_nodes(problem: Problem, params: dict[str, float]) -> None:
-    check_against_all(problem, params)
-
-
-@settings(slow_machine, max_examples=60)
-@given(crowded(), PARAMS)
-def test_no_other_answer_is_better_where_some_have_to_make_room(problem: Problem, params: dict[str, float]) -> None:
-    check_against_all(problem, params)
-
-
-def check_against_all(problem: Problem, params: dict[str, float]) -> None:
-    """Goal by goal, the answers that are left are those that nothing beats."""
-    world = World(problem, {**DEFAULTS, **params})
-    got = DORM.allocate(problem, params)
-    assert got.status == "optimal"
-    running = sum(bool(each.current) for each in problem.apps)
-    budget = min(-(-running * round(10 * params["theta2"]) // 10), int(params["max_changes"]))
-    assert got.overhead_budget == budget
-    ours = {
-        each.id: {name: count for name, count in got.counts[each.id].items() if name in world.room}
-        for each in problem.apps
-    }
-    answers, entitled, target = who_runs(world, budget, params)
-    assert ours in answers
-    theoretical = world.theoretical(entitled)
-    if target is not None:
-        least = min(world.in_the_way(answer, target) for answer in answers)
-        assert world.in_the_way(ours, target) == least
-        answers = [answer for answer in answers if world.in_the_way(answer, target) == least]
-    ranks = [world.rank(answer, theoretical) for answer in answers]
-    mine = world.rank(ours, theoretical)
-    least_excess = min(rank.excess for rank in ranks)
-    assert mine.excess == pytest.approx(least_excess, abs=1e-8)
-    ranks = [rank for rank in ranks if rank.excess <= least_excess + 1e-8]
-    least_below = min(rank.below_floor for rank in ranks)
-    assert mine.below_floor == least_below
-    ranks = [rank for rank in ranks if rank.below_floor == least_below]
-    best = max(rank.net for rank in ranks)
-    assert float(best - mine.net) < 5e-6
-    assert float(best) - 1e-9 <= got.bound == pytest.approx(float(best), abs=5e-6)
-    ranks = [rank for rank in ranks if float(best - rank.net) < 1e-7]
-    assert mine[4:] <= min(rank[4:] for rank in ranks)
-    assert got.utilization - got.change_cost == pytest.approx(float(mine.net), abs=1e-9)
-    assert got.excess == pytest.approx(mine.excess, abs=1e-8)
-
-
-def who_runs(world: World, budget: int, params: dict[str, float]) -> tuple[list[Answer], list[str], Answer | None]:
-    """The answers that are best by goal 1, the apps that are owed a share, and what is to be cleared for one of them."""
-    every = list(world.answers(len(world.problem.apps)))
-    allowed = [answer for answer in every if world.respects_the_reserved(answer)]
-    lifted, would = best_served(world, allowed)
-    answers, placed = best_served(world, [answer for answer in allowed if world.changed(answer) <= budget])
-    held_back = set(would) - set(placed)
-    overtakers = set(placed) - set(would)
-    aged, first = {each.id for each in world.aged}, [each.id for each in world.aged][:1]
-    if budget == 0 or not held_back or (overtakers and not held_back & aged):
-        return answers, placed, None
-    target = target_of(world, params)
-    assert target in lifted
-    effort = [(world.changed(answer), world.started(answer) + world.stopped(answer)) for answer in lifted]
-    assert effort[lifted.index(target)] == min(effort)
-    waits = {each.id for each in world.problem.apps if not each.current}
-    kept_back = waits - set(would) if held_back & aged else set()
-    within = [
-        answer
-        for answer in every
-        if world.changed(answer) <= budget
-        and not any(answer[name] for name in kept_back)
-        and (set(first) & held_back or world.respects_the_reserved(answer))
-    ]
-    clearing, starting = best_served(world, within)
-    untouched = {each.id: each.current if world.kept(each) else {} for each in world.problem.apps}
-    if min(world.in_the_way(answer, target) for answer in clearing) >= world.in_the_way(untouched, target):
-        return answers, placed, None
-    return clearing, sorted({*starting, *(set(would) - set(starting))}), target
-
-
-def best_served(world: World, answers: list[Answer]) -> tuple[list[Answer], list[str]]:
-    """Those that goal 1 leaves, and who runs in all of them."""
-    least = min(world.service(answer) for answer in answers)
-    left = [answer for answer in answers if world.service(answer) == least]
-    return left, world.placed(left[0])
-
-
-def target_of(world: World, params: dict[str, float]) -> Answer:
-    instance = integer.read(world.problem)
-    reference = exact.Reference(instance, {**DEFAULTS, **params})
-    reference.run()
-    assert reference.target is not None
-    return {
-        each.id: world.stays(each)
-        if each.pinned
-        else {instance.nodes[node]: count * each.gang for node, count in row.items()}
-        for each, row in zip(instance.apps, reference.target, strict=True)
-    }
 
 
 # Promises
@@ -426,6 +305,63 @@ def test_a_pinned_app_stays_and_its_room_is_taken() -> None:
     assert got.counts["a"] == {"gone": 1, "n0": 4}
     assert total(got, "b") == 8
     assert got.reasons["a"].code == "adjusting"
+
+
+# Waiting
+
+
+@settings(slow_machine, max_examples=40)
+@given(st.integers(1, 2), st.lists(st.integers(1, 3), min_size=2, max_size=4), st.integers(0, 2), st.booleans())
+def test_who_has_waited_too_long_is_not_overtaken_while_others_shrink_for_it(
+    budget: int, held: list[int], spare: int, several: bool
+) -> None:
+    """Each round two young apps come that would fit into what was just cleared, and none of them ever ends."""
+    cores = 4
+    nodes = tuple(node(f"n{j}", cores, 64) for j in range(len(held)))
+    apps = [app(f"a{i}", 1, 1, (1, cores), {f"n{i}": cores}) for i in range(len(held))]
+    need = cores * len(held) - len(held) - spare
+    apps.append(msgspec.structs.replace(app("old", 1, 1, (need, need)), waited_s=700.0))
+    if several:
+        apps.append(msgspec.structs.replace(app("next", 1, 1, (1, 1)), waited_s=650.0))
+    problem = Problem(nodes, tuple(apps))
+    for number in range(len(held) + 1):
+        young = tuple(app(f"young-{number}-{k}", 1, 1, (1, 1)) for k in range(2))
+        problem = Problem(nodes, (*problem.apps, *young))
+        got = solve(problem, max_changes=budget, theta2=1.0)
+        check_promises(problem, got)
+        if total(got, "old"):
+            return
+        assert got.overhead > 0
+        assert got.reasons["old"].code == "overhead"
+        assert sum(total(got, each.id) for each in problem.apps if each.id.startswith("young")) <= spare
+        problem = after(problem, got)
+    raise AssertionError("it still waits")
+
+
+def test_where_nothing_may_change_the_young_run_beside_what_is_reserved() -> None:
+    """θ2 = 0: nobody can ever make room for `old`, so only the nodes that are reserved for it are closed."""
+    old = msgspec.structs.replace(app("old", 1, 1, (4, 4)), waited_s=700.0, require='zone == "a"')
+    apps = (app("a", 1, 1, (2, 4), {"n0": 4}), app("b", 1, 1, (1, 2), {"n1": 2}), old, app("young", 1, 1, (3, 3)))
+    nodes = tuple(
+        msgspec.structs.replace(each, labels={"zone": zone})
+        for each, zone in ((node("n0", 4, 16), "a"), (node("n1", 5, 16), "a"), (node("n2", 3, 16), "b"))
+    )
+    got = solve(Problem(nodes[:2], apps), theta2=0.0)
+    assert got.shortage == {"old": 4, "young": 3}
+    assert got.reasons["young"].code == "reserved"
+    assert got.reasons["old"].code == "overhead"
+    got = solve(Problem(nodes, apps), theta2=0.0)
+    assert got.shortage == {"old": 4}
+    assert got.counts["young"] == {"n2": 3}
+
+
+def test_wishes_decide_among_placements_that_are_otherwise_equal() -> None:
+    nodes = tuple(node(f"n{j}", 4, 16) for j in range(4))
+    for wish, nodes_used in (("pack", 1), ("spread", 4)):
+        one = msgspec.structs.replace(app("a", 1, 1, (4, 4)), placement=wish)
+        assert len(solve(Problem(nodes, (one,))).counts["a"]) == nodes_used
+        still = msgspec.structs.replace(one, current={"n0": 3, "n1": 1})
+        assert solve(Problem(nodes, (still,)), theta2=1.0).counts["a"] == still.current
 
 
 # When the solver has no answer

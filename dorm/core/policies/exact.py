@@ -19,7 +19,7 @@ from dorm.core.policies.model import NO_SUB_PROGRAMS, Model, Row
 from dorm.core.policies.parameters import OPTIMIZER, read_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from dorm.core.policies.integer import Flags, Floats, Instance, Ints, Rows, Score, Terms
     from dorm.core.policies.problem import Allocation, Problem
@@ -52,18 +52,22 @@ class ExactPolicy:
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
         settings = read_numbers(self.name, params, OPTIMIZER)
-        instance = integer.read(problem)
-        reference = Reference(instance, settings)
-        reference.run()
-        search = reference.search
-        return answer.allocation(
-            instance,
-            integer.rows_of(search.best),
-            search.terms,
-            status=search.status,
-            bound=search.bound,
-            held_back=reference.held_back,
-        )
+        return allocate(integer.read(problem), settings)
+
+
+def allocate(instance: Instance, settings: Mapping[str, float]) -> Allocation:
+    """The whole way, from the problem as numbers."""
+    reference = Reference(instance, settings)
+    reference.run()
+    search = reference.search
+    return answer.allocation(
+        instance,
+        integer.rows_of(search.best),
+        search.terms,
+        status=search.status,
+        bound=search.bound,
+        held_back=reference.held_back,
+    )
 
 
 class Improved(NamedTuple):
@@ -87,15 +91,19 @@ def improve(
     reserved: tuple[int, Flags] | None = None,
     node_limit: int | None = None,
     gain: float | None = None,
+    nodes: Flags | None = None,
 ) -> Improved:
     """From a valid answer to the best one under the same terms: everything that is pinned stays, shares, floors, prices and
     the target are those of `terms`, and who runs is chosen anew among the others.
 
     `budget` is how many of the others that may stay may change; `node_limit` bounds each of up to a dozen searches (by
     default by the size of the instance).  Work grows with apps times nodes, which the caller keeps small.  With a `gain`
-    (in units of U), answers that gain less by goal 5 are not looked for, nor ties among equals, which is much faster."""
+    (in units of U), answers that gain less by goal 5 are not looked for, nor ties among equals, which is much faster.
+    Where `nodes` are given, everything on the others stays as in `start`."""
     search = Search(instance, terms, start, budget=budget, reserved=reserved, node_limit=node_limit, gain=gain)
     if search.has_choices():
+        if nodes is not None:
+            search.stay_outside(nodes)
         search.choose_who_runs()
         search.clear_the_way()
         search.reach_goals()
@@ -105,7 +113,7 @@ def improve(
 class Reference:
     """A round of `dorm-exact`: whose terms hold is itself a question of who can run."""
 
-    def __init__(self, instance: Instance, settings: dict[str, float]) -> None:
+    def __init__(self, instance: Instance, settings: Mapping[str, float]) -> None:
         self.instance = instance
         self.settings = settings
         self.aged = integer.aged(instance, settings["patience_s"])
@@ -228,6 +236,12 @@ class Search:
         else:
             self._use()
             self._disturb_least()
+
+    def stay_outside(self, nodes: Flags) -> None:
+        """Only what is on these nodes may change."""
+        for (app, node), column in self.model.x.items():
+            if not nodes[node]:
+                self.model.fix(column, float(self.best[app, node]))
 
     # Goal 1
 

@@ -7,7 +7,8 @@ leave nothing that meets θ1, so the goals are ordered, and θ2 always holds:
     arrival, then as many waiting containers as can be, then arrival.  An app that runs undisturbed is never stopped.  An
     app that an empty cluster could not run is left out of all.
  2. Where θ2 alone keeps an app waiting: what stands where the least-changing placement with that app would have none.
-    Each round clears as much as θ2 allows, so the app starts some rounds later instead of never.
+    Each round clears as much as θ2 allows, so the app starts some rounds later instead of never.  If it has waited longer
+    than `patience_s`, nobody starts meanwhile who would not start beside it, so that it is not overtaken for ever.
  3. ξ, the fairness loss beyond θ1.
  4. Containers below `floor` · ŝ_i: θ1 bounds only the sum, which can leave one app far under its share.
  5. U, less a price for each app that is changed (the paper's own moves gratuitously).  It is what the change costs, over

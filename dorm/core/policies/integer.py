@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 LARGEST = 2**46
 """Quantities are clipped here (64 TiB, in bytes), so that sums over 100,000 nodes stay exact in 64 bits."""
 
+MOST_WEIGHT = 1e100
+
 LOSS_TOLERANCE = 1e-9
 """Fairness losses closer than this are equal."""
 
@@ -358,8 +360,9 @@ def theoretical_shares(instance: Instance, entitled: Flags) -> Floats:
     """ŝ_i among the given apps; the others have none.  Nobody is owed more containers than an empty cluster would hold.
 
     ŝ_i is rounded to 1e-9; what is a whole number of containers but for that is taken to be that number, so that an app
-    which has it exactly loses nothing."""
-    weights = np.array([app.weight for app in instance.apps], np.float64)
+    which has it exactly loses nothing.  Only ratios of weights matter; absurd ones are clipped, so that sums stay finite."""
+    weights = np.nan_to_num(np.array([app.weight for app in instance.apps], np.float64), nan=0.0, posinf=MOST_WEIGHT)
+    weights = np.where(weights > 0, np.clip(weights, 1 / MOST_WEIGHT, MOST_WEIGHT), 0.0)
     caps = np.where(instance.pinned, np.maximum(instance.fits_empty, instance.count), instance.fits_empty)
     found = shares.theoretical_shares(instance.fractions, weights, np.where(entitled, caps, 0))
     unit = np.where(np.isfinite(instance.unit) & (instance.unit > 0), instance.unit, 1.0)
@@ -377,11 +380,11 @@ def score(instance: Instance, rows: Rows, terms: Terms) -> Score:
     short = movable & (n < instance.n_min)
     over = max(0.0, loss(instance, n, terms.shares) - terms.loss_budget)
     touched = changed(instance, rows)
-    moved = sum(_beyond(rows[i], instance.rows[i]) * int(gang[i]) for i in np.flatnonzero(touched).tolist())
+    moved = sum(beyond(rows[i], instance.rows[i]) * int(gang[i]) for i in np.flatnonzero(touched).tolist())
     waits = short & ~instance.running
     in_the_way = 0
     if terms.target is not None:
-        in_the_way = sum(_beyond(rows[i], terms.target[i]) * int(gang[i]) for i in np.flatnonzero(movable).tolist())
+        in_the_way = sum(beyond(rows[i], terms.target[i]) * int(gang[i]) for i in np.flatnonzero(movable).tolist())
     return Score(
         lost=int((instance.n_min * gang)[short & instance.running].sum()),
         aged=tuple(int(short[i]) for i in instance.arrival if terms.aged[i]),
@@ -401,7 +404,8 @@ def score(instance: Instance, rows: Rows, terms: Terms) -> Score:
     )
 
 
-def _beyond(row: dict[int, int], other: dict[int, int]) -> int:
+def beyond(row: dict[int, int], other: dict[int, int]) -> int:
+    """Containers of a row that stand where the other has none."""
     return sum(max(0, count - other.get(node, 0)) for node, count in row.items())
 
 

@@ -255,6 +255,8 @@ class _Explanation:
         assert self.reserved
         first, nodes = self.reserved
         name = self.instance.apps[first].id
+        if self.held_back[first]:
+            return Reason("reserved", f"room is being made for {name}, which has waited long and comes first")
         return Reason(
             "reserved", f"free room on {_counted(int(nodes.sum()), 'node')} is kept for {name}, which has waited long"
         )
