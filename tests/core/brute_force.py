@@ -121,7 +121,9 @@ class World:
 
     def answers(self, budget: int) -> Iterator[Answer]:
         """All that give no node more than it has and change no more apps than that."""
-        yield from self._extended({}, list(self.problem.apps), {name: dict(room) for name, room in self.room.items()}, budget)
+        yield from self._extended(
+            {}, list(self.problem.apps), {name: dict(room) for name, room in self.room.items()}, budget
+        )
 
     def _extended(
         self, answer: Answer, apps: list[AppDemand], room: dict[str, dict[str, int]], budget: int
@@ -179,9 +181,7 @@ class World:
         if not self.aged or answer[self.aged[0].id]:
             return True
         return not any(
-            answer[app.id].get(node, 0) > app.current.get(node, 0)
-            for app in self._not_hit
-            for node in self.reserved
+            answer[app.id].get(node, 0) > app.current.get(node, 0) for app in self._not_hit for node in self.reserved
         )
 
     @cached_property

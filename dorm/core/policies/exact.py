@@ -203,7 +203,7 @@ class Search:
         self.reserved = reserved
         self.best = start
         self.status = "optimal"
-        self.bound = _loosest_bound(instance)
+        self.bound = loosest_bound(instance)
         size = max(1, len(instance.apps) * len(instance.nodes))
         self.node_limit = max(1, SEARCH // size) if node_limit is None else node_limit
 
@@ -331,7 +331,7 @@ class Search:
     def change_least(self) -> None:
         """With the same apps running, where the fewest of them change and move."""
         served = self.placed()
-        solved = self.model.solve(_changes(self.model, _moves(self.model, both_ways=True)))
+        solved = self.model.solve(changes(self.model, moves(self.model, both_ways=True)))
         if solved.x is None or integer.faults(self.instance, integer.rows_of(solved.x), self.budget, self.reserved):
             return
         if (goals.placed(self.instance, solved.x.sum(axis=1)) == served).all():
@@ -395,7 +395,7 @@ class Search:
     def _disturb_least(self) -> None:
         score, instance, model = self.score(), self.instance, self.model
         small = len(instance.apps) * len(instance.nodes) <= LARGEST_TIES
-        least = _changes(model, _moves(model, both_ways=False))
+        least = changes(model, moves(model, both_ways=False))
         if score.changed or score.moved:
             if not small:
                 touched = integer.changed(instance, integer.rows_of(self.best))
@@ -404,8 +404,8 @@ class Search:
             self._solve(least)
         if small and self.score().misplaced:
             score = self.score()
-            model.add_row(least, upper=_change_weight(instance) * score.changed + score.moved + 0.5)
-            self._solve(_wishes(model))
+            model.add_row(least, upper=change_weight(instance) * score.changed + score.moved + 0.5)
+            self._solve(wishes(model))
 
     # What all stages share
 
@@ -432,67 +432,13 @@ class Search:
         return integer.score(self.instance, integer.rows_of(self.best), self.terms)
 
 
-def _moves(model: Model, *, both_ways: bool) -> Row:
-    """One for each container that an app which ran starts on a node (and, both ways, for each that it stops)."""
-    instance = model.instance
-    moves: Row = []
-    for (app, node), column in model.x.items():
-        if instance.running[app]:
-            was, gang = int(instance.current[app, node]), float(instance.gang[app])
-            if was < instance.holds[app, node]:
-                moves.append((model.add_positive_part(column, was), gang))
-            if both_ways and was > 0:
-                moves.append((model.add_positive_part(column, was, sign=-1), gang))
-    return moves
-
-
-def _change_weight(instance: Instance) -> float:
-    """More than all containers that can move."""
-    movers = instance.running & instance.free_to_move
-    most = np.minimum(instance.n_max, instance.holds.sum(axis=1)) + instance.current.sum(axis=1)
-    return 1.0 + float((most * instance.gang)[movers].sum())
-
-
-def _changes(model: Model, moves: Row) -> Row:
-    """Changed apps first: one weighs more than all containers that can move."""
-    weight = _change_weight(model.instance)
-    return [*((column, weight) for column in model.r.values()), *moves]
-
-
-def _wishes(model: Model) -> Row:
-    """How far apps that are placed or changed miss their wish, with a 0/1 column for each node that one of them uses."""
-    instance = model.instance
-    missed: Row = []
-    for app in model.apps:
-        wish = instance.apps[app].placement
-        here = [(node, model.x[app, node]) for node in range(len(instance.nodes)) if (app, node) in model.x]
-        if not wish or not here:
-            continue
-        spread = wish == "spread"
-        row: Row = [(model.n[app], 1.0)] if spread else []
-        for node, column in here:
-            used = model.add_column(0, 1, integral=True)
-            most = float(instance.holds[app, node])
-            model.add_row([(column, 1.0), (used, -1.0 if spread else -most)], **{"lower" if spread else "upper": 0.0})
-            row.append((used, -1.0 if spread else 1.0))
-        beyond = 0.0 if spread else 1.0
-        miss = model.add_column(0, math.inf, integral=False)
-        free = float(instance.holds[app].sum() if spread else len(here))
-        if app in model.r:
-            model.add_row([*row, (miss, -1.0), (model.r[app], free)], upper=beyond + free)
-        else:
-            model.add_row([*row, (miss, -1.0)], upper=beyond)
-        missed.append((miss, 1.0))
-    return missed
-
-
 def _scale(values: Floats) -> float:
     """The largest, so that objectives have coefficients of about one."""
     largest = float(values[np.isfinite(values)].max(initial=0.0))
     return largest if largest > 0 else 1.0
 
 
-def _loosest_bound(instance: Instance) -> float:
+def loosest_bound(instance: Instance) -> float:
     """No answer uses more of a resource than there is, nor than all apps at n_max would."""
     if not instance.kinds:
         return 0.0

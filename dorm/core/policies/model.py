@@ -248,6 +248,60 @@ def _milp(cost: Floats, **problem: Any) -> Any:
         return milp(cost, **problem)
 
 
+def moves(model: Model, *, both_ways: bool) -> Row:
+    """One for each container that an app which ran starts on a node (and, both ways, for each that it stops)."""
+    instance = model.instance
+    moves: Row = []
+    for (app, node), column in model.x.items():
+        if instance.running[app]:
+            was, gang = int(instance.current[app, node]), float(instance.gang[app])
+            if was < instance.holds[app, node]:
+                moves.append((model.add_positive_part(column, was), gang))
+            if both_ways and was > 0:
+                moves.append((model.add_positive_part(column, was, sign=-1), gang))
+    return moves
+
+
+def change_weight(instance: Instance) -> float:
+    """More than all containers that can move."""
+    movers = instance.running & instance.free_to_move
+    most = np.minimum(instance.n_max, instance.holds.sum(axis=1)) + instance.current.sum(axis=1)
+    return 1.0 + float((most * instance.gang)[movers].sum())
+
+
+def changes(model: Model, moves: Row) -> Row:
+    """Changed apps first: one weighs more than all containers that can move."""
+    weight = change_weight(model.instance)
+    return [*((column, weight) for column in model.r.values()), *moves]
+
+
+def wishes(model: Model) -> Row:
+    """How far apps that are placed or changed miss their wish, with a 0/1 column for each node that one of them uses."""
+    instance = model.instance
+    missed: Row = []
+    for app in model.apps:
+        wish = instance.apps[app].placement
+        here = [(node, model.x[app, node]) for node in range(len(instance.nodes)) if (app, node) in model.x]
+        if not wish or not here:
+            continue
+        spread = wish == "spread"
+        row: Row = [(model.n[app], 1.0)] if spread else []
+        for node, column in here:
+            used = model.add_column(0, 1, integral=True)
+            most = float(instance.holds[app, node])
+            model.add_row([(column, 1.0), (used, -1.0 if spread else -most)], **{"lower" if spread else "upper": 0.0})
+            row.append((used, -1.0 if spread else 1.0))
+        beyond = 0.0 if spread else 1.0
+        miss = model.add_column(0, math.inf, integral=False)
+        free = float(instance.holds[app].sum() if spread else len(here))
+        if app in model.r:
+            model.add_row([*row, (miss, -1.0), (model.r[app], free)], upper=beyond + free)
+        else:
+            model.add_row([*row, (miss, -1.0)], upper=beyond)
+        missed.append((miss, 1.0))
+    return missed
+
+
 def _status(code: int, message: str) -> str:
     """scipy has no code of its own for the limit of nodes: it passes on what HiGHS calls it."""
     if "Time limit" in message:
