@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dorm.core.policies import answer, goals, greedy, integer
-from dorm.core.policies.model import NO_SUB_PROGRAMS, Model, Row
+from dorm.core.policies.model import NO_SUB_PROGRAMS, Model, Row, change_weight, changes, moves, wishes
 from dorm.core.policies.parameters import OPTIMIZER, read_numbers
 
 if TYPE_CHECKING:
