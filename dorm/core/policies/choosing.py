@@ -16,12 +16,8 @@ ALL_AT_ONCE = 80
 ROUNDS = 6
 """Of asking who else would gain, and as many of exchanging who changes."""
 
-WHOLE_APPS = 0
-"""Up to so many apps, who changes and to what is decided in whole numbers."""
-
-WHOLE_CANDIDATES = 24
-WHOLE_SEARCH = 20
-"""Nodes of that search."""
+EXCHANGES = 3
+"""Of the same, from an answer that was good before some of it could not be placed."""
 
 NEGLIGIBLE = 1e-7
 """A gain below this, in units of U, is none."""
@@ -35,40 +31,47 @@ class Wanted(NamedTuple):
     changing: tuple[int, ...]
     """The apps that run and should change (S)."""
     ranking: tuple[int, ...]
-    """Other apps that run, by what changing them would be worth at the prices of this answer."""
+    """Apps that run, by what changing them would be worth at the prices of this answer; those that should come first."""
     bound: float
     """No placement has a higher utilization, less the prices of changes, of excess and of what lacks below floors."""
 
 
-def choose(program: Program) -> Wanted | None:
-    """None where the solver fails."""
-    relaxed = _relax(program)
-    if relaxed is None:
-        return None
-    found, bound = relaxed
-    changing = _few(program, found)
+def choose(program: Program, before: Wanted | None = None) -> Wanted | None:
+    """None where the solver fails.  `before` is what was wanted of this program before it was limited: then only exchanges
+    from there are looked for."""
+    if before is None:
+        relaxed = _relax(program)
+        if relaxed is None:
+            return None
+        found, bound = relaxed
+        changing = _few(program, found)
+    else:
+        changing, bound = list(before.changing), before.bound
     best: Relaxed | None = None
     chosen: list[int] = []
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if before is None else EXCHANGES):
         found_now = program.solve([], changing)
         if found_now is None:
             break
         if best is not None and found_now.value <= best.value + NEGLIGIBLE:
             break
         best, chosen = found_now, changing
-        changing = _exchanged(program, best, chosen)
+        changing = _exchanged(program, best)
         if sorted(changing) == sorted(chosen):
             break
     if best is None:
         return None
     gains = _gains(program, best)
-    ranking = [i for i in _by(gains) if i not in chosen and program.may_change[i]]
-    if len(program.n) <= WHOLE_APPS:
-        whole = program.solve(sorted([*chosen, *ranking[:WHOLE_CANDIDATES]]), [], node_limit=WHOLE_SEARCH)
-        if whole is not None:
-            best, chosen = whole, [i for i in sorted(whole.part) if program.may_change[i] and whole.part[i] > 0.5]
-            ranking = [i for i in _by(gains) if i not in chosen and program.may_change[i]]
+    ranking = [*chosen, *(i for i in _by(gains) if i not in chosen and program.may_change[i])]
     return Wanted(_whole(program, best, chosen), best.by_class, tuple(chosen), tuple(ranking), bound)
+
+
+def bound_when_as_fair(program: Program, excess: float, lack: float) -> float | None:
+    """What an answer can be worth at most, in U less the price of changes, that has no more excess and lacks no more below
+    floors than this; None where the solver fails."""
+    program.settle(excess, lack)
+    relaxed = _relax(program)
+    return None if relaxed is None else relaxed[1]
 
 
 def _relax(program: Program) -> tuple[Relaxed, float] | None:
@@ -107,7 +110,8 @@ def _first(program: Program, movable: list[int]) -> list[int]:
 
 def _by(values: Floats) -> list[int]:
     """Rows, the largest first; ties by row."""
-    return np.argsort(-np.round(values, 12), kind="stable").tolist()
+    order: list[int] = np.argsort(-np.round(values, 12), kind="stable").tolist()
+    return order
 
 
 def _gains(program: Program, found: Relaxed) -> Floats:
@@ -126,14 +130,15 @@ def _few(program: Program, found: Relaxed) -> list[int]:
     return sorted(moves, key=lambda i: (-round(moves[i], 12), i))[: program.budget]
 
 
-def _exchanged(program: Program, found: Relaxed, chosen: list[int]) -> list[int]:
+def _exchanged(program: Program, found: Relaxed) -> list[int]:
     """The R with the highest gains at the prices of this answer, among those that have one."""
     gains = _gains(program, found)
     return [i for i in _by(gains) if gains[i] > NEGLIGIBLE][: program.budget]
 
 
 def _whole(program: Program, found: Relaxed, chosen: list[int]) -> Ints:
-    n = program.n.copy()
+    """Rounded down, which leaves a few containers over; who fills the cluster gives them away."""
+    n = program.n.astype(np.int64)
     for i, value in found.n.items():
         if program.free[i] or i in chosen:
             n[i] = int(np.clip(np.floor(value + 1e-6), program.low[i], program.high[i]))

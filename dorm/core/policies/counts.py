@@ -18,10 +18,10 @@ generation, Dantzig and Wolfe 1960): whoever would gain joins, and when nobody d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
 from dorm.core.policies.classes import classes
@@ -82,8 +82,8 @@ def _merged(shapes: Ints, sizes: Ints) -> Ints:
 class Program:
     """The count program of one instance.
 
-    `free` apps are placed anew at no price (they start, or were hit); `may_change` apps run and may be changed.  All
-    others stay as `rows` has them.
+    `free` apps are placed anew at no price (they start, or were hit); `may_change` apps run and may be changed, at most
+    `budget` of them.  All others stay as `rows` has them.
     """
 
     def __init__(
@@ -96,22 +96,23 @@ class Program:
         self.use = np.where(np.isfinite(instance.fractions), instance.fractions, 0.0)
         self.unit = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
         self.stay = self._by_class(rows)
-        self.n = np.where(free, 0, np.array([sum(row.values()) for row in rows], np.int64))
+        self.n = np.where(free, 0, np.array([sum(row.values()) for row in rows], np.int64)).astype(np.float64)
         self.low = instance.n_min.astype(np.float64)
         self.high = np.minimum(instance.n_max, np.maximum(instance.fits_empty, instance.n_min)).astype(np.float64)
         self.loss_price = 10.0 * max(self.kinds, 1)
         self.floor_price = 3.0 * float(instance.worth.max(initial=0.0))
         self.floors = np.where(terms.floors > instance.n_min, terms.floors, 0).astype(np.float64)
+        self.limits: tuple[float, float] | None = None
         self._hull()
 
     def _by_class(self, rows: Rows) -> Floats:
-        """y⁰_iκ"""
+        """y⁰_iκ; pinned apps are not part of the room, and free ones are not there."""
         stay = np.zeros((len(rows), len(self.nodes.room)))
-        app = np.array([i for i, row in enumerate(rows) if not self.free[i] for _ in row], np.int64)
-        node = np.array([j for i, row in enumerate(rows) if not self.free[i] for j in row], np.int64)
-        count = np.array([c for i, row in enumerate(rows) if not self.free[i] for c in row.values()], np.int64)
+        counted = ~(self.free | self.instance.pinned)
+        app = np.array([i for i, row in enumerate(rows) if counted[i] for _ in row], np.int64)
+        node = np.array([j for i, row in enumerate(rows) if counted[i] for j in row], np.int64)
+        count = np.array([c for i, row in enumerate(rows) if counted[i] for c in row.values()], np.int64)
         np.add.at(stay, (app, self.nodes.of[node]), count)
-        stay[self.instance.pinned] = 0.0  # They are not part of the room.
         return stay
 
     def limit(self, high: Floats) -> None:
@@ -119,43 +120,48 @@ class Program:
         self.high = np.maximum(high, self.low)
         self._hull()
 
+    def settle(self, excess: float, lack: float) -> None:
+        """From now on excess and what lacks below floors are bounded and cost nothing: the value is U less the prices of
+        changes, for answers that are as fair as that."""
+        self.limits = excess, lack
+
     def _hull(self) -> None:
         """f, the chord's slope σ and its value at n = 0 for each app."""
         safe = np.where(self.unit > 0, self.unit, 1.0)
         aim = np.where(self.unit > 0, self.terms.shares / safe, 0.0)
-        below = np.clip(np.floor(aim + 1e-9), self.low, np.maximum(self.high - 1, self.low))
-        at = np.abs(self.unit * below - self.terms.shares)
-        self.chord = np.abs(self.unit * (below + 1) - self.terms.shares) - at
-        self.chord_at_0 = at - self.chord * below
-        self.below = below
+        self.below = np.clip(np.floor(aim + 1e-9), self.low, np.maximum(self.high - 1, self.low))
+        at = np.abs(self.unit * self.below - self.terms.shares)
+        self.chord = np.abs(self.unit * (self.below + 1) - self.terms.shares) - at
+        self.chord_at_0 = at - self.chord * self.below
 
     def loss(self, n: Floats) -> Floats:
-        """|δn - ŝ| at each count."""
-        return np.abs(self.unit * n - self.terms.shares)
+        """|δn - ŝ| at each count; 0 for an app that needs what nobody has."""
+        return np.where(np.isfinite(self.instance.unit), np.abs(self.unit * n - self.terms.shares), 0.0)
 
-    def solve(self, candidates: Sequence[int], changing: Sequence[int], *, node_limit: int = 0) -> Relaxed | None:
-        """The program in which `changing` apps change for sure, `candidates` may, and the rest stays; with a `node_limit`
-        in whole numbers.  None where the solver has no answer."""
-        build = _Build(self, candidates, sorted([*np.flatnonzero(self.free).tolist(), *changing]))
-        return build.solve_whole(node_limit) if node_limit else build.solve()
+    def lack(self, n: Floats) -> Floats:
+        """Containers below the floor at each count."""
+        return np.maximum(self.floors - n, 0.0)
 
-    def value_of_staying(self, duals: Relaxed) -> Floats:
-        """What each app's present containers are worth at the duals' prices."""
-        price = (self.stay * (self.use @ duals.room_price.T)).sum(axis=1)
-        n = self.n.astype(np.float64)
-        short = np.maximum(self.floors - n, 0.0)
-        return self.instance.worth * n - price - duals.loss_price * self.loss(n) - self.floor_price * short
+    def solve(self, candidates: Sequence[int], changing: Sequence[int]) -> Relaxed | None:
+        """The program in which `changing` apps change for sure, `candidates` may, and the rest stays.  None where the
+        solver has no answer."""
+        return _Build(self, sorted([*np.flatnonzero(self.free).tolist(), *changing]), sorted(candidates)).solve()
 
-    def value_of_changing(self, duals: Relaxed) -> Floats:
+    def value_of_staying(self, found: Relaxed) -> Floats:
+        """What each app's present containers are worth at the prices of an answer."""
+        price = (self.stay * (self.use @ found.room_price.T)).sum(axis=1)
+        worth = self.instance.worth * self.n - price
+        return np.asarray(worth - found.loss_price * self.loss(self.n) - found.lack_price * self.lack(self.n))
+
+    def value_of_changing(self, found: Relaxed) -> Floats:
         """The most that any count of containers would be worth: F is piecewise linear, so the best is at a corner."""
-        each = self.instance.worth[:, None] - self.use @ duals.room_price.T
+        each = self.instance.worth[:, None] - self.use @ found.room_price.T
         best = np.where(self.nodes.allowed, each, -np.inf).max(axis=1, initial=-np.inf)
+        best = np.where(np.isfinite(best), best, -1e9)
         values = np.full(len(self.unit), -np.inf)
         for corner in (self.low, self.high, self.below, self.below + 1, self.floors):
             n = np.clip(corner, self.low, self.high)
-            short = np.maximum(self.floors - n, 0.0)
-            worth = np.where(np.isfinite(best), best, -1e9) * n
-            values = np.maximum(values, worth - duals.loss_price * self.loss(n) - self.floor_price * short)
+            values = np.maximum(values, best * n - found.loss_price * self.loss(n) - found.lack_price * self.lack(n))
         return values
 
 
@@ -172,165 +178,197 @@ class Relaxed:
     part: dict[int, float]
     """r_i; 1 for apps that change for sure."""
     room_price: Floats
-    """κ × k: what a further part of a resource would be worth (duals); none in whole numbers."""
-    loss_price: float = 0.0
-    change_price: float = 0.0
+    """κ × k: what a further part of a resource would be worth (the duals)."""
+    loss_price: float
+    lack_price: float
+    change_price: float
+    """What a further change would be worth."""
+
+
+class _Rows:
+    """Rows of `matrix · x ≤ right`, in blocks."""
+
+    def __init__(self) -> None:
+        self.height = 0
+        self._parts: list[tuple[Ints, Ints, Floats]] = []
+        self._right: list[Floats] = []
+
+    def add(self, entries: Sequence[tuple[Ints, Ints, Floats]], right: Floats) -> int:
+        """A block: (row within it, column, value) of its entries.  Gives its first row."""
+        first = self.height
+        self._parts += [(row + first, column, value) for row, column, value in entries]
+        self._right.append(right)
+        self.height += len(right)
+        return first
+
+    def matrix(self, columns: int) -> coo_array:
+        row, column, value = (np.concatenate(part) for part in zip(*self._parts, strict=True))
+        return coo_array((value, (row, column)), shape=(self.height, columns))
+
+    def right(self) -> Floats:
+        return np.concatenate(self._right)
 
 
 class _Build:
-    """Columns: for each app z_iκ, φ_i, a lack below its floor, and r_i where it may also stay; then ξ."""
+    """Columns: z_iκ wherever allowed, then for each app φ_i and what it lacks below its floor, then r_i for those that may
+    also stay, then ξ."""
 
-    def __init__(self, program: Program, candidates: Sequence[int], fixed: Sequence[int]) -> None:
-        p = self.program = program
-        instance = p.instance
+    def __init__(self, program: Program, fixed: Sequence[int], candidates: Sequence[int]) -> None:
+        self.program = program
         self.apps = np.array([*fixed, *candidates], np.int64)
-        self.optional = np.zeros(len(self.apps), np.bool_)
-        self.optional[len(fixed) :] = True
-        apps, count, kappas = self.apps, len(self.apps), len(p.nodes.room)
-        allowed = p.nodes.allowed[apps]
-        place, kappa = np.nonzero(allowed)
-        self.place, self.kappa = place, kappa
-        z = np.arange(len(place))
-        self.z = z
-        phi = len(z) + np.arange(count)
-        lack = len(z) + count + np.arange(count)
-        r = np.full(count, -1)
-        optional = np.flatnonzero(self.optional)
-        r[optional] = len(z) + 2 * count + np.arange(len(optional))
-        self.r = r
-        self.xi = len(z) + 2 * count + len(optional)
-        self.columns = self.xi + 1
+        count = len(self.apps)
+        self.optional = np.arange(len(fixed), count)
+        """Places in `apps` of those that may also stay."""
+        self.place, self.kappa = np.nonzero(program.nodes.allowed[self.apps])
+        self.z = np.arange(len(self.place))
+        self.phi = len(self.z) + np.arange(count)
+        self.lack = self.phi + count
+        self.r = np.full(count, -1)
+        self.r[self.optional] = len(self.z) + 2 * count + np.arange(len(candidates))
+        self.xi = len(self.z) + 2 * count + len(candidates)
+        chosen = np.zeros(len(program.n), np.bool_)
+        chosen[self.apps[: len(fixed)]] = True
+        self.staying = ~chosen
+        """Apps of which at least a part may stay: all but the fixed ones."""
+        self.rows = _Rows()
+        self._cost()
+        self._room()
+        self._fairness()
+        self._floors()
+        self._hull()
 
-        cost = np.zeros(self.columns)
-        cost[z] = -instance.worth[apps[place]]
-        cost[lack] = p.floor_price
-        here = apps[optional]
-        n0 = p.n[here].astype(np.float64)
-        stay_short = np.maximum(p.floors[here] - n0, 0.0)
-        cost[r[optional]] = instance.worth[here] * n0 + p.terms.prices[here] - p.floor_price * stay_short
-        cost[self.xi] = p.loss_price
-        self.cost = cost
-        chosen = np.isin(np.arange(len(p.n)), apps[~self.optional])
-        staying = ~chosen
-        known = np.isfinite(instance.unit)
-        loss0 = np.where(known, p.loss(p.n.astype(np.float64)), 0.0)
-        self.constant = float((instance.worth * p.n)[staying].sum()) - float(p.terms.prices[apps[~self.optional]][
-            instance.kept[apps[~self.optional]]].sum())
-        self.constant -= p.floor_price * float(np.maximum(p.floors - p.n, 0.0)[staying & p.may_change].sum())
+    def _cost(self) -> None:
+        p, apps = self.program, self.apps
+        here, fixed = apps[self.optional], apps[: len(apps) - len(self.optional)]
+        loss_price, lack_price = (p.loss_price, p.floor_price) if p.limits is None else (0.0, 0.0)
+        self.cost = np.zeros(self.xi + 1)
+        self.cost[self.z] = -p.instance.worth[apps[self.place]]
+        self.cost[self.lack] = lack_price
+        staying = p.instance.worth[here] * p.n[here] - lack_price * p.lack(p.n)[here]
+        self.cost[self.r[self.optional]] = staying + p.terms.prices[here]
+        self.cost[self.xi] = loss_price
+        self.upper = np.full(self.xi + 1, np.inf)
+        self.upper[self.r[self.optional]] = 1.0
+        stays = self.staying & ~p.instance.pinned
+        self.constant = float((p.instance.worth * p.n)[self.staying].sum())
+        self.constant -= lack_price * float(p.lack(p.n)[stays & p.may_change].sum())
+        self.constant -= float(p.terms.prices[fixed][p.instance.kept[fixed]].sum())
 
-        rows: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
-        # Room of each class and kind.
-        kappa_count, m = kappas, p.kinds
-        used = (p.stay[staying][:, :, None] * p.use[staying][:, None, :]).sum(axis=0)
-        right = (p.nodes.room - used).reshape(-1)
-        zk = np.repeat(z, m)
-        row = (kappa[:, None] * m + np.arange(m)).reshape(-1)
-        value = p.use[apps[place]].reshape(-1)
-        ry = np.repeat(r[optional], kappa_count * m)
-        rrow = np.tile(np.arange(kappa_count * m), len(optional))
-        rvalue = -(p.stay[here][:, :, None] * p.use[here][:, None, :]).reshape(-1)
-        rows.append((np.concatenate([row, rrow]), np.concatenate([zk, ry]), np.concatenate([value, rvalue]), right))
-        self.room_rows = kappa_count * m
-        # Fairness.
-        units = p.unit[apps] > 0
-        at = np.flatnonzero(units)
-        fair = np.zeros(0)
-        one = np.zeros
-        loss_row_cols = np.concatenate([phi[at], r[optional], [self.xi]])
-        loss_row_vals = np.concatenate([np.ones(len(at)), -loss0[here], [-1.0]])
-        budget = p.terms.loss_budget - float(loss0[staying].sum())
-        rows.append((one(len(loss_row_cols), np.int64), loss_row_cols, loss_row_vals, np.array([budget])))
-        # Σ r ≤ R
-        left = p.budget - int(p.may_change[apps[~self.optional]].sum())
-        rows.append((one(len(optional), np.int64), r[optional], np.ones(len(optional)), np.array([float(left)])))
-        # The hull, bounds and floors: sums of z, and either r or 1 on the other side.
-        def per_app(slope: Floats, column: np.ndarray | None, offset: Floats, which: np.ndarray) -> None:
-            """slope · Σz - column ≤ -offset · (r or 1), for the apps at `which`."""
-            index = np.full(count, -1)
-            index[which] = np.arange(len(which))
-            mine = index[place] >= 0
-            row = [index[place[mine]]]
-            col = [z[mine]]
-            val = [slope[place[mine]]]
-            if column is not None:
-                row.append(np.arange(len(which)))
-                col.append(column[which])
-                val.append(np.full(len(which), -1.0))
-            opt = which[self.optional[which]]
-            row.append(index[opt])
-            col.append(r[opt])
-            val.append(offset[opt])
-            right = np.where(self.optional[which], 0.0, -offset[which])
-            rows.append((np.concatenate(row), np.concatenate(col), np.concatenate(val), right))
+    def _room(self) -> None:
+        p, kinds = self.program, self.program.kinds
+        self.room_rows = len(p.nodes.room) * kinds
+        used = p.stay[self.staying].T @ p.use[self.staying]
+        kind = np.tile(np.arange(kinds), len(self.z))
+        given = (
+            np.repeat(self.kappa, kinds) * kinds + kind,
+            np.repeat(self.z, kinds),
+            p.use[self.apps[self.place]].reshape(-1),
+        )
+        here = self.apps[self.optional]
+        freed = (p.stay[here][:, :, None] * p.use[here][:, None, :]).reshape(len(here), self.room_rows)
+        which, row = np.nonzero(freed)
+        taken_back = (row, self.r[self.optional][which], -freed[which, row])
+        self.rows.add([given, taken_back], (p.nodes.room - used).reshape(-1))
 
-        unit, share = p.unit[apps], p.terms.shares[apps]
-        ones, everyone = np.ones(count), np.arange(count)
-        per_app(unit, phi, -share, at)
-        per_app(-unit, phi, share, at)
-        per_app(p.chord[apps], phi, p.chord_at_0[apps], at)
-        per_app(ones, None, -p.high[apps], everyone)
-        per_app(-ones, None, p.low[apps], everyone)
-        per_app(-ones, lack, p.floors[apps], np.flatnonzero(p.floors[apps] > 0))
-        del fair
-        offsets = np.cumsum([0, *(len(right) for _, _, _, right in rows)])
-        self.matrix = coo_array(
-            (
-                np.concatenate([val for _, _, val, _ in rows]),
-                (
-                    np.concatenate([row + offset for (row, _, _, _), offset in zip(rows, offsets, strict=False)]),
-                    np.concatenate([col for _, col, _, _ in rows]),
-                ),
-            ),
-            shape=(int(offsets[-1]), self.columns),
-        ).tocsc()
-        self.right = np.concatenate([right for _, _, _, right in rows])
-        self.upper = np.full(self.columns, np.inf)
-        self.upper[r[optional]] = 1.0
+    def _fairness(self) -> None:
+        """Σ F_i ≤ 2mθ1 + ξ, and Σ r_i ≤ R."""
+        p, optional = self.program, self.r[self.optional]
+        loss = p.loss(p.n)
+        measured = np.flatnonzero(p.unit[self.apps] > 0)
+        one_row = np.zeros
+        self.loss_row = self.rows.add(
+            [
+                (one_row(len(measured), np.int64), self.phi[measured], np.ones(len(measured))),
+                (one_row(len(optional), np.int64), optional, -loss[self.apps[self.optional]]),
+                (one_row(1, np.int64), np.array([self.xi]), np.array([-1.0])),
+            ],
+            np.array([p.terms.loss_budget - float(loss[self.staying].sum())]),
+        )
+        fixed = self.apps[: len(self.apps) - len(optional)]
+        left = p.budget - int(p.may_change[fixed].sum())
+        self.change_row = self.rows.add(
+            [(one_row(len(optional), np.int64), optional, np.ones(len(optional)))], np.array([float(left)])
+        )
+
+    def _floors(self) -> None:
+        """Where the program is settled, what lacks in all."""
+        p = self.program
+        self.lack_row = -1
+        if p.limits is None:
+            return
+        excess, most = p.limits
+        self.upper[self.xi] = excess
+        lack, count = p.lack(p.n), len(self.optional)
+        stays = self.staying & ~p.instance.pinned & p.may_change
+        self.lack_row = self.rows.add(
+            [
+                (np.zeros(len(self.lack), np.int64), self.lack, np.ones(len(self.lack))),
+                (np.zeros(count, np.int64), self.r[self.optional], -lack[self.apps[self.optional]]),
+            ],
+            np.array([most - float(lack[stays].sum())]),
+        )
+
+    def _hull(self) -> None:
+        p, apps = self.program, self.apps
+        everyone, ones = np.arange(len(apps)), np.ones(len(apps))
+        measured = np.flatnonzero(p.unit[apps] > 0)
+        share = p.terms.shares[apps]
+        self._each(measured, p.unit[apps], self.phi, -share)
+        self._each(measured, -p.unit[apps], self.phi, share)
+        self._each(measured, p.chord[apps], self.phi, p.chord_at_0[apps])
+        self._each(everyone, ones, None, -p.high[apps])
+        self._each(everyone, -ones, None, p.low[apps])
+        self._each(np.flatnonzero(p.floors[apps] > 0), -ones, self.lack, p.floors[apps])
+
+    def _each(self, which: Ints, slope: Floats, column: Ints | None, offset: Floats) -> None:
+        """slope · Σ_κ z_iκ + offset · r_i ≤ column, for each app of `which`; r_i is 1 for those that change for sure."""
+        index = np.full(len(self.apps), -1)
+        index[which] = np.arange(len(which))
+        mine = np.flatnonzero(index[self.place] >= 0)
+        optional = which[self.r[which] >= 0]
+        entries = [
+            (index[self.place[mine]], self.z[mine], slope[self.place[mine]]),
+            (index[optional], self.r[optional], offset[optional]),
+        ]
+        if column is not None:
+            entries.append((np.arange(len(which)), column[which], np.full(len(which), -1.0)))
+        self.rows.add(entries, np.where(self.r[which] >= 0, 0.0, -offset[which]))
 
     def solve(self) -> Relaxed | None:
-        result = linprog(
-            self.cost,
-            A_ub=self.matrix,
-            b_ub=self.right,
-            bounds=np.column_stack([np.zeros(self.columns), self.upper]),
-            method="highs-ds",
-            options={"time_limit": GUARD_S},
-        )
-        if result.x is None or result.status != 0:
+        answer = _solved(self.cost, self.rows.matrix(self.xi + 1), self.rows.right(), self.upper)
+        if answer is None:
             return None
-        duals = np.maximum(-result.ineqlin.marginals, 0.0)
-        found = self._read(result.x, float(result.fun))
-        found.room_price = duals[: self.room_rows].reshape(-1, self.program.kinds)
-        found.loss_price, found.change_price = float(duals[self.room_rows]), float(duals[self.room_rows + 1])
-        return found
-
-    def solve_whole(self, node_limit: int) -> Relaxed | None:
-        integrality = np.zeros(self.columns)
-        integrality[self.z] = 1
-        integrality[self.r[self.optional]] = 1
-        result = milp(
-            self.cost,
-            integrality=integrality,
-            bounds=Bounds(np.zeros(self.columns), self.upper),
-            constraints=LinearConstraint(self.matrix, -np.inf, self.right),
-            options={"node_limit": node_limit, "mip_rel_gap": 1e-5, "time_limit": GUARD_S},
-        )
-        if result.x is None:
-            return None
-        return self._read(result.x, float(result.fun))
-
-    def _read(self, x: Floats, objective: float) -> Relaxed:
-        sums = np.bincount(self.place, weights=x[self.z], minlength=len(self.apps))
-        parts = np.where(self.optional, x[self.r], 1.0)
-        apps = self.apps.tolist()
+        x, least, duals = answer
+        p, apps = self.program, self.apps.tolist()
         by_class: dict[int, list[tuple[int, float]]] = {}
         for column in np.flatnonzero(x[self.z] > 1e-6).tolist():
-            group = by_class.setdefault(apps[self.place[column]], [])
-            group.append((int(self.kappa[column]), float(x[column])))
+            by_class.setdefault(apps[self.place[column]], []).append((int(self.kappa[column]), float(x[column])))
+        sums = np.bincount(self.place, weights=x[self.z], minlength=len(apps))
         return Relaxed(
-            by_class=by_class,
-            value=self.constant - objective,
+            value=self.constant - least,
             n=dict(zip(apps, sums.tolist(), strict=True)),
-            part=dict(zip(apps, parts.tolist(), strict=True)),
-            room_price=np.zeros((0, 0)),
+            by_class=by_class,
+            part=dict(zip(apps, np.where(self.r >= 0, x[self.r], 1.0).tolist(), strict=True)),
+            room_price=duals[: self.room_rows].reshape(-1, p.kinds),
+            loss_price=float(duals[self.loss_row]),
+            lack_price=p.floor_price if p.limits is None else float(duals[self.lack_row]),
+            change_price=float(duals[self.change_row]),
         )
+
+
+def _solved(cost: Floats, matrix: coo_array, right: Floats, upper: Floats) -> tuple[Floats, float, Floats] | None:
+    """min cost · x with matrix · x ≤ right and 0 ≤ x ≤ upper: x, its cost, and the duals of the rows.
+
+    Whatever goes wrong in a solver gives None: the greedy answer stands then, and the decision says so."""
+    bounds: Any = np.column_stack([np.zeros(len(cost)), upper])
+    rows: Any = matrix.tocsc()
+    try:
+        result = linprog(cost, A_ub=rows, b_ub=right, bounds=bounds, method="highs-ds", options={"time_limit": GUARD_S})
+        x, duals = np.asarray(result.x, np.float64), -np.asarray(result.ineqlin.marginals, np.float64)
+        least, status = float(result.fun or 0.0), int(result.status)
+    except Exception:
+        return None
+    sound = status == 0 and x.shape == cost.shape and duals.shape == right.shape
+    if not sound or not (np.isfinite(x).all() and np.isfinite(duals).all() and np.isfinite(least)):
+        return None
+    return x, least, np.maximum(duals, 0.0)

@@ -21,6 +21,7 @@ leave nothing that meets θ1, so the goals are ordered, and θ2 always holds:
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,7 +57,10 @@ def terms(
     theoretical = integer.theoretical_shares(instance, entitled)
     unit = np.where(np.isfinite(instance.unit) & (instance.unit > 0), instance.unit, np.inf)
     floors = np.floor(settings["floor"] * theoretical / unit + 1e-6).astype(np.int64)
-    measured = [settings["adjust_s"] if app.adjust_s is None else app.adjust_s for app in instance.apps]
+    measured = [
+        settings["adjust_s"] if app.adjust_s is None or not 0 <= app.adjust_s < math.inf else app.adjust_s
+        for app in instance.apps
+    ]
     lost = np.minimum(np.array(measured, np.float64) / settings["horizon_s"], 1.0)
     return integer.Terms(
         shares=theoretical,

@@ -22,7 +22,7 @@ from dorm.core.policies.classes import classes
 from events.requirements import requirement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -123,7 +123,7 @@ class Instance:
 
 
 def read(problem: Problem) -> Instance:
-    """Raises `ValueError` where two apps or two nodes have one id, or a requirement can't be read."""
+    """Raises `ValueError` where two apps or two nodes have one id."""
     named = sorted(problem.nodes, key=lambda node: node.id)
     order = sorted(range(len(problem.apps)), key=lambda place: problem.apps[place].id)
     apps = tuple(problem.apps[place] for place in order)
@@ -198,10 +198,17 @@ def _eligible(nodes: Sequence[NodeRoom], apps: Sequence[AppDemand]) -> tuple[Fla
     if len(texts) > 1:
         labelled = [tuple(sorted(node.labels.items())) for node in nodes]
         for row, text in enumerate(texts[1:], start=1):
-            matches = requirement(text).matches
-            known = {labels: matches(dict(labels)) for labels in sorted(set(labelled))}
+            known = {labels: satisfies(text, dict(labels)) for labels in sorted(set(labelled))}
             eligible[row] = [known[labels] for labels in labelled]
     return eligible, np.array([place[app.require] for app in apps], np.int64)
+
+
+def satisfies(text: str, labels: Mapping[str, str]) -> bool:
+    """Whether labels meet a requirement.  One that can't be read is met by nothing: specs are checked, logs are not."""
+    try:
+        return requirement(text).matches(labels)
+    except ValueError:
+        return False
 
 
 def _rows(apps: Sequence[AppDemand], column: dict[str, int]) -> tuple[tuple[dict[int, int], ...], Flags]:

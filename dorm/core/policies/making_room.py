@@ -23,7 +23,8 @@ def make_room(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int, 
     `budget`.  `over` says how far each is above its share.  Gives who shrank; None where it can't be done, and then the
     draft is as it was.
     """
-    instance, before = draft.instance, {}
+    instance = draft.instance
+    before: dict[int, dict[int, int]] = {}
     shrunk: list[int] = []
     while (missing := int(instance.n_min[app]) - draft.takes(app)) > 0:
         fresh = sum(not changed[i] for i in shrunk)
@@ -63,7 +64,7 @@ def _takes(free: Ints, demand: Ints) -> Ints:
     needed = demand > 0
     if not needed.any():
         return np.zeros(len(free), np.int64)
-    return np.maximum((free[:, needed] // demand[needed]).min(axis=1), 0)
+    return np.asarray(np.maximum((free[:, needed] // demand[needed]).min(axis=1), 0))
 
 
 def _most_helpful(draft: Draft, app: int, may: Flags, missing: int, over: Floats) -> int | None:

@@ -3,10 +3,10 @@
     serve    who gets its n_min: in place, beside the others, or by shrinking a few of them
     counts   how many containers each app should have, by a linear program over classes of nodes; the few that change
     place    greedily by buckets of nodes, everything else pinned where it is; then what is left over is filled
-    polish   a small exact program over the apps that change, and some that could, on clusters where that is small
+    polish   small exact programs over the apps that change, and some that could, on clusters where that is small
 
 Each step only offers an answer; `integer.better` chooses, in exact arithmetic, so a solver that fails or a step that goes
-wrong costs quality and never validity.
+wrong costs quality and never validity.  A tiny cluster is solved exactly at once.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dorm.core.policies import answer, goals, integer
-from dorm.core.policies.choosing import choose
+from dorm.core.policies import answer, exact, goals, integer
+from dorm.core.policies.choosing import bound_when_as_fair, choose
 from dorm.core.policies.counts import Program, node_classes
-from dorm.core.policies.making_room import by_help, make_room
+from dorm.core.policies.making_room import make_room
 from dorm.core.policies.parameters import OPTIMIZER, read_numbers
 from dorm.core.policies.placing import Draft
-from dorm.core.policies.polish import polish
+from dorm.core.policies.polish import GOOD_ENOUGH, neighbourhoods, polish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,20 +31,23 @@ if TYPE_CHECKING:
     from dorm.core.policies.integer import Flags, Instance, Ints, Rows, Score
     from dorm.core.policies.problem import Allocation, Problem
 
-MOST_POLISHED = 140
-"""Apps times nodes of the exact program that polishes an answer."""
+TINY = 64
+"""Apps times nodes that are solved exactly."""
 
-POLISHES = 8
-"""Of these programs in one round."""
+WAYS = ((False, False), (False, True), (True, False), (True, True))
+"""Of placing: by the program's classes of nodes or anywhere, and anew or in place."""
 
-POLISH_SEARCH = 3
-"""Nodes of each of its searches."""
-
-GOOD_ENOUGH = 5e-4
-"""An answer this near to the bound is not polished."""
-
-PASSES = 3
+PASSES = 6
 """Of counting and placing: what could not be placed is not asked for again."""
+
+LARGE = 200_000
+"""Apps times nodes beyond which one pass has to do: what is left over is a smaller part of a large cluster."""
+
+FINE_STEPS = 10_000
+"""Apps grow by single containers, as long as they could not grow by more than this."""
+
+MOST_GROWN = 100
+"""Apps that are considered for what is left over."""
 
 MOST_TRIES = 16
 """Waiting apps for which room is sought among the running ones in one round."""
@@ -62,19 +65,18 @@ class OptimizerPolicy:
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
         settings = read_numbers(self.name, params, OPTIMIZER)
         instance = integer.read(problem)
-        search = Search(instance, settings)
-        search.run()
+        if len(instance.apps) * len(instance.nodes) <= TINY:
+            return exact.allocate(instance, settings)
+        found = _Round(instance, settings)
+        found.run()
         return answer.allocation(
-            instance,
-            search.best,
-            search.terms,
-            status=search.status,
-            bound=search.bound,
-            held_back=search.held_back,
+            instance, found.best, found.terms, status=found.status, bound=found.bound, held_back=found.held_back
         )
 
 
-class Search:
+class _Round:
+    """One problem's way to an answer.  `best` is at each moment the best valid answer seen, under `terms`."""
+
     def __init__(self, instance: Instance, settings: Mapping[str, float]) -> None:
         self.instance = instance
         self.settings = settings
@@ -84,6 +86,10 @@ class Search:
         self.reserved = goals.reserved(instance, self.aged)
         self.status = "near"
         self.held_back: Flags = np.zeros(len(instance.apps), np.bool_)
+        """Waits only because θ2 lets too few others shrink in this round."""
+        self.nodes = node_classes(instance)
+        self.ranking: Sequence[int] = ()
+        """Apps that run, by what changing them would be worth."""
 
     def run(self) -> None:
         instance = self.instance
@@ -91,31 +97,36 @@ class Search:
             row if kept or pinned else {}
             for row, kept, pinned in zip(instance.rows, self.kept, instance.pinned, strict=True)
         ]
-        self.nodes = node_classes(instance)
         beside = Draft(instance, staying, self.nodes.of)
         unserved = self._serve(beside)
         draft = beside.copy() if unserved else beside
-        self._make_room(draft, unserved)
-        self.terms = goals.terms(instance, self.settings, self.budget, goals.placed(instance, draft.n))
-        self.best: Rows = list(draft.rows)
-        self.score = integer.score(instance, self.best, self.terms)
-        self.bound = self.score.net
-        self.ranking: Sequence[int] = ()
-        if not instance.nodes or not instance.kinds or not self._movable(draft).any():
+        left = self._make_room(draft, unserved, self.budget)
+        target = self._target(beside, draft, unserved) if left else None
+        self._start_from(draft.rows, target)
+        if target is not None or not self._movable().any() or not instance.nodes or not instance.kinds:
+            self.bound = self.score.net
             return
+        self.bound = np.inf
         victims = integer.changed(instance, draft.rows) & self.kept
         if victims.any():
-            # Who shrinks for whom is chosen by the program first; the draft's own choice is there if that can't be placed.
-            bound = self._improve(beside, self._movable(draft) & ~self.kept, self.kept)
-            self._improve(draft, (self._movable(draft) & ~self.kept) | victims, self.kept & ~victims)
+            # Who shrinks for whom is asked of the program first; the draft's own choice stands where that can't be placed.
+            free = goals.placed(instance, draft.n) & instance.free_to_move & ~self.kept
+            self._improve(beside, free, self.kept)
+            self._improve(draft, free | victims, self.kept & ~victims)
         else:
-            bound = self._improve(draft, self._movable(draft) & ~self.kept, self.kept)
-        self.bound = bound
+            self._improve(draft, self._movable() & ~self.kept, self.kept)
         self._polish()
+        self._prove(staying)
 
-    def _movable(self, draft: Draft) -> Flags:
-        """Apps that run in this draft and may be elsewhere."""
-        return self.instance.free_to_move & goals.placed(self.instance, draft.n)
+    def _start_from(self, rows: Rows, target: Rows | None) -> None:
+        self.best: Rows = list(rows)
+        entitled = goals.placed(self.instance, integer.counts_of(rows)) | self.held_back
+        self.terms = goals.terms(self.instance, self.settings, self.budget, entitled, target)
+        self.score = integer.score(self.instance, self.best, self.terms)
+
+    def _movable(self) -> Flags:
+        """Apps that run in the best answer and may be elsewhere."""
+        return self.instance.free_to_move & goals.placed(self.instance, integer.counts_of(self.best))
 
     # Serve
 
@@ -133,63 +144,95 @@ class Search:
                     draft.close(self.reserved[1])
         return unserved
 
-    def _make_room(self, draft: Draft, unserved: Sequence[int]) -> None:
-        """Shrink some that run for those that wait, as far as θ2 goes."""
+    def _make_room(self, draft: Draft, unserved: Sequence[int], budget: int) -> list[int]:
+        """Shrink some that run for those that wait, as far as `budget` goes; gives who has to wait on."""
         instance = self.instance
         unit = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
+        left = list(unserved)
         for app in unserved[:MOST_TRIES]:
             changed = integer.changed(instance, draft.rows) & self.kept
-            left = self.budget - int(changed.sum())
-            if left <= 0 and not changed.any():
-                return
+            may = budget - int(changed.sum())
+            if may <= 0 and not changed.any():
+                break
             entitled = goals.placed(instance, draft.n)
             entitled[app] = True
             over = draft.n * unit - integer.theoretical_shares(instance, entitled)
-            if self.reserved and app == self.reserved[0]:
+            first = self.reserved is not None and app == self.reserved[0]
+            if first:
                 draft.close(np.zeros(len(instance.nodes), np.bool_))
-            served = make_room(draft, app, self.kept, changed, left, over)
-            if self.reserved and app == self.reserved[0] and served is None:
+            if make_room(draft, app, self.kept, changed, may, over) is not None:
+                left.remove(app)
+                continue
+            if self.reserved is not None and first:
                 draft.close(self.reserved[1])
+            if (
+                self.aged[app]
+                and make_room(draft.copy(), app, self.kept, changed, len(instance.apps), over) is not None
+            ):
+                break  # θ2 alone holds it back, so nobody who came later is served by those who have to shrink for it.
+        return left
+
+    def _target(self, beside: Draft, draft: Draft, unserved: Sequence[int]) -> Rows | None:
+        """Where everything would be if θ2 did not hold back some that wait; None if it holds nobody back.
+
+        As much of the way there as θ2 allows is gone at once: those that stand most in the way shrink in the draft.
+        """
+        instance = self.instance
+        if self.budget >= int(self.kept.sum()):
+            return None
+        wide = beside.copy()
+        self._make_room(wide, unserved, len(instance.apps))
+        gets, has = goals.placed(instance, wide.n), goals.placed(instance, draft.n)
+        if not (gets & ~has).any() or (has & ~gets).any():
+            return None
+        self.held_back = gets & ~has
+        spent = int((integer.changed(instance, draft.rows) & self.kept).sum())
+        in_the_way = {i: integer.beyond(draft.rows[i], wide.rows[i]) for i in np.flatnonzero(self.kept).tolist()}
+        for app in sorted(in_the_way, key=lambda i: (-in_the_way[i], i))[: max(0, self.budget - spent)]:
+            if in_the_way[app]:
+                draft.restore(app, dict(wide.rows[app]))
+        return wide.rows
 
     # Counts and places
 
-    def _improve(self, draft: Draft, free: Flags, may_change: Flags) -> float:
-        """Ask how many each should have, place that, and ask again without what could not be placed; gives a bound on
-        what any answer is worth that starts from this draft."""
-        left = self.budget - int((integer.changed(self.instance, draft.rows) & self.kept).sum())
-        program = Program(self.instance, self.nodes, self.terms, draft.rows, free, may_change, left)
-        bound = np.inf
-        for _ in range(PASSES):
-            wanted = choose(program)
+    def _improve(self, draft: Draft, free: Flags, may_change: Flags) -> None:
+        """Ask how many each should have, place that, and ask again without what could not be placed."""
+        instance = self.instance
+        left = self.budget - int((integer.changed(instance, draft.rows) & self.kept).sum())
+        program = Program(instance, self.nodes, self.terms, draft.rows, free, may_change, left)
+        wanted: Wanted | None = None
+        for turn in range(1 if len(instance.apps) * len(instance.nodes) > LARGE else PASSES):
+            wanted = choose(program, wanted)
             if wanted is None:
                 self.status = "fallback"
-                break
-            bound = bound if np.isfinite(bound) else wanted.bound  # Later ones are of what is left of the program.
+                trial = draft.copy()
+                self._fill(trial, np.flatnonzero(free).tolist())
+                self._offer(trial.rows)
+                return
+            if turn == 0 and not np.isfinite(self.bound):  # Later programs have less to choose from.
+                self.bound = wanted.bound
             self.ranking = self.ranking or wanted.ranking
-            placed = self._try(draft, wanted, free)
+            placed = self._try(draft, wanted, free, ways=WAYS if turn == 0 else WAYS[:2])
             missing = wanted.n > placed
             if not missing.any():
-                break
+                return
             program.limit(np.where(missing, placed, program.high))
-        if not np.isfinite(bound):
-            return self.score.net
-        return float(
-            bound + program.loss_price * self.score.excess + program.floor_price * self.score.below_floor
-        )
 
-    def _try(self, draft: Draft, wanted: Wanted, free: Flags) -> Ints:
+    def _try(self, draft: Draft, wanted: Wanted, free: Flags, ways: Sequence[tuple[bool, bool]]) -> Ints:
         """Place it in several ways, which cost little, and offer each.  Gives the counts of the best of them."""
         movers = sorted([*np.flatnonzero(free).tolist(), *wanted.changing])
         best: tuple[Score, Ints] | None = None
-        for by_class in (False, True):
-            for anew in (False, True):
-                trial = draft.copy()
-                self._place(trial, wanted, movers, by_class=by_class, anew=anew)
-                placed = trial.n.copy()
-                self._fill(trial, movers)
-                score = self._offer(trial.rows)
-                if best is None or integer.better(self.instance, score, best[0]):
-                    best = score, placed
+        for by_class, anew in ways:
+            trial = draft.copy()
+            self._place(trial, wanted, movers, by_class=by_class, anew=anew)
+            placed = trial.n.copy()
+            self._fill(trial, movers)
+            self._grow_others(trial, movers)
+            score = self._offer(trial.rows)
+            if best is None or integer.better(self.instance, score, best[0]):
+                best = score, placed
+            if self._good_enough():
+                return best[1]
         assert best is not None
         return best[1]
 
@@ -221,75 +264,102 @@ class Search:
         while heap:
             _, app = heapq.heappop(heap)
             unit, share, n = float(instance.unit[app]), float(terms.shares[app]), int(draft.n[app])
-            after = loss + abs((n + 1) * unit - share) - abs(n * unit - share)
-            if n >= instance.n_max[app] or (after > loss and after > terms.loss_budget):
+            step = 1 + (int(instance.n_max[app]) - n) // FINE_STEPS
+            after = loss + abs((n + step) * unit - share) - abs(n * unit - share)
+            if n >= instance.n_max[app] or n < instance.n_min[app] or (after > loss and after > terms.loss_budget):
                 continue
-            if draft.put(app, 1):
-                loss = after
+            done = draft.put(app, step)
+            if done:
+                loss += abs((n + done) * unit - share) - abs(n * unit - share)
                 heapq.heappush(heap, (self._fullness(draft, app), app))
+
+    def _grow_others(self, draft: Draft, movers: Sequence[int]) -> None:
+        """What is left over after that, to apps that did not change so far, as θ1 and θ2 still allow: the count program does
+        not see in which pieces the room is, and this goes by the pieces."""
+        instance, terms = self.instance, self.terms
+        left = self.budget - int((integer.changed(instance, draft.rows) & self.kept).sum())
+        if left <= 0:
+            return
+        loss = integer.loss(instance, draft.n, terms.shares)
+        among = [i for i in self.ranking if draft.rows[i] == instance.rows[i] and self.kept[i]][:MOST_GROWN]
+        while left > 0:
+            best, who, many = integer.resolution(instance), -1, 0
+            for app in among:
+                more = self._fair_growth(app, int(draft.n[app]), loss)
+                if more * instance.worth[app] - terms.prices[app] > best:
+                    more = min(more, draft.takes(app))
+                    gain = float(more * instance.worth[app] - terms.prices[app])
+                    if gain > best:
+                        best, who, many = gain, app, more
+            if who < 0:
+                return
+            n, unit, share = int(draft.n[who]), float(instance.unit[who]), float(terms.shares[who])
+            done = draft.put(who, many)
+            loss += abs((n + done) * unit - share) - abs(n * unit - share)
+            among.remove(who)
+            left -= 1
+
+    def _fair_growth(self, app: int, n: int, loss: float) -> int:
+        """How many more containers θ1 allows it: up to its share at least, and beyond as far as the budget goes."""
+        unit, share = float(self.instance.unit[app]), float(self.terms.shares[app])
+        if unit <= 0:
+            return 0
+        slack = max(0.0, self.terms.loss_budget - loss)
+        below = max(0.0, share - n * unit)
+        most = int((2 * below + slack) / unit + 1e-9) if loss <= self.terms.loss_budget else int(below / unit)
+        return max(0, min(most, int(self.instance.n_max[app]) - n))
 
     def _fullness(self, draft: Draft, app: int) -> float:
         share = float(self.terms.shares[app])
         return round(float(draft.n[app] * self.instance.unit[app]) / share, 9) if share > 0 else float("inf")
 
+    # Polish
+
     def _polish(self) -> None:
-        """Exact programs over a few apps at a time, each from the best so far."""
-        nodes = len(self.instance.nodes)
-        most = MOST_POLISHED // nodes
-        if most < 2:
-            return
-        fruitless = 0
-        for attempt in range(POLISHES):
-            if self._good_enough() or fruitless >= 3:
+        """Exact programs over a few apps at a time, each from the best so far, until several have brought nothing."""
+        parts = neighbourhoods(self.instance, self.nodes.of, self.kept, lambda: self.best, self.ranking, self.budget)
+        for apps, nodes in parts:
+            if self._good_enough():
                 return
-            chosen = self._neighbourhood(attempt, most)
             rows, status = polish(
                 self.instance,
                 self.best,
                 self.terms,
-                chosen,
+                apps,
                 reserved=self.reserved,
-                node_limit=POLISH_SEARCH,
-                gain=GOOD_ENOUGH * self.bound / 3,
+                gain=GOOD_ENOUGH * max(self.score.net, 1e-6) / 3,
+                nodes=nodes,
             )
             if status in ("guard", "fallback"):
                 self.status = status
-            before = self.score
             self._offer(rows)
-            fruitless = 0 if self.score.net > before.net + GOOD_ENOUGH / 10 or self.score[:7] != before[:7] else fruitless + 1
 
     def _good_enough(self) -> bool:
         score = self.score
         unmet = sum(score.order) or score.excess or score.below_floor
-        return not unmet and self.bound - score.net <= GOOD_ENOUGH * self.bound
-
-    def _neighbourhood(self, attempt: int, most: int) -> list[int]:
-        """The apps that change or start, and others by what changing them would be worth; each time another part."""
-        instance = self.instance
-        touched = integer.changed(instance, self.best)
-        first = [i for i in range(len(instance.apps)) if instance.free_to_move[i] and (touched[i] or not self.kept[i])]
-        others = [i for i in self._others() if not touched[i]] if self.budget else []
-        if len(first) > most - 1:
-            stride = 1 + attempt % max(1, len(first) // 2)
-            turned = [first[(attempt + k * stride) % len(first)] for k in range(len(first))]
-            return sorted(dict.fromkeys(turned))[:most] if attempt == 0 else list(dict.fromkeys(turned))[:most]
-        room = most - len(first)
-        start = (attempt * room) % max(1, len(others))
-        return [*first, *[*others[start:], *others[:start]][:room]]
-
-    def _others(self) -> Sequence[int]:
-        """Apps that run, by what changing them would be worth: to the first that waits, where one does."""
-        n = integer.counts_of(self.best)
-        waits = [i for i in integer.queue(self.instance) if n[i] < self.instance.n_min[i]]
-        if not waits:
-            return self.ranking
-        return by_help(Draft(self.instance, self.best, self.nodes.of), waits[0], self.kept)
+        return not unmet and self.bound - score.net <= GOOD_ENOUGH * abs(self.bound)
 
     def _offer(self, rows: Rows) -> Score:
-        """Keeps the answer if it is valid and better."""
-        score = integer.score(self.instance, rows, self.terms)
-        if integer.better(self.instance, score, self.score) and not integer.faults(
-            self.instance, rows, self.budget, self.reserved
+        """Keeps the answer if it is valid and better.  Other apps than before may run in it, with other shares then."""
+        instance = self.instance
+        score = integer.score(instance, rows, self.terms)
+        if integer.better(instance, score, self.score) and not integer.faults(
+            instance, rows, self.budget, self.reserved
         ):
+            others = score.order != self.score.order or score.aged != self.score.aged
             self.best, self.score = list(rows), score
+            if others:
+                self._start_from(rows, self.terms.target)
+                self.bound = np.inf
         return score
+
+    def _prove(self, staying: Rows) -> None:
+        """The bound for what the answer turned out to be: for the apps that run in it, and as fair as it is."""
+        score = self.score
+        if not (score.excess or score.below_floor) and np.isfinite(self.bound):
+            self.bound = max(self.bound, score.net)
+            return
+        free = self._movable() & ~self.kept
+        program = Program(self.instance, self.nodes, self.terms, staying, free, self.kept, self.budget)
+        bound = bound_when_as_fair(program, score.excess, float(score.below_floor))
+        self.bound = max(exact.loosest_bound(self.instance) if bound is None else bound, score.net)

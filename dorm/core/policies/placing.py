@@ -27,6 +27,10 @@ steps fill nodes in the order in which they stand and strand what is left on eac
 the cluster against 0.01 % with this."""
 
 
+FINE_STEPS = 10_000
+"""Containers are placed one by one, as long as they are not many times this: counts may be absurd."""
+
+
 class Draft:
     """Counts of all apps by node, the free room, and nodes by free room."""
 
@@ -78,7 +82,7 @@ class Draft:
         self.count = count
         self.bucket = buckets.of.copy()
         order = np.argsort(buckets.of, kind="stable")
-        ends = np.cumsum(buckets.size)[:-1] if count else []
+        ends = np.cumsum(buckets.size)[:-1]
         self.members: list[list[int]] = [part.tolist() for part in np.split(order, ends)] if count else []
         self.place = {
             (*vector, kind): b
@@ -147,7 +151,8 @@ class Draft:
 
     def _some(self, bucket: int, most: int) -> list[int]:
         """The first nodes of a bucket, by id.  Those that have left it are forgotten here."""
-        members, found = self.members[bucket], []
+        members = self.members[bucket]
+        found: list[int] = []
         while members and len(found) < most:
             node = heapq.heappop(members)
             if self.bucket[node] == bucket and (not found or found[-1] != node):
@@ -180,9 +185,10 @@ class Draft:
                 self.add(app, nodes[0], each)
                 left -= each
                 continue
+            each = min(1 + left // (FINE_STEPS * len(nodes)), self._fits(app, nodes[0]))
             for node in nodes:
-                self.add(app, node, 1)
-            left -= len(nodes)
+                self.add(app, node, min(each, left))
+                left -= min(each, left)
         return total - left
 
     def _fits(self, app: int, node: int) -> int:
@@ -231,11 +237,14 @@ class Draft:
 
     def take(self, app: int, count: int) -> None:
         """Take `count` containers off, from where the room that this leaves is largest: for others to use whole."""
-        for _ in range(count):
+        while count > 0:
             row = self.rows[app]
             nodes = np.array(sorted(row), np.int64)
             left = ((self.free[nodes] + self.instance.demand[app]) / self.scale).min(axis=1)
-            self.add(app, int(nodes[int(np.argmax(np.round(left, 9)))]), -1)
+            node = int(nodes[int(np.argmax(np.round(left, 9)))])
+            off = min(1 + count // FINE_STEPS, row[node])
+            self.add(app, node, -off)
+            count -= off
 
     def takes(self, app: int) -> int:
         """How many more containers of the app the free room holds, at most up to n_max."""

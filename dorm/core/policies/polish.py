@@ -1,22 +1,49 @@
-"""The last step on clusters where it is small: an exact program over a few apps, with all others pinned where they are.
+"""The last step on clusters where it is small: exact programs over a few apps, with all others pinned where they are.
 
 Greedy placement loses a few per cent on a small cluster, where one container is a good part of a node.  The few that make
-up for it are those that change anyway, those that start, and those that the count program would have changed next.
+up for it are those that change anyway, those that start, and those that the count program would have changed next: large
+neighbourhood search (Shaw 1998), with the neighbourhoods in a fixed order.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from dorm.core.policies import exact, integer
+from dorm.core.policies.making_room import by_help
+from dorm.core.policies.placing import Draft
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from dorm.core.policies.integer import Flags, Instance, Rows, Terms
+    from dorm.core.policies.integer import Flags, Instance, Ints, Rows, Terms
+
+LARGEST = 120
+"""Apps times nodes of one program."""
+
+FEW_NODES = 24
+"""On more, a program is about a third as many of them: few nodes and many apps do better than the other way round."""
+
+MOST_CELLS = 20_000
+"""Apps times nodes of a cluster on which answers are polished: dense matrices of more would take longer than they bring."""
+
+MOST = 8
+"""Programs in one round."""
+
+FRUITLESS = 4
+"""After so many without a gain, no more are tried."""
+
+COLD_CELLS, COLD_TRIES = 1.5, 4
+"""So much more is tried where nothing runs yet: everything is open then, and it happens once."""
+
+SEARCH = 3
+"""Nodes of each search."""
+
+GOOD_ENOUGH = 5e-4
+"""An answer this near to the bound is not polished."""
 
 
 def polish(
@@ -26,12 +53,12 @@ def polish(
     chosen: Sequence[int],
     *,
     reserved: tuple[int, Flags] | None,
-    node_limit: int,
     gain: float,
+    nodes: Flags | None = None,
 ) -> tuple[Rows, str]:
-    """A better answer than `rows`, or the same, in which only `chosen` apps differ; and how the search ended.
-
-    What others have changed already counts against θ2."""
+    """A better answer than `rows`, by at least `gain` or by an earlier goal, or the same, in which only `chosen` apps
+    differ, on `nodes` alone where they are given; and how the search ended.  What others have changed already counts against
+    θ2."""
     touched = integer.changed(instance, rows) & instance.kept
     free = np.zeros(len(rows), np.bool_)
     free[list(chosen)] = True
@@ -50,8 +77,69 @@ def polish(
         terms,
         budget=terms.change_budget - int((touched & ~free).sum()),
         reserved=reserved if reserved is not None and free[reserved[0]] else None,
-        node_limit=node_limit,
+        node_limit=SEARCH,
         gain=gain,
+        nodes=nodes,
     )
     better = integer.rows_of(found.x)
     return [better[i] if free[i] else row for i, row in enumerate(rows)], found.status
+
+
+class Part(NamedTuple):
+    """What one program may change."""
+
+    apps: list[int]
+    nodes: Flags | None
+    """None for all."""
+
+
+def neighbourhoods(
+    instance: Instance,
+    node_class: Ints,
+    kept: Flags,
+    best: Callable[[], Rows],
+    ranking: Sequence[int],
+    budget: int,
+) -> Iterator[Part]:
+    """Apps (and nodes) to choose anew together, one set after the other; ends where the last few have not changed `best`."""
+    if not len(instance.nodes) or len(instance.nodes) * len(instance.apps) > MOST_CELLS:
+        return
+    wider, longer = (1.0, 1) if kept.any() else (COLD_CELLS, COLD_TRIES)
+    fruitless = 0
+    for attempt in range(MOST * longer):
+        before = best()
+        yield _part(instance, node_class, kept, before, ranking if budget else (), attempt, int(LARGEST * wider))
+        fruitless = 0 if best() is not before else fruitless + 1
+        if fruitless >= FRUITLESS * longer:
+            return
+
+
+def _part(
+    instance: Instance, node_class: Ints, kept: Flags, rows: Rows, ranking: Sequence[int], attempt: int, cells: int
+) -> Part:
+    """The apps that change or start, and others; each time another part of both.  On larger clusters, the nodes where most
+    is left over, in turns."""
+    count = len(instance.nodes)
+    nodes = None
+    if count > FEW_NODES:
+        free = integer.free_room(instance, rows) / np.maximum(instance.totals, 1)
+        order = np.argsort(-np.round(free.sum(axis=1), 12), kind="stable")
+        count = FEW_NODES // 3
+        nodes = np.zeros(len(instance.nodes), np.bool_)
+        nodes[np.roll(order, -attempt * count)[:count]] = True
+    most = max(2, cells // count)
+    n = integer.counts_of(rows)
+    touched = integer.changed(instance, rows)
+    first = np.flatnonzero(instance.free_to_move & (touched | ~kept)).tolist()
+    waits = [i for i in integer.queue(instance) if n[i] < instance.n_min[i]]
+    if waits and ranking:
+        ranking = by_help(Draft(instance, rows, node_class), waits[0], kept)
+        nodes = None
+    others = [i for i in ranking if not touched[i]]
+    if len(first) >= most:
+        stride = 1 + attempt % max(1, len(first) // 2)
+        turned = dict.fromkeys(first[(attempt + k * stride) % len(first)] for k in range(len(first)))
+        return Part(list(turned)[:most], nodes)
+    room = most - len(first)
+    start = (attempt * room) % max(1, len(others))
+    return Part([*first, *[*others[start:], *others[:start]][:room]], nodes)

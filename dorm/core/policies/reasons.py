@@ -16,7 +16,6 @@ import numpy as np
 from dorm.core.policies import goals, integer
 from dorm.core.policies.classes import classes
 from dorm.core.policies.problem import Reason
-from events.requirements import requirement
 
 if TYPE_CHECKING:
     from dorm.core.policies.classes import Classes
@@ -146,14 +145,13 @@ class Room:
 def drained(instance: Instance, app: int, missing: int) -> Reason | None:
     """Where the nodes that are drained would hold what is missing, if they were empty."""
     asked = instance.apps[app]
-    matches = requirement(asked.require).matches
     names, room = [], 0
     for node in instance.drained:
         here = min(
             [node.capacity.get(kind, 0) // (need * asked.gang) for kind, need in asked.demand.items() if need > 0],
             default=missing,
         )
-        if here > 0 and matches(node.labels):
+        if here > 0 and integer.satisfies(asked.require, node.labels):
             names.append(node.id)
             room += here
     if room < missing or not names:
