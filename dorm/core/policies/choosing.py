@@ -37,8 +37,9 @@ class Wanted(NamedTuple):
 
 
 def choose(program: Program, before: Wanted | None = None) -> Wanted | None:
-    """None where the solver fails.  `before` is what was wanted of this program before it was limited: then only exchanges
-    from there are looked for."""
+    """None where nothing can be had that way.  Raises SolverFailed.
+
+    `before` is what was wanted of this program before it was limited: then only exchanges from there are looked for."""
     if before is None:
         relaxed = _relax(program)
         if relaxed is None:
@@ -68,7 +69,7 @@ def choose(program: Program, before: Wanted | None = None) -> Wanted | None:
 
 def bound_when_as_fair(program: Program, excess: float, lack: float) -> float | None:
     """What an answer can be worth at most, in U less the price of changes, that has no more excess and lacks no more below
-    floors than this; None where the solver fails."""
+    floors than this; None where the program has no such answer.  Raises SolverFailed."""
     program.settle(excess, lack)
     relaxed = _relax(program)
     return None if relaxed is None else relaxed[1]

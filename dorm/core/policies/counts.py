@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 MOST_CLASSES = 16
 """Of nodes; more shapes are taken together with their likes."""
 
+INFEASIBLE = 2
+"""Status of `linprog`."""
+
 GUARD_S = 300.0
 """Only a crash guard; what bounds the work is the size of the programs."""
 
@@ -77,6 +80,10 @@ def _merged(shapes: Ints, sizes: Ints) -> Ints:
         heads.append(int(np.argmin(np.round(nearest, 9))))
         nearest = np.maximum(nearest, scaled @ scaled[heads[-1]])
     return np.asarray(np.argmax(np.round(scaled @ scaled[heads].T, 9), axis=1))
+
+
+class SolverFailed(Exception):
+    """The solver raised, stopped, or gave something that is no answer."""
 
 
 class Program:
@@ -143,8 +150,8 @@ class Program:
         return np.maximum(self.floors - n, 0.0)
 
     def solve(self, candidates: Sequence[int], changing: Sequence[int]) -> Relaxed | None:
-        """The program in which `changing` apps change for sure, `candidates` may, and the rest stays.  None where the
-        solver has no answer."""
+        """The program in which `changing` apps change for sure, `candidates` may, and the rest stays.  None where that can't
+        be.  Raises SolverFailed."""
         return _Build(self, sorted([*np.flatnonzero(self.free).tolist(), *changing]), sorted(candidates)).solve()
 
     def value_of_staying(self, found: Relaxed) -> Floats:
@@ -357,18 +364,19 @@ class _Build:
 
 
 def _solved(cost: Floats, matrix: coo_array, right: Floats, upper: Floats) -> tuple[Floats, float, Floats] | None:
-    """min cost · x with matrix · x ≤ right and 0 ≤ x ≤ upper: x, its cost, and the duals of the rows.
-
-    Whatever goes wrong in a solver gives None: the greedy answer stands then, and the decision says so."""
+    """min cost · x with matrix · x ≤ right and 0 ≤ x ≤ upper: x, its cost, and the duals of the rows; None where there is no
+    such x.  Raises SolverFailed, whatever it is that goes wrong."""
     bounds: Any = np.column_stack([np.zeros(len(cost)), upper])
     rows: Any = matrix.tocsc()
     try:
         result = linprog(cost, A_ub=rows, b_ub=right, bounds=bounds, method="highs-ds", options={"time_limit": GUARD_S})
+        if int(result.status) == INFEASIBLE:
+            return None
         x, duals = np.asarray(result.x, np.float64), -np.asarray(result.ineqlin.marginals, np.float64)
         least, status = float(result.fun or 0.0), int(result.status)
-    except Exception:
-        return None
+    except Exception as error:
+        raise SolverFailed(str(error)) from error
     sound = status == 0 and x.shape == cost.shape and duals.shape == right.shape
     if not sound or not (np.isfinite(x).all() and np.isfinite(duals).all() and np.isfinite(least)):
-        return None
+        raise SolverFailed(f"status {status}")
     return x, least, np.maximum(duals, 0.0)

@@ -415,6 +415,8 @@ class Search:
         usable = solved.x is not None and self._offer(solved.x)
         if solved.status in ("node_limit", "guard"):
             self.status = solved.status if self.status != "fallback" else "fallback"
+        elif solved.status == "infeasible" and self.gain is not None:
+            pass  # By a rounding, against an answer that is there: nothing better was found, and that is all.
         elif solved.status != "optimal" or not usable:
             self.status = "fallback"
         return solved.bound

@@ -18,7 +18,7 @@ import numpy as np
 
 from dorm.core.policies import answer, exact, goals, integer
 from dorm.core.policies.choosing import bound_when_as_fair, choose
-from dorm.core.policies.counts import Program, node_classes
+from dorm.core.policies.counts import Program, SolverFailed, node_classes
 from dorm.core.policies.making_room import make_room
 from dorm.core.policies.parameters import OPTIMIZER, read_numbers
 from dorm.core.policies.placing import Draft
@@ -202,11 +202,14 @@ class _Round:
         program = Program(instance, self.nodes, self.terms, draft.rows, free, may_change, left)
         wanted: Wanted | None = None
         for turn in range(1 if len(instance.apps) * len(instance.nodes) > LARGE else PASSES):
-            wanted = choose(program, wanted)
+            try:
+                wanted = choose(program, wanted)
+            except SolverFailed:
+                self.status, wanted = "fallback", None
             if wanted is None:
-                self.status = "fallback"
                 trial = draft.copy()
                 self._fill(trial, np.flatnonzero(free).tolist())
+                self._grow_others(trial, ())
                 self._offer(trial.rows)
                 return
             if turn == 0 and not np.isfinite(self.bound):  # Later programs have less to choose from.
@@ -361,5 +364,8 @@ class _Round:
             return
         free = self._movable() & ~self.kept
         program = Program(self.instance, self.nodes, self.terms, staying, free, self.kept, self.budget)
-        bound = bound_when_as_fair(program, score.excess, float(score.below_floor))
+        try:
+            bound = bound_when_as_fair(program, score.excess, float(score.below_floor))
+        except SolverFailed:
+            self.status, bound = "fallback", None
         self.bound = max(exact.loosest_bound(self.instance) if bound is None else bound, score.net)
