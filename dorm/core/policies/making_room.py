@@ -8,12 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.sparse import coo_array
 
+from dorm.core.policies.model import whole
 from dorm.core.policies.placing import entries
 
 if TYPE_CHECKING:
     from dorm.core.policies.integer import Flags, Floats, Ints
     from dorm.core.policies.placing import Draft
+
+
+TOGETHER = 20_000
+"""Apps times nodes up to which room is sought that several apps have to give up together."""
 
 
 def make_room(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int, over: Floats) -> list[int] | None:
@@ -23,6 +29,16 @@ def make_room(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int, 
     `budget`.  `over` says how far each is above its share.  Gives who shrank; None where it can't be done, and then the
     draft is as it was.
     """
+    shrunk = _app_by_app(draft, app, kept, changed, budget, over)
+    if shrunk is None and len(draft.rows) * len(draft.free) <= TOGETHER:
+        shrunk = _together(draft, app, kept, changed, budget)
+    if shrunk is not None:
+        draft.put(app, int(draft.instance.n_min[app]))
+    return shrunk
+
+
+def _app_by_app(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int, over: Floats) -> list[int] | None:
+    """The app that helps most shrinks, then the next."""
     instance = draft.instance
     before: dict[int, dict[int, int]] = {}
     shrunk: list[int] = []
@@ -40,8 +56,63 @@ def make_room(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int, 
         before[victim] = dict(draft.rows[victim])
         _shrink(draft, app, victim, missing)
         shrunk.append(victim)
-    draft.put(app, int(instance.n_min[app]))
     return shrunk
+
+
+def _together(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int) -> list[int] | None:
+    """Several apps may have to give way on one node, none of which would help alone: a small integer program finds the
+    fewest that will do.  With y_j containers of `app` on node j, and off_ij of app i taken off there:
+
+        min Σ r_i + ε Σ u_i off_ij   s.t.   d_k y_j - Σ_i d_ik off_ij ≤ free_jk,   Σ_j y_j ≥ n_min,
+                                            Σ_j off_ij ≤ (n_i - n_min_i) r_i,   Σ_i r_i ≤ budget
+    """
+    instance, demand = draft.instance, draft.instance.demand[app]
+    able = kept & (draft.n > instance.n_min)
+    who, node, count = entries(draft.rows, np.flatnonzero(able).tolist())
+    usable = draft.may_use[instance.requirement[app]][draft.kind_of]
+    who, node, count = who[usable[node]], node[usable[node]], count[usable[node]]
+    nodes = np.flatnonzero(usable)
+    spare = draft.n - instance.n_min
+    givers = np.unique(who)
+    y, off, r = len(nodes), len(who), len(givers)
+    at_node = np.full(len(draft.free), -1)
+    at_node[nodes] = np.arange(y)
+    at_giver = np.full(len(draft.rows), -1)
+    at_giver[givers] = np.arange(r)
+    kinds = len(instance.kinds)
+    scale = np.maximum(instance.capacity[nodes], 1).astype(np.float64)
+    place, kind = np.repeat(np.arange(y), kinds), np.tile(np.arange(kinds), y)
+    mine = at_node[node]
+    taken = (instance.demand[who] / scale[mine]).reshape(-1)
+    rows = [place * kinds + kind, (mine[:, None] * kinds + np.arange(kinds)).reshape(-1)]
+    columns = [place, y + np.repeat(np.arange(off), kinds)]
+    values = [(demand / scale).reshape(-1), -taken]
+    upper = [(draft.free[nodes] / scale).reshape(-1)]
+    first = y * kinds
+    rows += [first + at_giver[who], first + np.arange(r), np.full(r, first + r), np.full(y, first + r + 1)]
+    columns += [y + np.arange(off), y + off + np.arange(r), y + off + np.arange(r), np.arange(y)]
+    values += [np.ones(off), -spare[givers].astype(np.float64), (~changed[givers]).astype(np.float64), -np.ones(y)]
+    upper += [np.zeros(r), np.array([float(budget), -float(instance.n_min[app])])]
+    matrix = coo_array(
+        (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=(first + r + 2, y + off + r)
+    )
+    worth = instance.worth[who] / max(float((instance.worth[who] * count).sum()), 1e-12)
+    cost = np.concatenate([np.zeros(y), 0.5 * worth, (~changed[givers]).astype(np.float64)])
+    most = np.concatenate([np.full(y, float(instance.n_max[app])), np.minimum(count, spare[who]), np.ones(r)])
+    solution = whole(cost, matrix, np.concatenate(upper), most)
+    if solution is None:
+        return None
+    before = {int(i): dict(draft.rows[i]) for i in givers.tolist()}
+    shrunk: set[int] = set()
+    for index in np.flatnonzero(solution[y : y + off]).tolist():
+        draft.add(int(who[index]), int(node[index]), -int(solution[y + index]))
+        shrunk.add(int(who[index]))
+    fresh = sum(not changed[i] for i in shrunk)
+    if fresh > budget or (draft.n < instance.n_min)[sorted(shrunk)].any() or draft.takes(app) < instance.n_min[app]:
+        for i in sorted(shrunk):
+            draft.restore(i, before[i])
+        return None
+    return sorted(shrunk)
 
 
 def by_help(draft: Draft, app: int, kept: Flags) -> list[int]:

@@ -38,6 +38,9 @@ NO_SUB_PROGRAMS: dict[str, bool] = {
 """Options of HiGHS for searches from an answer that is good already: heuristics that solve smaller programs in search of a
 first good one take longer than all the rest."""
 
+SHORT_SEARCH = 50
+"""Nodes of a search for any answer that will do."""
+
 MARGIN = 2e-6
 """Rows of node capacities are tightened by this part if the solver's tolerance let an answer overfill a node."""
 
@@ -300,6 +303,24 @@ def wishes(model: Model) -> Row:
             model.add_row([*row, (miss, -1.0)], upper=beyond)
         missed.append((miss, 1.0))
     return missed
+
+
+def whole(cost: Floats, matrix: Any, upper: Floats, most: Floats) -> Ints | None:
+    """min cost · x with matrix · x ≤ upper and 0 ≤ x ≤ most, all in whole numbers; None where nothing was found."""
+    try:
+        result = _milp(
+            cost,
+            integrality=np.ones(len(cost)),
+            bounds=Bounds(np.zeros(len(cost)), most),
+            constraints=LinearConstraint(matrix.tocsc(), np.full(len(upper), -np.inf), upper),
+            options={**NO_SUB_PROGRAMS, "node_limit": SHORT_SEARCH, "mip_rel_gap": 0.1, "time_limit": GUARD_S},
+        )
+        values = np.asarray(result.x, np.float64)
+    except Exception:  # Whatever goes wrong in a solver, there is an answer without this.
+        return None
+    if values.shape != cost.shape or not np.isfinite(values).all():
+        return None
+    return np.rint(values).astype(np.int64)
 
 
 def _status(code: int, message: str) -> str:

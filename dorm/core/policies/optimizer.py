@@ -111,10 +111,10 @@ class _Round:
         if victims.any():
             # Who shrinks for whom is asked of the program first; the draft's own choice stands where that can't be placed.
             free = goals.placed(instance, draft.n) & instance.free_to_move & ~self.kept
-            self._improve(beside, free, self.kept)
-            self._improve(draft, free | victims, self.kept & ~victims)
+            self._improve(beside, free, self.kept, PASSES)
+            self._improve(draft, free | victims, self.kept & ~victims, 1)
         else:
-            self._improve(draft, self._movable() & ~self.kept, self.kept)
+            self._improve(draft, self._movable() & ~self.kept, self.kept, PASSES)
         self._polish()
         self._prove(staying)
 
@@ -195,13 +195,13 @@ class _Round:
 
     # Counts and places
 
-    def _improve(self, draft: Draft, free: Flags, may_change: Flags) -> None:
+    def _improve(self, draft: Draft, free: Flags, may_change: Flags, passes: int) -> None:
         """Ask how many each should have, place that, and ask again without what could not be placed."""
         instance = self.instance
         left = self.budget - int((integer.changed(instance, draft.rows) & self.kept).sum())
         program = Program(instance, self.nodes, self.terms, draft.rows, free, may_change, left)
         wanted: Wanted | None = None
-        for turn in range(1 if len(instance.apps) * len(instance.nodes) > LARGE else PASSES):
+        for turn in range(1 if len(instance.apps) * len(instance.nodes) > LARGE else passes):
             try:
                 wanted = choose(program, wanted)
             except SolverFailed:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from dorm.core.policies.integer import Flags, Instance, Ints, Rows, Terms
 
-LARGEST = 120
+LARGEST = 110
 """Apps times nodes of one program."""
 
 FEW_NODES = 24
@@ -30,7 +30,7 @@ FEW_NODES = 24
 MOST_CELLS = 20_000
 """Apps times nodes of a cluster on which answers are polished: dense matrices of more would take longer than they bring."""
 
-MOST = 8
+MOST = 7
 """Programs in one round."""
 
 FRUITLESS = 4
