@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dorm.core.policies.counts import Program, Relaxed
     from dorm.core.policies.integer import Floats, Ints
 
@@ -14,10 +16,13 @@ ALL_AT_ONCE = 80
 """Up to so many apps are all candidates from the first."""
 
 ROUNDS = 6
-"""Of asking who else would gain, and as many of exchanging who changes."""
+"""Of asking who else would gain."""
 
-EXCHANGES = 3
-"""Of the same, from an answer that was good before some of it could not be placed."""
+EXCHANGES = 4
+"""Of who changes, before the first that gains nothing."""
+
+TIGHT = 1e-4
+"""A bound this near to the program that it is a bound of is not made tighter."""
 
 NEGLIGIBLE = 1e-7
 """A gain below this, in units of U, is none."""
@@ -32,51 +37,19 @@ class Wanted(NamedTuple):
     """The apps that run and should change (S)."""
     ranking: tuple[int, ...]
     """Apps that run, by what changing them would be worth at the prices of this answer; those that should come first."""
+
+
+class Outlook(NamedTuple):
+    """What the program says when changes may be done in part."""
+
     bound: float
     """No placement has a higher utilization, less the prices of changes, of excess and of what lacks below floors."""
+    changing: tuple[int, ...]
+    """The apps that move most, at most R."""
 
 
-def choose(program: Program, before: Wanted | None = None) -> Wanted | None:
-    """None where nothing can be had that way.  Raises SolverFailed.
-
-    `before` is what was wanted of this program before it was limited: then only exchanges from there are looked for."""
-    if before is None:
-        relaxed = _relax(program)
-        if relaxed is None:
-            return None
-        found, bound = relaxed
-        changing = _few(program, found)
-    else:
-        changing, bound = list(before.changing), before.bound
-    best: Relaxed | None = None
-    chosen: list[int] = []
-    for _ in range(ROUNDS if before is None else EXCHANGES):
-        found_now = program.solve([], changing)
-        if found_now is None:
-            break
-        if best is not None and found_now.value <= best.value + NEGLIGIBLE:
-            break
-        best, chosen = found_now, changing
-        changing = _exchanged(program, best)
-        if sorted(changing) == sorted(chosen):
-            break
-    if best is None:
-        return None
-    gains = _gains(program, best)
-    ranking = [*chosen, *(i for i in _by(gains) if i not in chosen and program.may_change[i])]
-    return Wanted(_whole(program, best, chosen), best.by_class, tuple(chosen), tuple(ranking), bound)
-
-
-def bound_when_as_fair(program: Program, excess: float, lack: float) -> float | None:
-    """What an answer can be worth at most, in U less the price of changes, that has no more excess and lacks no more below
-    floors than this; None where the program has no such answer.  Raises SolverFailed."""
-    program.settle(excess, lack)
-    relaxed = _relax(program)
-    return None if relaxed is None else relaxed[1]
-
-
-def _relax(program: Program) -> tuple[Relaxed, float] | None:
-    """The whole program by column generation, and its bound."""
+def relax(program: Program) -> Outlook | None:
+    """The whole program by column generation; None where there is no answer.  Raises SolverFailed."""
     movable = np.flatnonzero(program.may_change).tolist() if program.budget > 0 else []
     candidates = movable if len(movable) <= ALL_AT_ONCE else _first(program, movable)
     bound = np.inf
@@ -85,17 +58,45 @@ def _relax(program: Program) -> tuple[Relaxed, float] | None:
         found = program.solve(candidates, [])
         if found is None:
             return None
-        gains = _gains(program, found) - found.change_price
-        gains[candidates] = 0.0
+        outside = np.maximum(_gains(program, found) - found.change_price, 0.0)
+        outside[candidates] = 0.0
         if program.budget <= 0:
-            gains[:] = 0.0
-        outside = np.where(program.may_change, np.maximum(gains, 0.0), 0.0)
+            outside[:] = 0.0
         bound = min(bound, found.value + float(outside.sum()))
         more = [i for i in _by(outside) if outside[i] > NEGLIGIBLE][: max(ALL_AT_ONCE, 2 * program.budget)]
-        if not more or bound - found.value < 1e-5 * max(abs(bound), 1.0):
+        if not more or bound - found.value < TIGHT * max(abs(bound), 1.0):
             break
         candidates = sorted({*candidates, *more})
-    return None if found is None else (found, float(bound))
+    return None if found is None else Outlook(float(bound), tuple(_few(program, found)))
+
+
+def choose(program: Program, changing: Sequence[int]) -> Wanted | None:
+    """Who changes and to what, from a first choice of who: others are exchanged for them as long as that gains.  None where
+    nothing can be had that way.  Raises SolverFailed."""
+    best: Relaxed | None = None
+    chosen: list[int] = []
+    following = list(changing)
+    for _ in range(EXCHANGES):
+        found = program.solve([], following)
+        if found is None or (best is not None and found.value <= best.value + NEGLIGIBLE):
+            break
+        best, chosen = found, following
+        following = _exchanged(program, best)
+        if sorted(following) == sorted(chosen):
+            break
+    if best is None:
+        return None
+    gains = _gains(program, best)
+    ranking = [*chosen, *(i for i in _by(gains) if i not in chosen and program.may_change[i])]
+    return Wanted(_whole(program, best, chosen), best.by_class, tuple(chosen), tuple(ranking))
+
+
+def bound_when_as_fair(program: Program, excess: float, lack: float) -> float | None:
+    """What an answer can be worth at most, in U less the price of changes, that has no more excess and lacks no more below
+    floors than this; None where the program has no such answer.  Raises SolverFailed."""
+    program.settle(excess, lack)
+    outlook = relax(program)
+    return None if outlook is None else outlook.bound
 
 
 def _first(program: Program, movable: list[int]) -> list[int]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dorm.core.policies import answer, exact, goals, integer
-from dorm.core.policies.choosing import bound_when_as_fair, choose
+from dorm.core.policies.choosing import bound_when_as_fair, choose, relax
 from dorm.core.policies.counts import Program, SolverFailed, node_classes
 from dorm.core.policies.making_room import make_room
 from dorm.core.policies.parameters import OPTIMIZER, read_numbers
@@ -50,7 +50,7 @@ MOST_GROWN = 100
 """Apps that are considered for what is left over."""
 
 MOST_TRIES = 16
-"""Waiting apps for which room is sought among the running ones in one round."""
+"""Waiting apps for which room is sought among the running ones in one round; a quarter of it on large clusters."""
 
 
 class OptimizerPolicy:
@@ -149,7 +149,8 @@ class _Round:
         instance = self.instance
         unit = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
         left = list(unserved)
-        for app in unserved[:MOST_TRIES]:
+        few = len(instance.apps) * len(instance.nodes) > LARGE
+        for app in unserved[: MOST_TRIES // 4 if few else MOST_TRIES]:
             changed = integer.changed(instance, draft.rows) & self.kept
             may = budget - int(changed.sum())
             if may <= 0 and not changed.any():
@@ -203,17 +204,21 @@ class _Round:
         wanted: Wanted | None = None
         for turn in range(1 if len(instance.apps) * len(instance.nodes) > LARGE else passes):
             try:
-                wanted = choose(program, wanted)
+                if turn == 0:
+                    relaxed = relax(program)
+                    if relaxed is not None and not np.isfinite(self.bound):  # Later programs have less to choose from.
+                        self.bound = relaxed.bound
+                    wanted = choose(program, relaxed.changing) if relaxed else None
+                elif wanted is not None:
+                    wanted = choose(program, wanted.changing)
             except SolverFailed:
                 self.status, wanted = "fallback", None
             if wanted is None:
                 trial = draft.copy()
                 self._fill(trial, np.flatnonzero(free).tolist())
-                self._grow_others(trial, ())
+                self._grow_others(trial)
                 self._offer(trial.rows)
                 return
-            if turn == 0 and not np.isfinite(self.bound):  # Later programs have less to choose from.
-                self.bound = wanted.bound
             self.ranking = self.ranking or wanted.ranking
             placed = self._try(draft, wanted, free, ways=WAYS if turn == 0 else WAYS[:2])
             missing = wanted.n > placed
@@ -222,22 +227,23 @@ class _Round:
             program.limit(np.where(missing, placed, program.high))
 
     def _try(self, draft: Draft, wanted: Wanted, free: Flags, ways: Sequence[tuple[bool, bool]]) -> Ints:
-        """Place it in several ways, which cost little, and offer each.  Gives the counts of the best of them."""
+        """Place it in several ways, which cost little, fill what is left over in the best of them, and offer that.  Gives its
+        counts before it was filled."""
         movers = sorted([*np.flatnonzero(free).tolist(), *wanted.changing])
-        best: tuple[Score, Ints] | None = None
+        trials = []
         for by_class, anew in ways:
             trial = draft.copy()
             self._place(trial, wanted, movers, by_class=by_class, anew=anew)
-            placed = trial.n.copy()
-            self._fill(trial, movers)
-            self._grow_others(trial, movers)
-            score = self._offer(trial.rows)
-            if best is None or integer.better(self.instance, score, best[0]):
-                best = score, placed
-            if self._good_enough():
-                return best[1]
-        assert best is not None
-        return best[1]
+            trials.append((integer.score(self.instance, trial.rows, self.terms), trial))
+        score, best = trials[0]
+        for other, trial in trials[1:]:
+            if integer.better(self.instance, other, score):
+                score, best = other, trial
+        placed = best.n.copy()
+        self._fill(best, movers)
+        self._grow_others(best)
+        self._offer(best.rows)
+        return placed
 
     def _place(self, draft: Draft, wanted: Wanted, movers: Sequence[int], *, by_class: bool, anew: bool) -> None:
         """Bring the movers to their counts: in place or anew, the largest containers first; `by_class` as the count program
@@ -276,7 +282,7 @@ class _Round:
                 loss += abs((n + done) * unit - share) - abs(n * unit - share)
                 heapq.heappush(heap, (self._fullness(draft, app), app))
 
-    def _grow_others(self, draft: Draft, movers: Sequence[int]) -> None:
+    def _grow_others(self, draft: Draft) -> None:
         """What is left over after that, to apps that did not change so far, as θ1 and θ2 still allow: the count program does
         not see in which pieces the room is, and this goes by the pieces."""
         instance, terms = self.instance, self.terms

@@ -27,6 +27,13 @@ steps fill nodes in the order in which they stand and strand what is left on eac
 the cluster against 0.01 % with this."""
 
 
+RARE = 0.75
+"""A kind that a smaller part of the nodes has is a device: it is there for some apps alone."""
+
+DEVICES = 0.6
+"""By how much a node loses for devices that a container would leave idle there, each as a part of the most that a node has:
+so that large sets of them stay whole, and apps without leave them alone."""
+
 FINE_STEPS = 10_000
 """Containers are placed one by one, as long as they are not many times this: counts may be absurd."""
 
@@ -43,6 +50,8 @@ class Draft:
         self.n = integer.counts_of(rows)
         self.free = integer.free_room(instance, rows)
         self.scale = np.maximum(instance.capacity.max(axis=0, initial=1), 1).astype(np.float64)
+        having = (instance.capacity > 0).mean(axis=0) if len(instance.nodes) else np.ones(len(instance.kinds))
+        self.rare = np.asarray(having < RARE)
         self.closed = np.zeros(len(instance.nodes), np.bool_)
         self._index()
 
@@ -225,6 +234,8 @@ class Draft:
         length = np.sqrt((room * room).sum(axis=1))
         of_need = float(np.sqrt((need * need).sum()))
         cosine = np.divide(room @ need, length * of_need, out=np.zeros(len(at)), where=length * of_need > 0)
+        if self.rare.any():
+            cosine = cosine - DEVICES * (room - need)[:, self.rare].sum(axis=1)
         return int(at[int(np.argmax(np.round(cosine * DIRECTIONS) + np.minimum(length, 9.0) / 10))])
 
     def keep_in_place(self, app: int) -> None:
