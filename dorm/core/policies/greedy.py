@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from dorm.core.policies.integer import Flags, Instance, Ints, Terms
 
 
+FINE_STEPS = 1_000
+"""Up to so many containers are placed one by one, and more a node at a time: counts may be absurd."""
+
+
 def best_node(free: Ints, demand: Ints, scale: Ints, *, most: Ints | None = None) -> int | None:
     """The column whose free room points most in the direction of the demand (cosine), None where none has room.
 
@@ -40,14 +44,19 @@ def put(instance: Instance, free: Ints, x: Ints, app: int, count: int, closed: F
 
     Nodes that are `closed` are given nothing."""
     scale = np.maximum(instance.capacity.max(axis=0, initial=1), 1)
-    for done in range(count):
+    done = 0
+    while done < count:
         most = instance.holds[app] - x[app]
         node = best_node(free, instance.demand[app], scale, most=most if closed is None else np.where(closed, 0, most))
         if node is None:
-            return done
-        free[node] -= instance.demand[app]
-        x[app, node] += 1
-    return count
+            break
+        needed = instance.demand[app] > 0
+        fits = int((free[node][needed] // instance.demand[app][needed]).min(initial=int(most[node])))
+        here = min(1 if count <= FINE_STEPS else count - done, fits, int(most[node]))
+        free[node] -= here * instance.demand[app]
+        x[app, node] += here
+        done += here
+    return done
 
 
 def start(instance: Instance, aged: Flags, reserved: tuple[int, Flags] | None) -> Ints:
@@ -92,12 +101,14 @@ def fill(instance: Instance, x: Ints, terms: Terms, closed: Flags | None = None)
     while heap:
         _, app = heapq.heappop(heap)
         unit, share = instance.unit[app], terms.shares[app]
-        after = loss + abs((n[app] + 1) * unit - share) - abs(n[app] * unit - share)
+        step = 1 + int(instance.n_max[app]) // FINE_STEPS
+        after = loss + abs((n[app] + step) * unit - share) - abs(n[app] * unit - share)
         if n[app] >= instance.n_max[app] or (after > loss and after > terms.loss_budget):
             continue
-        if put(instance, free, x, app, 1, closed):
-            n[app] += 1
-            loss = after
+        done = put(instance, free, x, app, min(step, int(instance.n_max[app] - n[app])), closed)
+        if done:
+            loss += abs((n[app] + done) * unit - share) - abs(n[app] * unit - share)
+            n[app] += done
             heapq.heappush(heap, (_fullness(instance, terms, app, int(n[app])), app))
     return x
 

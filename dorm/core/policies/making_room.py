@@ -103,16 +103,17 @@ def _together(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int) 
     if solution is None:
         return None
     before = {int(i): dict(draft.rows[i]) for i in givers.tolist()}
-    shrunk: set[int] = set()
+    shrunk: list[int] = []
     for index in np.flatnonzero(solution[y : y + off]).tolist():
         draft.add(int(who[index]), int(node[index]), -int(solution[y + index]))
-        shrunk.add(int(who[index]))
+        shrunk.append(int(who[index]))
+    shrunk = sorted(dict.fromkeys(shrunk))
     fresh = sum(not changed[i] for i in shrunk)
-    if fresh > budget or (draft.n < instance.n_min)[sorted(shrunk)].any() or draft.takes(app) < instance.n_min[app]:
-        for i in sorted(shrunk):
+    if fresh > budget or (draft.n < instance.n_min)[shrunk].any() or draft.takes(app) < instance.n_min[app]:
+        for i in shrunk:
             draft.restore(i, before[i])
         return None
-    return sorted(shrunk)
+    return shrunk
 
 
 def by_help(draft: Draft, app: int, kept: Flags) -> list[int]:

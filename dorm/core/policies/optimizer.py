@@ -43,8 +43,8 @@ PASSES = 6
 LARGE = 200_000
 """Apps times nodes beyond which one pass has to do: what is left over is a smaller part of a large cluster."""
 
-FINE_STEPS = 10_000
-"""Apps grow by single containers, as long as they could not grow by more than this."""
+FINE_STEPS = 1_000
+"""Apps grow by single containers, as long as they can't have many more than this."""
 
 MOST_GROWN = 100
 """Apps that are considered for what is left over."""
@@ -273,11 +273,11 @@ class _Round:
         while heap:
             _, app = heapq.heappop(heap)
             unit, share, n = float(instance.unit[app]), float(terms.shares[app]), int(draft.n[app])
-            step = 1 + (int(instance.n_max[app]) - n) // FINE_STEPS
+            step = 1 + int(instance.n_max[app]) // FINE_STEPS
             after = loss + abs((n + step) * unit - share) - abs(n * unit - share)
             if n >= instance.n_max[app] or n < instance.n_min[app] or (after > loss and after > terms.loss_budget):
                 continue
-            done = draft.put(app, step)
+            done = draft.put(app, min(step, int(instance.n_max[app]) - n))
             if done:
                 loss += abs((n + done) * unit - share) - abs(n * unit - share)
                 heapq.heappush(heap, (self._fullness(draft, app), app))

@@ -34,8 +34,8 @@ DEVICES = 0.6
 """By how much a node loses for devices that a container would leave idle there, each as a part of the most that a node has:
 so that large sets of them stay whole, and apps without leave them alone."""
 
-FINE_STEPS = 10_000
-"""Containers are placed one by one, as long as they are not many times this: counts may be absurd."""
+FINE_STEPS = 1_000
+"""Up to so many containers for each node are placed one by one, and more a node at a time: counts may be absurd."""
 
 
 class Draft:
@@ -194,7 +194,7 @@ class Draft:
                 self.add(app, nodes[0], each)
                 left -= each
                 continue
-            each = min(1 + left // (FINE_STEPS * len(nodes)), self._fits(app, nodes[0]))
+            each = min(1 if left <= FINE_STEPS * len(nodes) else left, self._fits(app, nodes[0]))
             for node in nodes:
                 self.add(app, node, min(each, left))
                 left -= min(each, left)
@@ -253,7 +253,7 @@ class Draft:
             nodes = np.array(sorted(row), np.int64)
             left = ((self.free[nodes] + self.instance.demand[app]) / self.scale).min(axis=1)
             node = int(nodes[int(np.argmax(np.round(left, 9)))])
-            off = min(1 + count // FINE_STEPS, row[node])
+            off = min(1 if count <= FINE_STEPS else count, row[node])
             self.add(app, node, -off)
             count -= off
 

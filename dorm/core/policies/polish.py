@@ -27,6 +27,9 @@ LARGEST = 110
 FEW_NODES = 24
 """On more, a program is about a third as many of them: few nodes and many apps do better than the other way round."""
 
+MOST_APPS = 40
+"""Per cent of all apps in one program: where there are few, each has so many containers that the program is hard."""
+
 MOST_CELLS = 20_000
 """Apps times nodes of a cluster on which answers are polished: dense matrices of more would take longer than they bring."""
 
@@ -127,7 +130,7 @@ def _part(
         count = FEW_NODES // 3
         nodes = np.zeros(len(instance.nodes), np.bool_)
         nodes[np.roll(order, -attempt * count)[:count]] = True
-    most = max(2, cells // count)
+    most = max(2, min(cells // count, MOST_APPS * len(instance.apps) // 100))
     n = integer.counts_of(rows)
     touched = integer.changed(instance, rows)
     first = np.flatnonzero(instance.free_to_move & (touched | ~kept)).tolist()
