@@ -176,7 +176,8 @@ class _Round:
     def _target(self, beside: Draft, draft: Draft, unserved: Sequence[int]) -> Rows | None:
         """Where everything would be if θ2 did not hold back some that wait; None if it holds nobody back.
 
-        As much of the way there as θ2 allows is gone at once: those that stand most in the way shrink in the draft.
+        As much of the way there as θ2 allows is gone at once: those that stand most in the way shrink in the draft.  Where
+        nothing can be cleared in this round, nothing is held up for it.
         """
         instance = self.instance
         if self.budget >= int(self.kept.sum()):
@@ -189,10 +190,10 @@ class _Round:
         self.held_back = gets & ~has
         spent = int((integer.changed(instance, draft.rows) & self.kept).sum())
         in_the_way = {i: integer.beyond(draft.rows[i], wide.rows[i]) for i in np.flatnonzero(self.kept).tolist()}
-        for app in sorted(in_the_way, key=lambda i: (-in_the_way[i], i))[: max(0, self.budget - spent)]:
-            if in_the_way[app]:
-                draft.restore(app, dict(wide.rows[app]))
-        return wide.rows
+        clears = [i for i in sorted(in_the_way, key=lambda i: (-in_the_way[i], i)) if in_the_way[i]]
+        for app in clears[: max(0, self.budget - spent)]:
+            draft.restore(app, dict(wide.rows[app]))
+        return wide.rows if clears and self.budget > spent else None
 
     # Counts and places
 
