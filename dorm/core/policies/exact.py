@@ -110,6 +110,14 @@ def improve(
     return Improved(search.best, search.status, search.bound)
 
 
+def serve(instance: Instance, start: Ints, terms: Terms, *, budget: int, reserved: tuple[int, Flags] | None) -> Ints:
+    """From a valid answer to one that is best by goal 1 alone, where the search finds it."""
+    search = Search(instance, terms, start, budget=budget, reserved=reserved)
+    if search.has_choices():
+        search.choose_who_runs()
+    return search.best
+
+
 class Reference:
     """A round of `dorm-exact`: whose terms hold is itself a question of who can run."""
 

@@ -22,7 +22,7 @@ from dorm.core.policies.counts import Program, SolverFailed, node_classes
 from dorm.core.policies.making_room import make_room
 from dorm.core.policies.parameters import OPTIMIZER, read_numbers
 from dorm.core.policies.placing import Draft
-from dorm.core.policies.polish import GOOD_ENOUGH, neighbourhoods, polish
+from dorm.core.policies.polish import GOOD_ENOUGH, neighbourhoods, polish, serve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,6 +87,7 @@ class _Round:
         self.status = "near"
         self.held_back: Flags = np.zeros(len(instance.apps), np.bool_)
         """Waits only because θ2 lets too few others shrink in this round."""
+        self.bound = np.inf
         self.nodes = node_classes(instance)
         self.ranking: Sequence[int] = ()
         """Apps that run, by what changing them would be worth."""
@@ -101,6 +102,11 @@ class _Round:
         unserved = self._serve(beside)
         draft = beside.copy() if unserved else beside
         left = self._make_room(draft, unserved, self.budget)
+        if left:
+            self._start_from(draft.rows, None)
+            self._offer(serve(instance, self.best, self.terms, reserved=self.reserved))
+            draft = Draft(instance, self.best, self.nodes.of)
+            left = [i for i in left if draft.n[i] < instance.n_min[i]]
         target = self._target(beside, draft, unserved) if left else None
         self._start_from(draft.rows, target)
         if target is not None or not self._movable().any() or not instance.nodes or not instance.kinds:

@@ -33,6 +33,9 @@ MOST_APPS = 40
 MOST_CELLS = 20_000
 """Apps times nodes of a cluster on which answers are polished: dense matrices of more would take longer than they bring."""
 
+SERVED = 600
+"""Apps times nodes up to which room for those that wait is searched over all apps."""
+
 MOST = 7
 """Programs in one round."""
 
@@ -47,6 +50,20 @@ SEARCH = 3
 
 GOOD_ENOUGH = 5e-4
 """An answer this near to the bound is not polished."""
+
+
+def serve(instance: Instance, rows: Rows, terms: Terms, *, reserved: tuple[int, Flags] | None) -> Rows:
+    """Where greedy placement left somebody waiting on a small cluster: a search for room over all apps."""
+    if len(instance.apps) * len(instance.nodes) > SERVED:
+        return rows
+    x = exact.serve(
+        instance,
+        integer.dense(instance, rows),
+        terms,
+        budget=terms.change_budget,
+        reserved=reserved,
+    )
+    return integer.rows_of(x)
 
 
 def polish(
