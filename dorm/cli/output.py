@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -30,6 +33,22 @@ console = Console(highlight=False, soft_wrap=True)
 progress_console = Console(stderr=True, highlight=False)
 
 _LEAST_NOTE = 32
+
+
+@contextlib.contextmanager
+def solver_prints_elsewhere() -> Iterator[None]:
+    """While this lasts, what native code prints goes to stderr: the solver writes a line of its own now and then, and no
+    option stops it, which must not end up in somebody's JSON.  Nothing else may be printed to stdout meanwhile."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)  # C's own buffer, which would be written out much later.
+        os.dup2(kept, 1)
+        os.close(kept)
+
 
 Column = tuple[str, str]
 """Heading, and attribute or key of the row."""

@@ -12,7 +12,7 @@ from rich.text import Text
 from dorm.cli.apps import PANEL
 from dorm.cli.connect import ClusterName, Url, complete_app, complete_node
 from dorm.cli.errors import run
-from dorm.cli.output import Format, Output, console, counted, show, show_document
+from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
 from dorm.cli.settings import parse_capacity, parse_params
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of, warn_if_torn
 
@@ -126,7 +126,8 @@ def plan(
         live = file is None and moment is None
         return planned(state, max(state.time, time.time_ns()) if live else state.time, assumed, rounds=rounds)
 
-    found: Plan = run(work())
+    with solver_prints_elsewhere():
+        found: Plan = run(work())
     if output in (Format.json, Format.yaml):
         show_document(found, output)
     else:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url
 from dorm.cli.errors import FAILED, Fail, run
-from dorm.cli.output import Format, Output, console, show_document
+from dorm.cli.output import Format, Output, console, show_document, solver_prints_elsewhere
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of, warn_if_torn
 from dorm.cli.tables import show_app, show_apps, show_containers, show_nodes
 from dorm.core.state import digest
@@ -79,7 +79,7 @@ def verify(file: File = None, output: Output = Format.table, url: Url = None, cl
         from replay.audit import verify as audit
 
         async with log_of(file, url, cluster) as log:
-            with progress_of("auditing") as report:
+            with progress_of("auditing") as report, solver_prints_elsewhere():
                 found = await audit(log, progress=report)
         _show_report(found, output)
 
