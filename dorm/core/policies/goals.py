@@ -70,6 +70,7 @@ def terms(
         prices=lost * instance.worth * instance.count,
         aged=integer.aged(instance, settings["patience_s"]),
         target=target,
+        capped=settings["max_changes"] < shares.change_budget(int(instance.running.sum()), settings["theta2"]),
     )
 
 

@@ -300,6 +300,8 @@ class Terms(NamedTuple):
     """What changing the app costs, in units of U."""
     aged: Flags
     """Has waited for too long: comes before all that wait, by arrival."""
+    capped: bool = False
+    """Whether it is the absolute cap, and not θ2, that gives `change_budget`."""
     target: Sequence[dict[int, int]] | None = None
     """Where apps would be if θ2 did not hold back one that waits: what the others hold beyond it stands in its way."""
 

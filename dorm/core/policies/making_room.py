@@ -1,4 +1,4 @@
-"""Room for an app that waits, by shrinking a few of those that run, as long as θ2 lets them.
+"""Room for an app that waits, by shrinking a few of those that run, or moving them, as long as θ2 lets them.
 
 An app is served by as few others as will do.  Among those that help alike, the one furthest above its share shrinks.
 """
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from dorm.core.policies.placing import Draft
 
 
+MOST_CLEARED = 64
+"""Nodes that are tried to be cleared for one app."""
+
 TOGETHER = 20_000
 """Apps times nodes up to which room is sought that several apps have to give up together."""
 
@@ -32,6 +35,8 @@ def make_room(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int, 
     shrunk = _app_by_app(draft, app, kept, changed, budget, over)
     if shrunk is None and len(draft.rows) * len(draft.free) <= TOGETHER:
         shrunk = _together(draft, app, kept, changed, budget)
+    if shrunk is None:
+        shrunk = _by_moving(draft, app, kept, changed, budget)
     if shrunk is not None:
         draft.put(app, int(draft.instance.n_min[app]))
     return shrunk
@@ -114,6 +119,62 @@ def _together(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int) 
             draft.restore(i, before[i])
         return None
     return shrunk
+
+
+def _by_moving(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int) -> list[int] | None:
+    """Where nobody can shrink: others go elsewhere, node by node, those first from which the fewest apps have to go."""
+    need, demand = int(draft.instance.n_min[app]), draft.instance.demand[app]
+    usable = draft.may_use[draft.instance.requirement[app]][draft.kind_of]
+    who, node, count = entries(draft.rows, np.flatnonzero(kept).tolist())
+    empty = draft.free.copy()
+    np.add.at(empty, node, count[:, None] * draft.instance.demand[who])
+    gain = np.where(usable, _takes(empty, demand) - _takes(draft.free, demand), 0)
+    on_node = np.bincount(node, weights=~changed[who], minlength=len(draft.free))
+    order = np.lexsort((np.arange(len(gain)), -gain, on_node))
+    standing: dict[int, list[int]] = {}
+    for i, j in zip(who.tolist(), node.tolist(), strict=True):
+        standing.setdefault(j, []).append(i)
+    before: dict[int, dict[int, int]] = {}
+    closed = draft.closed
+    for j in order[gain[order] > 0].tolist()[:MOST_CLEARED]:
+        missing = need - draft.takes(app)
+        if missing <= 0:
+            break
+        if sum(not changed[i] for i in dict.fromkeys([*before, *standing[j]])) > budget:
+            continue
+        # Not to where there is room for the app already, or will be.
+        elsewhere = _without(draft, j, standing[j], closed | (_takes(draft.free, demand) > 0))
+        if elsewhere is None or need - elsewhere.takes(app) >= missing:
+            continue
+        for i in standing[j]:
+            before.setdefault(i, dict(draft.rows[i]))
+        _give(draft, {i: elsewhere.rows[i] for i in standing[j]})
+        closed = closed | (np.arange(len(closed)) == j)
+    if draft.takes(app) < need:
+        _give(draft, before)
+        return None
+    return list(before)
+
+
+def _without(draft: Draft, node: int, apps: list[int], closed: Flags) -> Draft | None:
+    """The draft with these apps' containers on a node somewhere else, on none that is `closed`; None where that can't be."""
+    trial = draft.copy()
+    trial.close(closed | (np.arange(len(closed)) == node))
+    for i in apps:
+        here = trial.rows[i][node]
+        trial.add(i, node, -here)
+        if trial.put(i, here) < here:
+            return None
+    trial.close(draft.closed)
+    return trial
+
+
+def _give(draft: Draft, rows: dict[int, dict[int, int]]) -> None:
+    """Give several apps other places at once, which may be each other's."""
+    for i in rows:
+        draft.clear(i)
+    for i, row in rows.items():
+        draft.restore(i, dict(row))
 
 
 def by_help(draft: Draft, app: int, kept: Flags) -> list[int]:

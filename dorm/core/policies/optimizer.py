@@ -196,10 +196,19 @@ class _Round:
         self.held_back = gets & ~has
         spent = int((integer.changed(instance, draft.rows) & self.kept).sum())
         in_the_way = {i: integer.beyond(draft.rows[i], wide.rows[i]) for i in np.flatnonzero(self.kept).tolist()}
-        clears = [i for i in sorted(in_the_way, key=lambda i: (-in_the_way[i], i)) if in_the_way[i]]
-        for app in clears[: max(0, self.budget - spent)]:
+        left = self.budget - spent
+        for app in sorted(in_the_way, key=lambda i: (-in_the_way[i], i)):
+            if left <= 0 or not in_the_way[app]:
+                break
+            was = dict(draft.rows[app])
             draft.restore(app, dict(wide.rows[app]))
-        return wide.rows if clears and self.budget > spent else None
+            if (
+                draft.free[list(draft.rows[app])] < 0
+            ).any():  # Where it should go, another stands that has to go first.
+                draft.restore(app, was)
+                continue
+            left -= 1
+        return wide.rows if left < self.budget - spent else None
 
     # Counts and places
 

@@ -124,11 +124,15 @@ class Room:
 
     def _shortage(self, app: int, short: Flags, allowed: Flags, where: str, nodes: int) -> str:
         instance, rooms = self.instance, self.rooms
+        gang = int(instance.gang[app])
+        whole = f" for {gang} containers, which have to be on one node" if gang > 1 else ""
         for k, kind in enumerate(instance.kinds):
             if short[allowed, k].all():
                 most = int(np.argmax(np.where(allowed, rooms.rows[:, k], -1)))
                 closest = f"{instance.nodes[int(rooms.first[most])]} with {amount(kind, int(rooms.rows[most, k]))}"
-                return f"no node{where} has {amount(kind, int(instance.demand[app, k]))} free (closest: {closest})"
+                return (
+                    f"no node{where} has {amount(kind, int(instance.demand[app, k]))} free{whole} (closest: {closest})"
+                )
         parts = [
             f"{int(rooms.size[short[:, k] & allowed].sum())} of {nodes} nodes lack {_noun(kind)}"
             for k, kind in enumerate(instance.kinds)
@@ -139,7 +143,7 @@ class Room:
             for k, kind in enumerate(instance.kinds)
             if instance.demand[app, k]
         ]
-        return f"no node{where} has {' and '.join(needs)} free at once ({', '.join(parts)})"
+        return f"no node{where} has {' and '.join(needs)} free at once{whole} ({', '.join(parts)})"
 
 
 def drained(instance: Instance, app: int, missing: int) -> Reason | None:
@@ -148,7 +152,11 @@ def drained(instance: Instance, app: int, missing: int) -> Reason | None:
     names, room = [], 0
     for node in instance.drained:
         here = min(
-            [node.capacity.get(kind, 0) // (need * asked.gang) for kind, need in asked.demand.items() if need > 0],
+            [
+                node.capacity.get(kind, 0) // (need * max(asked.gang, 1))
+                for kind, need in asked.demand.items()
+                if need > 0
+            ],
             default=missing,
         )
         if here > 0 and integer.satisfies(asked.require, node.labels):
@@ -235,7 +243,8 @@ class _Explanation:
         return found
 
     def _limit(self) -> str:
-        return f"θ2 lets {self.terms.change_budget} of {self.running} running apps change in"
+        who = "max_changes" if self.terms.capped else "θ2"
+        return f"{who} lets {self.terms.change_budget} of {self.running} running apps change in"
 
     def _waits(self, app: int) -> Reason:
         n_min = int(self.instance.n_min[app])
