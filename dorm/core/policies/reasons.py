@@ -179,7 +179,8 @@ def impossible(instance: Instance, app: int) -> Reason:
         f"an empty cluster would hold {fitting * gang} of its containers, {(n_min - fitting) * gang} short of n_min "
         f"{n_min * gang}"
     )
-    return Reason("no_nodes", text.replace(" free (closest: ", " (the largest: ").replace(" free at once", " together"))
+    words = text.replace(" (closest: ", " (the largest: ").replace(" free at once", " together").replace(" free", "")
+    return Reason("no_nodes", words)
 
 
 def no_room(instance: Instance, room: Room, app: int, wanted: int, name: str) -> Reason | None:
