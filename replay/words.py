@@ -117,7 +117,7 @@ def _why_not_more(app: App, found: Explanation) -> list[str]:
         ]
     have = "is below its n_max" if found.containers else "waits"
     return [
-        f"It {have} because {reason.text} ({reason.code}).  So since {_ago(reason.since, found)}; last said by {by}."
+        f"It {have} because {reason.text} ({reason.code}).  That was first said {_ago(reason.since, found)}, and last by {by}."
     ]
 
 

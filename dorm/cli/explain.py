@@ -114,7 +114,8 @@ def _lines(found: Explanation) -> list[tuple[str, str]]:
         if found.reason:
             lines.append(("reason", f"{found.reason.code}, since {moment(found.reason.since)}"))
             if found.reason.code in _TRY:
-                lines.append(("try", _TRY[found.reason.code]))
+                capped = found.reason.code == "overhead" and "max_changes" in found.reason.text
+                lines.append(("try", "dorm plan --set max_changes=100" if capped else _TRY[found.reason.code]))
     if found.decision:
         lines += _decision_lines(found.decision)
     if found.last_change:

@@ -4,12 +4,19 @@
     optimizer   `dorm`: the paper's utilization-fairness optimizer, near the exact optimum at any size
     exact       `dorm-exact`: the same goals solved exactly, the reference
     static      `static`: fixed partitions, first come first served, the paper's baseline
-    integer     the problem as sorted integer matrices, and the exact score of an answer
-    model       the mixed-integer program behind `dorm`
-    greedy      the answer that every other has to beat
-    reasons     why an app has no more than it has
-    answer      from matrices to the recorded allocation
+    goals       what the first two are after, and in which order
     parameters  names, defaults and ranges
+    integer     the problem as sorted integer arrays, and the exact score of an answer
+    classes     equal rows of those arrays: nodes of one shape, nodes with the same room
+    counts      of `dorm`: how many containers each app should have, as a linear program over classes of nodes
+    choosing    of `dorm`: the few apps that change, by asking that program
+    placing     of `dorm`: greedy placement by buckets of nodes
+    making_room of `dorm`: who shrinks or moves for an app that waits
+    polish      of `dorm`: small exact programs over a few apps at a time
+    model       the mixed-integer program of `dorm-exact` and of that polish
+    greedy      the answer that `dorm-exact` starts from, and how `static` places
+    reasons     why an app has no more than it has
+    answer      from counts by node to the recorded allocation
 
 Modules of policies are loaded on first use: the solver takes a while to import, and most commands need none.
 """

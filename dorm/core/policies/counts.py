@@ -107,7 +107,7 @@ class Program:
         self.low = instance.n_min.astype(np.float64)
         self.high = np.minimum(instance.n_max, np.maximum(instance.fits_empty, instance.n_min)).astype(np.float64)
         self.loss_price = 10.0 * max(self.kinds, 1)
-        self.floor_price = 3.0 * float(instance.worth.max(initial=0.0))
+        self.floor_price = 3.0 * float(instance.worth[instance.possible].max(initial=0.0))
         self.floors = np.where(terms.floors > instance.n_min, terms.floors, 0).astype(np.float64)
         self.limits: tuple[float, float] | None = None
         self._hull()

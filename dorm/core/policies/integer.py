@@ -140,7 +140,7 @@ def read(problem: Problem) -> Instance:
     )
     have = set(kinds)
     lacking = np.array([any(app.demand[kind] > 0 for kind in app.demand.keys() - have) for app in apps], np.bool_)
-    n_min = -(-np.array([_clip(app.n_min) for app in apps], np.int64) // gang)
+    n_min = -(-np.array([max(_clip(app.n_min), 1) for app in apps], np.int64) // gang)
     n_max = np.array([_clip(app.n_max) for app in apps], np.int64) // gang
     eligible, goes_by = _eligible(nodes, apps)
     rows, displaced = _rows(apps, column)
@@ -427,7 +427,7 @@ def misplaced(wish: str, row: dict[int, int]) -> int:
 
 def resolution(instance: Instance) -> float:
     """Differences of U below this are none."""
-    return WORTH_TOLERANCE * float(instance.worth.max(initial=0.0))
+    return WORTH_TOLERANCE * float(instance.worth[instance.possible].max(initial=0.0))
 
 
 def better(instance: Instance, left: Score, right: Score) -> bool:

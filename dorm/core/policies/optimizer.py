@@ -122,6 +122,7 @@ class _Round:
         else:
             self._improve(draft, self._movable() & ~self.kept, self.kept, PASSES)
         self._polish()
+        self._top_up()
         self._prove(staying)
 
     def _start_from(self, rows: Rows, target: Rows | None) -> None:
@@ -358,6 +359,14 @@ class _Round:
             if status in ("guard", "fallback"):
                 self.status = status
             self._offer(rows)
+
+    def _top_up(self) -> None:
+        """What polishing has left over, to those that change anyway and then to others."""
+        draft = Draft(self.instance, self.best, self.nodes.of)
+        touched = integer.changed(self.instance, self.best)
+        self._fill(draft, np.flatnonzero(self._movable() & (touched | ~self.kept)).tolist())
+        self._grow_others(draft)
+        self._offer(draft.rows)
 
     def _good_enough(self) -> bool:
         score = self.score

@@ -303,6 +303,8 @@ class _Explanation:
             )
         if gain <= 0:
             return Reason("price", "it needs nothing of what is counted, so more containers use nothing more")
+        if gain <= integer.resolution(instance):
+            return Reason("price", f"{more * gang} more would be too small a part of the cluster to count")
         return Reason("solver", f"there is room for {more * gang} more, but no better answer was found ({self.status})")
 
     def _no_room_to_grow(self, app: int, lack: Lack, *, below: bool, used_up: bool) -> Reason:
