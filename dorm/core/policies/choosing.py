@@ -56,6 +56,9 @@ def relax(program: Program) -> Outlook | None:
     found = None
     for _ in range(ROUNDS):
         found = program.solve(candidates, [])
+        if found is None and len(candidates) < len(movable):  # It may take others to make the room.
+            candidates = movable
+            found = program.solve(candidates, [])
         if found is None:
             return None
         outside = np.maximum(_gains(program, found) - found.change_price, 0.0)

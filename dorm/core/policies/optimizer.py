@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TINY = 64
 """Apps times nodes that are solved exactly."""
 
-WAYS = ((False, False), (False, True), (True, False), (True, True))
+WAYS = ((False, False), (False, True), (True, True))
 """Of placing: by the program's classes of nodes or anywhere, and anew or in place."""
 
 PASSES = 6

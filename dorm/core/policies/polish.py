@@ -39,6 +39,9 @@ SERVED = 600
 MOST = 7
 """Programs in one round."""
 
+SMALL = 300
+"""Apps times nodes of a cluster where programs are so short that twice as many are solved."""
+
 FRUITLESS = 4
 """After so many without a gain, no more are tried."""
 
@@ -125,6 +128,8 @@ def neighbourhoods(
     if not len(instance.nodes) or len(instance.nodes) * len(instance.apps) > MOST_CELLS:
         return
     wider, longer = (1.0, 1) if kept.any() else (COLD_CELLS, COLD_TRIES)
+    if len(instance.nodes) * len(instance.apps) <= SMALL:
+        longer *= 2
     fruitless = 0
     for attempt in range(MOST * longer):
         before = best()
