@@ -27,8 +27,9 @@ LARGEST = 110
 FEW_NODES = 24
 """On more, a program is about a third as many of them: few nodes and many apps do better than the other way round."""
 
-MOST_APPS = 40
-"""Per cent of all apps in one program: where there are few, each has so many containers that the program is hard."""
+MOST_APPS, COLD_APPS = 40, 70
+"""Per cent of all apps in one program, the second where nothing runs yet: where there are few, each has so many containers
+that the program is hard."""
 
 MOST_CELLS = 20_000
 """Apps times nodes of a cluster on which answers are polished: dense matrices of more would take longer than they bring."""
@@ -45,7 +46,7 @@ SMALL = 300
 FRUITLESS = 4
 """After so many without a gain, no more are tried."""
 
-COLD_CELLS, COLD_TRIES = 1.5, 4
+COLD_CELLS, COLD_TRIES = 1.5, 6
 """So much more is tried where nothing runs yet: everything is open then, and it happens once."""
 
 SEARCH = 3
@@ -152,7 +153,8 @@ def _part(
         count = FEW_NODES // 3
         nodes = np.zeros(len(instance.nodes), np.bool_)
         nodes[np.roll(order, -attempt * count)[:count]] = True
-    most = max(2, min(cells // count, MOST_APPS * len(instance.apps) // 100))
+    share = MOST_APPS if kept.any() else COLD_APPS
+    most = max(2, min(cells // count, share * len(instance.apps) // 100))
     n = integer.counts_of(rows)
     touched = integer.changed(instance, rows)
     first = np.flatnonzero(instance.free_to_move & (touched | ~kept)).tolist()
