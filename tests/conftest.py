@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
+import structlog
 
 from compose.engine import Engine
 from compose.image import SAMPLES_REF, ensure_samples_image
@@ -18,8 +19,16 @@ from tests.namespaces import NodeCluster
 from tests.nats_server import NatsServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def logs_go_where_they_went() -> Iterator[None]:
+    """A command that ran in this process has its logs go to that test's captured stderr, which is closed after it: whoever
+    logs in a later test would fail by that."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
