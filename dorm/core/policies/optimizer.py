@@ -156,8 +156,8 @@ class _Round:
         instance = self.instance
         unit = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
         left = list(unserved)
-        few = len(instance.apps) * len(instance.nodes) > LARGE
-        for app in unserved[: MOST_TRIES // 4 if few else MOST_TRIES]:
+        large = len(instance.apps) * len(instance.nodes) > LARGE
+        for app in unserved[: MOST_TRIES // 4 if large else MOST_TRIES]:
             changed = integer.changed(instance, draft.rows) & self.kept
             may = budget - int(changed.sum())
             if may <= 0 and not changed.any():
