@@ -7,6 +7,7 @@
     codec         events to MessagePack and back; JSON accepted; nothing a stranger sends makes it raise
     subjects      where on NATS each event goes, and which kind is believed there
     log           the interface of the log and of the bus beside it, and their errors
+    snapshots     states kept beside a log, so that nobody has to fold all of it
     memory        both in memory, for tests and simulations
     archive       a log in one file
     jetstream     both on NATS (nats_link: the connection; jetstream_reader: reading; nats_bus: heartbeats and questions)

@@ -7,7 +7,8 @@
     ├── Overtaken        the expected last sequence was not the last: another writer was first
     └── LogDamaged       sequences are not contiguous or bytes do not match: reading on would skip something
 
-Implementations: `events.memory`, `events.archive` (a file), `events.jetstream`.
+Implementations: `events.memory`, `events.archive` (a file), `events.jetstream`.  Snapshots of the state lie beside the log
+(`events.snapshots`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from events.snapshots import NoSnapshots
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+    from events.snapshots import Snapshots
+
+_NO_SNAPSHOTS = NoSnapshots()
 
 
 class LogError(Exception):
@@ -100,6 +107,27 @@ class EventLog(Protocol):
     async def end(self) -> int:
         """Sequence of the last record, 0 for an empty log.  Raises LogUnavailable."""
         ...
+
+    async def start(self) -> int:
+        """The sequence before its first record: 0, but for a part of a log, whose snapshots have the state there."""
+        return 0
+
+    async def at_time(self, time: int) -> int:
+        """Sequence of the last record before the first one that is later than this log time (UTC nanoseconds); `start()`
+        where there is none.  Raises as `read` does."""
+        found = await self.start()
+        async with contextlib.aclosing(self.read(after=found)) as batches:
+            async for batch in batches:
+                for record in batch:
+                    if record.time > time:
+                        return found
+                    found = record.seq
+        return found
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """States of this log at some of its sequences."""
+        return _NO_SNAPSHOTS
 
     async def last_on(self, subject: str) -> Record | None:
         """The last record on exactly this subject."""

@@ -19,6 +19,7 @@ from events.log import (
     Record,
     answering,
 )
+from events.snapshots import MemorySnapshots
 from events.subjects import matches
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class MemoryLog(EventLog):
         """`records` are what the log begins with.  Raises LogDamaged where their sequences are not 1, 2, 3, …"""
         self.records: list[Record] = []
         self._clock = clock
+        self._snapshots = MemorySnapshots()
         self._by_id: dict[str, int] = {}
         self._last: dict[str, Record] = {}
         self._grown = asyncio.Condition()
@@ -96,6 +98,10 @@ class MemoryLog(EventLog):
 
     async def last_on(self, subject: str) -> Record | None:
         return self._last.get(subject)
+
+    @property
+    def snapshots(self) -> MemorySnapshots:
+        return self._snapshots
 
     async def close(self) -> None:
         return None
