@@ -25,6 +25,7 @@ _CHUNK = 1 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _CALL_S = 20.0  # bound for calls that answer at once
 _WORK_S = 300.0  # bound for calls that move an image
+_PARENT_GONE = "failed to set parent"
 
 
 class EngineFault(Exception):
@@ -103,7 +104,11 @@ class Engine:
     async def build(
         self, context: bytes, ref: str, *, args: Mapping[str, str], labels: Mapping[str, str], network: str
     ) -> None:
-        """Builds a tar of a Dockerfile and its files, with the classic builder, and never pulls."""
+        """Builds a tar of a Dockerfile and its files, with the classic builder, and never pulls.
+
+        Layers that the engine still has are taken from there.  Whoever removes the image that they came from in the same
+        moment takes them away under the build; without them it works.
+        """
         params = {
             "t": ref,
             "buildargs": json.dumps(args),
@@ -111,6 +116,14 @@ class Engine:
             "networkmode": network,
             "forcerm": "1",
         }
+        try:
+            await self._build(context, params)
+        except EngineFault as fault:
+            if _PARENT_GONE not in str(fault):
+                raise
+            await self._build(context, {**params, "nocache": "1"})
+
+    async def _build(self, context: bytes, params: Mapping[str, str]) -> None:
         last = ""
         try:
             async with self._call("POST", "/build", params, data=context, timeout_s=_WORK_S) as answer:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import hashlib
+import io
 import json
 import shutil
 import tarfile
@@ -22,7 +23,7 @@ from compose.engine import Engine
 from compose.image import Built, ImageUnavailable, ensure_samples_image
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Coroutine
 
 pytestmark = pytest.mark.docker
 
@@ -156,6 +157,42 @@ async def test_an_edited_app_makes_only_its_layer_anew(workshop: Workshop) -> No
     assert not any("downloading" in line for line in workshop.said)
     assert (await workshop.layers())[0] == layers[0]
     assert (await workshop.layers())[-1] != layers[-1]
+
+
+async def test_layers_that_go_away_under_a_build(docker_host: str, tmp_path: Path) -> None:
+    """Another image is removed while its layers serve a build: when exactly, nobody can choose, so at several moments."""
+    name = f"dorm/layers-test-{hashlib.sha256(str(tmp_path).encode()).hexdigest()[:12]}"
+
+    async def remove_after(engine: Engine, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        await engine.remove_image(f"{name}:first")
+
+    def build(engine: Engine, tag: str, last: str) -> Coroutine[Any, Any, None]:
+        return engine.build(layers_of("same", name, last), f"{name}:{tag}", args={}, labels={}, network="none")
+
+    async with Engine(docker_host) as engine:
+        try:
+            for turn in range(8):
+                await build(engine, "first", f"first {turn}")
+                await asyncio.gather(build(engine, "second", f"second {turn}"), remove_after(engine, turn * 0.02))
+                assert await engine.image(f"{name}:second") is not None
+                await engine.remove_image(f"{name}:second")
+        finally:
+            for tag in ("first", "second"):
+                await engine.remove_image(f"{name}:{tag}")
+
+
+def layers_of(*contents: str) -> bytes:
+    """A build context with a layer for each text."""
+    files = {f"file-{index}": text for index, text in enumerate(contents)}
+    files["Dockerfile"] = "\n".join(["FROM scratch", *(f"COPY {name} /{name}" for name in files)])
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, text in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return buffer.getvalue()
 
 
 async def test_further_engines_load_what_one_made(workshop: Workshop) -> None:
