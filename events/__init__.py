@@ -6,6 +6,8 @@
     quantities    resources and durations: what people write, and integers in base units
     codec         events to MessagePack and back; JSON accepted; nothing a stranger sends makes it raise
     subjects      where on NATS each event goes, and which kind is believed there
+    positions     an event with its place in the log (`118.2`): how tails, exports and commands take events from records
+    cloudevents   events as CloudEvents 1.0
     log           the interface of the log and of the bus beside it, and their errors
     snapshots     states kept beside a log, so that nobody has to fold all of it
     memory        both in memory, for tests and simulations

@@ -93,6 +93,13 @@ def who_of(subject: str) -> str:
     return parts[3] if len(parts) >= 4 else ""
 
 
+@lru_cache(maxsize=65536)
+def cluster_of(subject: str) -> str:
+    """The cluster's name in a subject, '' for one that is not ours."""
+    parts = subject.split(".")
+    return parts[1] if len(parts) >= 4 and parts[0] == "dorm" else ""
+
+
 def matches(pattern: str, subject: str) -> bool:
     """NATS matching: `*` stands for one token, `>` for one or more at the end."""
     wanted, given = pattern.split("."), subject.split(".")
