@@ -10,6 +10,7 @@
     cloudevents   events as CloudEvents 1.0
     log           the interface of the log and of the bus beside it, and their errors
     snapshots     states kept beside a log, so that nobody has to fold all of it
+    sources       which build runs: a hash of its own sources
     memory        both in memory, for tests and simulations
     archive       a log in one file
     jetstream     both on NATS (nats_link: the connection; jetstream_reader: reading; nats_bus: heartbeats and questions)

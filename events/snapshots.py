@@ -26,7 +26,7 @@ class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
     core: int
     """Version of the core that folded it (`dorm.core.state.SCHEMA`): another one may fold the same log to another state."""
     build: str = ""
-    """Which build wrote it, as `MasterElected` has it: another one's is not used, whatever its core says."""
+    """`events.sources.fingerprint` of what folded it: another build's is not used, whatever its core says."""
     digest: str
     """Of the state, as decisions carry it."""
     content: str

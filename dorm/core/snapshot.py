@@ -1,0 +1,94 @@
+"""A state as bytes, to be taken up again later instead of folding the log from its begin.
+
+    copy   the state as it is now: fast, for whoever owns it and folds on
+    pack   checked, compressed, and described: may take its time in a thread
+    load   the state again, or None where this build would not have folded the same
+
+A state that was loaded has the digest of the one that was dumped, and every record after it does the same to both.  The
+second needs more than the first: a map in a field of unknown type is a map again, in the same order, whole numbers stay
+whole, and keys keep their types.  MessagePack has all of that, and the fold never lets two places of a state share
+something that it changes.
+
+Schema and digest can't tell that `evolve` was changed without raising the schema, by a mistake or by somebody who is at
+it.  So a snapshot says which sources folded it (`FOLDED_BY`), and only the same ones take it up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+import zstandard
+
+from dorm.core.state import SCHEMA, State
+from events.snapshots import SnapshotInfo, content_of
+
+FOLDED_BY = ("events", "dorm.core")
+"""The packages whose sources make a fold what it is; `events.sources.fingerprint` of them is a snapshot's `build`."""
+
+LARGEST = 2 << 30
+"""Bytes of a state that are unpacked at most: a damaged or hostile body must not take all memory."""
+
+_LEVEL = 3
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(State)
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """A state as it was at one moment, encoded."""
+
+    seq: int
+    time: int
+    encoded: bytes
+
+
+def copy(state: State) -> Copy:
+    """Of the state now; it may be folded on at once."""
+    return Copy(state.seq, state.time, _encoder.encode(state))
+
+
+def pack(taken: Copy, *, build: str, chain: str = "") -> tuple[SnapshotInfo, bytes]:
+    """What to put into a store.  `chain` is the log's hash chain after the copy's sequence, where it is known."""
+    body = zstandard.ZstdCompressor(level=_LEVEL).compress(taken.encoded)
+    info = SnapshotInfo(
+        seq=taken.seq,
+        time=taken.time,
+        core=SCHEMA,
+        build=build,
+        digest=_digest(taken.encoded),
+        content=content_of(body),
+        size=len(body),
+        chain=chain,
+    )
+    return info, body
+
+
+def dump(state: State, *, build: str, chain: str = "") -> tuple[SnapshotInfo, bytes]:
+    """`copy` and `pack` at once."""
+    return pack(copy(state), build=build, chain=chain)
+
+
+def load(info: SnapshotInfo, body: bytes, *, build: str | None) -> State | None:
+    """The state; None where the snapshot is not what it says, or was folded by another core or build.
+
+    Without a `build` any build of this core's version is believed, which is for a log whose first records are not there
+    to be folded.
+    """
+    if info.core != SCHEMA or (build is not None and info.build != build) or content_of(body) != info.content:
+        return None
+    try:
+        if not 0 < zstandard.frame_content_size(body) <= LARGEST:
+            return None
+        encoded = zstandard.ZstdDecompressor().decompress(body)
+        state = _decoder.decode(encoded)
+    except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError):
+        return None
+    # Decoded and encoded again: a field that this core would read otherwise than it was written shows here.
+    if (state.seq, state.time) != (info.seq, info.time) or _digest(_encoder.encode(state)) != info.digest:
+        return None
+    return state
+
+
+def _digest(encoded: bytes) -> str:
+    """`dorm.core.state.digest`, of what it would encode again."""
+    return hashlib.blake2b(encoded, digest_size=16).hexdigest()
