@@ -1,10 +1,10 @@
 """Every kind of event: facts, in the past tense, frozen, with exactly one writer each.
 
     clients    AppSubmitted AppUpdated AppCancelRequested
-    operators  NodeDrainRequested PolicyChanged
+    operators  NodeDrainRequested PolicyChanged SealRequested
     agents     NodeJoined NodeReported NodeLeft ContainerStarted ContainerExited AppCheckpointed AppProgressed
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
-               GenerationFailed IdleTicked Resized NodeLost NodeRecovered NodeLeaseEnded MasterElected
+               GenerationFailed IdleTicked Resized NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
 
 Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
 raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,
@@ -100,6 +100,10 @@ class PolicyChanged(Event, frozen=True):
     """A node not heard for this long has stopped its containers by itself."""
     retention_s: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None = None
     """How long an ended app, its containers and logs stay."""
+
+
+class SealRequested(Event, frozen=True):
+    """Seal the log now (`LogSealed`), this record included; the master does so now and then anyway."""
 
 
 # --- agents ------------------------------------------------------------------------------------------------------------
@@ -366,6 +370,29 @@ class MasterElected(Event, frozen=True):
 
     epoch: int
     build: str = ""
+    key: str = ""
+    """The public key of its seals (`LogSealed`), empty where it makes none."""
+
+
+class LogSealed(Event, frozen=True):
+    """The log's hash chain (`events.chain`) as this master read it, signed with its key: whoever changes, removes or moves a
+    record at or before `upto` afterwards can't make a seal that fits.  Alone in its round.  A seal is a record like any
+    other, so the next one covers it."""
+
+    upto: int
+    """The last record that is covered: the basis of its round."""
+    chain: str
+    """The chain after that record: 64 hex digits."""
+    key: str
+    """The public key that verifies it: an nkey."""
+    signature: str
+    """Of what `events.seals.statement` says of it: 128 hex digits."""
+    after: int = 0
+    """Marks are of records after this one: what the seal before covered, as far as its master knew."""
+    every: int = 1
+    marks: str = ""
+    """The first 16 hex digits of the chain after each record whose sequence is a multiple of `every`, from `after` to
+    `upto`, which tell near which record damage is."""
 
 
 MasterFact = (
@@ -382,6 +409,7 @@ MasterFact = (
     | IdleTicked
     | Resized
     | MasterElected
+    | LogSealed
 )
 
 
@@ -419,6 +447,7 @@ Published = (
     | AppCancelRequested
     | NodeDrainRequested
     | PolicyChanged
+    | SealRequested
     | NodeJoined
     | NodeReported
     | NodeLeft

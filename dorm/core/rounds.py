@@ -276,6 +276,10 @@ def _master_elected(state: State, event: k.MasterElected) -> None:
     state.epoch = max(state.epoch, event.epoch)
 
 
+def _log_sealed(state: State, event: k.LogSealed) -> None:
+    """A seal is about the log, not about the cluster: the state is the same with and without."""
+
+
 _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.AppAccepted: _app_accepted,
     k.AppRejected: _app_rejected,
@@ -288,4 +292,5 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.NodeRecovered: _node_recovered,
     k.NodeLeaseEnded: _node_lease_ended,
     k.MasterElected: _master_elected,
+    k.LogSealed: _log_sealed,
 }
