@@ -9,6 +9,8 @@
     positions     an event with its place in the log (`118.2`): how tails, exports and commands take events from records
     cloudevents   events as CloudEvents 1.0
     log           the interface of the log and of the bus beside it, and their errors
+    chain         the hash chain over all records
+    seals         what a master signs of it, and with which key
     snapshots     states kept beside a log, so that nobody has to fold all of it
     sources       which build runs: a hash of its own sources
     memory        both in memory, for tests and simulations

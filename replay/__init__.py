@@ -7,6 +7,8 @@
     explain     why an app has what it has: the state, and the decision that made it so
     words       an explanation as a paragraph
     watch       invariants after every record
+    seals       is the log what its masters sealed, and where not?
+    reading     a log read through once, damage being a result
     differences two facts compared, field by field
     export      a log copied into a file, record for record
 
@@ -23,6 +25,7 @@ and at s compares.  Both folds have to end in the same state, or the audit itsel
     ReplayError
     ├── MomentError    a moment that can't be read, or that this log doesn't reach
     ├── ExplainError   no such app at that moment
+    ├── SealError      what is expected of a log can't be read
     └── ExportError    a file that can't be written, or is there already
 
 What the log's own reader raises (`events.log.LogError`) passes through, but for damage, which is an audit's result.
