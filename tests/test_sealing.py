@@ -55,7 +55,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match="not a file"):
         open_key(tmp_path / "pipe")
     (tmp_path / "plain").write_text("")
-    with pytest.raises(KeyFileError, match="Not a directory"):
+    with pytest.raises(KeyFileError, match="plain"):
         open_key(tmp_path / "plain" / "key")
 
 
