@@ -15,6 +15,7 @@ A client is a reader of the log like any other: it folds what the master folds a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import getpass
 import math
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from dorm import tail
 from dorm.core.admission import app_id
 from dorm.core.evolve import evolve
 from dorm.core.settings import policy_after
@@ -47,9 +49,11 @@ from events.questions import LogQuestion
 from events.spec import AppSpec, broken_gang, check_spec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from datetime import datetime, timedelta
 
     from events.log import Bus, EventLog, Record
+    from events.positions import Logged, Position
 
 
 _AGENT_BACK_S = 15.0
@@ -146,6 +150,39 @@ class Client:
         async for batch in self.log.read(after=after, follow=follow):
             for record in batch:
                 yield record
+
+    async def events(
+        self,
+        *,
+        after: Position | str | int | None = None,
+        since: datetime | timedelta | None = None,
+        kinds: Iterable[str] = (),
+        apps: Iterable[str] = (),
+        users: Iterable[str] = (),
+        nodes: Iterable[str] = (),
+        follow: bool = True,
+    ) -> AsyncGenerator[Logged, None]:
+        """Every event of the log in order, each once, the facts of a master's round one by one; then what comes.
+
+            async for logged in client.events(kinds=["AppFailed"], since=timedelta(hours=1)):
+                print(logged.position, logged.event)
+
+        It outlives outages and restarts of the server.  `after` is the position (`118.2`) of the last event that was dealt
+        with, so a program that keeps it goes on exactly there; `since` is a log time, or how long before the log's last
+        record.  Filters are those of `dorm.core.concerns`: all that are given have to hold, of several values any; apps by
+        name or id.  Without `follow` it ends at what was the log's end.  To leave it early, break and let go of it, or
+        close it (`contextlib.aclosing`).
+
+        Raises ValueError for a position, a time without a zone or a kind that can't be, LogDamaged where the log ends
+        before `after`, and LogUnavailable where it can't be reached (with `follow`: never again, for the client is closed).
+        """
+        wanted = tail.Filter(kinds=tuple(kinds), apps=tuple(apps), users=tuple(users), nodes=tuple(nodes))
+        tail.check_kinds(wanted.kinds)
+        begin = await tail.begin(self.log, after, since)
+        found = tail.Tail(self.log, self.cluster, wanted, after=begin, follow=follow).events()
+        async with contextlib.aclosing(found) as events:
+            async for logged in events:
+                yield logged
 
     async def app(self, name_or_id: str) -> App:
         """Raises NotFound."""

@@ -191,7 +191,7 @@ def cases(draw: DrawFn) -> tuple[str, dict[str, tuple[str, ...]], int]:
     return name, wanted, draw(st.integers(0, len(log(name))))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(cases())
 def test_the_filter_passes_what_a_naive_one_passes(case: tuple[str, dict[str, tuple[str, ...]], int]) -> None:
     name, wanted, _ = case
@@ -201,7 +201,7 @@ def test_the_filter_passes_what_a_naive_one_passes(case: tuple[str, dict[str, tu
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(cases())
 def test_from_the_middle_and_from_the_subjects_that_matter_it_passes_the_same(
     case: tuple[str, dict[str, tuple[str, ...]], int],
@@ -224,7 +224,7 @@ def test_from_the_middle_and_from_the_subjects_that_matter_it_passes_the_same(
     assert passed == [one for one in naive(name).passing(**wanted) if one.position.seq > start]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(cases())
 def test_a_state_teaches_what_the_records_before_it_would(case: tuple[str, dict[str, tuple[str, ...]], int]) -> None:
     name, wanted, start = case
