@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _SUFFIX = re.compile(r"-[a-z2-7]{6}")
 _REQUESTS = (k.AppUpdated, k.AppCancelRequested, k.AppRejected)
 """What may name an app by its name."""
-_CLIENTS = frozenset(("AppSubmitted", "AppUpdated", "AppCancelRequested", "NodeDrainRequested", "PolicyChanged"))
 _AGENTS = (
     "NodeJoined",
     "NodeReported",
@@ -40,6 +39,8 @@ _AGENTS = (
     "AppCheckpointed",
     "AppProgressed",
 )
+_CLIENTS = frozenset(cls.__name__ for cls in get_args(k.Published)).difference(("Round",), _AGENTS)
+"""What clients and operators say."""
 _MASTERS = frozenset(cls.__name__ for cls in get_args(k.MasterFact))
 _ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled)
 _STAND_INS = (k.Unknown.__name__, k.Unreadable.__name__)

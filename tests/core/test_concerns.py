@@ -28,8 +28,16 @@ if TYPE_CHECKING:
 
     from events.log import Record
 
-CLIENTS = (k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.NodeDrainRequested, k.PolicyChanged)
-AGENTS = (k.NodeJoined, k.NodeLeft, k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppProgressed)
+AGENTS = {
+    "NodeJoined",
+    "NodeReported",
+    "NodeLeft",
+    "ContainerStarted",
+    "ContainerExited",
+    "AppCheckpointed",
+    "AppProgressed",
+}
+CLIENTS = {cls.__name__ for cls in get_args(k.Published)} - AGENTS - {"Round"}
 
 
 def of_two_users() -> list[Record]:
@@ -125,7 +133,7 @@ class Naive:
 
     def _users(self, one: Logged) -> set[str]:
         event: Any = one.event
-        who = subjects.who_of(one.subject) if subjects.kind_of(one.subject) in {c.__name__ for c in CLIENTS} else ""
+        who = subjects.who_of(one.subject) if subjects.kind_of(one.subject) in CLIENTS else ""
         users = {who}
         if isinstance(event, k.AppSubmitted):
             users.add(self._submitted(event)[2])
@@ -141,7 +149,7 @@ class Naive:
 
     def _nodes(self, one: Logged) -> set[str]:
         event: Any = one.event
-        if subjects.kind_of(one.subject) in {c.__name__ for c in AGENTS}:
+        if subjects.kind_of(one.subject) in AGENTS:
             return {subjects.who_of(one.subject)}
         nodes = {getattr(event, "node", "")} | set(getattr(event, "lease_ended", []))
         if isinstance(event, k.Resized):
@@ -184,7 +192,11 @@ def cases(draw: DrawFn) -> tuple[str, dict[str, tuple[str, ...]], int]:
         "nodes": sorted({node for *_, nodes in found for node in nodes}),
     }
     wanted = {
-        key: tuple(draw(st.lists(st.sampled_from([*values, "nobody"]), min_size=1, max_size=2)))
+        key: tuple(
+            draw(
+                st.lists(st.sampled_from([*values, "Unknown" if key == "kinds" else "nobody"]), min_size=1, max_size=2)
+            )
+        )
         for key, values in there.items()
         if draw(st.booleans())
     }
