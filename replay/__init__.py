@@ -6,6 +6,8 @@
     questions   what a round asks of an audit, and the answer from the state at its basis
     explain     why an app has what it has: the state, and the decision that made it so
     words       an explanation as a paragraph
+    story       what happened to an app or a node, in order: `chapters`, each with what led to it, told by `story_app` and
+                `story_node` in `story_words`; who took whose room, and what stirs decisions, from `surroundings`
     watch       invariants after every record
     seals       is the log what its masters sealed, and where not?
     reading     a log read through once, damage being a result
@@ -25,6 +27,7 @@ and at s compares.  Both folds have to end in the same state, or the audit itsel
     ReplayError
     ├── MomentError    a moment that can't be read, or that this log doesn't reach
     ├── ExplainError   no such app at that moment
+    ├── StoryError     there never was such an app or node
     ├── SealError      what is expected of a log can't be read
     └── ExportError    a file that can't be written, or is there already
 

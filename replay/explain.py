@@ -19,6 +19,7 @@ from dorm.core.allocation import problem_of
 from dorm.core.costs import adjust_s
 from dorm.core.standing import standings
 from dorm.core.views import adjustment, sizes
+from events.codec import decode
 from events.kinds import AppAccepted, AppCancelled, AppCompleted, AppFailed, AppRejected, Resized, Round
 from replay import ReplayError
 from replay.words import paragraph, without_details
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 LATEST = 5
 """Adjustments that are told in full."""
 NAMES = 1000
-"""Names of refused apps that are kept for near misses."""
+"""Names of apps that are kept for near misses."""
 
 
 class ExplainError(ReplayError):
@@ -89,10 +90,24 @@ class Witness:
         self.reason_since = 0
         """Log time since when the app's reason has had the same code."""
         self.names: dict[str, None] = {}
-        """Names that were refused, for near misses."""
+        """Names that were accepted or refused, the latest ones, for near misses."""
         self._id = self._name = ""
         self._code = ""
         self._void = 0
+
+    def begin(self, state: State, last: Record | None) -> None:
+        """Where the fold begins with a state, and not with the log's first record.  `last` is the round of its last
+        decision."""
+        self._void = state.counters.void_rounds
+        app = state.find_app(self.wanted)
+        if app is not None:
+            self._id, self._name = app.id, app.name
+            self._code = app.waiting.code if app.waiting else ""
+            self.reason_since = state.time
+        event = decode(last) if last is not None else None
+        for index, fact in enumerate(event.events) if isinstance(event, Round) else ():
+            if last is not None and isinstance(event, Round) and isinstance(fact, Resized):
+                self.last = Decided(seq=last.seq, index=index, time=last.time, epoch=event.epoch, fact=fact)
 
     def see(self, state: State, record: Record, event: Event) -> None:
         """After each record was folded."""
@@ -114,9 +129,11 @@ class Witness:
             self.last = Decided(seq=state.seq, index=index, time=state.time, epoch=event.epoch, fact=fact)
             if any(change.app == self._id for change in fact.changes):
                 self.changed = self.last
-        elif isinstance(fact, AppAccepted) and self.wanted in (fact.app, fact.spec.name):
-            self._id, self._name, self._code = fact.app, fact.spec.name, ""
-            self.changed = self.refusal = None
+        elif isinstance(fact, AppAccepted):
+            self._keep_name(fact.spec.name)
+            if self.wanted in (fact.app, fact.spec.name):
+                self._id, self._name, self._code = fact.app, fact.spec.name, ""
+                self.changed = self.refusal = None
         elif isinstance(fact, AppRejected):
             self._refused(state, position, fact)
         elif isinstance(fact, AppCompleted | AppFailed | AppCancelled) and fact.app == self._id:
@@ -129,11 +146,17 @@ class Witness:
                 reason=getattr(fact, "reason", ""),
             )
 
+    def _keep_name(self, name: str) -> None:
+        if name:
+            self.names.pop(name, None)
+            self.names[name] = None
+            if len(self.names) > NAMES:
+                del self.names[next(iter(self.names))]
+
     def _refused(self, state: State, position: str, fact: AppRejected) -> None:
         # A refused submission has an id of its own, made of its name; a refused update names what it was sent to.
         name = fact.app.rsplit("-", 1)[0] if fact.refused == "submission" else fact.app
-        if name and len(self.names) < NAMES:
-            self.names[name] = None
+        self._keep_name(name)
         if self.wanted in (fact.app, name) or (
             fact.refused == "update" and self._id and fact.app in (self._id, self._name)
         ):

@@ -1,0 +1,169 @@
+"""The story of an app or a node until a moment: what happened to it, in order, each chapter with what led to it.
+
+A log is read from where the story begins, not from its own begin: where there are snapshots, the state at the moment says when
+the app was submitted, and the fold starts from the snapshot before that.  Of an app that has left the state, and of a node,
+that is not known, so all of the log is folded (of a node: from `since` on, if asked).  What is kept is the story itself.
+
+    StoryError   there is no such app or node; the message has names that look like it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from dorm.core.state import State
+from replay import ReplayError
+from replay.chapters import AppTotals, Chapter
+from replay.explain import Witness
+from replay.moments import AtSequence
+from replay.story_app import AppTeller
+from replay.story_node import NodeTeller, NodeTotals
+from replay.travel import fold, state_at
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from events.kinds import Event
+    from events.log import EventLog, Record
+    from replay import Progress
+    from replay.moments import Moment
+    from replay.travel import Seen
+
+Follower = Witness | AppTeller | NodeTeller
+
+
+class StoryError(ReplayError):
+    """No such app or node; one line for people."""
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True):
+    """What `dorm story -o json` prints.  In a chapter, what is empty is left out."""
+
+    name: str
+    id: str
+    """Of an app; a node's name."""
+    kind: Literal["app", "node"]
+    seq: int
+    """Of the log, where the story ends."""
+    at: int
+    """Its log time there (UTC ns)."""
+    totals: AppTotals | NodeTotals | None
+    """None of an app that was never accepted."""
+    chapters: list[Chapter]
+
+
+async def follow(
+    log: EventLog,
+    name: str,
+    followers: Sequence[Follower],
+    moment: Moment | None = None,
+    *,
+    since: Moment | None = None,
+    progress: Progress | None = None,
+) -> State:
+    """Show followers the log from where the story of an app of this name begins; gives the state at the moment.
+
+    `since` says from where else.  Raises as `replay.travel.state_at` does.
+    """
+    start = await log.start()
+    if since is not None:
+        base = await state_at(log, since, progress=progress)
+    elif not start and not await log.snapshots.infos():
+        return await state_at(log, moment, progress=progress, seen=_together(followers))
+    else:
+        base = State()
+    final = await state_at(log, moment, progress=progress)
+    if base.seq > final.seq:
+        raise StoryError(f"it is to begin at sequence {base.seq}, after its end at {final.seq}")
+    app = final.find_app(name)
+    if since is None:
+        first = max(start, app.seq - 1 if app is not None else start)
+        base = await state_at(log, AtSequence(first), progress=progress) if first else base
+    last = await _decision(log, base)
+    for follower in followers:
+        if isinstance(follower, Witness):
+            follower.begin(base, last)
+        else:
+            follower.begin(base)
+    return await _read_on(log, base, final.seq, followers, progress)
+
+
+async def _read_on(
+    log: EventLog, state: State, last: int, followers: Sequence[Follower], progress: Progress | None
+) -> State:
+    if state.seq >= last:
+        return state
+    first = state.seq
+    seen = _together(followers)
+    async with aclosing(log.read(after=first)) as batches:
+        async for batch in batches:
+            reached = await asyncio.to_thread(fold, state, batch, last, None, seen)
+            if progress:
+                progress(state.seq - first, last - first)
+            if reached:
+                break
+    return state
+
+
+def _together(followers: Sequence[Follower]) -> Seen:
+    """All followers as one."""
+
+    def seen(state: State, record: Record, event: Event) -> None:
+        for follower in followers:
+            follower.see(state, record, event)
+
+    return seen
+
+
+async def _decision(log: EventLog, state: State) -> Record | None:
+    """The round of the last decision that is in a state."""
+    if not state.figures.seq or state.figures.seq <= await log.start():
+        return None
+    async with aclosing(log.read(after=state.figures.seq - 1)) as batches:
+        async for batch in batches:
+            return batch[0]
+    return None
+
+
+async def tell(
+    log: EventLog,
+    name: str,
+    moment: Moment | None = None,
+    *,
+    since: Moment | None = None,
+    node: bool = False,
+    progress: Progress | None = None,
+) -> Story:
+    """The story of the newest app of this name or id, else of the node of this name; with `node` of that alone.
+
+    Raises StoryError where there never was one until then, and as `follow` does.
+    """
+    app_teller, node_teller, witness = AppTeller(name), NodeTeller(name), Witness(name)
+    followers: list[Follower] = [node_teller, witness] if node else [app_teller, node_teller, witness]
+    state = await follow(log, "" if node else name, followers, moment, since=since, progress=progress)
+    if app_teller.known:
+        return Story(
+            name=app_teller.name or name,
+            id=app_teller.id,
+            kind="app",
+            seq=state.seq,
+            at=state.time,
+            totals=app_teller.totals(state),
+            chapters=app_teller.story(),
+        )
+    if node_teller.known:
+        totals = node_teller.totals(state)
+        return Story(
+            name=name, id=name, kind="node", seq=state.seq, at=state.time, totals=totals, chapters=node_teller.story()
+        )
+    known = (
+        sorted(state.nodes) if node else sorted({*witness.names, *state.nodes, *(a.name for a in state.apps.values())})
+    )
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; `dorm ps --all` and `dorm nodes` list them"
+    raise StoryError(f"until sequence {state.seq} there was no {'node' if node else 'app or node'} {name!r}{hint}")

@@ -1,0 +1,505 @@
+"""The story of one app, told by whoever watches the log being folded.
+
+Every change of its partition is in a chapter, and so is whatever took its time: waits and their reasons, adjustments by their
+phases, containers that failed, nodes that went, what it was asked by whom.  Progress is summed up by generation.  The story
+is that of the newest app of a name, from its submission on; refused submissions of the name are told as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.core.admission import app_id, name_of
+from dorm.core.views import sizes
+from events import kinds as k
+from replay import story_words as words
+from replay.chapters import AppTotals, Cause, Changed, Chapter, Exit, Phases, Places, Work, gained
+from replay.surroundings import Surroundings, closed, name_in, placed_by
+from replay.words import containers, moment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dorm.core.state import App, State
+    from events.log import Record
+
+SECOND = 1_000_000_000
+_PROGRESS = (k.AppProgressed, k.AppCheckpointed)
+
+
+class AppTeller:
+    """Follows a fold (`see` is for `replay.travel`'s `seen`) for one app, by name or id.  Kept: its story alone."""
+
+    def __init__(self, wanted: str) -> None:
+        self.wanted = wanted
+        self.around = Surroundings()
+        self._pending: dict[str, Chapter] = {}
+        """Submissions of this name that nobody has answered, by their ids."""
+        self._ignored = self._void = 0
+        self._fresh(None)
+
+    def _fresh(self, app: App | None) -> None:
+        self.id, self.name = (app.id, app.name) if app is not None else ("", "")
+        self._app = app
+        """As the state has it, or had it last."""
+        self._chapters: list[Chapter] = []
+        self.partition: Places = {}
+        """Its places now."""
+        self._code = ""
+        self._spent = {"waited": 0, "paused": 0, "ran": 0}
+        self._doing = ""
+        self._since = 0
+        self._ended = False
+        self._released = 0
+        self._sizes: dict[int, int] = {}
+        self._decided: Cause | None = None
+        """The latest change."""
+        self._phases: Phases | None = None
+        self._ready: Cause | None = None
+        """What the latest generation's containers, or its work, followed from."""
+        self._works: dict[int, Work] = {}
+        self._exit: Cause | None = None
+        """The latest container that ended as it should, or was asked to, since the latest change."""
+        self._failing: dict[int, tuple[Cause, int]] = {}
+        """The first container of a generation that failed, and how many did."""
+        self._node: dict[str, Cause] = {}
+        """What last befell nodes that it is on."""
+        self._last_failed = 0
+        self._cancel: Cause | None = None
+        self._updates: dict[str, Cause] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self._chapters or self._pending)
+
+    def story(self) -> list[Chapter]:
+        """All so far.  Submissions that are not answered yet come last."""
+        return [*self._chapters, *self._pending.values()]
+
+    def totals(self, state: State) -> AppTotals | None:
+        """Its life in numbers until now; None for one that was never accepted."""
+        return None if self._app is None else self._totals(state, self._app)
+
+    # --- following ------------------------------------------------------------------------------------------------------
+
+    def begin(self, state: State) -> None:
+        """Where the fold does not begin with the log's first record; an app that is there already is taken on."""
+        self.around.begin(state)
+        self._ignored, self._void = state.counters.ignored, state.counters.void_rounds
+        app = state.find_app(self.wanted)
+        if app is None:
+            return
+        self._fresh(app)
+        self._code = app.waiting.code if app.waiting else ""
+        self._ended = bool(app.ended)
+        self._account(state)
+        self._tell(state, str(state.seq), "known", f"{app.phase} already, where this reading of the log begins")
+
+    def see(self, state: State, record: Record, event: k.Event) -> None:
+        """After each record was folded."""
+        ignored, self._ignored = state.counters.ignored > self._ignored, state.counters.ignored
+        if isinstance(event, _PROGRESS):
+            if not ignored and event.app == self.id:
+                self._progress(state, event)
+            return
+        if isinstance(event, k.Round):
+            void, self._void = state.counters.void_rounds > self._void, state.counters.void_rounds
+            if void:
+                return
+            for index, fact in enumerate(event.events):
+                self._fact(state, event, index, fact)
+                self.around.fact(state, event, index)
+        elif not ignored or isinstance(event, k.PolicyChanged | k.AppCancelRequested):
+            handler = _HANDLERS.get(type(event))
+            if handler is not None:
+                handler(self, state, event)
+            self.around.record(state, event)
+        self._account(state)
+
+    def _account(self, state: State) -> None:
+        """Which of the three its time goes to."""
+        app = self._app
+        if app is None:
+            return
+        current = app.current
+        doing = "" if app.ended else "waited" if current is None else "ran" if current.started_at else "paused"
+        if doing != self._doing:
+            if self._doing:
+                self._spent[self._doing] += state.time - self._since
+            self._doing, self._since = doing, state.time
+
+    def _totals(self, state: State, app: App) -> AppTotals:
+        spent = dict(self._spent)
+        if self._doing:
+            spent[self._doing] += state.time - self._since
+        return AppTotals(
+            waited_s=spent["waited"] / SECOND,
+            paused_s=spent["paused"] / SECOND,
+            ran_s=spent["ran"] / SECOND,
+            generations=self._released,
+            adjustments=app.adjustments,
+            failures=app.failures,
+            lost_steps=app.lost_steps,
+            step=app.step,
+        )
+
+    def _tell(
+        self, state: State, position: str, what: str, text: str, causes: Sequence[Cause | None] = (), **fields: Any
+    ) -> Cause:
+        app = self._app
+        placed = sizes(app) if app is not None else {}
+        if placed != self.partition:
+            self.partition = fields["partition"] = placed
+        known = [cause for cause in causes if cause is not None]
+        self._chapters.append(Chapter(position=position, time=state.time, what=what, text=text, causes=known, **fields))
+        return Cause(position, text.split(";")[0])
+
+    @property
+    def _found(self) -> App:
+        assert self._app is not None
+        return self._app
+
+    # --- what clients ask ------------------------------------------------------------------------------------------------
+
+    def _submitted(self, state: State, event: k.AppSubmitted) -> None:
+        name = name_of(event.spec)
+        if event.id in state.submissions and self.wanted in (name, app_id(name, event.id)) and name:
+            self._pending[event.id] = Chapter(
+                position=str(state.seq), time=state.time, what="submitted", text=f"submitted by {event.by}", by=event.by
+            )
+
+    def _updated(self, state: State, event: k.AppUpdated) -> None:
+        app = state.find_app(event.app)
+        if app is None or app.id != self.id:
+            return
+        asked = f"{event.by} asked for {words.updated(event)}"
+        if event.id in state.submissions:
+            self._updates[event.id] = Cause(str(state.seq), asked)
+        else:
+            self._tell(state, str(state.seq), "updated", asked, by=event.by)
+
+    def _cancel_requested(self, state: State, event: k.AppCancelRequested) -> None:
+        app = state.find_app(event.app)
+        if app is None or app.id != self.id or app.changed_seq != state.seq or not app.cancel_requested:
+            return
+        text = f"{event.by} asked to cancel it{words.why(event.reason)}"
+        self._cancel = self._tell(state, str(state.seq), "cancel_requested", text, by=event.by)
+
+    # --- containers and progress ----------------------------------------------------------------------------------------
+
+    def _progress(self, state: State, event: k.AppProgressed | k.AppCheckpointed) -> None:
+        work = self._works.get(event.generation)
+        if work is None:
+            app = self._found
+            work = self._works[event.generation] = Work(
+                generation=event.generation,
+                first_at=state.time,
+                first_step=event.step,
+                last_at=state.time,
+                last_step=event.step,
+            )
+            if self._phases is not None and event.generation == self._phases.generation:
+                self._resumed(state, app, work)
+        if isinstance(event, k.AppCheckpointed):
+            work.checkpoint = event.step
+            return
+        work.last_at, work.last_step = state.time, event.step
+        work.loss = work.loss if event.loss is None else event.loss
+        work.samples_per_s = work.samples_per_s if event.samples_per_s is None else event.samples_per_s
+        generation = self._found.generations[event.generation]
+        work.steps_per_s = generation.pace.steps_per_s if generation.pace else 0.0
+
+    def _resumed(self, state: State, app: App, work: Work) -> None:
+        assert self._phases is not None
+        decided_at = app.generations[work.generation].decided_at
+        seconds = (state.time - decided_at) / SECOND
+        phases = self._phases = msgspec.structs.replace(self._phases, resumed_s=seconds)
+        text = words.resumed(work, phases, app.steps_per_s)
+        self._tell(state, str(state.seq), "resumed", text, [self._ready], phases=phases)
+
+    def _started(self, state: State, event: k.ContainerStarted) -> None:
+        if event.app != self.id:
+            return
+        generation = self._found.generations[event.generation]
+        phases = self._phases
+        if phases is None or phases.generation != event.generation or generation.running < len(generation.containers):
+            return
+        phases = self._phases = msgspec.structs.replace(
+            phases,
+            start_s=(state.time - generation.released_at) / SECOND,
+            total_s=(state.time - generation.decided_at) / SECOND,
+        )
+        text = words.running(phases, generation.running)
+        self._ready = self._tell(state, str(state.seq), "running", text, [self._ready], phases=phases)
+
+    def _exited(self, state: State, event: k.ContainerExited) -> None:
+        if event.app != self.id:
+            return
+        one = Exit(
+            app=event.app,
+            generation=event.generation,
+            slot=event.slot,
+            node=event.node,
+            exit_code=event.exit_code,
+            reason=event.reason,
+            message=event.message,
+        )
+        cause = Cause(str(state.seq), words.exited(one))
+        if event.asked or event.exit_code == 0 or self._ended:
+            self._exit = cause
+            return
+        first, count = self._failing.get(event.generation, (cause, 0))
+        self._failing[event.generation] = first, count + 1
+        if not count:
+            self._tell(state, str(state.seq), "container_failed", cause.text, exit=one)
+
+    # --- nodes ----------------------------------------------------------------------------------------------------------
+
+    def _on(self, app: App, node: str) -> int:
+        """How many containers of it are, or may be, on a node."""
+        may_run = [
+            container
+            for generation in app.generations.values()
+            if generation.released
+            for container in generation.containers.values()
+            if container.node == node and container.state != "exited"
+        ]
+        return max(len(may_run), self.partition.get(node, 0))
+
+    def _node_event(self, state: State, event: Any) -> None:
+        app = None if self._ended else self._app
+        node = event.node
+        if app is None:
+            return
+        ended = _ended_with(state, app, node)
+        if not ended and not self._on(app, node):
+            return
+        if isinstance(event, k.NodeDrainRequested):
+            what = "node_drained" if event.drain else "node_undrained"
+            text = f"{words.drain(event)}, where {words.has(self._on(app, node))}"
+        elif isinstance(event, k.NodeLeft):
+            what, text = "node_left", f"{node} left" + _and_ended(ended)
+        elif sizes(app) != self.partition:
+            what, text = "node_rejoined", f"{node} joined again, not as it was"
+        else:
+            return
+        self._node[node] = self._tell(
+            state, str(state.seq), what, text + self._void_place(app), by=getattr(event, "by", "")
+        )
+
+    def _node_fact(self, state: State, position: str, fact: Any) -> None:
+        app = None if self._ended else self._app
+        if app is None:
+            return
+        ended = _ended_with(state, app, fact.node)
+        count = self._on(app, fact.node)
+        if not ended and not count:
+            return
+        before = self._node.get(fact.node)
+        if isinstance(fact, k.NodeLost):
+            what = "node_lost"
+            text = (
+                f"{fact.node} was not heard after {moment(fact.last_heard)}, where {words.has(count)}; "
+                "whether they run is not known"
+            )
+        elif isinstance(fact, k.NodeRecovered):
+            what, text = "node_recovered", f"{fact.node} was heard again, where {words.has(count)}"
+        else:
+            what, text = "node_lease_ended", f"the lease of {fact.node} ended" + _and_ended(ended)
+        text += self._void_place(app)
+        self._node[fact.node] = self._tell(state, position, what, text, [before])
+
+    def _void_place(self, app: App) -> str:
+        lost = self.partition and not sizes(app)
+        return "; what was decided for it there is void, and it is placed again" if lost else ""
+
+    # --- what the master says -------------------------------------------------------------------------------------------
+
+    def _fact(self, state: State, event: k.Round, index: int, fact: Any) -> None:
+        position = f"{state.seq}.{index}"
+        if isinstance(fact, k.AppAccepted):
+            self._accepted(state, position, fact)
+        elif isinstance(fact, k.AppRejected):
+            self._rejected(state, position, fact)
+        elif not self.id or self._ended:
+            return
+        elif isinstance(fact, k.Resized):
+            self._resized(state, event, position, fact)
+        elif isinstance(fact, k.NodeLost | k.NodeRecovered | k.NodeLeaseEnded):
+            self._node_fact(state, position, fact)
+        elif getattr(fact, "app", "") != self.id:
+            return
+        elif isinstance(fact, k.GenerationReleased):
+            self._generation_released(state, position, fact)
+        elif isinstance(fact, k.GenerationFailed):
+            self._generation_failed(state, position, fact)
+        elif isinstance(fact, k.AppCompleted | k.AppFailed | k.AppCancelled):
+            self._end(state, position, fact)
+
+    def _accepted(self, state: State, position: str, fact: k.AppAccepted) -> None:
+        app = state.apps.get(fact.app)
+        if self.wanted not in (fact.app, fact.spec.name) or app is None or fact.app == self.id:
+            return
+        submitted = self._pending.pop(fact.submission, None)
+        self._fresh(app)
+        cause = None
+        if submitted is not None:
+            self._chapters.append(submitted)
+            cause = Cause(submitted.position, f"{app.name} was {submitted.text}")
+        self._tell(state, position, "accepted", words.accepted(app), [cause])
+        if app.cancel_requested:
+            self._cancel = self._tell(
+                state, position, "cancel_requested", "it had been asked to cancel it before it was accepted"
+            )
+        self._account(state)
+
+    def _rejected(self, state: State, position: str, fact: k.AppRejected) -> None:
+        submitted = self._pending.pop(fact.submission, None)
+        if submitted is not None:
+            cause = Cause(submitted.position, f"{self.wanted} was {submitted.text}")
+            if not self.id:
+                self._chapters.append(submitted)
+            later = "a later submission of this name was " if self.id else ""
+            self._tell(state, position, "refused", f"{later}refused: {fact.reason}", [cause])
+        elif fact.refused == "update" and (asked := self._updates.pop(fact.submission, None)) is not None:
+            self._tell(state, position, "update_refused", f"that was refused: {fact.reason}", [asked])
+
+    def _resized(self, state: State, event: k.Round, position: str, fact: k.Resized) -> None:
+        app = self._found
+        change = next((change for change in fact.changes if change.app == self.id), None)
+        reason = fact.reasons.get(self.id)
+        code = app.waiting.code if app.waiting else ""
+        if change is not None:
+            generation = app.generations.get(change.to_generation)
+            if generation is not None and generation.decided_seq == state.seq:
+                self._change(state, event, position, fact, change)
+        elif reason is not None and code != self._code:
+            waits = app.current is None
+            what = "waits" if waits else "limited"
+            text = f"{'waits' if waits else 'has no more'} because {reason.text} ({reason.code})"
+            self._tell(state, position, what, text, self.around.behind(state, event, fact, self.id))
+        self._code = code
+
+    def _change(self, state: State, event: k.Round, position: str, fact: k.Resized, change: k.Resize) -> None:
+        app = self._found
+        after, before = placed_by(change), self.around.places.get(self.id, {})
+        left = gained(after, before)
+        found = Changed(
+            adjustment=change.adjustment,
+            generation=change.to_generation,
+            before=before,
+            after=after,
+            trigger=fact.trigger,
+            policy=fact.policy,
+            waited_s=(state.time - self._since) / SECOND if self._doing == "waited" else 0.0,
+            room_to=self.around.room_to(state, fact, self.id),
+            room_from=self.around.room_from(state, fact, self.id),
+            closed=closed(state, left),
+            still_waiting=[name_in(state, other) for other in sorted(fact.shortage) if other != self.id][:3],
+            reason=fact.reasons.get(self.id),
+            overtaken=app.generations[change.to_generation].void,
+        )
+        what = _what(found, first=not self._sizes)
+        causes = self.around.behind(state, event, fact, self.id)
+        cause = self._tell(state, position, what, words.changed(what, found), causes, changed=found)
+        self._sizes[change.to_generation] = len(change.placement)
+        self._decided, self._ready, self._phases, self._exit = cause, cause, None, None
+
+    def _generation_released(self, state: State, position: str, fact: k.GenerationReleased) -> None:
+        app = self._found
+        if fact.generation not in app.generations or (self._phases and self._phases.generation >= fact.generation):
+            return
+        self._released += 1
+        self._phases = phases = Phases(
+            generation=fact.generation,
+            previous=fact.previous,
+            stop_s=fact.stop_s,
+            wait_s=fact.wait_s,
+            resume=fact.resume,
+            checkpoint=fact.checkpoint,
+            lost_steps=fact.lost_steps,
+            lease_ended=fact.lease_ended,
+        )
+        decided = self._decided
+        self._ready = Cause(position, "its containers could start")
+        if fact.previous or sizes(app) != self.partition:
+            work = self._works.get(fact.previous)
+            text = words.released(phases, self._sizes.get(fact.previous, 0)) + (words.worked(work) if work else "")
+            self._ready = self._tell(state, position, "released", text, [decided, self._exit], phases=phases, work=work)
+        elif decided is not None:
+            self._ready = decided
+        self._works = {number: work for number, work in self._works.items() if number >= fact.generation}
+        self._sizes = {number: size for number, size in self._sizes.items() if number >= fact.generation}
+        self._failing = {number: one for number, one in self._failing.items() if number >= fact.generation}
+
+    def _generation_failed(self, state: State, position: str, fact: k.GenerationFailed) -> None:
+        app = self._found
+        if fact.generation <= self._last_failed or fact.generation not in app.generations:
+            return
+        self._last_failed = fact.generation
+        first, count = self._failing.get(fact.generation, (self._why_lost(app, fact.generation), 0))
+        text = words.tried_again(fact, app.failures, app.spec.retries.limit, count - 1)
+        work = self._works.get(fact.generation)
+        self._tell(state, position, "retried", text, [first or self._exit], work=work)
+        self._code = "retry"
+
+    def _why_lost(self, app: App, number: int) -> Cause | None:
+        """What befell a node that took containers of this generation with it."""
+        lost = [c.node for c in app.generations[number].containers.values() if c.reason == "lost"]
+        return next((self._node[node] for node in lost if node in self._node), None)
+
+    def _end(self, state: State, position: str, fact: k.AppCompleted | k.AppFailed | k.AppCancelled) -> None:
+        app = self._found
+        if not app.ended:
+            return
+        self._account(state)
+        totals = self._totals(state, app)
+        reason = getattr(fact, "reason", "")
+        text = f"{app.ended}{words.why(reason)}; it {words.totals(totals)}"
+        causes: list[Cause | None] = [self._exit]
+        if isinstance(fact, k.AppFailed):
+            causes = [self._failing.get(fact.generation, (self._exit, 0))[0]]
+        elif isinstance(fact, k.AppCancelled):
+            causes = [self._cancel]
+        work = self._works.get(fact.generation)
+        self._tell(
+            state, position, app.ended, text + (words.worked(work) if work else ""), causes, totals=totals, work=work
+        )
+        self._ended = True
+
+
+_HANDLERS: dict[type, Callable[[AppTeller, State, Any], None]] = {
+    k.AppSubmitted: AppTeller._submitted,
+    k.AppUpdated: AppTeller._updated,
+    k.AppCancelRequested: AppTeller._cancel_requested,
+    k.ContainerStarted: AppTeller._started,
+    k.ContainerExited: AppTeller._exited,
+    k.NodeJoined: AppTeller._node_event,
+    k.NodeLeft: AppTeller._node_event,
+    k.NodeDrainRequested: AppTeller._node_event,
+}
+
+
+def _what(change: Changed, *, first: bool) -> str:
+    before, after = sum(change.before.values()), sum(change.after.values())
+    if not after:
+        return "stopped"
+    if not before:
+        return "started" if first else "restarted"
+    return "moved" if before == after else "grown" if after > before else "shrunk"
+
+
+def _ended_with(state: State, app: App, node: str) -> int:
+    """How many of its containers this record ended because of their node."""
+    return sum(
+        container.node == node and container.reason == "lost" and container.exited_at == state.time
+        for generation in app.generations.values()
+        for container in generation.containers.values()
+    )
+
+
+def _and_ended(count: int) -> str:
+    return f", so {containers(count)} of it there had ended" if count else ""

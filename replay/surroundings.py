@@ -1,0 +1,288 @@
+"""What goes on around an app: who has which places, and what stirs decisions.
+
+A story asks it two things of a decision.  *What led to it*: the master decides once the log has been quiet, so a decision
+answers what stirred the allocation since the one before: the latest of it, what came within the longest that a busy log can
+put a decision off, and what came while an adjustment was under way, whose apps can't be changed before it ends.  *For whose
+sake* an app gave room up: worked out from the decision itself, on the nodes in question (see `room_to`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.core.views import sizes
+from events import kinds as k
+from replay.chapters import Cause, Places, Took, gained
+from replay.story_words import drain, settings, short_name
+from replay.words import containers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from dorm.core.state import App, State
+
+MS = 1_000_000
+KEPT = 64
+"""Stirs that are remembered: far more than are told of one decision."""
+TOLD = 3
+"""Causes of one decision that are told, the latest; the others are counted."""
+
+
+class _Stir(msgspec.Struct, frozen=True):
+    """Something that could change the allocation."""
+
+    seq: int
+    time: int
+    cause: Cause
+    app: str = ""
+    """Whose it is."""
+    weight: int = 2
+    """Of several stirs the weightiest are told: 1 is an adjustment that came to its end, 0 a container that ended."""
+    since: int = 0
+    """Of the end of an adjustment: when that had been decided."""
+
+
+class Surroundings:
+    """Follows all apps and nodes as far as stories need them.  Kept: the places of live apps, and a few stirs."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, Places] = {}
+        """By app, of those that have a place."""
+        self._stirs: tuple[deque[_Stir], ...] = tuple(deque(maxlen=KEPT) for _ in range(3))
+        """By weight, so that what comes by the thousand drives nothing else out."""
+        self._before: Cause | None = None
+        """The last decision."""
+        self._looked = 0
+        """Basis of the last decision or tick."""
+
+    def begin(self, state: State) -> None:
+        """Where the fold does not begin with the log's first record."""
+        self.places = {app.id: placed for app in state.live_apps() if (placed := held(app))}
+        self._looked = state.figures.seq
+
+    # --- following ------------------------------------------------------------------------------------------------------
+
+    def record(self, state: State, event: k.Event) -> None:
+        """After a fact of anybody but the master was folded, and not ignored."""
+        if isinstance(event, k.AppUpdated):
+            app = state.find_app(event.app)
+            if app is not None and event.id not in state.submissions:
+                self._stir(state, str(state.seq), f"{event.by} changed {app.name}", app=app.id)
+        elif text := _stir_of(event):
+            self._stir(state, str(state.seq), text)
+        elif isinstance(event, k.ContainerStarted):
+            app = state.apps[event.app]
+            current = app.current
+            if current is not None and current.started_at and current.running == len(current.containers):
+                text = f"{app.name} ran with {containers(current.running)}"
+                self._stir(state, str(state.seq), text, app=app.id, weight=1, since=current.decided_at)
+        elif isinstance(event, k.ContainerExited):
+            text = f"slot {event.slot} of {name_in(state, event.app)} ended"
+            self._stir(state, str(state.seq), text, app=event.app, weight=0)
+        if isinstance(event, k.NodeJoined | k.NodeLeft | k.NodeDrainRequested):
+            self._all_places(state)
+
+    def fact(self, state: State, event: k.Round, index: int) -> None:
+        """After a round was folded that is not void; once for each of its facts, in order."""
+        fact = event.events[index]
+        position = f"{state.seq}.{index}"
+        if isinstance(fact, k.Resized):
+            for change in fact.changes:
+                self._place(state, change.app)
+            self._looked = event.basis
+            self._before = Cause(position, "the decision before it, which may change only so many apps")
+        elif isinstance(fact, k.IdleTicked):
+            self._looked = event.basis
+        elif isinstance(fact, k.NodeLost | k.NodeRecovered | k.NodeLeaseEnded):
+            words = {"NodeLost": "was lost", "NodeRecovered": "was heard again", "NodeLeaseEnded": "had its lease end"}
+            self._stir(state, position, f"{fact.node} {words[type(fact).__name__]}")
+            self._all_places(state)
+        elif isinstance(fact, k.AppAccepted | k.AppCompleted | k.AppFailed | k.AppCancelled | k.GenerationFailed):
+            self._app_fact(state, position, fact)
+            self._place(state, fact.app)
+        elif isinstance(fact, k.GenerationReleased):
+            self._place(state, fact.app)
+
+    def _app_fact(self, state: State, position: str, fact: Any) -> None:
+        name = name_in(state, fact.app)
+        if isinstance(fact, k.AppAccepted):
+            app = state.apps.get(fact.app)
+            if app is not None and 0 < app.seq < state.seq:
+                position = str(app.seq)
+            by = f" by {app.user}" if app is not None else ""
+            text = f"{name} was submitted{by}"
+        elif isinstance(fact, k.GenerationFailed):
+            text = f"generation {fact.generation} of {name} failed"
+        else:
+            how = {"AppCompleted": "completed", "AppFailed": "failed", "AppCancelled": "was cancelled"}
+            text = f"{name} {how[type(fact).__name__]}"
+        self._stir(state, position, text, app=fact.app)
+
+    def _stir(self, state: State, position: str, text: str, *, app: str = "", weight: int = 2, since: int = 0) -> None:
+        stirs = self._stirs[weight]
+        stirs.append(_Stir(state.seq, state.time, Cause(position, text), app, weight, since or state.time))
+
+    def _place(self, state: State, app_id: str) -> None:
+        app = state.apps.get(app_id)
+        placed = held(app) if app is not None else {}
+        if placed:
+            self.places[app_id] = placed
+        else:
+            self.places.pop(app_id, None)
+
+    def _all_places(self, state: State) -> None:
+        """A node's fate can void many plans at once."""
+        for app_id in state.names.values():
+            self._place(state, app_id)
+
+    # --- what led to a decision -----------------------------------------------------------------------------------------
+
+    def behind(self, state: State, event: k.Round, fact: k.Resized, app: str = "") -> list[Cause]:
+        """What led to a decision, before `fact` is told of it.  `app`'s own causes come first."""
+        if fact.trigger == "idle" and event.events and isinstance(event.events[0], k.IdleTicked):
+            return [Cause(f"{state.seq}.0", "all had been quiet, and the allocation was looked at again")]
+        stirs = self._since_last(event.basis, state.settings.quiet_limit_ms * MS)
+        if not stirs:
+            return [self._before] if self._before is not None else []
+        own = [stir.cause for stir in stirs if app and stir.app == app]
+        causes = own[-1:] + [stir.cause for stir in stirs if stir.cause not in own[-1:]][-TOLD:]
+        left = len(stirs) - len(causes)
+        if left > 0:
+            last = causes[-1]
+            causes[-1] = Cause(last.position, f"{last.text}, and {left} more of the kind just before")
+        return causes
+
+    def _since_last(self, basis: int, most: int) -> list[_Stir]:
+        """Stirs that a decision on this basis answers, the weightiest of them, in order."""
+        found = [stir for stirs in self._stirs for stir in stirs if self._looked < stir.seq <= basis]
+        found.sort(key=lambda stir: stir.seq)
+        reach = found[-1].time if found else 0
+        answered: list[_Stir] = []
+        for stir in reversed(found):
+            if stir.time < reach - most:
+                break
+            reach = min(reach, stir.since)
+            answered.append(stir)
+        weight = max((stir.weight for stir in answered), default=0)
+        heavy = [stir for stir in reversed(answered) if stir.weight == weight]
+        # What had to wait for the end of an adjustment names that as well.
+        last = next((stir for stir in answered if stir.weight == 1), None)
+        late = last is not None and weight > 1 and last.seq > heavy[-1].seq
+        return [*heavy, last] if late and last is not None else heavy
+
+    # --- for whose sake -------------------------------------------------------------------------------------------------
+
+    def after(self, state: State, fact: k.Resized) -> dict[str, Places]:
+        """The places of the apps that a decision changes, as decided."""
+        return {change.app: placed_by(change) for change in fact.changes if change.app in state.apps}
+
+    def room_to(self, state: State, fact: k.Resized, app: str) -> list[Took]:
+        """Who got, in the same decision, what `app` gives up.
+
+        An app counts where it gets containers on a node that `app` leaves, needs a kind of resource that `app` used, and
+        what all get there together would not have fitted into what was free before.  One of them that only moved made
+        room elsewhere in turn, so those that got that count through it.
+        """
+        after = self.after(state, fact)
+        direct = self._takers(state, after, app, gained(after.get(app, {}), self.places.get(app, {})))
+        took = {one.app: one for one in direct}
+        for one in direct:
+            if one.did == "moved":
+                left = gained(after[one.app], self.places.get(one.app, {}))
+                for other in self._takers(state, after, one.app, left):
+                    if other.app != app and other.app not in took:
+                        took[other.app] = msgspec.structs.replace(other, through=one.name)
+        return list(took.values())
+
+    def room_from(self, state: State, fact: k.Resized, app: str) -> list[Took]:
+        """Who gave up, in the same decision, what `app` gets: `room_to` the other way round, without ways through others."""
+        after = self.after(state, fact)
+        found = []
+        for other in sorted(after):
+            if other == app:
+                continue
+            left = gained(after[other], self.places.get(other, {}))
+            mine = [one for one in self._takers(state, after, other, left) if one.app == app]
+            if mine:
+                nodes = {node: left[node] for node in mine[0].nodes}
+                found.append(Took(app=other, name=name_in(state, other), did=self._did(after, other), nodes=nodes))
+        return found
+
+    def _takers(self, state: State, after: Mapping[str, Places], app: str, left: Places) -> list[Took]:
+        gains = {other: gained(self.places.get(other, {}), placed) for other, placed in after.items() if other != app}
+        tight = [node for node in left if self._needs_room(state, after, gains, node)]
+        mine = state.apps[app].demand
+        found = []
+        for other in sorted(gains):
+            nodes = {node: gains[other][node] for node in tight if node in gains[other]}
+            if nodes and mine.keys() & state.apps[other].demand.keys():
+                found.append(Took(app=other, name=name_in(state, other), did=self._did(after, other), nodes=nodes))
+        return found
+
+    def _needs_room(self, state: State, after: Mapping[str, Places], gains: Mapping[str, Places], node: str) -> bool:
+        """Whether what apps get on a node would not have fitted beside what was there."""
+        known = state.nodes.get(node)
+        if known is None:
+            return False
+        needed: dict[str, int] = {}
+        for app, counts in [*self.places.items(), *gains.items()]:
+            if node in counts and app in state.apps:
+                for name, amount in state.apps[app].demand.items():
+                    needed[name] = needed.get(name, 0) + amount * counts[node]
+        return any(amount > known.capacity.get(name, 0) for name, amount in needed.items())
+
+    def _did(self, after: Mapping[str, Places], app: str) -> str:
+        before, now = sum(self.places.get(app, {}).values()), sum(after[app].values())
+        if not before or not now:
+            return "started" if now else "stopped"
+        return "moved" if now == before else "grew" if now > before else "shrank"
+
+
+def held(app: App) -> Places:
+    """Containers by node of its place; where that is void, those that still run."""
+    placed = sizes(app)
+    if placed or app.ended:
+        return placed
+    for generation in app.generations.values():
+        if generation.released and not generation.failed:
+            for container in generation.containers.values():
+                if container.state != "exited":
+                    placed[container.node] = placed.get(container.node, 0) + 1
+    return dict(sorted(placed.items()))
+
+
+def placed_by(change: k.Resize) -> Places:
+    """Containers by node of a change, sorted by node."""
+    counts: Places = {}
+    for placed in change.placement:
+        counts[placed.node] = counts.get(placed.node, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def name_in(state: State, app_id: str) -> str:
+    """An app's name; that in its id where the state has let go of it."""
+    app = state.apps.get(app_id)
+    return app.name if app is not None else short_name(app_id)
+
+
+def closed(state: State, nodes: Iterable[str]) -> list[str]:
+    """Those of them that take nothing new."""
+    return [node for node in nodes if node not in state.nodes or not state.nodes[node].usable]
+
+
+def _stir_of(event: k.Event) -> str:
+    """What an agent or an operator did to stir the allocation, '' for anything else."""
+    match event:
+        case k.NodeJoined():
+            return f"{event.node} joined"
+        case k.NodeLeft():
+            return f"{event.node} left"
+        case k.NodeDrainRequested():
+            return drain(event)
+        case k.PolicyChanged():
+            return settings(event)
+        case _:
+            return ""
