@@ -24,7 +24,7 @@ from rich.live import Live
 from rich.text import Text
 
 from dorm.cli.errors import FAILED, Fail, run
-from dorm.cli.events import in_words, positions
+from dorm.cli.events import in_words
 from dorm.cli.logs import Verbose, configure
 from dorm.cli.output import ago, cell, console, table
 from dorm.cli.signals import first_of, stops
@@ -33,6 +33,7 @@ from dorm.core.views import app_rows, sizes, summary
 from dorm.home import home
 from dorm.specfile import load_spec
 from events.kinds import Round
+from events.positions import logged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,7 +197,7 @@ async def _tell(cluster: LocalCluster, submitting: asyncio.Task[None]) -> None:
     first = 0
     async for record in cluster.client.records(follow=True):
         first = first or record.time
-        for _, event in positions(record):
+        for event in (one.event for one in logged(record)):
             if type(event).__name__ in _SHOWN:
                 seconds = (record.time - first) / 1e9
                 console.print(

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sys
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, client
+from dorm.cli.connect import ClusterName, Url, complete, complete_app, complete_node, where
 from dorm.cli.errors import run
 from dorm.cli.output import console
-from events.codec import decode
-from events.kinds import Round
+from dorm.cli.source import log_of, parse_moment, warn_if_torn
+from events.cloudevents import cloud_event, plain
+from events.log import LogUnavailable
+from events.positions import Position, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from dorm.tail import Filter, Tail
     from events.kinds import Event
-    from events.log import Record
+    from events.log import EventLog
+    from events.positions import Logged
+    from replay.moments import Moment
 
 
 class EventFormat(StrEnum):
@@ -29,86 +35,191 @@ class EventFormat(StrEnum):
 
     table = "table"
     json = "json"
+    cloudevents = "cloudevents"
 
 
 def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="The log")(events)
 
 
+def _position(text: str | None) -> str | None:
+    if text is not None:
+        try:
+            parse(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    return text
+
+
+def _moment(text: str | None) -> str | None:
+    parse_moment(text)
+    return text
+
+
+def _kinds(kinds: list[str] | None) -> list[str] | None:
+    from dorm.tail import check_kinds
+
+    try:
+        check_kinds(kinds or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return kinds
+
+
+def _complete_kind(incomplete: str) -> list[str]:
+    from dorm.core.concerns import KINDS
+
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
+
+
+def _complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
+    return complete(ctx, incomplete, lambda state: [app.user for app in state.apps.values()])
+
+
+_MOMENT = "SEQ|TIME|-10m"
+
+
 def events(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
-    after: Annotated[int, typer.Option(min=0, help="Only what comes after this sequence.")] = 0,
-    tail: Annotated[int | None, typer.Option(min=0, help="Only the last records.")] = None,
-    kind: Annotated[list[str] | None, typer.Option(help="Only these kinds; may be repeated.")] = None,
-    app: Annotated[str | None, typer.Option(help="Only what names this app (its id, or its name).")] = None,
-    output: Annotated[
-        EventFormat, typer.Option("--output", "-o", help="A line of text, or of JSON, for each.")
-    ] = EventFormat.table,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows, through restarts of the server.")] = False,
+    after: Annotated[str | None, typer.Option(metavar="POSITION", callback=_position, help="Only what comes after this position (118, or 118.2): what an interrupted run says it got to.")] = None,
+    since: Annotated[str | None, typer.Option(metavar=_MOMENT, callback=_moment, help="Only from this sequence or time on, or from so long before the log's last record.")] = None,
+    until: Annotated[str | None, typer.Option(metavar=_MOMENT, callback=_moment, help="Only up to this moment, itself included.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only the last N of them.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(metavar="KIND", callback=_kinds, autocompletion=_complete_kind, help="Only these kinds; may be repeated, as all of these.")] = None,
+    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only what concerns this app (its name or its id), decisions that mention it too.")] = None,
+    user: Annotated[list[str] | None, typer.Option(metavar="USER", autocompletion=_complete_user, help="Only what this user asked for, and what concerns this user's apps.")] = None,
+    node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Only what this node said, what was said of it, and what was placed there.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", metavar="LOG.dorm", help="An exported log instead of a cluster's.")] = None,
+    output: Annotated[EventFormat, typer.Option("--output", "-o", help="A line of text for each, or of JSON, or a CloudEvent.")] = EventFormat.table,
     url: Url = None,
     cluster: ClusterName = None,
-) -> None:
+) -> None:  # fmt: skip
     """Print the log: every submission, decision, start and exit, in its one order.
 
     [bold]Examples[/]
 
       dorm events -f
 
-      dorm events --kind Resized --kind AppCompleted -o json | jq .
+      dorm events --app digits-mlp --tail 20
 
-      dorm events --app digits-mlp
+      dorm events --since -10m --kind NodeLost --kind AppFailed
+
+      dorm events -f --after 118.2 -o cloudevents | my-consumer
+
+      dorm events --file incident.dorm --node node-2 -o json | jq .
     """
+    if follow and (until is not None or file is not None):
+        raise typer.BadParameter(f"--follow never ends, so it can't go with {'--until' if until else '--file'}")
+    if after is not None and since is not None:
+        raise typer.BadParameter("--after and --since both say where to begin; give one of them")
 
     async def work() -> None:
-        async with client(url, cluster) as connected:
-            first = max(after, await connected.log.end() - tail) if tail is not None else after
-            async for record in connected.records(after=first, follow=follow):
-                for position, event in positions(record):
-                    if _wanted(event, kind, app):
-                        _print(position, record, event, output)
+        from dorm.tail import Filter
+
+        wanted = Filter(
+            kinds=tuple(kind or ()), apps=tuple(app or ()), users=tuple(user or ()), nodes=tuple(node or ())
+        )
+        name = "*" if file is not None else where(url, cluster)[1]
+        async with log_of(file, url, cluster) as log:
+            await warn_if_torn(log)
+            chosen = await _chosen(log, name, wanted, after, parse_moment(since), parse_moment(until), tail, follow)
+            await _print_all(chosen, _Printer(output, flush=follow))
 
     run(work())
 
 
-def positions(record: Record) -> Iterator[tuple[str, Event]]:
-    """Each event of a record with its position in the log: `seq`, or `seq.index` in a round."""
-    event = decode(record)
-    if isinstance(event, Round):
-        for index, fact in enumerate(event.events):
-            yield f"{record.seq}.{index}", fact
-    else:
-        yield str(record.seq), event
+async def _chosen(
+    log: EventLog, cluster: str, wanted: Filter, after: str | None, since: Moment | None, until: Moment | None,
+    count: int | None, follow: bool,
+) -> Tail:  # fmt: skip
+    """What was asked for, as one reading of the log."""
+    from dorm.tail import Tail, before_last
+
+    begin = Position(await log.start())
+    if after is not None:
+        begin = parse(after)
+    elif since is not None:
+        begin = Position(await _before(log, since, itself=False))
+    end = await log.end() if until is None else await _before(log, until, itself=True)
+    if count is not None:
+        last = await before_last(log, cluster, wanted, count, end)
+        begin = begin if begin.covers(last) else last
+    return Tail(log, cluster, wanted, after=begin, until=None if follow else end, follow=follow)
 
 
-def _wanted(event: Event, kinds: list[str] | None, app: str | None) -> bool:
-    if kinds and type(event).__name__ not in kinds:
-        return False
-    if app is None:
-        return True
-    named = getattr(event, "app", None)
-    if isinstance(named, str):
-        return named == app or named.rpartition("-")[0] == app
-    changes = getattr(event, "changes", None)
-    if changes is not None:
-        return any(change.app == app or change.app.rpartition("-")[0] == app for change in changes)
-    spec = getattr(event, "spec", None)
-    return isinstance(spec, dict) and spec.get("name") == app
+async def _before(log: EventLog, moment: Moment, *, itself: bool) -> int:
+    """The last sequence before a moment; with `itself`, what is at the moment counts as before it."""
+    from dorm.tail import time_of
+    from replay.moments import AtSequence, AtTime
+
+    if isinstance(moment, AtSequence):
+        return min(moment.seq if itself else max(0, moment.seq - 1), await log.end())
+    time = moment.time if isinstance(moment, AtTime) else await time_of(log, await log.end()) - moment.span
+    return await log.at_time(time if itself else time - 1)
 
 
-def _print(position: str, record: Record, event: Event, output: EventFormat) -> None:
-    if output is EventFormat.json:
-        line = {"position": position, "log_time": record.time, **msgspec.to_builtins(event)}
-        sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
-        sys.stdout.flush()
-        return
-    when = datetime.fromtimestamp(record.time / 1e9, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    text = Text(f"{position:>8}  {when}  ", style="dim").append(f"{type(event).__name__:<20}", style="bold cyan")
-    console.print(text.append(in_words(event), style="none"), soft_wrap=True)
+async def _print_all(tail: Tail, printer: _Printer) -> None:
+    try:
+        async with contextlib.aclosing(tail.events()) as found:
+            async for one in found:
+                printer.show(one)
+    except (asyncio.CancelledError, LogUnavailable):
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()
+            print(f"ended early; to go on from here: --after {tail.position}", file=sys.stderr, flush=True)
+        raise
+
+
+class _Printer:
+    """A line for each event.  Whoever follows gets it at once, else lines leave in blocks."""
+
+    def __init__(self, output: EventFormat, *, flush: bool) -> None:
+        self._output, self._flush = output, flush
+
+    def show(self, one: Logged) -> None:
+        if self._output is EventFormat.table and console.is_terminal:
+            console.print(_coloured(one), soft_wrap=True)
+            return
+        sys.stdout.write(self._line(one) + "\n")
+        if self._flush:
+            sys.stdout.flush()
+
+    def _line(self, one: Logged) -> str:
+        if self._output is EventFormat.cloudevents:
+            return msgspec.json.encode(cloud_event(one)).decode()
+        if self._output is EventFormat.json:
+            line = {"position": str(one.position), "log_time": one.time, **plain(one.event)}
+            return msgspec.json.encode(line).decode()
+        return "".join(_columns(one))
+
+
+def _columns(one: Logged) -> tuple[str, str, str]:
+    """Place and time, kind, and the gist."""
+    when = datetime.fromtimestamp(one.time / 1e9, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    return f"{one.position!s:>8}  {when}  ", f"{type(one.event).__name__:<20}", in_words(one.event)
+
+
+_STYLES = {
+    "AppFailed": "bold red", "AppRejected": "bold red", "GenerationFailed": "bold red", "NodeLost": "bold red",
+    "NodeLeaseEnded": "bold red", "Unreadable": "bold red", "Unknown": "bold yellow", "AppCompleted": "bold green",
+}  # fmt: skip
+
+
+def _coloured(one: Logged) -> Text:
+    place, kind, gist = _columns(one)
+    style = _STYLES.get(type(one.event).__name__, "bold cyan")
+    return Text(place, style="dim").append(kind, style=style).append(gist, style="none")
 
 
 def in_words(event: Event) -> str:
-    """The gist of an event in one line."""
-    if type(event).__name__ == "Resized":
-        return _resized_in_words(event)
+    """The gist of an event in one line, of which nothing can move a terminal's cursor."""
+    text = _resized_in_words(event) if type(event).__name__ == "Resized" else _fields_in_words(event)
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+
+
+def _fields_in_words(event: Event) -> str:
     # Of these the line has the time already, or nobody can read them.
     hidden = ("id", "at", "by", "cause", "v", "started_at", "exited_at", "submission")
     fields: dict[str, Any] = {name: getattr(event, name) for name in event.__struct_fields__ if name not in hidden}
