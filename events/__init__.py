@@ -14,7 +14,9 @@
     snapshots     states kept beside a log, so that nobody has to fold all of it
     sources       which build runs: a hash of its own sources
     memory        both in memory, for tests and simulations
-    archive       a log in one file
+    archive       a log in one file that grows; `open_archive` reads whatever was exported
+    segments      an exported log: compressed, indexed, with snapshots (segment_blocks: its bytes; segment_index: finding them)
+    damage        what is wrong with an archive, and the part of it that can be used all the same
     jetstream     both on NATS (nats_link: the connection; jetstream_reader: reading; nats_bus: heartbeats and questions)
     questions     what is asked of agents beside the log
 

@@ -1,4 +1,6 @@
-"""A log in one file: what `dorm replay export` writes, and a log for tools that need no server.
+"""A log in one file that can be appended to, for tools that need no server; and opening whatever was exported.
+
+`dorm replay export` writes `events.segments`; before it did, it wrote this format, which stays readable.
 
     file   = magic, frame*
     frame  = length u32, crc32 u32 (of the payload), crc32 u32 (of these eight bytes), payload
@@ -15,15 +17,21 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import select
 import stat
 import struct
+import sys
+import tempfile
 import threading
 import zlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from events.damage import Damage
 from events.log import Appended, EventLog, LogDamaged, LogRefused, Overtaken, Record
+from events.segment_index import MAGIC as SEGMENTS_MAGIC
+from events.segments import SegmentLog
 from events.subjects import matches
 
 if TYPE_CHECKING:
@@ -39,6 +47,59 @@ _LENGTHS = struct.Struct(">II")
 _FRAME = struct.Struct(">III")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Record).decode
+_CHUNK = 1 << 20
+
+
+async def open_archive(path: Path) -> ArchiveLog | SegmentLog:
+    """An exported log, whichever release wrote it, for reading; `-` is standard input.  Raises LogRefused."""
+    if str(path) == "-":
+        return SegmentLog.of_file(await _spooled(), "standard input")
+    if await asyncio.to_thread(_first_bytes, path) == SEGMENTS_MAGIC:
+        return await SegmentLog.open(path)
+    return await ArchiveLog.open(path)
+
+
+def _first_bytes(path: Path) -> bytes:
+    _check_regular(path)
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(SEGMENTS_MAGIC))
+    except OSError as error:
+        raise LogRefused(f"{path}: {error.strerror}") from None
+
+
+async def _spooled() -> int:
+    """Standard input as a file without a name, since reading a log goes back and forth.  Raises LogRefused."""
+    stop = threading.Event()
+    copying = asyncio.create_task(asyncio.to_thread(_spool, stop))
+    try:
+        return await asyncio.shield(copying)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait({copying})
+        raise
+
+
+def _spool(stop: threading.Event) -> int:
+    source = sys.stdin.fileno()
+    try:
+        with tempfile.TemporaryFile() as spool:
+            while not stop.is_set():
+                # Who writes into the pipe may take long, and Ctrl-C must not have to wait for it.
+                if not select.select([source], [], [], _POLL_S)[0]:
+                    continue
+                chunk = os.read(source, _CHUNK)
+                if not chunk:
+                    break
+                if not spool.tell() and chunk[: len(MAGIC)] == MAGIC:
+                    raise LogRefused(
+                        "this archive is of an earlier format, which can't be read from a pipe; name its file"
+                    )
+                spool.write(chunk)
+            spool.flush()
+            return os.dup(spool.fileno())
+    except OSError as error:
+        raise LogRefused(f"standard input: {error.strerror}") from None
 
 
 class ArchiveLog(EventLog):
@@ -262,6 +323,15 @@ class ArchiveLog(EventLog):
             if size <= self._whole:
                 return ""
             return f"{self._path} breaks off within record {self._end + 1}, after {size - self._whole} bytes of it"
+
+    async def damages(self, told: Callable[[int, int], None] | None = None) -> list[Damage]:
+        """What is wrong with the file, for which all of it is read; behind the first damage nothing can be found.
+        Raises LogRefused where it can't be read."""
+        try:
+            torn = await self.torn()
+        except LogDamaged as error:
+            return [Damage(self._whole, str(error), self._end + 1)]
+        return [Damage(self._whole, torn, self._end + 1)] if torn else []
 
     async def last_on(self, subject: str) -> Record | None:
         return await asyncio.to_thread(self._last_on, subject)

@@ -7,8 +7,8 @@
     ├── Overtaken        the expected last sequence was not the last: another writer was first
     └── LogDamaged       sequences are not contiguous or bytes do not match: reading on would skip something
 
-Implementations: `events.memory`, `events.archive` (a file), `events.jetstream`.  Snapshots of the state lie beside the log
-(`events.snapshots`).
+Implementations: `events.memory`, `events.archive` (a file that grows), `events.segments` (an exported file),
+`events.jetstream`.  Snapshots of the state lie beside the log (`events.snapshots`).
 """
 
 from __future__ import annotations
@@ -128,6 +128,16 @@ class EventLog(Protocol):
     def snapshots(self) -> Snapshots:
         """States of this log at some of its sequences."""
         return _NO_SNAPSHOTS
+
+    @property
+    def sparse(self) -> bool:
+        """Whether records were left out of it on purpose, so that it can be read but not folded."""
+        return False
+
+    async def torn(self) -> str:
+        """In one line what is missing or broken of a log in a file, "" for a whole one; what comes before it can be read.
+        Raises LogDamaged, LogRefused."""
+        return ""
 
     async def last_on(self, subject: str) -> Record | None:
         """The last record on exactly this subject."""
