@@ -12,12 +12,14 @@
     chain         the hash chain over all records
     seals         what a master signs of it, and with which key
     snapshots     states kept beside a log, so that nobody has to fold all of it
+    nearest       from which snapshot of a log to fold on
     sources       which build runs: a hash of its own sources
     memory        both in memory, for tests and simulations
     archive       a log in one file that grows; `open_archive` reads whatever was exported
     segments      an exported log: compressed, indexed, with snapshots (segment_blocks: its bytes; segment_index: finding them)
     damage        what is wrong with an archive, and the part of it that can be used all the same
-    jetstream     both on NATS (nats_link: the connection; jetstream_reader: reading; nats_bus: heartbeats and questions)
+    jetstream     both on NATS (nats_link: the connection; jetstream_reader: reading; nats_bus: heartbeats and questions;
+                  jetstream_snapshots: snapshots)
     questions     what is asked of agents beside the log
 
 A record is raw bytes with a sequence and the log's own time; `codec.decode` turns it into an event whenever somebody

@@ -5,13 +5,15 @@ what passes beside the log, `nats_link` holds the connection; nothing else impor
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import nats.js.errors
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StoreCompression, StreamConfig
 
 from events import subjects as names
-from events.jetstream_reader import Reader, RecordMissing, ReopenReader, last_record
+from events.jetstream_reader import Reader, RecordMissing, ReopenReader, first_since, last_record
+from events.jetstream_snapshots import JetStreamSnapshots, snapshot_config
 from events.log import Appended, Bus, EventLog, LogDamaged, LogRefused, LogUnavailable, Record
 from events.logger import Logger
 from events.nats_bus import NatsBus
@@ -38,7 +40,7 @@ class Connection:
         self.url = link.url
         self.cluster = cluster
         self.log = JetStreamLog(link, cluster)
-        self.bus: Bus = NatsBus(link, _report_stream(cluster))
+        self.bus: Bus = NatsBus(link, names.reports(cluster))
 
     @classmethod
     async def open(
@@ -133,15 +135,33 @@ async def _make_streams(link: Link, cluster: str, timeout: float) -> None:
             compression=StoreCompression.S2,
             allow_direct=True,
         ),
+        snapshot_config(cluster),
     ]
     manager = link.client.jetstream(timeout=timeout)
     for config in streams:
-        assert config.name
         with as_log_errors(f"looking up stream {config.name} at {link.url}"):
-            try:
-                await manager.stream_info(config.name)
-            except nats.js.errors.NotFoundError:
+            if not await _is_there(manager, config, cluster):
                 await manager.add_stream(config)
+
+
+async def _is_there(manager: JetStreamManager, config: StreamConfig, cluster: str) -> bool:
+    """Raises LogRefused where a stream of this name holds something else."""
+    assert config.name
+    try:
+        found = (await manager.stream_info(config.name)).config
+    except nats.js.errors.NotFoundError:
+        if config.name != _report_stream(cluster):
+            return False
+        # Heartbeats of a cluster that was made before their stream had this name.
+        with contextlib.suppress(nats.js.errors.NotFoundError):
+            return bool(await manager.find_stream_name_by_subject(names.reports(cluster)))
+        return False
+    if found.subjects != config.subjects:
+        raise LogRefused(
+            f"stream {config.name} is there already and holds {', '.join(found.subjects or ())}; "
+            "name the cluster differently, or use another server"
+        )
+    return True
 
 
 def _stream(cluster: str) -> str:
@@ -149,7 +169,8 @@ def _stream(cluster: str) -> str:
 
 
 def _report_stream(cluster: str) -> str:
-    return f"DORM-{cluster}-reports"
+    """Nothing that any cluster's log could be called.  Clusters that were made before have `DORM-<cluster>-reports`."""
+    return f"DORM_reports-{cluster}"
 
 
 class JetStreamLog(EventLog):
@@ -159,6 +180,7 @@ class JetStreamLog(EventLog):
         self._link = link
         self._stream = _stream(cluster)
         self._taken = names.log_subjects(cluster)
+        self._snapshots = JetStreamSnapshots(link, cluster)
 
     async def append(
         self,
@@ -244,6 +266,16 @@ class JetStreamLog(EventLog):
         if state.first_seq > 1:
             raise LogDamaged(f"the log begins at {state.first_seq}: earlier records were removed behind our back")
         return int(state.last_seq)
+
+    async def at_time(self, time: int) -> int:
+        """As the server finds it, in one request.  Where its clock had gone back, that may be any place at which the log
+        passes this time; the fold, which takes the later of two times, then knows only the first of them."""
+        found = await first_since(self._link, self._stream, time + 1)
+        return await self.end() if found is None else found.seq - 1
+
+    @property
+    def snapshots(self) -> JetStreamSnapshots:
+        return self._snapshots
 
     async def last_on(self, subject: str) -> Record | None:
         return await last_record(self._link, self._stream, subject)

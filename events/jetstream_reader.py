@@ -12,7 +12,7 @@ import asyncio
 import base64
 import contextlib
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import nats.errors
@@ -45,6 +45,8 @@ _SERVER_LIMIT = 1024
 """What the server counts for subject, reply and headers of a message, at most."""
 _MAKING_S = 1.0
 _NO_MESSAGE = 10037
+_LATEST = 2**63 - 1
+"""UTC ns; the server counts time so too."""
 _REQUEST_OVER = ("Batch Completed", "Message Size Exceeds MaxBytes")
 
 
@@ -224,16 +226,25 @@ async def _finished(making: Coroutine[Any, Any, object]) -> None:
 
 async def last_record(link: Link, stream: str, subject: str, timeout: float = 5.0) -> Record | None:
     """The last record whose subject matches, as the stream's leader has it.  Raises LogUnavailable, LogRefused."""
-    # Asked by hand, as nats-py gives the time in microseconds only.
     with as_log_errors("reading the last record"):
-        reply = await link.client.request(
-            f"$JS.API.STREAM.MSG.GET.{stream}", json.dumps({"last_by_subj": subject}).encode(), timeout=timeout
-        )
-        answer: dict[str, Any] = json.loads(reply.data)
-        if error := answer.get("error"):
-            if error.get("err_code") == _NO_MESSAGE:
-                return None
-            raise nats.js.errors.APIError(error.get("code"), error.get("description"), error.get("err_code"))
+        return await _record(link, stream, {"last_by_subj": subject}, timeout)
+
+
+async def first_since(link: Link, stream: str, time: int, timeout: float = 5.0) -> Record | None:
+    """The first record whose log time is this (UTC ns) or later, as the stream's leader has it.  Raises LogUnavailable,
+    LogRefused."""
+    with as_log_errors("looking for a time"):
+        return await _record(link, stream, {"start_time": _rfc3339(time)}, timeout)
+
+
+async def _record(link: Link, stream: str, which: dict[str, str], timeout: float) -> Record | None:
+    # Asked by hand, as nats-py gives the time in microseconds only.
+    reply = await link.client.request(f"$JS.API.STREAM.MSG.GET.{stream}", json.dumps(which).encode(), timeout=timeout)
+    answer: dict[str, Any] = json.loads(reply.data)
+    if error := answer.get("error"):
+        if error.get("err_code") == _NO_MESSAGE:
+            return None
+        raise nats.js.errors.APIError(error.get("code"), error.get("description"), error.get("err_code"))
     message = answer["message"]
     return Record(
         message["seq"],
@@ -248,6 +259,12 @@ def _nanoseconds(text: str) -> int:
     """UTC nanoseconds of the server's RFC 3339 time: `2026-11-21T08:54:56.951824524Z`."""
     whole, _, fraction = text.removesuffix("Z").partition(".")
     return int(datetime.fromisoformat(whole + "+00:00").timestamp()) * 10**9 + int(fraction.ljust(9, "0")[:9] or 0)
+
+
+def _rfc3339(time: int) -> str:
+    """The same the other way round, for any time that a log may be asked for."""
+    seconds, nanoseconds = divmod(min(max(time, 0), _LATEST), 10**9)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09}Z"
 
 
 def _msg_id(headers: bytes) -> str:

@@ -38,12 +38,14 @@ _log = Logger(__name__)
 
 
 class NatsBus(Bus):
-    """For one cluster; `stream` keeps its heartbeats."""
+    """For one cluster, whose heartbeats have these subjects."""
 
-    def __init__(self, link: Link, stream: str) -> None:
+    def __init__(self, link: Link, reports: str) -> None:
         self._link = link
         self._client = link.client
-        self._stream = stream
+        self._reports = reports
+        self._stream = ""
+        """That keeps its heartbeats, once it was looked up."""
 
     async def publish_report(self, subject: str, body: bytes, *, timeout: float = 5.0) -> None:
         self._link.check_size(body)
@@ -62,6 +64,9 @@ class NatsBus(Bus):
                 await subscription.unsubscribe()
 
     async def last_report(self, subject: str) -> Record | None:
+        if not self._stream:
+            with as_log_errors("looking up the heartbeats"):
+                self._stream = await self._client.jetstream().find_stream_name_by_subject(self._reports)
         return await last_record(self._link, self._stream, subject)
 
     async def ask(self, subject: str, question: bytes, *, timeout: float = 5.0) -> AsyncGenerator[bytes, None]:

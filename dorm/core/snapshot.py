@@ -47,8 +47,9 @@ def copy(state: State) -> Copy:
     return Copy(state.seq, state.time, _encoder.encode(state))
 
 
-def pack(taken: Copy, *, build: str, chain: str = "") -> tuple[SnapshotInfo, bytes]:
-    """What to put into a store.  `chain` is the log's hash chain after the copy's sequence, where it is known."""
+def pack(taken: Copy, *, build: str, chain: str = "", record: str = "") -> tuple[SnapshotInfo, bytes]:
+    """What to put into a store.  `chain` is the log's hash chain after the copy's sequence, where it is known, and `record`
+    the identity of the record there, where the store may outlive its log."""
     body = zstandard.ZstdCompressor(level=_LEVEL).compress(taken.encoded)
     info = SnapshotInfo(
         seq=taken.seq,
@@ -59,6 +60,7 @@ def pack(taken: Copy, *, build: str, chain: str = "") -> tuple[SnapshotInfo, byt
         content=content_of(body),
         size=len(body),
         chain=chain,
+        record=record,
     )
     return info, body
 

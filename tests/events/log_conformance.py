@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,14 @@ class LogConformance:
         times = [record.time for record in await read_all(log)]
         assert times == sorted(times)
         assert times[0] > 0
+
+    async def test_a_moment_by_its_time(self, log: EventLog) -> None:
+        assert await log.at_time(2**62) == 0
+        await fill(log, 30)
+        times = [record.time for record in await read_all(log)]
+        moments = {0, 2**62, *(time + step for time in times for step in (-1, 0, 1))}
+        for moment in sorted(moments):
+            assert await log.at_time(moment) == bisect.bisect_right(times, moment)
 
     async def test_a_big_body(self, log: EventLog) -> None:
         body = bytes(range(256)) * 12_000

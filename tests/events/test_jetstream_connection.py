@@ -11,8 +11,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import nats
 import pytest
 
+from events import subjects
 from events.jetstream import Connection
 from events.log import LogError, LogRefused, LogTooOld, LogUnavailable
 from tests.events.log_conformance import CLUSTER
@@ -161,3 +163,39 @@ async def test_who_only_asks_makes_no_cluster(tmp_path: Path) -> None:
         assert "there is no cluster 'farm-reports'" in str(await refusal(server.url, "farm-reports", create=False))
     finally:
         await server.stop()
+
+
+@pytest.mark.parametrize("other", ["named-reports", "named-snapshots", "reports-named", "snapshots-named"])
+async def test_clusters_of_any_name_live_beside_each_other(nats_server: NatsServer, other: str) -> None:
+    for cluster in ("named", other):
+        connection = await Connection.open(nats_server.url, cluster, create=True)
+        assert (await connection.log.append(f"dorm.{cluster}.AppSubmitted.ann", b"first")).seq == 1
+        await connection.bus.publish_report(subjects.report(cluster, "n1"), cluster.encode())
+        report = await connection.bus.last_report(subjects.report(cluster, "n1"))
+        assert report is not None
+        assert report.body == cluster.encode()
+        await connection.close()
+    await delete_all(nats_server.url)
+
+
+async def test_heartbeats_of_a_cluster_that_was_made_before_they_had_another_stream(nats_server: NatsServer) -> None:
+    client = await nats.connect(nats_server.url)
+    await client.jetstream().add_stream(name="DORM-older-reports", subjects=[subjects.reports("older")])
+    for _ in range(2):
+        connection = await Connection.open(nats_server.url, "older", create=True)
+        await connection.bus.publish_report(subjects.report("older", "n1"), b"here")
+        assert await connection.bus.last_report(subjects.report("older", "n1")) is not None
+        await connection.close()
+    with pytest.raises(LogRefused, match="DORM-older-reports is there already and holds dorm"):
+        await Connection.open(nats_server.url, "older-reports", create=True)
+    await client.close()
+    await delete_all(nats_server.url)
+
+
+async def delete_all(url: str) -> None:
+    client = await nats.connect(url)
+    for stream in await client.jetstream().streams_info():
+        assert stream.config.name
+        if "named" in stream.config.name or "older" in stream.config.name:
+            await client.jetstream().delete_stream(stream.config.name)
+    await client.close()

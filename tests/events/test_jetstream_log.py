@@ -35,7 +35,7 @@ class TestJetStreamLog(LogConformance):
 async def delete_streams(url: str) -> None:
     """A log of ours lets nobody delete a record, but the server's owner may delete all of it."""
     client = await nats.connect(url)
-    for stream in (f"DORM-{CLUSTER}", f"DORM-{CLUSTER}-reports"):
+    for stream in (f"DORM-{CLUSTER}", f"DORM_reports-{CLUSTER}", f"DORM_snapshots-{CLUSTER}"):
         with contextlib.suppress(nats.js.errors.NotFoundError):
             await client.jetstream().delete_stream(stream)
     await client.close()
