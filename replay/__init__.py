@@ -3,6 +3,8 @@
     moments     which point of a log is meant: a sequence, a time, so long before its end
     travel      the state at a moment
     audit       `verify`: is this log whole, and does it give the same state and the same decisions again?
+    survey      an audit's first pass, which cuts the log into slices; slices: its second pass, over each of them
+    workers     slices checked by several processes (worker: one of them)
     questions   what a round asks of an audit, and the answer from the state at its basis
     explain     why an app has what it has: the state, and the decision that made it so
     words       an explanation as a paragraph
@@ -17,17 +19,20 @@
 Everything here works on any `events.log.EventLog`, a live cluster's and an exported file's alike: the end is fixed when
 reading begins, what comes later is left for the next time.  Everything rests on the core: `evolve` gives states, always
 from what was recorded; `decide` is asked only to compare.  Work goes batch by batch in a thread, so the loop stays free,
-and memory is bounded by the state, one batch, and a few numbers for each round.
+and memory is bounded by the state and a few batches.
 
-An audit goes over the log twice.  A round at sequence s was decided on the state at its basis b < s, so when s is read that
-state is gone.  The first pass only folds, and notes (s, b, at, kind of question) of each round; each basis is at or after
-the round before it, so in the second pass at most one question is open at a time: the fold stops at b, answers it, goes on,
-and at s compares.  Both folds have to end in the same state, or the audit itself has changed it.
+An audit folds the log twice.  A round at sequence s was decided on the state at its basis b < s, so when s is read that
+state is gone.  The survey only folds, and notes (s, b, at, kind of question) of each round; each basis is at or after the
+round before it, so in the second pass at most one question is open at a time: the fold stops at b, answers it, goes on,
+and at s compares.  After a round no question is open, so there the survey can cut: each slice, with the state before it, is
+checked on its own, by other processes while the survey goes on, and has to end in the state that the survey had, or the
+audit itself has changed it.  The log is read once; the first divergence is that of the first slice which has one.
 
     ReplayError
     ├── MomentError    a moment that can't be read, or that this log doesn't reach
     ├── ExplainError   no such app at that moment
     ├── StoryError     there never was such an app or node
+    ├── AuditError     a process of an audit ended, or a part of a log has no state to begin with
     ├── SealError      what is expected of a log can't be read
     └── ExportError    a file that can't be written, or is there already
 

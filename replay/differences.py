@@ -23,6 +23,15 @@ class Difference(msgspec.Struct, frozen=True):
     again: str
 
 
+class AppDifference(msgspec.Struct, frozen=True):
+    """An app that one decision gives something else than the other: containers by node, and what it had before."""
+
+    app: str
+    before: dict[str, int]
+    recorded: dict[str, int]
+    again: dict[str, int]
+
+
 def differences(recorded: Any, again: Any, path: str = "") -> list[Difference]:
     """The first places at which two values differ, in the order of their fields; none where they are equal.
 

@@ -3,6 +3,7 @@
     decide     all facts follow from the state: they are decided again and have to be the same
     conclude   silence of nodes, which only the shell heard: what it says it heard is an input, what follows is checked
     elect      a new epoch, one above the last
+    seal       nothing of the state: `replay.seals` checks it against the log
     void       a round of an earlier epoch: it may change nothing
     digest     can't be decided again here (see `why_not`), but it was decided on the same state, and by the policy in force
 
@@ -21,15 +22,24 @@ from dorm.core.liveness import conclude
 from dorm.core.policies import names, policy
 from dorm.core.state import SCHEMA, Counters, State, digest
 from events.codec import decode, encode
-from events.kinds import IdleTicked, MasterElected, NodeLeaseEnded, NodeLost, NodeRecovered, Resized, Round
-from replay.differences import Difference, differences
+from events.kinds import (
+    IdleTicked,
+    LogSealed,
+    MasterElected,
+    NodeLeaseEnded,
+    NodeLost,
+    NodeRecovered,
+    Resized,
+    Round,
+)
+from replay.differences import AppDifference, Difference, differences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from events.log import Record
 
-Question = Literal["decide", "conclude", "elect", "void", "digest"]
+Question = Literal["decide", "conclude", "elect", "seal", "void", "digest"]
 GUARDED = "a solver's time guard fired"
 _CONCLUDED = (NodeLost, NodeRecovered, NodeLeaseEnded)
 _SOLVED = (Resized, IdleTicked)
@@ -45,7 +55,11 @@ class Answer(msgspec.Struct):
     policy: str = ""
     state: State | None = None
     """Settings and nodes alone."""
+    places: dict[str, dict[str, int]] = {}
+    """What each app had before an allocation: containers by node."""
     error: str = ""
+    unknown: str = ""
+    """Why there is no answer, where that is nobody's fault."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -53,6 +67,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     wrong: str = ""
     differences: list[Difference] = []
+    apps: list[AppDifference] = []
     unchecked: str = ""
 
 
@@ -64,6 +79,8 @@ def question_of(record: Record, event: Round, epoch: int) -> Question:
         return "elect"
     if event.events and all(isinstance(fact, _CONCLUDED) for fact in event.events):
         return "conclude"
+    if event.events and all(isinstance(fact, LogSealed) for fact in event.events):
+        return "seal"
     return "digest" if why_not(record, event) else "decide"
 
 
@@ -105,7 +122,8 @@ def answer(state: State, question: Question, at: int, *, allocate: bool) -> Answ
     if question == "decide":
         try:
             decision = decide(state, at, allocate=allocate)
-            return Answer(facts=decision.facts, allocated=decision.allocated)
+            places = _places(state) if decision.allocated else {}
+            return Answer(facts=decision.facts, allocated=decision.allocated, places=places)
         # A log that nobody's master wrote can hold anything; whatever it trips is found here, not a crash of the audit.
         except Exception as error:
             return Answer(error=f"deciding again failed: {type(error).__name__}: {error}")
@@ -117,6 +135,10 @@ def answer(state: State, question: Question, at: int, *, allocate: bool) -> Answ
     return Answer(digest=essence(state) if question == "void" else "")
 
 
+def _places(state: State) -> dict[str, dict[str, int]]:
+    return {app.id: app.current.by_node() for app in state.live_apps() if app.current is not None}
+
+
 def essence(state: State) -> str:
     """Digest of what a void round has to leave alone: all but the position in the log, and counters."""
     return digest(msgspec.structs.replace(state, seq=0, time=0, round_seq=0, counters=Counters()))
@@ -124,10 +146,12 @@ def essence(state: State) -> str:
 
 def compare(record: Record, event: Round, question: Question, given: Answer, after: State) -> Verdict:
     """What was recorded against what came out.  `after` is the state with the round folded."""
-    if given.error:
-        return Verdict(wrong=given.error)
+    if given.error or given.unknown:
+        return Verdict(wrong=given.error, unchecked=given.unknown)
     if question == "void":
         return Verdict(wrong="a round of an earlier epoch changed the state" if essence(after) != given.digest else "")
+    if question == "seal":
+        return _compare_seals(event)
     if question == "digest":
         verdict = _compare_digest(event, given)
     elif question == "decide":
@@ -147,7 +171,39 @@ def _compare_facts(record: Record, event: Round, given: Answer) -> Verdict:
     again = decode(msgspec.structs.replace(record, body=body))
     found = differences(event.allocated, given.allocated, "allocated")
     found += _fact_differences(event.events, again.events if isinstance(again, Round) else given.facts)
-    return Verdict(wrong="deciding again gave something else", differences=found)
+    facts = again.events if isinstance(again, Round) else given.facts
+    apps = _app_differences(event.events, facts, given.places)
+    return Verdict(wrong="deciding again gave something else", differences=found, apps=apps)
+
+
+def _app_differences(
+    recorded: Sequence[Any], again: Sequence[Any], before: dict[str, dict[str, int]]
+) -> list[AppDifference]:
+    """Apps that would have got something else, by their ids."""
+    one, other = _placements(recorded), _placements(again)
+    found = []
+    for app in sorted({*one, *other}):
+        had = before.get(app, {})
+        if one.get(app, had) != other.get(app, had):
+            found.append(AppDifference(app, had, one.get(app, had), other.get(app, had)))
+    return found
+
+
+def _placements(facts: Sequence[Any]) -> dict[str, dict[str, int]]:
+    """Containers by node of each app that is changed."""
+    found: dict[str, dict[str, int]] = {}
+    for fact in facts:
+        for change in fact.changes if isinstance(fact, Resized) else ():
+            nodes = sorted(placed.node for placed in change.placement)
+            found[change.app] = {node: nodes.count(node) for node in dict.fromkeys(nodes)}
+    return found
+
+
+def _compare_seals(event: Round) -> Verdict:
+    for fact in event.events:
+        if isinstance(fact, LogSealed) and fact.upto != event.basis:
+            return Verdict(wrong=f"it seals the log up to {fact.upto}, and its basis is {event.basis}")
+    return Verdict()
 
 
 def _fact_differences(recorded: Sequence[Any], again: Sequence[Any]) -> list[Difference]:

@@ -222,12 +222,12 @@ class SealCheck:
         if self.damage is None:
             self.damage = Damage(first, last, seal, what)
 
-    def report(self, broken: Broken | None = None) -> SealReport:
-        """After the last record.  `broken` is where reading ended before it should."""
+    def report(self, broken: Broken | None = None, *, whole: bool = True) -> SealReport:
+        """After the last record.  `broken` is where reading ended before it should; not `whole` where nobody read on."""
         if broken is not None:
             self._found(broken.seq, broken.seq, 0, broken.what)
         expected, end = self._expected, self._chain.seq
-        if expected is not None and not self._met_expected:
+        if expected is not None and not self._met_expected and whole:
             if expected.seq > end:
                 self._found(end + 1, expected.seq, 0, f"these records are missing: the log ends at sequence {end}")
             elif expected.seq <= self._start:

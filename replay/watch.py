@@ -23,8 +23,9 @@ class Watch:
     """Asked after each record.  An app that has ended and has nothing left never changes again, so it is looked at once
     more, by the round that ends it, and then no longer."""
 
-    def __init__(self) -> None:
-        self._live: dict[str, App] = {}
+    def __init__(self, state: State | None = None) -> None:
+        """`state` is that before the first record, none before a log's first."""
+        self._live: dict[str, App] = _alive(state) if state else {}
 
     def after(self, state: State, event: Event) -> list[str]:
         """What is broken, in words; nearly always nothing."""

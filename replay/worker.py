@@ -1,0 +1,30 @@
+"""One process of an audit: reads slices from its standard input, checks them, writes what came of each to its standard
+output.  See `replay.workers`, which starts it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import msgspec
+
+from replay.slices import check
+from replay.survey import Slice
+from replay.workers import LENGTH
+
+
+def main() -> None:
+    """Until the input ends."""
+    # The solver writes a line to standard output now and then, which nobody wants in the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    decode = msgspec.msgpack.Decoder(Slice).decode
+    while header := sys.stdin.buffer.read(LENGTH):
+        body = msgspec.msgpack.encode(check(decode(sys.stdin.buffer.read(int.from_bytes(header, "big")))))
+        answers.write(len(body).to_bytes(LENGTH, "big") + body)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
