@@ -40,9 +40,11 @@ from events.kinds import (
     AppSubmitted,
     AppUpdated,
     Event,
+    LogSealed,
     NodeDrainRequested,
     PolicyChanged,
     Round,
+    SealRequested,
 )
 from events.log import LogUnavailable
 from events.questions import LogQuestion
@@ -280,6 +282,24 @@ class Client:
             raise Refused(str(error)) from None
         await self._publish(msgspec.structs.replace(change, id=self._new_id(), at=self._clock(), by=self.user))
         return msgspec.structs.replace((await self.state()).settings)
+
+    async def seal(self, *, answer_timeout: float = 10.0) -> LogSealed:
+        """Have the master seal the log now; gives the seal, which covers all that was there before.  Raises NoAnswer."""
+        asked = await self._publish(SealRequested(id=self._new_id(), at=self._clock(), by=self.user))
+        rounds = [subjects.rounds(self.cluster)]
+        try:
+            async with (
+                asyncio.timeout(answer_timeout),
+                contextlib.aclosing(self.log.read(after=asked, subjects=rounds, follow=True)) as batches,
+            ):
+                async for batch in batches:
+                    for event in map(decode, batch):
+                        for fact in event.events if isinstance(event, Round) else ():
+                            if isinstance(fact, LogSealed) and fact.upto >= asked:
+                                return fact
+        except TimeoutError:
+            pass
+        raise NoAnswer("no master has sealed the log yet; the next one that runs and has a key will, within a minute")
 
     def _new_id(self) -> str:
         return f"{self.user}.{secrets.token_hex(8)}"
