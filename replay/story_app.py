@@ -427,7 +427,7 @@ class AppTeller:
         self._ready = Cause(position, "its containers could start")
         if fact.previous or sizes(app) != self.partition:
             work = self._works.get(fact.previous)
-            text = words.released(phases, self._sizes.get(fact.previous, 0)) + (words.worked(work) if work else "")
+            text = words.released(phases, self._sizes.get(fact.previous, 0), work)
             self._ready = self._tell(state, position, "released", text, [decided, self._exit], phases=phases, work=work)
         elif decided is not None:
             self._ready = decided

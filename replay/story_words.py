@@ -128,20 +128,20 @@ def _took(one: Took) -> str:
 # --- adjustments --------------------------------------------------------------------------------------------------------
 
 
-def released(phases: Phases, before: int) -> str:
+def released(phases: Phases, before: int, work: Work | None) -> str:
     """Of an adjustment: what came before has stopped, and the room is free."""
     lease = f" ({listed(phases.lease_ended)}: by the end of its lease)" if phases.lease_ended else ""
     text = f"generation {phases.previous} ({containers(before)}) had stopped after {span(phases.stop_s)}{lease}"
     text += f", then waited {span(phases.wait_s)} for room" if phases.wait_s >= 0.05 else ""
     if phases.resume and phases.checkpoint is not None:
-        text += f"; goes on from its checkpoint at step {phases.checkpoint}"
+        text += f"; goes on from its checkpoint at step {phases.checkpoint}, "
     else:
-        text += "; no checkpoint is believed, so it begins anew"
-    return text + _lost(phases.lost_steps)
-
-
-def _lost(steps: int) -> str:
-    return f", {steps} step{'' if steps == 1 else 's'} lost" if steps else ", no work lost"
+        text += "; no checkpoint is believed, so it begins anew, "
+    if phases.lost_steps:
+        text += f"{phases.lost_steps} step{'' if phases.lost_steps == 1 else 's'} lost"
+    else:
+        text += "no work lost" if work is not None else "and whether work was lost is not known: it told of no progress"
+    return text + (worked(work) if work is not None else "")
 
 
 def running(phases: Phases, count: int) -> str:
@@ -195,7 +195,8 @@ def totals(found: AppTotals) -> str:
         f"waited {span(found.waited_s)}", f"was paused {span(found.paused_s)}", f"ran {span(found.ran_s)}",
         f"{found.generations} generation{'' if found.generations == 1 else 's'}",
         f"{found.adjustments} adjustment{'' if found.adjustments == 1 else 's'}",
-        f"{found.lost_steps} step{'' if found.lost_steps == 1 else 's'} lost",
+        f"{found.lost_steps} step{'' if found.lost_steps == 1 else 's'} lost" if found.step or found.lost_steps
+        else "told of no progress",
     ]  # fmt: skip
     if found.failures:
         parts.append(f"{found.failures} failure{'' if found.failures == 1 else 's'}")

@@ -56,7 +56,7 @@ def paragraph(state: State, app: App, found: Explanation) -> str:
         sentences = [_ending(app, found)]
     else:
         sentences = [_size(state, app, found), *_why_not_more(app, found), *_on_its_way(state, app)]
-    sentences += _cost(found)
+    sentences += _cost(app, found)
     refusal = found.refusal
     if refusal is not None:
         what = "A change of it" if refusal.refused == "update" else "A later submission of this name"
@@ -137,11 +137,13 @@ def _on_its_way(state: State, app: App) -> list[str]:
     return [f"Its {size} start as soon as their room is free."]
 
 
-def _cost(found: Explanation) -> list[str]:
+def _cost(app: App, found: Explanation) -> list[str]:
     if not found.history:
         return []
     last = found.history[-1]
     total = f"took {span(last['total_s'])}" if last["total_s"] is not None else "has not come up again yet"
     lost = last["lost_steps"]
     redone = f", and {lost} step{' was' if lost == 1 else 's were'} done again" if lost else ", and no work was lost"
+    if not app.step and app.checkpoint is None:
+        redone = "; whether work was lost is not known, since it tells of no progress"
     return [f"Its last adjustment ({last['containers']} containers) {total}{redone}."]

@@ -1,10 +1,11 @@
-"""`dorm explain`: why an app has what it has, now or at any moment of the log."""
+"""`dorm explain`: why an app has what it has, now or at any moment of the log, and how it came to that."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.text import Text
 
@@ -13,6 +14,7 @@ from dorm.cli.connect import AppName, ClusterName, Url
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, cell, console, counted, show_document
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of, warn_if_torn
+from dorm.cli.story import Last, show_chapters
 
 if TYPE_CHECKING:
     from replay.explain import Decision, Explanation
@@ -39,23 +41,31 @@ def register(app: typer.Typer) -> None:
 def explain(
     app: AppName,
     at: At = None,
+    brief: Annotated[bool, typer.Option("--brief", help="Only how it stands, without its story.")] = False,
+    last: Last = None,
     file: File = None,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Why an app has what it has: its share, what keeps it from more, and the decision that said so.
+    """Why an app has what it has: its share, what keeps it from more, the decision that said so, and its story.
+
+    The story is what happened to it in order: who submitted it, why it
+    waited, by which decision it grew or shrank and for whose sake, what each
+    adjustment cost, what failed.  An arrow names the place in the log of what
+    led to it.
 
     JSON has phase, containers by node, dominant and fair share (parts of the
     cluster), reason (code, text, since), decision (its position on the log,
-    its figures), the latest adjustments by phases, and the same in words
-    (text).  Times are UTC nanoseconds, lengths are seconds.
+    its figures), the latest adjustments by phases, the same in words (text),
+    and the chapters of the story.  Times are UTC nanoseconds, lengths are
+    seconds.
 
     [bold]Examples[/]
 
       dorm explain digits-mlp
 
-      dorm explain digits-mlp --at -10m
+      dorm explain digits-mlp --at -10m --brief
 
       dorm explain digits-mlp --at 120 --file incident.dorm -o json
     """
@@ -64,19 +74,24 @@ def explain(
     async def work() -> None:
         from replay.explain import Witness
         from replay.explain import explain as explained
-        from replay.travel import state_at
+        from replay.story import follow
+        from replay.story_app import AppTeller
 
-        witness = Witness(app)
+        witness, teller = Witness(app), AppTeller(app)
         async with log_of(file, url, cluster) as log:
             await warn_if_torn(log)
             with progress_of("folding") as report:
-                state = await state_at(log, moment, progress=report, seen=witness.see)
+                state = await follow(log, app, [witness] if brief else [witness, teller], moment, progress=report)
             live = file is None and moment is None
             found = explained(state, witness, max(state.time, time.time_ns()) if live else state.time)
         if output in (Format.json, Format.yaml):
-            show_document(found, output)
-        else:
-            _show(found, live=live)
+            told = {} if brief else {"totals": teller.totals(state), "story": teller.story()}
+            show_document({**msgspec.to_builtins(found), **told}, output)
+            return
+        _show(found, live=live)
+        if not brief:
+            console.print()
+            show_chapters(teller.story(), last)
 
     run(work())
 

@@ -22,6 +22,7 @@ from dorm.cli import (
     policy,
     replay,
     schema,
+    story,
     up,
 )
 from dorm.cli.errors import run_and_exit
@@ -37,7 +38,7 @@ app = typer.Typer(
     epilog="Start here: [bold]dorm up[/] in one terminal, [bold]dorm submit app.yaml[/] in another.",
 )
 
-for module in (up, apps, describe, explain, plan, nodes, events, master, agent, demo, schema, completion):
+for module in (up, apps, describe, explain, story, plan, nodes, events, master, agent, demo, schema, completion):
     module.register(app)
 app.add_typer(policy.app, name="policy", rich_help_panel="Nodes and the cluster")
 app.add_typer(replay.app, name="replay", rich_help_panel="The log")
