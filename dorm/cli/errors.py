@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import sys
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -29,6 +30,18 @@ class Fail(Exception):
     def __init__(self, message: str, code: int = FAILED) -> None:
         super().__init__(message)
         self.code = code
+
+
+_complaints: ContextVar[list[str] | None] = ContextVar("complaints", default=None)
+
+
+def complain(message: str) -> None:
+    """Of something that is wrong and does not keep the command from going on: a line at once, and exit code 1 at its end."""
+    with contextlib.suppress(BrokenPipeError):
+        print(f"error: {message}", file=sys.stderr, flush=True)
+    made = _complaints.get()
+    if made is not None:
+        made.append(message)
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
@@ -76,6 +89,8 @@ def _end(message: str, code: int) -> NoReturn:
 
 def run_and_exit(app: typer.Typer) -> NoReturn:
     """The whole program, with its exit code."""
+    complaints: list[str] = []
+    _complaints.set(complaints)
     try:
         # The library's own way to report wrong usage takes six lines and a frame.
         code = app(prog_name="dorm", standalone_mode=False)
@@ -92,7 +107,7 @@ def run_and_exit(app: typer.Typer) -> NoReturn:
         if known is None:
             raise
         _end(line(known), _code(known))
-    sys.exit(code if isinstance(code, int) else DONE)
+    sys.exit(code if isinstance(code, int) and code else FAILED if complaints else DONE)
 
 
 def _end_wrong_usage(error: Any) -> NoReturn:

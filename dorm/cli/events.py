@@ -120,7 +120,7 @@ def events(
             kinds=tuple(kind or ()), apps=tuple(app or ()), users=tuple(user or ()), nodes=tuple(node or ())
         )
         name = "*" if file is not None else where(url, cluster)[1]
-        async with log_of(file, url, cluster) as log:
+        async with log_of(file, url, cluster, folds=False) as log:
             await warn_if_torn(log)
             chosen = await _chosen(log, name, wanted, after, parse_moment(since), parse_moment(until), tail, follow)
             await _print_all(chosen, _Printer(output, flush=follow))

@@ -78,7 +78,7 @@ def verify(file: File = None, output: Output = Format.table, url: Url = None, cl
     async def work() -> None:
         from replay.audit import verify as audit
 
-        async with log_of(file, url, cluster) as log:
+        async with log_of(file, url, cluster, tells_damage=True) as log:
             with progress_of("auditing") as report, solver_prints_elsewhere():
                 found = await audit(log, progress=report)
         _show_report(found, output)

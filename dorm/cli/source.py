@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,17 +10,20 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dorm.cli.connect import client
-from dorm.cli.errors import Fail, line
+from dorm.cli.errors import Fail, complain, line
 from dorm.cli.output import progress_console
-from dorm.core.evolve import GapError
-from replay import ReplayError
 from replay.moments import MomentError, parse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from events.archive import ArchiveLog
     from events.log import EventLog
+    from events.segments import SegmentLog
     from replay.moments import Moment
+
+
+_MOST_DAMAGES = 5
 
 
 def parse_moment(text: str | None) -> Moment | None:
@@ -41,35 +43,72 @@ At = Annotated[
     ),
 ]  # fmt: skip
 File = Annotated[
-    Path | None, typer.Option("--file", "-f", metavar="LOG.dorm", help="An exported log instead of a cluster's.")
+    Path | None,
+    typer.Option(
+        "--file", "-f", metavar="LOG.dorm", help="An exported log instead of a cluster's; - is standard input."
+    ),
 ]
 
 
 @contextlib.asynccontextmanager
-async def log_of(file: Path | None, url: str | None, cluster: str | None) -> AsyncIterator[EventLog]:
-    """The log that a command is about.  What replay raises becomes one line."""
-    from events.archive import ArchiveLog
+async def log_of(
+    file: Path | None, url: str | None, cluster: str | None, *, folds: bool = True, tells_damage: bool = False
+) -> AsyncIterator[EventLog]:
+    """The log that a command is about.  What replay raises becomes one line.
+
+    Of a damaged file it is the part before the damage, which is named; the command then ends with exit code 1, unless it
+    `tells_damage` itself (`EventLog.torn`).  One that does not need the state (`folds`) may have a sparse archive as well.
+    """
+    from dorm.core.evolve import GapError
+    from replay import ReplayError
 
     try:
         if file is None:
             async with client(url, cluster) as connected:
                 yield connected.log
             return
-        archive = await ArchiveLog.open(file)
-        try:
-            yield archive
-        finally:
-            await archive.close()
+        async with _archive(file) as archive:
+            if folds and archive.sparse:
+                raise Fail(
+                    f"{file} holds a selection of a log's records, from which no state follows; this needs a whole one "
+                    "(`dorm events --file` and `dorm replay export --file` can read it)"
+                )
+            yield await _readable(archive, file, complains=not tells_damage)
     except (ReplayError, GapError) as error:
         raise Fail(str(error)) from None
 
 
-async def warn_if_torn(log: EventLog) -> None:
-    """What is whole of a file can be used, but people should know that there was more."""
-    from events.archive import ArchiveLog
+@contextlib.asynccontextmanager
+async def _archive(file: Path) -> AsyncIterator[ArchiveLog | SegmentLog]:
+    from events.archive import open_archive
 
-    if isinstance(log, ArchiveLog) and (torn := await log.torn()):
-        print(f"warning: {line(Exception(torn))}; what comes before it is used", file=sys.stderr)
+    archive = await open_archive(file)
+    try:
+        yield archive
+    finally:
+        await archive.close()
+
+
+async def _readable(archive: ArchiveLog | SegmentLog, file: Path, *, complains: bool) -> EventLog:
+    """All of it, or where something is wrong the part before the first record that is lost."""
+    from events.damage import ReadablePart, readable_end
+
+    with progress_of("checking") as report:
+        damages = await archive.damages(report)
+    if not damages:
+        return archive
+    texts = [str(damage) if str(file) in str(damage) else f"{file}: {damage}" for damage in damages]
+    if complains:
+        for text in texts[:_MOST_DAMAGES]:
+            complain(line(Exception(text)))
+        if len(texts) > _MOST_DAMAGES:
+            complain(f"{file} is damaged in {len(texts) - _MOST_DAMAGES} more places")
+    lost = [text for text, damage in zip(texts, damages, strict=True) if damage.first]
+    return ReadablePart(archive, readable_end(damages, 2**63), (lost or texts)[0])
+
+
+async def warn_if_torn(log: EventLog) -> None:
+    """Nothing: `log_of` tells of damage."""
 
 
 @contextlib.contextmanager

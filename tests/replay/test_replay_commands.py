@@ -187,9 +187,9 @@ def test_a_file_that_breaks_off(dorm: Dorm, log_file: Path, written: list[Record
         f"error: sequence {left + 1}: the log is damaged: {log_file} breaks off within record {left + 1},"
     )
     code, out, err = dorm("state", "--file", log_file)
-    assert (code, len(err.splitlines())) == (0, 1)
+    assert (code, len(err.splitlines())) == (1, 1)
     assert f"sequence {left}" in out
-    assert err.startswith(f"warning: {log_file} breaks off within record {left + 1},")
+    assert err.startswith(f"error: {log_file} breaks off within record {left + 1},")
     code, _, err = dorm("export", "--file", log_file, tmp_path / "rest.dorm")
-    assert (code, len(err.splitlines())) == (0, 1)
+    assert (code, len(err.splitlines())) == (1, 1)
     assert dorm("verify", "--file", tmp_path / "rest.dorm")[::2] == (0, "")
