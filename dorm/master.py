@@ -1,6 +1,6 @@
 """The master: follows the log, folds it, and publishes what follows.  A thin shell around `dorm.core`.
 
-    run      fold to the end, publish MasterElected, then for ever: fold what came, say what follows
+    run      load the newest snapshot, fold to the end, publish MasterElected, then for ever: fold what came, say what follows
     round    one message, chained on the last one by its expected sequence, so that another master can't be written over
     quiet    an allocation waits until the log has been quiet for a moment (with a bound); nothing else waits
     timing   what is due without any record (`dorm.core.timing`) is asked for when it is
@@ -24,6 +24,7 @@ from dorm.core.liveness import LEASE_MARGIN_S, conclude
 from dorm.core.policies import policy
 from dorm.core.state import SCHEMA, State
 from dorm.core.timing import next_deadline
+from dorm.snapshots import SnapshotTaker
 from events import subjects
 from events.codec import encode
 from events.kinds import MasterElected, NodeJoined, NodeReported, Round
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _TICK_S = 1.0
+_QUIET_S = 5.0
+"""Without a record for so long, there is time for a snapshot."""
 _QUEUE = 64
 SECOND = 1_000_000_000
 
@@ -79,6 +82,11 @@ class Master:
         self._epoch = 0
         self._heard: dict[str, int] = {}
         self._records: asyncio.Queue[list[Record]] = asyncio.Queue(_QUEUE)
+        self._snapshots = SnapshotTaker(log)
+        self._last: Record | None = None
+        """The last record that was folded here, None before the first after a snapshot."""
+        self._last_at = 0.0
+        """When, by the loop's clock."""
         self._stirred_since: float | None = None
         self._stirred_at = 0.0
         self._allocated_at = 0
@@ -86,8 +94,13 @@ class Master:
     async def run(self) -> None:
         """Lead until cancelled.  Raises Deposed, LogDamaged, GapError; LogUnavailable only before it leads."""
         end = await self._log.end()
+        newest = await self._snapshots.newest(end)
+        if newest is not None:
+            self.state = newest[1]
+            _log.info("from a snapshot", seq=self.state.seq, still_to_fold=end - self.state.seq)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._read())
+            tasks.create_task(self._snapshots.run())
             while self.state.seq < end:
                 self._fold(await self._records.get())
             await self._elect()
@@ -119,6 +132,8 @@ class Master:
             event = evolve(self.state, record)
             if isinstance(event, NodeJoined | NodeReported):
                 self._heard[event.node] = self._now()
+        self._last, self._last_at = batch[-1], asyncio.get_running_loop().time()
+        self._snapshots.offer(self.state, self._last)
         if self.state.stirred_seq != stirred:
             self._stirred_at = asyncio.get_running_loop().time()
             if self._stirred_since is None:
@@ -153,6 +168,8 @@ class Master:
             if loop.time() >= next_tick:
                 next_tick = loop.time() + _TICK_S
                 await self._conclude()
+                if self._last is not None and loop.time() - self._last_at > _QUIET_S:
+                    self._snapshots.offer(self.state, self._last, quiet=True)
             await self._decide()
             try:
                 async with asyncio.timeout(max(0.0, self._next_wake(next_tick) - loop.time())):

@@ -1,0 +1,84 @@
+"""The master's snapshots: from which one it starts, and when it takes another one.
+
+The state is copied between two records, where it is whole; checking, compressing and storing the copy goes on beside the
+folding.  There is never more than one under way: while a store is slow or can't be reached, fewer are taken and nothing
+waits for it.  What a snapshot saves is time, so that one is missing is said in the log and is no error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from dorm.core.snapshot import FOLDED_BY, Copy, copy, load, pack
+from dorm.core.state import SCHEMA
+from events.log import LogError
+from events.nearest import nearest
+from events.snapshots import EVERY, SnapshotInfo, identity, surplus
+from events.sources import fingerprint
+
+if TYPE_CHECKING:
+    from dorm.core.state import State
+    from events.log import EventLog, Record
+
+QUIET_EVERY = 1000
+"""Records after which one is taken when nothing happens: to fold fewer takes no time worth saving."""
+
+_log = structlog.get_logger(__name__)
+
+
+class SnapshotTaker:
+    """For whoever folds one log from its begin to its end and on."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._build = fingerprint(*FOLDED_BY)
+        self._latest = 0
+        """Sequence of the latest one, stored or on its way."""
+        self._waiting: asyncio.Queue[tuple[Copy, str, str]] = asyncio.Queue(1)
+        self._busy = False
+
+    async def newest(self, end: int) -> tuple[SnapshotInfo, State] | None:
+        """The state to start from, where the log ends at `end`; None where it has to be folded from its begin."""
+        found = await nearest(
+            self._log,
+            upto=end,
+            core=SCHEMA,
+            build=self._build,
+            load=partial(load, build=self._build),
+            drop_foreign=True,
+        )
+        self._latest = found[0].seq if found else 0
+        return found
+
+    def offer(self, state: State, last: Record, *, chain: str = "", quiet: bool = False) -> None:
+        """Take one if it is time to.  `last` is the record that was folded last, `chain` the log's hash chain after it;
+        `quiet`: nothing happens just now."""
+        if self._busy or state.seq - self._latest < (QUIET_EVERY if quiet else EVERY):
+            return
+        self._latest, self._busy = state.seq, True
+        self._waiting.put_nowait((copy(state), chain, identity(last)))
+
+    async def run(self) -> None:
+        """Store what is taken, until cancelled."""
+        while True:
+            taken, chain, record = await self._waiting.get()
+            try:
+                await self._store(taken, chain, record)
+            except LogError as error:
+                _log.warning("a snapshot could not be stored", seq=taken.seq, reason=str(error))
+            finally:
+                self._busy = False
+
+    async def _store(self, taken: Copy, chain: str, record: str) -> None:
+        info, body = await asyncio.to_thread(pack, taken, build=self._build, chain=chain, record=record)
+        if await asyncio.to_thread(load, info, body, build=self._build) is None:
+            _log.error("a snapshot does not give back its state, please report this", seq=taken.seq, digest=info.digest)
+            return
+        await self._log.snapshots.put(info, body)
+        for old in surplus(await self._log.snapshots.infos()):
+            await self._log.snapshots.drop(old)
+        _log.debug("snapshot", seq=info.seq, state_bytes=len(taken.encoded), bytes=info.size)
