@@ -124,6 +124,8 @@ class Watcher:
         """Of each app that takes part in the figures: demand, containers decided, held, and whether it waits."""
         self._decided: dict[str, int] = {}
         self._held: dict[str, int] = {}
+        self._known: dict[str, App] = {}
+        """Apps that can still change: one that ends may leave the state in the same round."""
         self._on: dict[str, dict[str, int]] = {}
         """Of each app that has containers: how many, by node."""
         self._waits = 0
@@ -213,9 +215,10 @@ class Watcher:
                 self._mark("cluster", position, what, f"{fact.app or 'without a name'}: {fact.reason}", weight=5)
             elif isinstance(fact, k.MasterElected):
                 self._mark("cluster", position, f"master elected, epoch {fact.epoch}", fact.build, weight=100)
-        for name in [*state.apps] if everything else touched:
-            if name in state.apps:
-                self._look_at(state.apps[name], touched.get(name, everything))
+        for name in {**self._known, **touched} if everything else touched:
+            app = state.apps.get(name) or self._known.get(name)
+            if app is not None:
+                self._look_at(app, touched.get(name, everything))
         for fact in event.events:
             if isinstance(fact, k.GenerationReleased):
                 self._released(fact)
@@ -249,7 +252,7 @@ class Watcher:
         if isinstance(event, k.NodeJoined) or after != before:
             what = _NODE_WORDS.get(type(event).__name__) or ("drained" if node.draining else "used again")
             self._mark("node", str(state.seq), what, getattr(event, "reason", ""), node=node.id, weight=20)
-        for app in state.apps.values():
+        for app in list(self._known.values()):
             self._look_at(app, cause)
 
     def _node_fact(self, state: State, fact: Any, position: str) -> None:
@@ -290,8 +293,9 @@ class Watcher:
     def _look_at(self, app: App, cause: str) -> None:
         """Bring the app's lane to what holds now."""
         lane = self.picture.apps.get(app.id)
+        over = bool(app.ended) and all(generation.ended for generation in app.generations.values())
         if lane is None:
-            if 0 < app.ended_at < self.picture.start and all(g.ended for g in app.generations.values()):
+            if over and app.ended_at < self.picture.start:
                 return  # Over and done with before the picture begins.
             begin = max(app.submitted_at, self.picture.start)
             lane = self.picture.apps[app.id] = AppLane(
@@ -299,6 +303,10 @@ class Watcher:
             )
             if begin < self._time:
                 lane.phases.put(begin, Phase("submitted", 0, "", "", ""))
+        if over:
+            self._known.pop(app.id, None)
+        else:
+            self._known[app.id] = app
         lane.n_min, lane.n_max = app.n_min, app.n_max
         code, text = (app.waiting.code, app.waiting.text) if app.waiting else ("", app.end_reason)
         was, phase = lane.phases.last, app.phase
