@@ -274,7 +274,7 @@ class AppTeller:
         node = event.node
         if app is None:
             return
-        ended = _ended_with(state, app, node)
+        ended = _ended_with(state, app, node) if isinstance(event, k.NodeLeft) else 0
         if not ended and not self._on(app, node):
             return
         if isinstance(event, k.NodeDrainRequested):
@@ -294,7 +294,7 @@ class AppTeller:
         app = None if self._ended else self._app
         if app is None:
             return
-        ended = _ended_with(state, app, fact.node)
+        ended = _ended_with(state, app, fact.node) if isinstance(fact, k.NodeLeaseEnded) else 0
         count = self._on(app, fact.node)
         if not ended and not count:
             return

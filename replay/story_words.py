@@ -42,7 +42,9 @@ def listed(names: Iterable[str]) -> str:
 
 
 def why(reason: str) -> str:
-    return f": {reason}" if reason else ""
+    """`: too slow`, '' without a reason.  Anybody's own words: on one line, and never long."""
+    line = " ".join(reason.split())
+    return f": {line if len(line) <= 300 else line[:299] + '…'}" if line else ""
 
 
 def accepted(app: App) -> str:

@@ -147,7 +147,7 @@ class Surroundings:
         stirs = self._since_last(event.basis, state.settings.quiet_limit_ms * MS)
         if not stirs:
             return [self._before] if self._before is not None else []
-        own = [stir.cause for stir in stirs if app and stir.app == app]
+        own = [stir.cause for stir in stirs if app and stir.app == app and stir.weight > 1]
         causes = own[-1:] + [stir.cause for stir in stirs if stir.cause not in own[-1:]][-TOLD:]
         left = len(stirs) - len(causes)
         if left > 0:
