@@ -1,16 +1,24 @@
-"""The state at a moment of a log, folded from its begin and always from what was recorded."""
+"""The state at a moment of a log, always from what was recorded: the nearest snapshot before it, and a short fold from there.
+
+A snapshot is taken only if this very build would have folded the same (`dorm.core.snapshot`), else an earlier one, else the
+log's begin.  So snapshots decide how long it takes, and never what comes out.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dorm.core.evolve import evolve
-from dorm.core.state import State
+from dorm.core.snapshot import FOLDED_BY, load
+from dorm.core.state import SCHEMA, State
 from events.kinds import Event
 from events.log import Record
+from events.nearest import nearest
+from events.sources import fingerprint
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
 
 if TYPE_CHECKING:
@@ -27,24 +35,59 @@ Seen = Callable[[State, Record, Event], None]
 async def state_at(
     log: EventLog, moment: Moment | None = None, *, progress: Progress | None = None, seen: Seen | None = None
 ) -> State:
-    """The state at a moment, without one at the log's end.  `seen` is shown each record as it is folded.
+    """The state at a moment, without one at the log's end.  `seen` is shown each record as it is folded, from the log's first
+    one, for which no later snapshot is taken.
 
-    Raises MomentError where the log ends before a sequence, what `log.read` raises, and GapError for a log whose
+    Raises MomentError where the log does not reach so far, or back, what `log.read` raises, and GapError for a log whose
     sequences are not 1, 2, 3, …
     """
-    end = await log.end()
-    last, latest = await _bounds(log, end, moment)
-    state = State()
-    if last == 0:
-        return state
-    async with aclosing(log.read()) as batches:
+    last, latest = await _bounds(log, await log.end(), moment)
+    state = await _base(log, await log.start() if seen else last, latest)
+    await fold_on(log, state, last, latest, progress=progress, seen=seen)
+    return state
+
+
+async def fold_on(
+    log: EventLog,
+    state: State,
+    last: int,
+    latest: int | None = None,
+    *,
+    progress: Progress | None = None,
+    seen: Seen | None = None,
+) -> None:
+    """Bring a state of this log forward, in place, to the sequence `last` or the log time `latest`.  Raises as `state_at`."""
+    first = state.seq
+    if first >= last:
+        return
+    async with aclosing(log.read(after=first)) as batches:
         async for batch in batches:
             reached = await asyncio.to_thread(fold, state, batch, last, latest, seen)
             if progress:
-                progress(state.seq, last)
+                progress(state.seq - first, last - first)
             if reached:
                 break
-    return state
+
+
+async def _base(log: EventLog, last: int, latest: int | None) -> State:
+    """What to fold on from."""
+    # What is passed over for its build is decided there; the one at the begin of a part of a log is taken from any.
+    trusting = partial(load, build=None)
+    found = await nearest(log, upto=last, latest=latest, core=SCHEMA, build=fingerprint(*FOLDED_BY), load=trusting)
+    if found is not None:
+        return found[1]
+    start = await log.start()
+    if start == 0:
+        return State()
+    first = next((info for info in await log.snapshots.infos() if info.seq == start), None)
+    if first is not None and latest is not None and first.time > latest:
+        raise MomentError(f"this part of a log begins after sequence {start}, which is later than that")
+    why = (
+        f"is of version {first.core}, and this build has {SCHEMA}"
+        if first and first.core != SCHEMA
+        else "can't be read"
+    )
+    raise MomentError(f"this part of a log begins after sequence {start}, and the state there {why}")
 
 
 def fold(
@@ -68,6 +111,8 @@ async def _bounds(log: EventLog, end: int, moment: Moment | None) -> tuple[int, 
     if isinstance(moment, AtSequence):
         if moment.seq > end:
             raise MomentError(f"the log ends at {end}, before {moment.seq}")
+        if moment.seq < (start := await log.start()):
+            raise MomentError(f"this part of a log begins after sequence {start}, so {moment.seq} is not in it")
         return moment.seq, None
     if isinstance(moment, AtTime):
         return end, moment.time
