@@ -11,6 +11,7 @@ import psutil
 
 DEFAULT_CLUSTER = "local"
 DEFAULT_URL = "nats://127.0.0.1:4222"
+KEY_NAME = "master.nk"
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -24,6 +25,11 @@ class Running(msgspec.Struct, frozen=True):
 def home() -> Path:
     """$DORM_HOME, else the user's data folder."""
     return Path(os.environ.get("DORM_HOME") or platformdirs.user_data_path("dorm"))
+
+
+def key_file(cluster: str) -> Path:
+    """Where the master of a cluster has the key that it seals the log with: in the cluster's data folder."""
+    return home() / cluster / KEY_NAME
 
 
 def _file() -> Path:

@@ -1,7 +1,7 @@
 """Sealing the log: the master's key, and when a seal is due.
 
     Sealer      follows every record, says when to seal and what; no I/O
-    open_key    the key of this master, made at its first start
+    open_key    the key of this master, made at its first start (read_key: one that is there)
 
 A seal is due once there are `MOST_RECORDS` records that none covers, or `LONGEST_NS` after the first of them, or when somebody
 asked (`SealRequested`).  Seals themselves don't count, so an idle log does not grow.
@@ -98,9 +98,19 @@ def open_key(path: Path) -> SealKey:
     try:
         if not path.exists():
             _make(path)
+    except OSError as error:
+        raise KeyFileError(f"key {path}: {error.strerror}") from None
+    return read_key(path)
+
+
+def read_key(path: Path) -> SealKey:
+    """The key in a file that is there.  Raises KeyFileError."""
+    try:
         return SealKey(_read(path))
     except KeyUnusableError as error:
         raise KeyFileError(f"key {path}: {error}") from None
+    except FileNotFoundError:
+        raise KeyFileError(f"there is no key {path}; a master makes one at its first start") from None
     except OSError as error:
         raise KeyFileError(f"key {path}: {error.strerror}") from None
 

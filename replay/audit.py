@@ -16,7 +16,7 @@ import msgspec
 
 from dorm.core.snapshot import load
 from dorm.core.state import State, digest
-from replay.reading import UNKNOWN, Broken, end_of, read_through, torn_end
+from replay.reading import UNKNOWN, Broken, end_of, read_through
 from replay.seals import SealCheck, SealReport, begin
 from replay.slices import Checked, Divergence
 from replay.survey import Slice, Survey
@@ -102,7 +102,7 @@ async def verify(
                 tell(survey.state.seq)
         finally:
             await checks.cancel()
-    if broken is None and (torn := await torn_end(log)):
+    if broken is None and (torn := await log.torn()):
         broken = Broken(end + 1, f"the log is damaged: {torn}")
     whole = broken is None and survey.state.seq == end
     report = seals.report(broken, whole=whole) if isinstance(seals, SealCheck) else seals

@@ -72,9 +72,3 @@ async def read_through(
     finally:
         stop = True  # For a thread that goes on when nobody waits for it any more.
     return None
-
-
-async def torn_end(log: EventLog) -> str:
-    """In words that a file breaks off within a record, '' where it does not, or the log is no file."""
-    torn = getattr(log, "torn", None)
-    return "" if torn is None else str(await torn())

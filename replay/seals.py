@@ -23,7 +23,7 @@ from events.kinds import LogSealed, MasterElected, Round, Unreadable
 from events.seals import is_signed
 from events.subjects import kind_of
 from replay import ReplayError
-from replay.reading import UNKNOWN, Broken, end_of, read_through, torn_end
+from replay.reading import UNKNOWN, Broken, end_of, read_through
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -287,6 +287,6 @@ async def verify_seals(
         return False
 
     broken = await read_through(log, await log.start(), end, check.take, tell)
-    if broken is None and (torn := await torn_end(log)):
+    if broken is None and (torn := await log.torn()):
         broken = Broken(end + 1, f"the log is damaged: {torn}")
     return check.report(broken)

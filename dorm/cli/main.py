@@ -16,6 +16,7 @@ from dorm.cli import (
     describe,
     events,
     explain,
+    log,
     master,
     nodes,
     plan,
@@ -41,6 +42,7 @@ app = typer.Typer(
 for module in (up, apps, describe, explain, story, plan, nodes, events, master, agent, demo, schema, completion):
     module.register(app)
 app.add_typer(policy.app, name="policy", rich_help_panel="Nodes and the cluster")
+app.add_typer(log.app, name="log", rich_help_panel="The log")
 app.add_typer(replay.app, name="replay", rich_help_panel="The log")
 app.add_typer(bench.app, name="bench", rich_help_panel="More")
 

@@ -11,16 +11,16 @@ import typer
 from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url
-from dorm.cli.errors import FAILED, Fail, run
+from dorm.cli.errors import Fail, run
 from dorm.cli.output import Format, Output, console, show_document, solver_prints_elsewhere
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of, warn_if_torn
 from dorm.cli.tables import show_app, show_apps, show_containers, show_nodes
+from dorm.cli.verdicts import Expect, Jobs, Keys, check_expected, check_keys, jobs_of, show_audit
 from dorm.core.state import digest
 from dorm.core.views import app_rows, describe, node_rows, summary
 
 if TYPE_CHECKING:
     from dorm.core.state import State
-    from replay.audit import Report
 
 app = typer.Typer(
     help="Look into the log's past: the state at any moment, an audit of every decision, a copy in a file.",
@@ -63,25 +63,36 @@ def state(
 
 
 @app.command()
-def verify(file: File = None, output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
+def verify(
+    file: File = None,
+    jobs: Jobs = None,
+    key: Keys = None,
+    expect: Expect = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
     """Fold the log anew and decide every decision again; exit 1 at the first divergence.
 
-    Decisions of a policy, a solver or a build that this one doesn't have are counted as not checked.
+    Checked are the log's seals too (`dorm log verify`), and the state's
+    invariants after every event. Decisions of a policy, a solver or a build
+    that this one doesn't have are counted as not checked.
 
     [bold]Examples[/]
 
       dorm replay verify
 
-      dorm replay verify --file incident.dorm -o json
+      dorm replay verify --file incident.dorm --jobs 1 -o json
     """
+    keys, expected = check_keys(key), check_expected(expect)
 
     async def work() -> None:
         from replay.audit import verify as audit
 
         async with log_of(file, url, cluster, tells_damage=True) as log:
             with progress_of("auditing") as report, solver_prints_elsewhere():
-                found = await audit(log, progress=report)
-        _show_report(found, output)
+                found = await audit(log, jobs=jobs_of(jobs), keys=keys, expected=expected, progress=report)
+        show_audit(found, output)
 
     run(work())
 
@@ -188,32 +199,3 @@ def _headline(found: State) -> str:
         return "before the first record"
     when = datetime.fromtimestamp(found.time / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     return f"sequence {found.seq}, {when} UTC, epoch {found.epoch}, digest {digest(found)}"
-
-
-def _show_report(report: Report, output: Format) -> None:
-    if output in (Format.json, Format.yaml):
-        show_document(report, output)
-        if not report.good:
-            raise typer.Exit(FAILED)
-        return
-    lines = [
-        f"{report.events} of {report.end} records folded, {report.rounds} rounds of the master among them",
-        f"{report.decisions_checked} decided again with the same result, byte for byte",
-        f"{report.conclusions_checked} elections and conclusions from silent nodes checked",
-    ]
-    lines += [f"{report.void} rounds of earlier masters are void"] if report.void else []
-    lines += [f"{count} not checked: {why}" for why, count in report.not_checked_because.items()]
-    for text in lines:
-        console.print(Text(text), soft_wrap=True)
-    if report.divergence is not None:
-        console.print(Text(f"everything before sequence {report.divergence.seq} is as it should be, as far as checked"))
-        for difference in report.divergence.differences:
-            console.print(
-                Text(f"  {difference.path}\n    recorded  {difference.recorded}\n    again     {difference.again}"),
-                soft_wrap=True,
-            )
-        raise Fail(f"sequence {report.divergence.seq}: {report.divergence.what}", FAILED)
-    same = "the same state and the same decisions"
-    if report.not_checked:
-        same = f"the same state, and the same decisions where they could be checked ({report.not_checked} could not)"
-    console.print(Text(f"the log was replayed and gave {same}; digest {report.digest}", style="green"), soft_wrap=True)
