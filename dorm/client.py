@@ -30,6 +30,7 @@ from dorm.core.admission import app_id
 from dorm.core.evolve import evolve
 from dorm.core.settings import policy_after
 from dorm.core.state import App, Settings, State
+from dorm.snapshots import newest
 from events import subjects
 from events.codec import decode, encode
 from events.jetstream import Connection
@@ -99,6 +100,9 @@ class Client:
         self._connection = connection
         self._clock = clock
         self._state = State()
+        self._begun = False
+        """Whether a snapshot was looked for, which `_state` then begins with."""
+        self._beginning = asyncio.Lock()
         self._outages = 0
         self._tell_outage: Callable[[bool], None] = lambda _: None
         if connection is not None:
@@ -132,10 +136,19 @@ class Client:
 
     async def state(self) -> State:
         """Folded up to the end of the log.  The same object each time, brought forward."""
+        await self._begin()
         async for batch in self.log.read(after=self._state.seq):
             for record in batch:
                 self._fold(record)
         return self._state
+
+    async def _begin(self) -> None:
+        """Once, before anybody has the state."""
+        async with self._beginning:
+            if not self._begun:
+                found = await newest(self.log)
+                self._state = found[1] if found else self._state
+                self._begun = True
 
     def _fold(self, record: Record) -> Event:
         """Several readers may bring the one state forward at once; each record counts only the first time."""

@@ -93,8 +93,8 @@ class Master:
 
     async def run(self) -> None:
         """Lead until cancelled.  Raises Deposed, LogDamaged, GapError; LogUnavailable only before it leads."""
+        newest = await self._snapshots.newest()
         end = await self._log.end()
-        newest = await self._snapshots.newest(end)
         if newest is not None:
             self.state = newest[1]
             _log.info("from a snapshot", seq=self.state.seq, still_to_fold=end - self.state.seq)

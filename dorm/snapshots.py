@@ -1,4 +1,4 @@
-"""The master's snapshots: from which one it starts, and when it takes another one.
+"""Snapshots of a cluster's log: from which one to start, and when its master takes another one.
 
 The state is copied between two records, where it is whole; checking, compressing and storing the copy goes on beside the
 folding.  There is never more than one under way: while a store is slow or can't be reached, fewer are taken and nothing
@@ -30,6 +30,15 @@ QUIET_EVERY = 1000
 _log = structlog.get_logger(__name__)
 
 
+async def newest(log: EventLog, *, drop_foreign: bool = False) -> tuple[SnapshotInfo, State] | None:
+    """The state to start from instead of the log's begin; None where there is none.  Those of other logs are passed over, and
+    removed where the caller is the log's owner (`drop_foreign`).  Raises LogUnavailable where the log can't be reached."""
+    build = fingerprint(*FOLDED_BY)
+    return await nearest(
+        log, upto=await log.end(), core=SCHEMA, build=build, load=partial(load, build=build), drop_foreign=drop_foreign
+    )
+
+
 class SnapshotTaker:
     """For whoever folds one log from its begin to its end and on."""
 
@@ -41,16 +50,9 @@ class SnapshotTaker:
         self._waiting: asyncio.Queue[tuple[Copy, str, str]] = asyncio.Queue(1)
         self._busy = False
 
-    async def newest(self, end: int) -> tuple[SnapshotInfo, State] | None:
-        """The state to start from, where the log ends at `end`; None where it has to be folded from its begin."""
-        found = await nearest(
-            self._log,
-            upto=end,
-            core=SCHEMA,
-            build=self._build,
-            load=partial(load, build=self._build),
-            drop_foreign=True,
-        )
+    async def newest(self) -> tuple[SnapshotInfo, State] | None:
+        """What to start from, as `newest`, for the log's owner."""
+        found = await newest(self._log, drop_foreign=True)
         self._latest = found[0].seq if found else 0
         return found
 

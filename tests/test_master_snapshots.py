@@ -15,6 +15,7 @@ import dorm.master
 import dorm.snapshots
 import events.snapshots
 from dorm.bench.demo_log import demo_log
+from dorm.client import Client
 from dorm.core.evolve import evolve
 from dorm.core.snapshot import FOLDED_BY, dump
 from dorm.core.state import State, digest
@@ -155,6 +156,22 @@ async def test_snapshots_of_another_log_are_removed() -> None:
         assert all(info.record == identity(log.records[info.seq - 1]) for info in infos)
 
 
+async def test_a_client_starts_from_one_as_well() -> None:
+    """And only once, whoever asks first."""
+    log = WatchedLog(RECORDS)
+    await snapshot(log, 200)
+    log.records = [msgspec.structs.replace(record, body=b"") if record.seq < 200 else record for record in RECORDS]
+    client = Client(log, MemoryBus(time.time_ns), CLUSTER)
+    one, other = await asyncio.gather(client.state(), client.state())
+    assert one is other
+    assert digest(one) == digest(await folded(MemoryLog(time.time_ns, RECORDS), len(RECORDS)))
+    await snapshot(log, 250)
+    assert await client.state() is one
+    async for state, _ in client.watch():
+        assert state is one
+        break
+
+
 class FailingSnapshots(MemorySnapshots):
     async def put(self, info: SnapshotInfo, body: bytes) -> None:
         raise LogUnavailable("the store is away")
@@ -196,7 +213,7 @@ async def test_on_a_real_server(nats_server: NatsServer) -> None:
 
     again = await Connection.open(nats_server.url, CLUSTER, create=True)
     assert await again.log.snapshots.infos() == infos
-    newest = await SnapshotTaker(again.log).newest(await again.log.end())
+    newest = await SnapshotTaker(again.log).newest()
     assert newest is not None
     assert newest[0] == infos[-1]
     assert digest(newest[1]) == digest(await folded(again.log, infos[-1].seq))
