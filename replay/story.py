@@ -9,7 +9,6 @@ that is not known, so all of the log is folded (of a node: from `since` on, if a
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Literal
@@ -17,13 +16,15 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from dorm.core.state import State
+from events.codec import decode
+from events.kinds import Round
 from replay import ReplayError
 from replay.chapters import AppTotals, Chapter
 from replay.explain import Witness
 from replay.moments import AtSequence
 from replay.story_app import AppTeller
 from replay.story_node import NodeTeller, NodeTotals
-from replay.travel import fold, state_at
+from replay.travel import fold_on, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from replay.travel import Seen
 
 Follower = Witness | AppTeller | NodeTeller
+
+
+MARGIN = 10_000
+"""At most so many records before its submission are folded for an app's story: some tens of milliseconds."""
 
 
 class StoryError(ReplayError):
@@ -71,43 +76,26 @@ async def follow(
     `since` says from where else.  Raises as `replay.travel.state_at` does.
     """
     start = await log.start()
+    if since is None and not start and not await log.snapshots.infos():
+        return await state_at(log, moment, progress=progress, seen=_together(followers))
+    final = await state_at(log, moment, progress=progress)
+    end, app = final.seq, final.find_app(name)
     if since is not None:
         base = await state_at(log, since, progress=progress)
-    elif not start and not await log.snapshots.infos():
-        return await state_at(log, moment, progress=progress, seen=_together(followers))
+        if base.seq > end:
+            raise StoryError(f"it is to begin at sequence {base.seq}, after its end at {end}")
+    elif app is not None:
+        base = await _before(log, app.seq, start, progress)
     else:
-        base = State()
-    final = await state_at(log, moment, progress=progress)
-    if base.seq > final.seq:
-        raise StoryError(f"it is to begin at sequence {base.seq}, after its end at {final.seq}")
-    app = final.find_app(name)
-    if since is None:
-        first = max(start, app.seq - 1 if app is not None else start)
-        base = await state_at(log, AtSequence(first), progress=progress) if first else base
+        base = await _at(log, start, progress)
     last = await _decision(log, base)
     for follower in followers:
         if isinstance(follower, Witness):
             follower.begin(base, last)
         else:
             follower.begin(base)
-    return await _read_on(log, base, final.seq, followers, progress)
-
-
-async def _read_on(
-    log: EventLog, state: State, last: int, followers: Sequence[Follower], progress: Progress | None
-) -> State:
-    if state.seq >= last:
-        return state
-    first = state.seq
-    seen = _together(followers)
-    async with aclosing(log.read(after=first)) as batches:
-        async for batch in batches:
-            reached = await asyncio.to_thread(fold, state, batch, last, None, seen)
-            if progress:
-                progress(state.seq - first, last - first)
-            if reached:
-                break
-    return state
+    await fold_on(log, base, end, progress=progress, seen=_together(followers))
+    return base
 
 
 def _together(followers: Sequence[Follower]) -> Seen:
@@ -118,6 +106,20 @@ def _together(followers: Sequence[Follower]) -> Seen:
             follower.see(state, record, event)
 
     return seen
+
+
+async def _before(log: EventLog, seq: int, start: int, progress: Progress | None) -> State:
+    """The state from which the story of an app begins that was submitted with this sequence: what its first decision
+    answers besides lies after the basis of the decision before it, which may be a little earlier."""
+    state = await _at(log, max(start, seq - 1), progress)
+    last = await _decision(log, state)
+    event = decode(last) if last is not None else None
+    basis = event.basis if isinstance(event, Round) else 0
+    return await _at(log, max(start, basis, seq - 1 - MARGIN), progress) if basis < state.seq else state
+
+
+async def _at(log: EventLog, seq: int, progress: Progress | None) -> State:
+    return await state_at(log, AtSequence(seq), progress=progress) if seq else State()
 
 
 async def _decision(log: EventLog, state: State) -> Record | None:
