@@ -21,7 +21,9 @@ from agents.config import DEFAULT_PORTS, NodeConfig, detect_capacity
 from dorm.client import Client
 from dorm.embedded import EmbeddedServer
 from dorm.engines import choose_runtime
+from dorm.home import KEY_NAME
 from dorm.master import Master
+from dorm.sealing import open_key
 from events.jetstream import Connection
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     runtime: RuntimeName = "auto"
     docker_url: str | None = None
     checkpoints: Path | None = None
+    key: Path | None = None
+    """What the master seals the log with; None keeps it in the data folder."""
     ports: tuple[int, int] = DEFAULT_PORTS
     """Shared out among the nodes.  Two clusters on one machine that share ports get in each other's way now and then."""
     report_interval_s: float = 5.0
@@ -79,6 +83,7 @@ class LocalCluster:
 
     async def _start(self) -> None:
         await self.server.start()
+        key = await asyncio.to_thread(open_key, self.options.key or self.options.data / KEY_NAME)
         connection = await self._connect("master")
         self.master = Master(
             connection.log,
@@ -87,6 +92,7 @@ class LocalCluster:
             name=f"master-{secrets.token_hex(4)}",
             clock=time.time_ns,
             build=BUILD,
+            key=key,
         )
         choice = await choose_runtime(self.options.runtime, self.options.docker_url)
         self.runtime_name, self.runtime_note = choice.name, choice.note

@@ -4,6 +4,7 @@
     round    one message, chained on the last one by its expected sequence, so that another master can't be written over
     quiet    an allocation waits until the log has been quiet for a moment (with a bound); nothing else waits
     timing   what is due without any record (`dorm.core.timing`) is asked for when it is
+    seal     now and then, and last of all, a seal of the log by this master's key (`dorm.sealing`)
 
     MasterError
     └── Deposed      a later master has written: this one must stop
@@ -24,22 +25,25 @@ from dorm.core.liveness import LEASE_MARGIN_S, conclude
 from dorm.core.policies import policy
 from dorm.core.state import SCHEMA, State
 from dorm.core.timing import next_deadline
+from dorm.sealing import Sealer
 from dorm.snapshots import SnapshotTaker
 from events import subjects
 from events.codec import encode
 from events.kinds import MasterElected, NodeJoined, NodeReported, Round
-from events.log import LogUnavailable, Overtaken
+from events.log import LogError, LogUnavailable, Overtaken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from events.log import Bus, EventLog, Record
+    from events.seals import SealKey
 
 _log = structlog.get_logger(__name__)
 _TICK_S = 1.0
 _QUIET_S = 5.0
 """Without a record for so long, there is time for a snapshot."""
 _QUEUE = 64
+_LAST_SEAL_S = 2.0
 SECOND = 1_000_000_000
 
 
@@ -55,7 +59,8 @@ class Master:
     """One master of one cluster.
 
     `name` must differ from every other master's, ever (it prefixes the ids of rounds).  `clock` gives UTC nanoseconds.
-    `solve` runs the allocation, by default in a thread so that the loop stays free; a simulation runs it inline.
+    `solve` runs the allocation, by default in a thread so that the loop stays free; a simulation runs it inline.  Without a
+    `key` the log is not sealed.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class Master:
         name: str,
         clock: Callable[[], int],
         build: str = "",
+        key: SealKey | None = None,
         solve: Callable[..., Any] = asyncio.to_thread,
     ) -> None:
         self.state = State()
@@ -79,6 +85,8 @@ class Master:
         self._clock = clock
         self._build = build
         self._solve = solve
+        self._key = key
+        self._sealer = Sealer(cluster, key)
         self._epoch = 0
         self._heard: dict[str, int] = {}
         self._records: asyncio.Queue[list[Record]] = asyncio.Queue(_QUEUE)
@@ -92,11 +100,13 @@ class Master:
         self._allocated_at = 0
 
     async def run(self) -> None:
-        """Lead until cancelled.  Raises Deposed, LogDamaged, GapError; LogUnavailable only before it leads."""
+        """Lead until cancelled, and seal what is not sealed then.  Raises Deposed, LogDamaged, GapError; LogUnavailable only
+        before it leads."""
         newest = await self._snapshots.newest()
         end = await self._log.end()
-        if newest is not None:
+        if newest is not None and newest[0].chain:  # Without, there would be no seal of what comes after it.
             self.state = newest[1]
+            self._sealer = Sealer(self._cluster, self._key, self.state.seq, newest[0].chain)
             _log.info("from a snapshot", seq=self.state.seq, still_to_fold=end - self.state.seq)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._read())
@@ -106,7 +116,11 @@ class Master:
             await self._elect()
             tasks.create_task(self._listen())
             tasks.create_task(self._load_policy())
-            await self._lead()
+            try:
+                await self._lead()
+            except asyncio.CancelledError:
+                await self._seal_last()
+                raise
 
     async def _read(self) -> None:
         async for batch in self._log.read(after=self.state.seq, follow=True):
@@ -130,10 +144,11 @@ class Master:
         stirred = self.state.stirred_seq
         for record in batch:
             event = evolve(self.state, record)
+            self._sealer.take(record, event)
             if isinstance(event, NodeJoined | NodeReported):
                 self._heard[event.node] = self._now()
         self._last, self._last_at = batch[-1], asyncio.get_running_loop().time()
-        self._snapshots.offer(self.state, self._last)
+        self._snapshots.offer(self.state, self._last, chain=self._sealer.chain)
         if self.state.stirred_seq != stirred:
             self._stirred_at = asyncio.get_running_loop().time()
             if self._stirred_since is None:
@@ -153,7 +168,8 @@ class Master:
         """Write the first round of a new epoch; every decision of earlier epochs is void from there on."""
         while True:
             self._epoch = self.state.epoch + 1
-            if await self._publish([MasterElected(epoch=self._epoch, build=self._build)], self._now(), allocated=False):
+            elected = MasterElected(epoch=self._epoch, build=self._build, key=self._sealer.public)
+            if await self._publish([elected], self._now(), allocated=False):
                 break
         now = self._now()
         self._heard = dict.fromkeys(sorted(self.state.nodes), now)
@@ -169,8 +185,9 @@ class Master:
                 next_tick = loop.time() + _TICK_S
                 await self._conclude()
                 if self._last is not None and loop.time() - self._last_at > _QUIET_S:
-                    self._snapshots.offer(self.state, self._last, quiet=True)
+                    self._snapshots.offer(self.state, self._last, chain=self._sealer.chain, quiet=True)
             await self._decide()
+            await self._seal()
             try:
                 async with asyncio.timeout(max(0.0, self._next_wake(next_tick) - loop.time())):
                     self._fold(await self._records.get())
@@ -179,13 +196,32 @@ class Master:
             self._fold_waiting()
             self._check_leading()  # An idle master publishes nothing, and would not notice that it was succeeded.
 
+    async def _seal(self) -> None:
+        """If it is time to; where another round comes first, the next turn of the loop tries again."""
+        due, now = self._sealer.due(), self._now()
+        if due is not None and due <= now:
+            await self._publish([self._sealer.seal(self._epoch)], now, allocated=False)
+
+    async def _seal_last(self) -> None:
+        """On the way out.  One that can't be made is made by the next master."""
+        if self._key is None:
+            return
+        try:
+            async with asyncio.timeout(_LAST_SEAL_S):
+                await self._fold_until(await self._log.end())
+                while self._sealer.due() is not None:
+                    if await self._publish([self._sealer.seal(self._epoch)], self._now(), allocated=False):
+                        break  # Whatever came meanwhile would go on coming.
+        except (TimeoutError, LogError, MasterError) as error:
+            _log.info("the last records are not sealed", reason=str(error) or "the log did not answer in time")
+
     def _next_wake(self, next_tick: float) -> float:
         wake = next_tick
         if self._stirred_since is not None:
             wake = min(wake, self._quiet_ends(self._stirred_since))
-        deadline = next_deadline(self.state, self._allocated_at)
-        if deadline is not None:
-            wake = min(wake, asyncio.get_running_loop().time() + (deadline - self._now()) / SECOND)
+        for deadline in (next_deadline(self.state, self._allocated_at), self._sealer.due()):
+            if deadline is not None:
+                wake = min(wake, asyncio.get_running_loop().time() + (deadline - self._now()) / SECOND)
         return wake
 
     def _quiet_ends(self, stirred_since: float) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import socket
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,6 +31,12 @@ def master(
     param: Annotated[
         list[str] | None, typer.Option(help="Parameter of the policy, such as theta1=0.2; may be repeated.")
     ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What it seals the log with; made where there is none. Default: in the data folder."
+        ),
+    ] = None,
     verbose: Verbose = 0,
     log_json: LogJson = False,
 ) -> None:
@@ -46,11 +54,14 @@ def master(
 
     async def work() -> None:
         from dorm.client import Client
+        from dorm.home import key_file
         from dorm.local import BUILD
         from dorm.master import Master
+        from dorm.sealing import open_key
         from events.jetstream import Connection
 
         address, name = where(url, cluster)
+        seal_key = await asyncio.to_thread(open_key, key or key_file(name))
         connection = await Connection.open(address, name, name="dorm-master", create=True)
         try:
             if change is not None:
@@ -62,6 +73,7 @@ def master(
                 name=f"{socket.gethostname()}-{secrets.token_hex(4)}",
                 clock=time.time_ns,
                 build=BUILD,
+                key=seal_key,
             )
             await run_until_stopped(leader.run())
         finally:

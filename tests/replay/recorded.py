@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from dorm.core.state import App
     from events.kinds import Event
     from events.log import Bus, EventLog
+    from events.seals import SealKey
 
 PATIENCE_S = 60.0
+MASTER_KEY: SealKey | None = None
+"""What the master seals with, if it does."""
 _UNTIL_TERM = "trap 'kill $!; exit 143' TERM; sleep 600 & wait"
 
 
@@ -36,7 +39,7 @@ class Cluster:
         self._log = log
         self._name = name
         self._count = 0
-        self._master = Master(log, bus, name, name="m1", clock=time.time_ns)
+        self._master = Master(log, bus, name, name="m1", clock=time.time_ns, key=MASTER_KEY)
         self._agents = [self._agent(bus, root, index) for index in range(2)]
 
     def _agent(self, bus: Bus, root: Path, index: int) -> Agent:
