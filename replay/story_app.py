@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000_000
 _PROGRESS = (k.AppProgressed, k.AppCheckpointed)
+_NODES = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
+_ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled)
+_KEPT_THOUGH_IGNORED = k.PolicyChanged
+"""Where the fold refuses its policy and counts it as ignored, it still takes the rest."""
 
 
 class AppTeller:
@@ -112,11 +116,13 @@ class AppTeller:
             for index, fact in enumerate(event.events):
                 self._fact(state, event, index, fact)
                 self.around.fact(state, event, index)
-        elif not ignored or isinstance(event, k.PolicyChanged | k.AppCancelRequested):
+        elif not ignored or isinstance(event, _KEPT_THOUGH_IGNORED):
             handler = _HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, state, event)
             self.around.record(state, event)
+            if getattr(event, "app", self.id) != self.id:
+                return
         self._account(state)
 
     def _account(self, state: State) -> None:
@@ -319,24 +325,25 @@ class AppTeller:
     # --- what the master says -------------------------------------------------------------------------------------------
 
     def _fact(self, state: State, event: k.Round, index: int, fact: Any) -> None:
+        kind = type(fact)
         position = f"{state.seq}.{index}"
-        if isinstance(fact, k.AppAccepted):
+        if kind is k.AppAccepted:
             self._accepted(state, position, fact)
-        elif isinstance(fact, k.AppRejected):
+        elif kind is k.AppRejected:
             self._rejected(state, position, fact)
         elif not self.id or self._ended:
             return
-        elif isinstance(fact, k.Resized):
+        elif kind is k.Resized:
             self._resized(state, event, position, fact)
-        elif isinstance(fact, k.NodeLost | k.NodeRecovered | k.NodeLeaseEnded):
+        elif kind in _NODES:
             self._node_fact(state, position, fact)
         elif getattr(fact, "app", "") != self.id:
             return
-        elif isinstance(fact, k.GenerationReleased):
+        elif kind is k.GenerationReleased:
             self._generation_released(state, position, fact)
-        elif isinstance(fact, k.GenerationFailed):
+        elif kind is k.GenerationFailed:
             self._generation_failed(state, position, fact)
-        elif isinstance(fact, k.AppCompleted | k.AppFailed | k.AppCancelled):
+        elif kind in _ENDS:
             self._end(state, position, fact)
 
     def _accepted(self, state: State, position: str, fact: k.AppAccepted) -> None:

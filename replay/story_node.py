@@ -24,6 +24,7 @@ COLUMNS = 48
 FAILURES_TOLD = 3
 """Containers of one generation that failed on the node and are told singly."""
 _PROGRESS = (k.AppProgressed, k.AppCheckpointed)
+_KEPT_THOUGH_IGNORED = k.PolicyChanged
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +108,8 @@ class NodeTeller:
         self._ignored = self._void = 0
         self._running: dict[tuple[str, int, int], dict[str, int]] = {}
         """Demands of containers that run here, or may, by app, generation and slot."""
+        self._moved = False
+        """Whether they, or what the node has, changed since use was last noted."""
         self._to_start: dict[tuple[str, int], int] = {}
         self._failures: dict[tuple[str, int], int] = {}
         self._decided: dict[str, tuple[int, Cause]] = {}
@@ -161,6 +164,7 @@ class NodeTeller:
         for app in state.apps.values():
             for generation in app.generations.values():
                 self._hold(app.id, generation.number, app.demand, state)
+        self._moved = True
         condition = "drained" if node.condition == "up" and node.draining else node.condition
         self._account(state)
         self._tell(state, str(state.seq), "known", f"{condition} already, where this reading of the log begins")
@@ -179,11 +183,14 @@ class NodeTeller:
                 self.around.fact(state, event, index)
             if len(self._decided) > 2 * len(state.apps) + 16:
                 self._forget(state)
-        elif not ignored or isinstance(event, k.PolicyChanged | k.AppCancelRequested):
-            handler = _HANDLERS.get(type(event))
-            if handler is not None and event.node == self.wanted:  # type: ignore[attr-defined]  # all of these have one
+        elif not ignored or isinstance(event, _KEPT_THOUGH_IGNORED):
+            here = getattr(event, "node", "") == self.wanted
+            handler = _HANDLERS.get(type(event)) if here else None
+            if handler is not None:
                 handler(self, state, event)
             self.around.record(state, event)
+            if not here:
+                return
         self._account(state)
 
     def _forget(self, state: State) -> None:
@@ -201,6 +208,9 @@ class NodeTeller:
             self._doing, self._since = doing, state.time
         if self._before is not node:
             self._before = msgspec.structs.replace(node)
+        if not self._moved:
+            return
+        self._moved = False
         used = self.used()
         for name, capacity in node.capacity.items():
             course = self._courses.get(name)
@@ -219,6 +229,7 @@ class NodeTeller:
 
     def _joined(self, state: State, event: k.NodeJoined) -> None:
         node = state.nodes[self.wanted]
+        self._moved = True
         has = words.amounts(node.capacity)
         labels = ", ".join(f"{name}={value}" for name, value in node.labels.items())
         text = f"with {has}" + (f", labels {labels}" if labels else "") + f", containers by {node.runtime}"
@@ -261,6 +272,7 @@ class NodeTeller:
     def _container_exited(self, state: State, event: k.ContainerExited) -> None:
         key = (event.app, event.generation)
         self._running.pop((*key, event.slot), None)
+        self._moved = True
         self._apps[event.app] = None
         one = Exit(
             app=event.app,
@@ -316,6 +328,7 @@ class NodeTeller:
         if not found.released:
             return
         here = [c for c in found.containers.values() if c.node == self.wanted and c.state != "exited"]
+        self._moved = self._moved or bool(here)
         for container in here:
             self._running[app, generation, container.slot] = demand
         waiting = sum(container.state == "desired" for container in here)
@@ -324,7 +337,7 @@ class NodeTeller:
 
     def _release_all(self) -> int:
         ended = len(self._running)
-        self._running, self._to_start = {}, {}
+        self._running, self._to_start, self._moved = {}, {}, True
         return ended
 
     def _resized(self, state: State, event: k.Round, position: str, fact: k.Resized) -> None:

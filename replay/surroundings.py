@@ -20,7 +20,7 @@ from replay.story_words import drain, settings, short_name
 from replay.words import containers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from dorm.core.state import App, State
 
@@ -40,7 +40,7 @@ class _Stir(msgspec.Struct, frozen=True):
     app: str = ""
     """Whose it is."""
     weight: int = 2
-    """Of several stirs the weightiest are told: 1 is an adjustment that came to its end, 0 a container that ended."""
+    """Of several stirs the weightiest are told: 1 is an adjustment that came to its end."""
     since: int = 0
     """Of the end of an adjustment: when that had been decided."""
 
@@ -51,8 +51,10 @@ class Surroundings:
     def __init__(self) -> None:
         self.places: dict[str, Places] = {}
         """By app, of those that have a place."""
-        self._stirs: tuple[deque[_Stir], ...] = tuple(deque(maxlen=KEPT) for _ in range(3))
-        """By weight, so that what comes by the thousand drives nothing else out."""
+        self._strong: deque[_Stir] = deque(maxlen=KEPT)
+        self._weak: deque[_Stir] = deque(maxlen=KEPT)
+        self._exit: tuple[int, k.ContainerExited] | None = None
+        """The last container that ended, and its sequence: told where there is nothing else."""
         self._before: Cause | None = None
         """The last decision."""
         self._looked = 0
@@ -67,28 +69,15 @@ class Surroundings:
 
     def record(self, state: State, event: k.Event) -> None:
         """After a fact of anybody but the master was folded, and not ignored."""
-        if isinstance(event, k.AppUpdated):
-            app = state.find_app(event.app)
-            if app is not None and event.id not in state.submissions:
-                self._stir(state, str(state.seq), f"{event.by} changed {app.name}", app=app.id)
-        elif text := _stir_of(event):
-            self._stir(state, str(state.seq), text)
-        elif isinstance(event, k.ContainerStarted):
-            app = state.apps[event.app]
-            current = app.current
-            if current is not None and current.started_at and current.running == len(current.containers):
-                text = f"{app.name} ran with {containers(current.running)}"
-                self._stir(state, str(state.seq), text, app=app.id, weight=1, since=current.decided_at)
-        elif isinstance(event, k.ContainerExited):
-            text = f"slot {event.slot} of {name_in(state, event.app)} ended"
-            self._stir(state, str(state.seq), text, app=event.app, weight=0)
-        if isinstance(event, k.NodeJoined | k.NodeLeft | k.NodeDrainRequested):
-            self._all_places(state)
+        handler = _RECORDS.get(type(event))
+        if handler is not None:
+            handler(self, state, event)
 
     def fact(self, state: State, event: k.Round, index: int) -> None:
         """After a round was folded that is not void; once for each of its facts, in order."""
         fact = event.events[index]
         position = f"{state.seq}.{index}"
+        kind = type(fact)
         if isinstance(fact, k.Resized):
             for change in fact.changes:
                 self._place(state, change.app)
@@ -96,33 +85,52 @@ class Surroundings:
             self._before = Cause(position, "the decision before it, which may change only so many apps")
         elif isinstance(fact, k.IdleTicked):
             self._looked = event.basis
-        elif isinstance(fact, k.NodeLost | k.NodeRecovered | k.NodeLeaseEnded):
-            words = {"NodeLost": "was lost", "NodeRecovered": "was heard again", "NodeLeaseEnded": "had its lease end"}
-            self._stir(state, position, f"{fact.node} {words[type(fact).__name__]}")
+        elif kind in _NODES:
+            self._stir(state, position, f"{fact.node} {_NODES[kind]}")  # type: ignore[union-attr]  # these have one
             self._all_places(state)
-        elif isinstance(fact, k.AppAccepted | k.AppCompleted | k.AppFailed | k.AppCancelled | k.GenerationFailed):
-            self._app_fact(state, position, fact)
-            self._place(state, fact.app)
+        elif kind in _APPS:
+            self._app_fact(state, position, fact, _APPS[kind])
+            self._place(state, fact.app)  # type: ignore[union-attr]  # these have one
         elif isinstance(fact, k.GenerationReleased):
             self._place(state, fact.app)
 
-    def _app_fact(self, state: State, position: str, fact: Any) -> None:
-        name = name_in(state, fact.app)
-        if isinstance(fact, k.AppAccepted):
-            app = state.apps.get(fact.app)
-            if app is not None and 0 < app.seq < state.seq:
+    def _app_fact(self, state: State, position: str, fact: Any, what: str) -> None:
+        app = state.apps.get(fact.app)
+        text = f"{name_in(state, fact.app)} {what}"
+        if isinstance(fact, k.AppAccepted) and app is not None:
+            text += f" by {app.user}"
+            if 0 < app.seq < state.seq:
                 position = str(app.seq)
-            by = f" by {app.user}" if app is not None else ""
-            text = f"{name} was submitted{by}"
-        elif isinstance(fact, k.GenerationFailed):
-            text = f"generation {fact.generation} of {name} failed"
-        else:
-            how = {"AppCompleted": "completed", "AppFailed": "failed", "AppCancelled": "was cancelled"}
-            text = f"{name} {how[type(fact).__name__]}"
         self._stir(state, position, text, app=fact.app)
 
+    def _updated(self, state: State, event: k.AppUpdated) -> None:
+        app = state.find_app(event.app)
+        if app is not None and event.id not in state.submissions:
+            self._stir(state, str(state.seq), f"{event.by} changed {app.name}", app=app.id)
+
+    def _started(self, state: State, event: k.ContainerStarted) -> None:
+        app = state.apps[event.app]
+        generation = app.generations[event.generation]
+        if generation.running == len(generation.containers) and generation is app.current:
+            text = f"{app.name} ran with {containers(generation.running)}"
+            self._stir(state, str(state.seq), text, app=app.id, weight=1, since=generation.decided_at)
+
+    def _exited(self, state: State, event: k.ContainerExited) -> None:
+        self._exit = (state.seq, event)
+
+    def _node(self, state: State, event: k.NodeJoined | k.NodeLeft) -> None:
+        self._stir(state, str(state.seq), f"{event.node} {'joined' if isinstance(event, k.NodeJoined) else 'left'}")
+        self._all_places(state)
+
+    def _drain(self, state: State, event: k.NodeDrainRequested) -> None:
+        self._stir(state, str(state.seq), drain(event))
+        self._all_places(state)
+
+    def _settings(self, state: State, event: k.PolicyChanged) -> None:
+        self._stir(state, str(state.seq), settings(event))
+
     def _stir(self, state: State, position: str, text: str, *, app: str = "", weight: int = 2, since: int = 0) -> None:
-        stirs = self._stirs[weight]
+        stirs = self._strong if weight > 1 else self._weak
         stirs.append(_Stir(state.seq, state.time, Cause(position, text), app, weight, since or state.time))
 
     def _place(self, state: State, app_id: str) -> None:
@@ -146,7 +154,7 @@ class Surroundings:
             return [Cause(f"{state.seq}.0", "all had been quiet, and the allocation was looked at again")]
         stirs = self._since_last(event.basis, state.settings.quiet_limit_ms * MS)
         if not stirs:
-            return [self._before] if self._before is not None else []
+            return self._for_want_of_others(state, event.basis)
         own = [stir.cause for stir in stirs if app and stir.app == app and stir.weight > 1]
         causes = own[-1:] + [stir.cause for stir in stirs if stir.cause not in own[-1:]][-TOLD:]
         left = len(stirs) - len(causes)
@@ -155,9 +163,15 @@ class Surroundings:
             causes[-1] = Cause(last.position, f"{last.text}, and {left} more of the kind just before")
         return causes
 
+    def _for_want_of_others(self, state: State, basis: int) -> list[Cause]:
+        if self._exit is not None and self._looked < self._exit[0] <= basis:
+            seq, exited = self._exit
+            return [Cause(str(seq), f"slot {exited.slot} of {name_in(state, exited.app)} ended")]
+        return [self._before] if self._before is not None else []
+
     def _since_last(self, basis: int, most: int) -> list[_Stir]:
         """Stirs that a decision on this basis answers, the weightiest of them, in order."""
-        found = [stir for stirs in self._stirs for stir in stirs if self._looked < stir.seq <= basis]
+        found = [stir for stir in (*self._strong, *self._weak) if self._looked < stir.seq <= basis]
         found.sort(key=lambda stir: stir.seq)
         reach = found[-1].time if found else 0
         answered: list[_Stir] = []
@@ -273,16 +287,24 @@ def closed(state: State, nodes: Iterable[str]) -> list[str]:
     return [node for node in nodes if node not in state.nodes or not state.nodes[node].usable]
 
 
-def _stir_of(event: k.Event) -> str:
-    """What an agent or an operator did to stir the allocation, '' for anything else."""
-    match event:
-        case k.NodeJoined():
-            return f"{event.node} joined"
-        case k.NodeLeft():
-            return f"{event.node} left"
-        case k.NodeDrainRequested():
-            return drain(event)
-        case k.PolicyChanged():
-            return settings(event)
-        case _:
-            return ""
+_NODES: dict[type, str] = {
+    k.NodeLost: "was lost",
+    k.NodeRecovered: "was heard again",
+    k.NodeLeaseEnded: "had its lease end",
+}
+_APPS: dict[type, str] = {
+    k.AppAccepted: "was submitted",
+    k.GenerationFailed: "failed, and is tried again",
+    k.AppCompleted: "completed",
+    k.AppFailed: "failed",
+    k.AppCancelled: "was cancelled",
+}
+_RECORDS: dict[type, Callable[[Surroundings, State, Any], None]] = {
+    k.AppUpdated: Surroundings._updated,
+    k.ContainerStarted: Surroundings._started,
+    k.ContainerExited: Surroundings._exited,
+    k.NodeJoined: Surroundings._node,
+    k.NodeLeft: Surroundings._node,
+    k.NodeDrainRequested: Surroundings._drain,
+    k.PolicyChanged: Surroundings._settings,
+}
