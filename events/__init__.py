@@ -18,8 +18,8 @@
     archive       a log in one file that grows; `open_archive` reads whatever was exported
     segments      an exported log: compressed, indexed, with snapshots (segment_blocks: its bytes; segment_index: finding them)
     damage        what is wrong with an archive, and the part of it that can be used all the same
-    jetstream     both on NATS (nats_link: the connection; jetstream_reader: reading; nats_bus: heartbeats and questions;
-                  jetstream_snapshots: snapshots)
+    jetstream     both on NATS (nats_link: the connection; nats_parser: its protocol, with a short way for records;
+                  jetstream_reader: reading; nats_bus: heartbeats and questions; jetstream_snapshots: snapshots)
     questions     what is asked of agents beside the log
 
 A record is raw bytes with a sequence and the log's own time; `codec.decode` turns it into an event whenever somebody

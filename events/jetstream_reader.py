@@ -13,6 +13,7 @@ import base64
 import contextlib
 import json
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import nats.errors
@@ -26,12 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
     from types import TracebackType
 
-    from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
     from events.nats_link import Link
 
-BATCH = 500
+BATCH = 2000
 """Records per request."""
 BATCH_BYTES = 8 * 1024 * 1024
 """Bytes per request, unless the server's largest message needs more."""
@@ -44,6 +44,7 @@ _UNUSED_S = 60.0
 _SERVER_LIMIT = 1024
 """What the server counts for subject, reply and headers of a message, at most."""
 _MAKING_S = 1.0
+_MSG_ID = b"\r\nNats-Msg-Id:"
 _NO_MESSAGE = 10037
 _LATEST = 2**63 - 1
 """UTC ns; the server counts time so too."""
@@ -121,7 +122,7 @@ class Reader:
                 raise LogDamaged(f"the log ends at {state.last_seq}, before {self._after} which had been read from it")
             if state.first_seq > self._after + 1:
                 raise LogDamaged(f"the log begins at {state.first_seq}: earlier records were removed behind our back")
-            self._subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
+            self._subscription = await self._link.take(self._inbox, self._take)
             await _finished(manager.add_consumer(self._stream, config))
         await self._request()
         await self._request()
@@ -135,15 +136,15 @@ class Reader:
         except nats.errors.Error as error:
             raise ReopenReader(str(error)) from None
 
-    async def _on_message(self, message: Msg) -> None:
+    def _take(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> None:
         # $JS.ACK.<stream>.<consumer>.<tries>.<seq>.<delivered>.<time>.<pending>, or with a domain and an account in front.
-        parts = message.reply.split(".")
+        parts = reply.split(b".")
         if len(parts) == 9:
             seq, delivered, time = int(parts[5]), int(parts[6]), int(parts[7])
         elif len(parts) > 9:
             seq, delivered, time = int(parts[7]), int(parts[8]), int(parts[9])
         else:
-            self._on_status(message.headers or {})
+            self._on_status(header)
             self._arrived.set()
             return
         self._asked -= 1
@@ -153,14 +154,12 @@ class Reader:
             self._break(RecordMissing(f"after record {self._after} came {seq}"))
             return
         self._delivered, self._after = delivered, seq
-        headers = message.headers
-        self._buffer.append(
-            Record(seq, time, message.subject, message.data, headers.get("Nats-Msg-Id", "") if headers else "")
-        )
-        self._arrived.set()
+        if not self._buffer:
+            self._arrived.set()
+        self._buffer.append(Record(seq, time, _text(subject), body, _msg_id(header) if header else ""))
 
-    def _on_status(self, headers: dict[str, str]) -> None:
-        status, description = headers.get("Status", ""), headers.get("Description", "")
+    def _on_status(self, header: bytes) -> None:
+        status, description, headers = _status(header)
         if status == "100":  # A heartbeat; it says how far the consumer is, so it tells of a lost last record too.
             sent = headers.get("Nats-Last-Consumer", "")
             if sent.isdigit() and int(sent) > self._delivered:
@@ -205,7 +204,7 @@ class Reader:
         self._link.watchers.discard(self._interrupt)
         with contextlib.suppress(nats.errors.Error):
             if self._subscription is not None:
-                await self._subscription.unsubscribe()
+                await self._link.leave(self._subscription)
         with contextlib.suppress(nats.errors.Error):
             # Not waited for: also sent when the connection is back, and a consumer that is not there is no matter.
             await self._client.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._consumer}", b"")
@@ -268,8 +267,21 @@ def _rfc3339(time: int) -> str:
 
 
 def _msg_id(headers: bytes) -> str:
-    for line in headers.decode(errors="replace").split("\r\n"):
-        name, _, value = line.partition(":")
-        if name == "Nats-Msg-Id":
-            return value.strip()
-    return ""
+    begin = headers.find(_MSG_ID)
+    if begin < 0:
+        return ""
+    begin += len(_MSG_ID)
+    return headers[begin : headers.find(b"\r\n", begin)].strip().decode(errors="replace")
+
+
+def _status(header: bytes) -> tuple[str, str, dict[str, str]]:
+    """Of `NATS/1.0 100 Idle Heartbeat` and the lines after it: the number, its description, the headers."""
+    first, *lines = header.decode(errors="replace").split("\r\n")
+    _, status, description = [*first.split(" ", 2), "", ""][:3]
+    headers = dict(line.split(":", 1) for line in lines if ":" in line)
+    return status, description, {name: value.strip() for name, value in headers.items()}
+
+
+@lru_cache(maxsize=65536)
+def _text(subject: bytes) -> str:
+    return subject.decode(errors="replace")

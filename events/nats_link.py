@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -13,9 +14,14 @@ from nats.aio.client import Client
 
 from events.log import LogDamaged, LogError, LogRefused, LogTooOld, LogUnavailable, Overtaken
 from events.logger import Logger
+from events.nats_parser import DirectParser
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from nats.aio.subscription import Subscription
+
+    from events.nats_parser import Taker
 
 OLDEST_SERVER = (2, 12)
 _WRONG_LAST_SEQUENCE = (10071, 10164)
@@ -33,6 +39,7 @@ class Link:
 
     def __init__(self, url: str) -> None:
         self.client = Client()
+        self.client._ps = self._parser = DirectParser(self.client)
         self.url = url
         self.watchers: set[Callable[[str], None]] = set()
         self.on_outage: Callable[[bool], None] = lambda _: None
@@ -50,6 +57,10 @@ class Link:
         try:
             await link._connect(name, timeout)
             link._check_version()
+            if not link._parser.used:
+                raise LogRefused(
+                    f"Dorm can't read with nats-py {version('nats-py')}: install one that it was tested with"
+                )
         except BaseException:
             await link._abandon()
             raise
@@ -106,6 +117,21 @@ class Link:
     def has_jetstream(self) -> bool:
         """Whether the server says of itself that JetStream is on."""
         return bool(self.client._server_info.get("jetstream"))
+
+    async def take(self, subject: str, taker: Taker) -> Subscription:
+        """Subscribe, and have each message told to the taker at once."""
+
+        async def never(_: object) -> None:
+            raise AssertionError("the parser hands over what comes here")
+
+        subscription = await self.client.subscribe(subject, cb=never)
+        self._parser.takers[b"%d" % subscription._id] = taker
+        return subscription
+
+    async def leave(self, subscription: Subscription) -> None:
+        """The end of what `take` began."""
+        self._parser.takers.pop(b"%d" % subscription._id, None)
+        await subscription.unsubscribe()
 
     async def _on_error(self, error: Exception) -> None:
         # Permission denials and slow consumers show up only here.

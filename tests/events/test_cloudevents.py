@@ -57,7 +57,7 @@ def check(event: dict[str, Any]) -> None:
     assert urlsplit(event["source"]).path == event["source"]
     assert re.fullmatch(r"io\.dorm(\.[a-z][a-z_]*)+\.v\d+", event["type"])
     assert RFC3339.fullmatch(event["time"])
-    assert datetime.fromisoformat(event["time"])
+    assert datetime.fromisoformat(event["time"]).tzinfo is not None
     assert event["datacontenttype"] == "application/json"
     assert not event.keys() - REQUIRED - OPTIONAL - {"sequence", "dormby", "dormcause", "dormepoch", "dormbasis"}
 

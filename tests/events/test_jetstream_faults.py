@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from events.jetstream import Connection
-from events.jetstream_reader import BATCH, BATCH_BYTES
+from events.jetstream_reader import BATCH_BYTES
 from events.log import LogDamaged, LogError, LogRefused, LogUnavailable, Record
 from tests.events.log_conformance import ALICE, BOB, CLUSTER, fill, follow_until, read_all
 from tests.nats_server import NatsServer
@@ -180,8 +180,9 @@ async def test_a_reader_whose_request_expires_asks_again(
 
 
 async def test_a_slow_reader_is_sent_no_more_than_it_asked_for(
-    connection: Connection, jetstream: JetStreamContext
+    connection: Connection, jetstream: JetStreamContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("events.jetstream_reader.BATCH", 500)
     async with asyncio.TaskGroup() as tasks:
         for _ in range(20):
             tasks.create_task(fill(connection.log, 300))
@@ -194,7 +195,7 @@ async def test_a_slow_reader_is_sent_no_more_than_it_asked_for(
                 break
             await asyncio.sleep(0.01)
         assert info.delivered is not None
-        assert info.delivered.consumer_seq <= handed_on + 2 * BATCH
+        assert info.delivered.consumer_seq <= handed_on + 2 * 500
         rest = [record async for batch in batches for record in batch]
     assert handed_on + len(rest) == 6000
 
