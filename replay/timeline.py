@@ -14,6 +14,7 @@ follows what changed and not how much was said, and where even that is too much,
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -27,8 +28,17 @@ Value = TypeVar("Value")
 SECOND = 1_000_000_000
 
 
+NOTHING = "nothing happened in this time, so there is nothing to draw"
+
+
 class TimelineError(ReplayError):
     """Nothing to draw, or nothing that can be drawn here; one line for people."""
+
+
+def need(package: str) -> None:
+    """Before anything is folded: can it be drawn?  '' needs nothing.  Raises TimelineError."""
+    if package and find_spec(package) is None:
+        raise TimelineError(f"this timeline needs {package}: pip install 'dorm[plots]'")
 
 
 class Steps(Generic[Value]):
@@ -294,6 +304,11 @@ class Timeline(msgspec.Struct):
     """Changes that lie closer together than this (ns) may be drawn as one; 0: all is drawn."""
     notes: list[str] = []
     """What the picture leaves out, in sentences."""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing happened, or no time went by in which it could have."""
+        return self.end <= self.start or not (self.apps or self.nodes or self.decisions or self.marks)
 
     def all_steps(self) -> Iterator[Steps[Any]]:
         """Every step function in it."""
