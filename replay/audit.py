@@ -81,18 +81,18 @@ async def verify(
     seals = await begin(log, keys=keys, expected=expected)
     survey = Survey(state, seals if isinstance(seals, SealCheck) else None)
     async with Workers(jobs) as workers:
-        checks = _Checks(workers, 1 if jobs <= 1 else jobs + _WAITING)
+        checks = _Checks(workers, jobs + _WAITING)
 
         def tell(surveyed: int) -> None:
             if progress and end != UNKNOWN:
                 progress(surveyed + max(checks.made.upto, start) - 2 * start, 2 * (end - start))
 
-        async def hand_on(surveyed: int) -> bool:
-            while survey.ready and not checks.diverged:
+        async def hand_on(surveyed: int) -> None:
+            # After a divergence nothing more is decided again, but the survey goes on: for the seals.
+            while survey.ready:
                 await checks.put(survey.ready.popleft())
                 tell(surveyed)
             tell(surveyed)
-            return checks.diverged
 
         try:
             broken = await read_through(log, start, end, survey.take, hand_on)
@@ -130,8 +130,6 @@ class _Checks:
         """Of all slices up to the first that is not done."""
         self._workers = workers
         self._most = most
-        self._first: Slice | None = None
-        """Held back until there is another: one alone is not worth a process."""
         self._running: deque[asyncio.Task[Checked]] = deque()
 
     @property
@@ -140,28 +138,13 @@ class _Checks:
 
     async def put(self, part: Slice) -> None:
         """Have it checked; waits while there are many."""
-        if self._most == 1:
-            self._add(await self._workers.check(part))
-            return
-        if self._first is None and not self._running and not self.made.upto:
-            self._first = part
-            return
-        if self._first is not None:
-            first, self._first = self._first, None
-            await self._begin(first)
-        await self._begin(part)
-
-    async def _begin(self, part: Slice, *, here: bool = False) -> None:
         while self._running and (len(self._running) >= self._most or self._running[0].done()):
             self._add(await self._running.popleft())
         if not self.diverged:
-            self._running.append(asyncio.create_task(self._workers.check(part, here=here)))
+            self._running.append(asyncio.create_task(self._workers.check(part)))
 
     async def rest(self) -> AsyncIterator[None]:
         """Wait for all that is left, one after the other."""
-        if self._first is not None:
-            first, self._first = self._first, None
-            await self._begin(first, here=True)
         while self._running and not self.diverged:
             self._add(await self._running.popleft())
             yield

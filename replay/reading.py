@@ -40,10 +40,10 @@ async def read_through(
     after: int,
     end: int,
     take: Callable[[Record], bool],
-    then: Callable[[int], Awaitable[bool]] | None = None,
+    then: Callable[[int], Awaitable[None]],
 ) -> Broken | None:
     """Give the records after one sequence up to another to `take` until it returns true, which runs in a thread; `then` is
-    told after each batch how far it is, and may end it too.
+    told after each batch how far it is.
 
     `take` may raise GapError.  Raises what `log.read` raises, but for damage."""
     stop = end <= after
@@ -63,7 +63,8 @@ async def read_through(
         async with aclosing(log.read(after=after)) as batches:
             async for batch in batches:
                 ended = await asyncio.to_thread(take_all, batch)
-                if (then is not None and await then(done)) or ended or done >= end:
+                await then(done)
+                if ended or done >= end:
                     break
     except LogDamaged as error:
         return Broken(done + 1, f"the log is damaged: {error}")

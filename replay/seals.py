@@ -281,10 +281,9 @@ async def verify_seals(
         return check
     end = await end_of(log)
 
-    async def tell(done: int) -> bool:
+    async def tell(done: int) -> None:
         if progress and end != UNKNOWN:
             progress(done, end)
-        return False
 
     broken = await read_through(log, await log.start(), end, check.take, tell)
     if broken is None and (torn := await log.torn()):

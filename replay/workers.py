@@ -1,8 +1,9 @@
 """Slices checked by several processes at once: an audit is all computing, and one process has one core.
 
-A worker is this program's Python with `replay.worker`: slices go in by its standard input, what came of them comes back by
-its standard output.  It holds nothing that anybody would miss, so it is killed when the audit ends, however that ends; and
-should the audit itself be killed, its workers read the end of their input and leave.
+A thread of this process is one of the workers.  The others are this program's Python with `replay.worker`: slices go in by
+its standard input, what came of them comes back by its standard output.  It holds nothing that anybody would miss, so it is
+killed when the audit ends, however that ends; and should the audit itself be killed, its workers read the end of their input
+and leave.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
 
@@ -21,6 +22,7 @@ from replay.slices import Checked, check
 if TYPE_CHECKING:
     from replay.survey import Slice
 
+WORTH_S = 1.0
 LENGTH = 8
 """Bytes before each message, its length, big-endian."""
 _CLOSE_S = 5.0
@@ -32,30 +34,44 @@ class AuditError(ReplayError):
 
 
 class Workers:
-    """At most so many processes, started when they are wanted; with one job, a thread of this process."""
+    """At most so many slices at once.  Processes take half a second of computing to start, so there are none before there
+    has been enough to do for `WORTH_S`."""
 
     def __init__(self, jobs: int) -> None:
-        self._jobs = max(1, jobs)
-        self._room = asyncio.Semaphore(self._jobs)
-        self._idle: list[asyncio.subprocess.Process] = []
+        self._others = max(0, jobs - 1)
+        self._seats: asyncio.Queue[asyncio.subprocess.Process | Literal["here", "new"]] = asyncio.Queue()
         self._all: list[asyncio.subprocess.Process] = []
 
     async def __aenter__(self) -> Self:
+        self._seats.put_nowait("here")
+        self._more = asyncio.get_running_loop().call_later(WORTH_S, self._add_seats)
         return self
 
+    def _add_seats(self) -> None:
+        for _ in range(self._others):
+            self._seats.put_nowait("new")
+
     async def __aexit__(self, *_: object) -> None:
+        self._more.cancel()
         for process in self._all:
             if process.returncode is None:
                 process.kill()
         await asyncio.gather(*(asyncio.wait_for(process.wait(), _CLOSE_S) for process in self._all))
 
-    async def check(self, part: Slice, *, here: bool = False) -> Checked:
-        """What comes of a slice; `here` wants no process for it.  Raises AuditError."""
-        async with self._room:
-            return await _in_a_thread(part) if here or self._jobs == 1 else await self._ask(part)
+    async def check(self, part: Slice) -> Checked:
+        """What comes of a slice.  Raises AuditError."""
+        seat = await self._seats.get()
+        if seat == "here":
+            try:
+                return await _in_a_thread(part)
+            finally:
+                self._seats.put_nowait(seat)
+        process = await self._start() if seat == "new" else seat
+        checked = await self._ask(process, part)  # After any error its place stays empty: the audit ends.
+        self._seats.put_nowait(process)
+        return checked
 
-    async def _ask(self, part: Slice) -> Checked:
-        process = self._idle.pop() if self._idle else await self._start()
+    async def _ask(self, process: asyncio.subprocess.Process, part: Slice) -> Checked:
         assert process.stdin is not None
         assert process.stdout is not None
         body = await asyncio.to_thread(msgspec.msgpack.encode, part)
@@ -67,7 +83,6 @@ class Workers:
             answer = await process.stdout.readexactly(length)
         except (asyncio.IncompleteReadError, ConnectionError):
             raise AuditError(_ended(await process.wait())) from None
-        self._idle.append(process)
         return _decode(answer)
 
     async def _start(self) -> asyncio.subprocess.Process:
