@@ -15,7 +15,8 @@ from dorm.core.admission import app_id, name_of
 from dorm.core.views import sizes
 from events import kinds as k
 from replay import story_words as words
-from replay.chapters import AppTotals, Cause, Changed, Chapter, Exit, Phases, Places, Work, gained
+from replay.chapters import Cause, Changed, Chapter, Exit, Phases, Places, Work, gained
+from replay.spent import Spent
 from replay.surroundings import Surroundings, closed, name_in, placed_by
 from replay.words import containers, moment
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from dorm.core.state import App, State
     from events.log import Record
+    from replay.chapters import AppTotals
 
 SECOND = 1_000_000_000
 _PROGRESS = (k.AppProgressed, k.AppCheckpointed)
@@ -52,14 +54,14 @@ class AppTeller:
         self.partition: Places = {}
         """Its places now."""
         self._code = ""
-        self._spent = {"waited": 0, "paused": 0, "ran": 0}
-        self._doing = ""
-        self._since = 0
+        self._spent = Spent()
         self._ended = False
         self._released = 0
         self._sizes: dict[int, int] = {}
         self._decided: Cause | None = None
         """The latest change."""
+        self._owed: Cause | None = None
+        """What it waits for a place since: its acceptance, or what took its place away."""
         self._phases: Phases | None = None
         self._ready: Cause | None = None
         """What the latest generation's containers, or its work, followed from."""
@@ -85,7 +87,7 @@ class AppTeller:
 
     def totals(self, state: State) -> AppTotals | None:
         """Its life in numbers until now; None for one that was never accepted."""
-        return None if self._app is None else self._totals(state, self._app)
+        return None if self._app is None else self._spent.totals(self._app, self._released, state.time)
 
     # --- following ------------------------------------------------------------------------------------------------------
 
@@ -99,7 +101,8 @@ class AppTeller:
         self._fresh(app)
         self._code = app.waiting.code if app.waiting else ""
         self._ended = bool(app.ended)
-        self._account(state)
+        self._sizes = {number: len(generation.containers) for number, generation in app.generations.items()}
+        self._note(state)
         self._tell(state, str(state.seq), "known", f"{app.phase} already, where this reading of the log begins")
 
     def see(self, state: State, record: Record, event: k.Event) -> None:
@@ -123,45 +126,24 @@ class AppTeller:
             self.around.record(state, event)
             if getattr(event, "app", self.id) != self.id:
                 return
-        self._account(state)
+        self._note(state)
 
-    def _account(self, state: State) -> None:
-        """Which of the three its time goes to."""
-        app = self._app
-        if app is None:
-            return
-        current = app.current
-        doing = "" if app.ended else "waited" if current is None else "ran" if current.started_at else "paused"
-        if doing != self._doing:
-            if self._doing:
-                self._spent[self._doing] += state.time - self._since
-            self._doing, self._since = doing, state.time
-
-    def _totals(self, state: State, app: App) -> AppTotals:
-        spent = dict(self._spent)
-        if self._doing:
-            spent[self._doing] += state.time - self._since
-        return AppTotals(
-            waited_s=spent["waited"] / SECOND,
-            paused_s=spent["paused"] / SECOND,
-            ran_s=spent["ran"] / SECOND,
-            generations=self._released,
-            adjustments=app.adjustments,
-            failures=app.failures,
-            lost_steps=app.lost_steps,
-            step=app.step,
-        )
+    def _note(self, state: State) -> None:
+        if self._app is not None:
+            self._spent.note(self._app, state.time)
 
     def _tell(
         self, state: State, position: str, what: str, text: str, causes: Sequence[Cause | None] = (), **fields: Any
     ) -> Cause:
         app = self._app
         placed = sizes(app) if app is not None else {}
+        cause = Cause(position, text.split(";")[0])
         if placed != self.partition:
             self.partition = fields["partition"] = placed
-        known = [cause for cause in causes if cause is not None]
+            self._owed = None if placed else cause
+        known = [one for one in causes if one is not None]
         self._chapters.append(Chapter(position=position, time=state.time, what=what, text=text, causes=known, **fields))
-        return Cause(position, text.split(";")[0])
+        return cause
 
     @property
     def _found(self) -> App:
@@ -356,12 +338,12 @@ class AppTeller:
         if submitted is not None:
             self._chapters.append(submitted)
             cause = Cause(submitted.position, f"{app.name} was {submitted.text}")
-        self._tell(state, position, "accepted", words.accepted(app), [cause])
+        self._owed = self._tell(state, position, "accepted", words.accepted(app), [cause])
         if app.cancel_requested:
             self._cancel = self._tell(
                 state, position, "cancel_requested", "it had been asked to cancel it before it was accepted"
             )
-        self._account(state)
+        self._note(state)
 
     def _rejected(self, state: State, position: str, fact: k.AppRejected) -> None:
         submitted = self._pending.pop(fact.submission, None)
@@ -401,7 +383,7 @@ class AppTeller:
             after=after,
             trigger=fact.trigger,
             policy=fact.policy,
-            waited_s=(state.time - self._since) / SECOND if self._doing == "waited" else 0.0,
+            waited_s=self._spent.waits_s(state.time),
             room_to=self.around.room_to(state, fact, self.id),
             room_from=self.around.room_from(state, fact, self.id),
             closed=closed(state, left),
@@ -411,7 +393,11 @@ class AppTeller:
         )
         what = _what(found, first=not self._sizes)
         causes = self.around.behind(state, event, fact, self.id)
+        there = {cause.position for cause in causes}
+        if self._owed is not None and self._owed.position not in there and str(app.seq) not in there:
+            causes = [self._owed, *causes]
         cause = self._tell(state, position, what, words.changed(what, found), causes, changed=found)
+        self._owed = cause if found.overtaken or not found.after else None
         self._sizes[change.to_generation] = len(change.placement)
         self._decided, self._ready, self._phases, self._exit = cause, cause, None, None
 
@@ -462,8 +448,8 @@ class AppTeller:
         app = self._found
         if not app.ended:
             return
-        self._account(state)
-        totals = self._totals(state, app)
+        self._note(state)
+        totals = self._spent.totals(app, self._released, state.time)
         reason = getattr(fact, "reason", "")
         text = f"{app.ended}{words.why(reason)}; it {words.totals(totals)}"
         causes: list[Cause | None] = [self._exit]
@@ -494,7 +480,7 @@ def _what(change: Changed, *, first: bool) -> str:
     before, after = sum(change.before.values()), sum(change.after.values())
     if not after:
         return "stopped"
-    if not before:
+    if not before or change.before == change.after:
         return "started" if first else "restarted"
     return "moved" if before == after else "grown" if after > before else "shrunk"
 

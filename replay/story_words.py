@@ -82,7 +82,9 @@ def drain(event: k.NodeDrainRequested) -> str:
 def changed(what: str, change: Changed) -> str:
     """What a decision did with an app, and for whose sake."""
     before, after = sum(change.before.values()), sum(change.after.values())
-    if what in ("started", "restarted"):
+    if change.before == change.after:
+        text = f"starts again where it is, with {containers(after)} on {on_nodes(change.after)}"
+    elif what in ("started", "restarted"):
         again = "again " if what == "restarted" else ""
         text = f"starts {again}with {containers(after)} on {on_nodes(change.after)}"
         text += f", after it had waited {span(change.waited_s)}" if change.waited_s >= 0.05 else ""
