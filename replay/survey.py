@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from replay.seals import SealCheck
 
 RECORDS = 5000
-ALLOCATIONS = 40
+ALLOCATIONS = 10
 """A slice is cut once it has so many of one of these: by far most of the time goes into allocations, where there are any."""
 MOST_RECORDS = 50_000
 """Without any round."""

@@ -20,10 +20,14 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     decode = msgspec.msgpack.Decoder(Slice).decode
-    while header := sys.stdin.buffer.read(LENGTH):
-        body = msgspec.msgpack.encode(check(decode(sys.stdin.buffer.read(int.from_bytes(header, "big")))))
-        answers.write(len(body).to_bytes(LENGTH, "big") + body)
-        answers.flush()
+    try:
+        while header := sys.stdin.buffer.read(LENGTH):
+            part = sys.stdin.buffer.read(int.from_bytes(header, "big"))
+            body = msgspec.msgpack.encode(check(decode(part)))
+            answers.write(len(body).to_bytes(LENGTH, "big") + body)
+            answers.flush()
+    except (BrokenPipeError, msgspec.DecodeError):
+        os._exit(1)  # The audit was killed, perhaps within a slice: nobody is there to be told, or to close for.
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from replay.slices import Checked, check
 if TYPE_CHECKING:
     from replay.survey import Slice
 
-WORTH_S = 1.0
+WORTH_S = 0.5
 LENGTH = 8
 """Bytes before each message, its length, big-endian."""
 _CLOSE_S = 5.0

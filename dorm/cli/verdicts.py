@@ -179,10 +179,10 @@ def show_divergence(found: Divergence) -> None:
 
 
 def _places(nodes: Mapping[str, int]) -> str:
-    """`3: n1 2, n2 1`."""
+    """`3: n1 ×2, n2 ×1`."""
     if not nodes:
         return "nothing"
-    each: Sequence[str] = [f"{node} {count}" for node, count in nodes.items()]
+    each: Sequence[str] = [f"{node} ×{count}" for node, count in nodes.items()]
     return f"{sum(nodes.values())}: {', '.join(each)}"
 
 
