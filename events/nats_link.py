@@ -125,12 +125,12 @@ class Link:
             raise AssertionError("the parser hands over what comes here")
 
         subscription = await self.client.subscribe(subject, cb=never)
-        self._parser.takers[b"%d" % subscription._id] = taker
+        self._parser.takers[subscription._id] = taker
         return subscription
 
     async def leave(self, subscription: Subscription) -> None:
         """The end of what `take` began."""
-        self._parser.takers.pop(b"%d" % subscription._id, None)
+        self._parser.takers.pop(subscription._id, None)
         await subscription.unsubscribe()
 
     async def _on_error(self, error: Exception) -> None:

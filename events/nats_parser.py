@@ -29,8 +29,8 @@ class DirectParser(Parser):
     """Put in the place of a client's own before it connects."""
 
     def __init__(self, client: Client) -> None:
-        self.takers: dict[bytes, Taker] = {}
-        """By the subscription's id, as the server writes it."""
+        self.takers: dict[int, Taker] = {}
+        """By the subscription's id."""
         self.used = False
         """Whether the client has brought anything here: the place is a private one of nats-py."""
         self._connections = 0
@@ -58,19 +58,23 @@ class DirectParser(Parser):
             words = data[position:line_end].split()
             begin = end = line_end + 2
             if len(words) > 3 and words[0] in _MESSAGES:
-                end += _number(words, -1) + 2
+                # MSG <subject> <sid> [reply] <bytes>, HMSG <subject> <sid> [reply] <bytes of headers> <bytes with them>.
+                with_headers = words[0] == b"HMSG"
+                try:
+                    sid, body = int(words[2]), begin + (int(words[-2]) if with_headers else 0)
+                    end += int(words[-1]) + 2
+                except ValueError:
+                    raise ProtocolError("nats: malformed MSG") from None
                 if end > size:
                     self._short_of = end - position
                     break
-                with_headers = words[0] == b"HMSG"
-                body = begin + _number(words, -2) if with_headers else begin
                 reply = words[3] if len(words) == 5 + with_headers else b""
-                take = self.takers.get(words[2])
+                take = self.takers.get(sid)
                 if take is not None:
                     take(words[1], reply, data[begin:body], data[body : end - 2])
                 else:
                     header = data[begin:body] if with_headers else None
-                    await self.nc._process_msg(_number(words, 2), words[1], reply, data[body : end - 2], header)
+                    await self.nc._process_msg(sid, words[1], reply, data[body : end - 2], header)
             else:
                 self.buf = bytearray(data[position:end])
                 await super().parse()
@@ -78,11 +82,3 @@ class DirectParser(Parser):
                 return
             position = end
         self.buf = bytearray(data[position:])
-
-
-def _number(words: list[bytes], place: int) -> int:
-    # MSG <subject> <sid> [reply] <bytes>, HMSG <subject> <sid> [reply] <bytes of headers> <bytes with them>.
-    try:
-        return int(words[place])
-    except (ValueError, IndexError):
-        raise ProtocolError("nats: malformed MSG") from None

@@ -85,7 +85,7 @@ def direct(client: Heard, *sids: int) -> DirectParser:
         def take(subject: bytes, reply: bytes, header: bytes, body: bytes, sid: int = sid) -> None:
             client.calls.append(("msg", sid, subject, reply, body, header))
 
-        parser.takers[b"%d" % sid] = take
+        parser.takers[sid] = take
     return parser
 
 
