@@ -160,7 +160,7 @@ class Surroundings:
         left = len(stirs) - len(causes)
         if left > 0:
             last = causes[-1]
-            causes[-1] = Cause(last.position, f"{last.text}, and {left} more of the kind just before")
+            causes[-1] = Cause(last.position, f"{last.text}, and {left} more just before")
         return causes
 
     def _for_want_of_others(self, state: State, basis: int) -> list[Cause]:
