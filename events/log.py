@@ -134,6 +134,11 @@ class EventLog(Protocol):
         """Whether records were left out of it on purpose, so that it can be read but not folded."""
         return False
 
+    @property
+    def anonymized(self) -> bool:
+        """Whether its records are not those that the master sealed, since names in them were replaced on purpose."""
+        return False
+
     async def torn(self) -> str:
         """In one line what is missing or broken of a log in a file, "" for a whole one; what comes before it can be read.
         Raises LogDamaged, LogRefused."""
