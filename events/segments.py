@@ -177,6 +177,10 @@ class SegmentLog(EventLog):
         return self._layout.header.sparse
 
     @property
+    def anonymized(self) -> bool:
+        return self._layout.header.anonymized
+
+    @property
     def snapshots(self) -> Snapshots:
         return self._snapshots
 
