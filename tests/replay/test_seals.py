@@ -296,6 +296,18 @@ async def test_a_part_of_a_log_whose_chain_is_not_known_can_not_be_checked() -> 
     assert "not known" in report.unknown
 
 
+class Anonymized(MemoryLog):
+    """A log in which names were replaced."""
+
+    anonymized = True
+
+
+async def test_an_anonymized_log_can_not_be_checked_and_is_not_called_damaged() -> None:
+    report = await verify_seals(Anonymized(time.time_ns, RECORDS))
+    assert (report.good, report.damage) == (False, None)
+    assert "names in it were replaced" in report.unknown
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 async def test_no_change_of_what_is_sealed_stays_hidden(data: st.DataObject) -> None:
