@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -128,3 +128,67 @@ class _UpTo(Snapshots):
 
     async def drop(self, info: SnapshotInfo) -> None:
         return None
+
+
+class Salvageable(Protocol):
+    """An archive that can be read over its damage, which is added to as more of it is met."""
+
+    def salvage(
+        self, *, damages: list[Damage], after: int = 0, subjects: Sequence[str] = ()
+    ) -> AsyncGenerator[list[Record], None]: ...
+
+    async def start(self) -> int: ...
+
+    async def end(self) -> int: ...
+
+    async def close(self) -> None: ...
+
+
+class WholeParts(EventLog):
+    """Whatever can be read of a damaged archive, before and behind its damage: records are missing in between."""
+
+    def __init__(self, archive: Salvageable, damages: Sequence[Damage]) -> None:
+        self._archive = archive
+        self._damages = list(damages)
+
+    @property
+    def sparse(self) -> bool:
+        return True
+
+    async def append(
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        msg_id: str = "",
+        expected_last: int | None = None,
+        timeout: float = 5.0,
+    ) -> Appended:
+        raise LogRefused(f"a damaged log takes nothing: {self._damages[0]}")
+
+    async def read(
+        self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        parts = self._archive.salvage(damages=self._damages, after=after, subjects=subjects)
+        async with contextlib.aclosing(parts) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def start(self) -> int:
+        return await self._archive.start()
+
+    async def end(self) -> int:
+        return await self._archive.end()
+
+    async def torn(self) -> str:
+        return str(self._damages[0])
+
+    async def last_on(self, subject: str) -> Record | None:
+        last = None
+        async with contextlib.aclosing(self.read(subjects=[subject])) as batches:
+            async for batch in batches:
+                last = batch[-1]
+        return last
+
+    async def close(self) -> None:
+        await self._archive.close()

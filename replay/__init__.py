@@ -14,7 +14,8 @@
     seals       is the log what its masters sealed, and where not?
     reading     a log read through once, damage being a result
     differences two facts compared, field by field
-    export      a log copied into a file, record for record
+    export      a log, or a part of it (selection), copied into a file that is there whole or not at all (whole_file): an
+                archive with snapshots (frames), or rows for analysis (tables)
 
 Everything here works on any `events.log.EventLog`, a live cluster's and an exported file's alike: the end is fixed when
 reading begins, what comes later is left for the next time.  Everything rests on the core: `evolve` gives states, always

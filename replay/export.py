@@ -1,106 +1,228 @@
-"""A log copied into a file: records byte for byte, with their own sequences and times."""
+"""A log, or a part of it, copied into a file: an archive (records byte for byte, with snapshots), or rows for analysis.
+
+    records of the log ─▶ sink: an archive, or one of `replay.tables`, which take what is selected
+
+Whatever should be other than it is in the log (names, say) is put in between as a log of its own that reads through to this
+one, and has no snapshots where they would not fit.
+
+A part from some moment on begins with the state there, so it can be folded as if it were whole.  A selection of records in
+between can't, and says so (`sparse`).
+"""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import errno
-import os
-import secrets
-import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from importlib.metadata import version
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import msgspec
 
-from events.archive import ArchiveLog
-from replay import ReplayError
+from dorm.core.snapshot import dump
+from dorm.core.state import State
+from events.segment_blocks import Header
+from events.segments import SegmentWriter
+from events.subjects import cluster_of
+from replay.frames import FoldedFrames, Frames, NoFrames, Snapshot, TakenFrames, build, own_snapshots, state_after
+from replay.selection import Range, Selection, Sieve, range_of
+from replay.whole_file import ExportError, in_thread, whole_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.log import EventLog
+    from events.log import EventLog, Record
     from replay import Progress
 
+EVERYTHING = Selection()
 
-class ExportError(ReplayError):
-    """A file that can't be written, or is there already."""
+
+class FileFormat(StrEnum):
+    """What kind of file to write."""
+
+    archive = "archive"
+    parquet = "parquet"
+    ndjson = "ndjson"
+    cloudevents = "cloudevents"
+
+
+_BY_SUFFIX = {
+    "": FileFormat.archive, ".dorm": FileFormat.archive, ".parquet": FileFormat.parquet,
+    ".ndjson": FileFormat.ndjson, ".jsonl": FileFormat.ndjson,
+}  # fmt: skip
+_PACKED = (".gz", ".zst")
 
 
 class Exported(msgspec.Struct, frozen=True):
     """What an export wrote."""
 
     file: str
-    events: int
+    format: FileFormat
+    records: int
+    first: int
+    """The first sequence of the part of the log that was asked for, and its last."""
+    last: int
     bytes: int
+    """0 where they went to standard output."""
+    rows: int | None = None
+    """Events, one in each row; None for an archive."""
 
 
-async def export(log: EventLog, path: Path, *, force: bool = False, progress: Progress | None = None) -> Exported:
-    """Copy a log up to its present end into an archive that `events.archive` reads.
+class Sink(Protocol):
+    """What takes records and makes a file of them.  Called in threads, one call after the other."""
+
+    records: int
+    """Records of which anything was written."""
+    rows: int | None
+
+    def take(self, records: list[Record], due: list[Snapshot]) -> None:
+        """The next ones, wanted or not, and the snapshots that are due among them."""
+        ...
+
+    def finish(self) -> None: ...
+
+
+def format_of(path: Path) -> FileFormat:
+    """By the ending of the name.  Raises ExportError where that tells none."""
+    name = path.with_suffix("") if path.suffix in _PACKED else path
+    found = _BY_SUFFIX.get(name.suffix)
+    if str(path) == "-":
+        return FileFormat.archive
+    if found is None or (name is not path and found is not FileFormat.ndjson):
+        raise ExportError(
+            f"{path}: the ending tells no format; use .dorm, .parquet, .ndjson, .ndjson.gz or .ndjson.zst, or say --format"
+        )
+    return found
+
+
+async def export(
+    log: EventLog,
+    path: Path,
+    *,
+    selection: Selection = EVERYTHING,
+    form: FileFormat | None = None,
+    anonymized: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Exported:
+    """Copy what is selected of a log, up to its present end, into a file; `-` is standard output.
 
     The file appears whole and durable under its name, or not at all; `force` puts it in the place of one that is there.
-    Raises ExportError, what `log.read` raises, and LogRefused or LogDamaged of the archive.
+    `anonymized`: what the header says of names.  Raises ExportError, MomentError, what `log.read` raises, and LogRefused
+    where the file can't be written.
     """
-    if not force and await asyncio.to_thread(os.path.lexists, path):
-        raise _there(path)
-    end = await log.end()
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
-    try:
-        size = await _copy(log, end, unfinished, progress)
-        await asyncio.to_thread(_put_in_place, unfinished, path, force)
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
-    return Exported(file=str(path), events=end, bytes=size)
-
-
-async def _copy(log: EventLog, end: int, path: Path, progress: Progress | None) -> int:
-    """Its size in bytes."""
-    archive = await ArchiveLog.open(path, clock=time.time_ns)
-    try:
-        if end:
-            async with aclosing(log.read()) as batches:
-                async for batch in batches:
-                    await archive.copy_in([record for record in batch if record.seq <= end])
-                    if progress:
-                        progress(min(batch[-1].seq, end), end)
-                    if batch[-1].seq >= end:
-                        break
-        if (copied := await archive.end()) != end:
-            raise ExportError(f"only {copied} of {end} records could be read; nothing was written to {path}")
-    finally:
-        await archive.close()
-    return (await asyncio.to_thread(path.stat)).st_size
-
-
-def _put_in_place(unfinished: Path, path: Path, force: bool) -> None:
-    try:
-        if force:
-            unfinished.replace(path)
+    form = form or format_of(path)
+    chosen = await range_of(log, selection)
+    async with whole_file(path, force=force) as file:
+        state, chain = await _state_before(log, chosen, selection, form)
+        sieve = Sieve(selection, state)
+        frames: Frames = NoFrames()
+        if form is FileFormat.archive:
+            header = await _header(log, chosen, selection, anonymized=anonymized)
+            first = None if state is None or header.sparse else dump(state, build=build(), chain=chain)
+            sink: Sink = await in_thread(_Archive, file, header, sieve, first)
+            frames = await _frames(log, chosen, header, state)
         else:
-            _link(unfinished, path)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except FileExistsError:
-        raise _there(path) from None
-    except OSError as error:
-        raise ExportError(f"{path}: {error.strerror}") from None
+            from replay.tables import table
+
+            sink = await in_thread(table, form, file, path, await _cluster(log), sieve, state)
+        await _copy(log, chosen, frames, sink, progress)
+        await in_thread(sink.finish)
+        size = 0 if str(path) == "-" else await in_thread(file.tell)
+    return Exported(
+        file=str(path),
+        format=form,
+        records=sink.records,
+        first=chosen.after + 1,
+        last=chosen.end,
+        bytes=size,
+        rows=sink.rows,
+    )
 
 
-def _link(unfinished: Path, path: Path) -> None:
-    """Unlike a rename, a link never replaces what somebody else put there in the meantime; not all file systems have it."""
-    try:
-        os.link(unfinished, path)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
-        if os.path.lexists(path):
-            raise FileExistsError from None
-        unfinished.replace(path)
+async def _copy(log: EventLog, chosen: Range, frames: Frames, sink: Sink, progress: Progress | None) -> None:
+    done = chosen.after
+    if done < chosen.end:
+        async with aclosing(log.read(after=done)) as batches:
+            async for batch in batches:
+                if batch[-1].seq > chosen.end:
+                    batch = [record for record in batch if record.seq <= chosen.end]
+                if batch:
+                    await in_thread(sink.take, batch, await frames.due(batch))
+                    done = batch[-1].seq
+                if progress:
+                    progress(done - chosen.after, chosen.end - chosen.after)
+                if not batch or done == chosen.end:
+                    break
+    if done != chosen.end and not log.sparse:
+        raise ExportError(f"only {done} of {chosen.end} records could be read; nothing was written")
 
 
-def _there(path: Path) -> ExportError:
-    return ExportError(f"{path} is there already; choose another name, or replace it with --force")
+async def _state_before(
+    log: EventLog, chosen: Range, selection: Selection, form: FileFormat
+) -> tuple[State | None, str]:
+    """The state and the hash chain before the first record, where they can be known and anybody asks for them."""
+    if log.sparse or not chosen.after or (form is FileFormat.cloudevents and not selection.some):
+        return None, ""
+    return await state_after(log, chosen.after)
+
+
+async def _header(log: EventLog, chosen: Range, selection: Selection, *, anonymized: bool) -> Header:
+    return Header(
+        cluster=await _cluster(log),
+        made_by=f"dorm {version('dorm')}",
+        start=chosen.after,
+        sparse=log.sparse or selection.some,
+        chosen=_words(chosen, selection),
+        anonymized=anonymized,
+    )
+
+
+async def _frames(log: EventLog, chosen: Range, header: Header, state: State | None) -> Frames:
+    if header.sparse:
+        return NoFrames()
+    own = await own_snapshots(log, chosen.after, chosen.end)
+    return FoldedFrames(state or State()) if own is None else TakenFrames(log, own)
+
+
+class _Archive(Sink):
+    rows = None
+
+    def __init__(self, file: BinaryIO, header: Header, sieve: Sieve, first: Snapshot | None) -> None:
+        self.records = 0
+        self._sieve = sieve if header.sparse else None
+        self._writer = SegmentWriter(file, header)
+        if first is not None:
+            self._writer.snapshot(*first)
+
+    def take(self, records: list[Record], due: list[Snapshot]) -> None:
+        if self._sieve is not None:
+            records = [record for record in records if self._sieve.any_of(record)]
+        at = 0
+        for info, body in due:
+            upto = info.seq - records[0].seq + 1
+            self._writer.add(records[at:upto])
+            self._writer.snapshot(info, body)
+            at = upto
+        self._writer.add(records[at:])
+        self.records += len(records)
+
+    def finish(self) -> None:
+        self._writer.finish()
+
+
+async def _cluster(log: EventLog) -> str:
+    """The cluster's name, as the first record's subject has it; '' for an empty log."""
+    async with aclosing(log.read(after=await log.start())) as batches:
+        async for batch in batches:
+            return cluster_of(batch[0].subject)
+    return ""
+
+
+def _words(chosen: Range, selection: Selection) -> dict[str, list[str]]:
+    """What was asked for, for the header."""
+    words = {"app": [*selection.apps], "user": [*selection.users]}
+    if selection.since is not None:
+        words["since"] = [str(chosen.after + 1)]
+    if selection.until is not None:
+        words["until"] = [str(chosen.end)]
+    return {name: values for name, values in words.items() if values}

@@ -290,9 +290,9 @@ async def _unless_stopped(work: Coroutine[None, None, Report]) -> Report:
 
 
 async def _read(file: Path) -> list[Record]:
-    from events.archive import ArchiveLog
+    from events.archive import open_archive
 
-    archive = await ArchiveLog.open(file)
+    archive = await open_archive(file)
     try:
         return [record async for batch in archive.read() for record in batch]
     finally:

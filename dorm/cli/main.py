@@ -10,6 +10,7 @@ import typer
 from dorm.cli import (
     agent,
     apps,
+    archive,
     bench,
     completion,
     demo,
@@ -43,6 +44,7 @@ for module in (up, apps, describe, explain, story, plan, nodes, events, master, 
     module.register(app)
 app.add_typer(policy.app, name="policy", rich_help_panel="Nodes and the cluster")
 app.add_typer(log.app, name="log", rich_help_panel="The log")
+archive.register(replay.app)
 app.add_typer(replay.app, name="replay", rich_help_panel="The log")
 app.add_typer(bench.app, name="bench", rich_help_panel="More")
 

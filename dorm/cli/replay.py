@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -93,39 +92,6 @@ def verify(
             with progress_of("auditing") as report, solver_prints_elsewhere():
                 found = await audit(log, jobs=jobs_of(jobs), keys=keys, expected=expected, progress=report)
         show_audit(found, output)
-
-    run(work())
-
-
-@app.command()
-def export(
-    target: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    file: File = None,
-    output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
-) -> None:
-    """Copy the log into a file, record for record; the other replay commands read it with --file.
-
-    [bold]Examples[/]
-
-      dorm replay export incident.dorm
-
-      dorm replay export incident.dorm --force
-    """
-
-    async def work() -> None:
-        from replay.export import export as copy
-
-        async with log_of(file, url, cluster) as log:
-            await warn_if_torn(log)
-            with progress_of("exporting") as report:
-                done = await copy(log, target, force=force, progress=report)
-        if output in (Format.json, Format.yaml):
-            show_document(done, output)
-        else:
-            console.print(Text(f"{done.events} records are in {done.file} ({done.bytes:,} bytes)"), soft_wrap=True)
 
     run(work())
 

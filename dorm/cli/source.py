@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from events.archive import ArchiveLog
+    from events.damage import Damage
     from events.log import EventLog
     from events.segments import SegmentLog
     from replay.moments import Moment
@@ -52,12 +53,19 @@ File = Annotated[
 
 @contextlib.asynccontextmanager
 async def log_of(
-    file: Path | None, url: str | None, cluster: str | None, *, folds: bool = True, tells_damage: bool = False
+    file: Path | None,
+    url: str | None,
+    cluster: str | None,
+    *,
+    folds: bool = True,
+    salvages: bool = False,
+    tells_damage: bool = False,
 ) -> AsyncIterator[EventLog]:
     """The log that a command is about.  What replay raises becomes one line.
 
     Of a damaged file it is the part before the damage, which is named; the command then ends with exit code 1, unless it
-    `tells_damage` itself (`EventLog.torn`).  One that does not need the state (`folds`) may have a sparse archive as well.
+    `tells_damage` itself (`EventLog.torn`), or `salvages` what is whole behind it.  One that does not need the state (`folds`)
+    may have a sparse archive as well.
     """
     from dorm.core.evolve import GapError
     from replay import ReplayError
@@ -73,7 +81,8 @@ async def log_of(
                     f"{file} holds a selection of a log's records, from which no state follows; this needs a whole one "
                     "(`dorm events --file` and `dorm replay export --file` can read it)"
                 )
-            yield await _readable(archive, file, complains=not tells_damage)
+            damages = await _damages_of(archive, file, complains=not tells_damage)
+            yield await _readable(archive, damages, file, salvages=salvages)
     except (ReplayError, GapError) as error:
         raise Fail(str(error)) from None
 
@@ -89,22 +98,34 @@ async def _archive(file: Path) -> AsyncIterator[ArchiveLog | SegmentLog]:
         await archive.close()
 
 
-async def _readable(archive: ArchiveLog | SegmentLog, file: Path, *, complains: bool) -> EventLog:
-    """All of it, or where something is wrong the part before the first record that is lost."""
-    from events.damage import ReadablePart, readable_end
-
+async def _damages_of(archive: ArchiveLog | SegmentLog, file: Path, *, complains: bool) -> list[Damage]:
     with progress_of("checking") as report:
         damages = await archive.damages(report)
+    if complains:
+        for damage in damages[:_MOST_DAMAGES]:
+            complain(line(Exception(_in_words(damage, file))))
+        if len(damages) > _MOST_DAMAGES:
+            complain(f"{file} is damaged in {len(damages) - _MOST_DAMAGES} more places")
+    return damages
+
+
+def _in_words(damage: Damage, file: Path) -> str:
+    text = str(damage)
+    return text if str(file) in text else f"{file}: {text}"
+
+
+async def _readable(archive: ArchiveLog | SegmentLog, damages: list[Damage], file: Path, *, salvages: bool) -> EventLog:
+    """All of it; where something is wrong, the part before the first record that is lost, or all parts that are whole."""
+    from events.damage import ReadablePart, WholeParts, readable_end
+    from events.segments import SegmentLog
+
     if not damages:
         return archive
-    texts = [str(damage) if str(file) in str(damage) else f"{file}: {damage}" for damage in damages]
-    if complains:
-        for text in texts[:_MOST_DAMAGES]:
-            complain(line(Exception(text)))
-        if len(texts) > _MOST_DAMAGES:
-            complain(f"{file} is damaged in {len(texts) - _MOST_DAMAGES} more places")
-    lost = [text for text, damage in zip(texts, damages, strict=True) if damage.first]
-    return ReadablePart(archive, readable_end(damages, 2**63), (lost or texts)[0])
+    lost = [damage for damage in damages if damage.first]
+    if lost and salvages and isinstance(archive, SegmentLog):
+        return WholeParts(archive, damages)
+    end = readable_end(lost, lost[0].first) if lost else await archive.end()
+    return ReadablePart(archive, end, _in_words((lost or damages)[0], file))
 
 
 async def warn_if_torn(log: EventLog) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 
 from dorm.core.state import digest
-from events.archive import ArchiveLog
+from events.archive import open_archive
 from replay.audit import verify
 from replay.moments import AtSequence
 from replay.travel import state_at
 
 
 async def main(path: Path) -> None:
-    log = await ArchiveLog.open(path)
+    log = await open_archive(path)
     for seq in range(await log.end() + 1):
         print(seq, digest(await state_at(log, AtSequence(seq))))
     print(msgspec.json.encode(await verify(log)).decode())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm.core.state import digest
-from events.archive import ArchiveLog
+from events.archive import open_archive
 from events.jetstream import Connection
 from replay.audit import verify
 from replay.export import export
@@ -43,8 +43,8 @@ async def test_a_live_log_is_audited_and_exported(nats_server: NatsServer, tmp_p
         assert report.events == report.end == await live.end()
 
         path = tmp_path / "log.dorm"
-        assert (await export(live, path)).events == report.end
-        archive = await ArchiveLog.open(path)
+        assert (await export(live, path)).records == report.end
+        archive = await open_archive(path)
         assert await verify(archive) == report
         for moment in (AtSequence(0), AtSequence(1), AtSequence(report.end // 2), BeforeEnd(10**9), None):
             assert digest(await state_at(live, moment)) == digest(await state_at(archive, moment))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +16,8 @@ import yaml
 
 from dorm.cli.main import main
 from dorm.cli.output import console
+from events import segments
+from events.archive import ArchiveLog
 from events.kinds import Resized
 from replay.export import export
 from tests.replay.story import changed_fact, log_of, rounds_with
@@ -146,7 +150,8 @@ def test_export(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
         (["verify", "--file", "/"], 1, "is a directory"),
         (["verify", "--file", "/etc/hostname"], 1, "is not a Dorm archive"),
         (["verify", "--file", "LOG", "-o", "xml"], 2, "xml"),
-        (["export"], 2, "FILE"),
+        (["export", "log.csv", "--file", "LOG"], 1, "tells no format"),
+        (["export", "--since", "yesterday", "--file", "LOG"], 2, "is no moment"),
         (["export", "/nowhere/log.dorm", "--file", "LOG"], 1, "No such file or directory"),
         (["verify", "--url", "nats://127.0.0.1:1"], 1, "no NATS server answers"),
     ],
@@ -178,18 +183,112 @@ def test_the_installed_program_ends_with_these_codes(log_file: Path) -> None:
 
 
 def test_a_file_that_breaks_off(dorm: Dorm, log_file: Path, written: list[Record], tmp_path: Path) -> None:
-    log_file.write_bytes(log_file.read_bytes()[:-1])
-    left = len(written) - 1
+    log_file.write_bytes(log_file.read_bytes()[: log_file.stat().st_size // 2])
     code, out, err = dorm("verify", "--file", log_file)
     assert code == 1
-    assert f"{left} of {left} records folded" in out
-    assert err.startswith(
-        f"error: sequence {left + 1}: the log is damaged: {log_file} breaks off within record {left + 1},"
-    )
+    assert "0 of 0 records folded" in out
+    assert err.startswith(f"error: sequence 1: the log is damaged: {log_file}: it breaks off after ")
     code, out, err = dorm("state", "--file", log_file)
     assert (code, len(err.splitlines())) == (1, 1)
-    assert f"sequence {left}" in out
-    assert err.startswith(f"error: {log_file} breaks off within record {left + 1},")
+    assert "before the first record" in out
+    assert err.startswith(f"error: {log_file}: it breaks off after ")
     code, _, err = dorm("export", "--file", log_file, tmp_path / "rest.dorm")
     assert (code, len(err.splitlines())) == (1, 1)
     assert dorm("verify", "--file", tmp_path / "rest.dorm")[::2] == (0, "")
+
+
+def test_a_file_of_the_earlier_format_that_breaks_off(dorm: Dorm, written: list[Record], tmp_path: Path) -> None:
+    path = tmp_path / "old.dorm"
+    asyncio.run(save_as_before(written, path))
+    path.write_bytes(path.read_bytes()[:-1])
+    left = len(written) - 1
+    code, out, err = dorm("state", "--file", path)
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert f"sequence {left}" in out
+    assert err.startswith(f"error: {path} breaks off within record {left + 1},")
+    code, _, _ = dorm("export", "--file", path, tmp_path / "rest.dorm")
+    assert code == 1
+    code, out, err = dorm("verify", "--file", tmp_path / "rest.dorm")
+    assert (code, err) == (0, "")
+    assert f"{left} of {left} records folded" in out
+
+
+async def save_as_before(records: list[Record], path: Path) -> None:
+    log = await ArchiveLog.open(path, lambda: 1)
+    await log.copy_in(records)
+    await log.close()
+
+
+def test_damage_is_named_and_what_is_whole_can_be_salvaged(
+    dorm: Dorm, written: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "BLOCK_RECORDS", 10)
+    path, out_file = tmp_path / "log.dorm", tmp_path / "log.ndjson"
+    save(written, path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    code, out, err = dorm("state", "--file", path, "-o", "json")
+    seq = json.loads(out)["seq"]
+    assert code == 1
+    assert f"records {seq + 1} to {seq + 10} are lost" in err
+    assert dorm("export", out_file, "--file", path)[0] == 1
+    assert {json.loads(line)["seq"] for line in out_file.open()} == set(range(1, seq + 1))
+    assert dorm("export", out_file, "--file", path, "--salvage", "--force")[0] == 1
+    assert {json.loads(line)["seq"] for line in out_file.open()} == {*range(1, len(written) + 1)} - {
+        *range(seq + 1, seq + 11)
+    }
+    code, _, err = dorm("export", tmp_path / "rest.dorm", "--file", path, "--salvage")
+    assert code == 1
+    code, _, err = dorm("state", "--file", tmp_path / "rest.dorm")
+    assert code == 1
+    assert "holds a selection of a log's records" in err
+
+
+def test_a_selection_is_read_and_not_folded(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "one.dorm"
+    code, out, err = dorm("export", path, "--file", log_file, "--app", "one")
+    assert (code, err) == (0, "")
+    assert " records (of 1 to " in out
+    assert dorm("export", tmp_path / "one.ndjson", "--file", path)[0] == 0
+    for words in (["state"], ["verify"]):
+        code, _, err = dorm(*words, "--file", path)
+        assert code == 1
+        assert "holds a selection of a log's records" in err
+
+
+_DORM = [sys.executable, "-c", "from dorm.cli.main import main; main()", "replay"]
+
+
+def test_an_archive_goes_through_pipes(log_file: Path, written: list[Record]) -> None:
+    copy = subprocess.run([*_DORM, "export", "-", "--file", str(log_file)], capture_output=True, check=True)
+    assert (copy.stdout, copy.stderr) == (log_file.read_bytes(), b"")
+    state = subprocess.run(
+        [*_DORM, "state", "--file", "-", "-o", "json"], input=copy.stdout, capture_output=True, check=True
+    )
+    assert json.loads(state.stdout)["seq"] == len(written)
+    words = ["export", "-", "--format", "ndjson", "--file", "-"]
+    rows = subprocess.run([*_DORM, *words], input=copy.stdout, capture_output=True, check=True).stdout
+    assert json.loads(rows.splitlines()[-1])["seq"] == len(written)
+
+
+def test_parquet_goes_through_a_pipe(log_file: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    words = ["export", "-", "--format", "parquet", "--file", str(log_file)]
+    (tmp_path / "log.parquet").write_bytes(subprocess.run([*_DORM, *words], capture_output=True, check=True).stdout)
+    assert parquet.read_table(tmp_path / "log.parquet").num_rows > 50
+
+
+def test_ctrl_c_leaves_no_file(tmp_path: Path) -> None:
+    """While it waits for the rest of a pipe."""
+    words = ["export", str(tmp_path / "log.dorm"), "--file", "-"]
+    with subprocess.Popen([*_DORM, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdin is not None
+        assert running.stderr is not None
+        running.stdin.write(b"DORMLOG2")
+        running.stdin.flush()
+        time.sleep(1.0)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 130
+        assert running.stderr.read() == b""
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,134 @@
+"""Snapshots for an archive, made while it is written, so that whoever opens it is at any moment soon.
+
+Either the log has snapshots of its own that lie close enough, then these are taken over; or its records are folded along,
+with a snapshot every `EVERY` of them.  Folding so many takes a quarter of a second, which bounds how long a moment of the
+past takes to find, and a snapshot is small beside the records between two.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import aclosing
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
+
+from dorm.core.evolve import GapError, evolve
+from dorm.core.snapshot import FOLDED_BY, dump, load
+from dorm.core.state import SCHEMA, State
+from events.chain import Chain
+from events.log import LogDamaged
+from events.nearest import nearest
+from events.snapshots import SnapshotInfo
+from events.sources import fingerprint
+from replay.whole_file import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from events.log import EventLog, Record
+
+EVERY = 100_000
+
+
+Snapshot = tuple[SnapshotInfo, bytes]
+
+
+class Frames(Protocol):
+    """Snapshots along the records of an archive."""
+
+    async def due(self, records: Sequence[Record]) -> list[Snapshot]:
+        """Those at the sequences of the next records, in order.  Raises LogDamaged where these don't follow."""
+        ...
+
+
+class NoFrames(Frames):
+    async def due(self, records: Sequence[Record]) -> list[Snapshot]:
+        return []
+
+
+class FoldedFrames(Frames):
+    """Made by folding from the state before the first record."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def due(self, records: Sequence[Record]) -> list[Snapshot]:
+        return await in_thread(self._fold, records)
+
+    def _fold(self, records: Sequence[Record]) -> list[Snapshot]:
+        due = []
+        for record in records:
+            try:
+                evolve(self._state, record)
+            except GapError as error:
+                raise LogDamaged(str(error)) from None
+            if record.seq % EVERY == 0:
+                due.append(dump(self._state, build=build()))
+        return due
+
+
+class TakenFrames(Frames):
+    """Those of the log itself, as they are."""
+
+    def __init__(self, log: EventLog, infos: Sequence[SnapshotInfo]) -> None:
+        self._log = log
+        self._left = deque(infos)
+
+    async def due(self, records: Sequence[Record]) -> list[Snapshot]:
+        due = []
+        while self._left and self._left[0].seq <= records[-1].seq:
+            info = self._left.popleft()
+            body = await self._log.snapshots.get(info)
+            if body is not None:
+                due.append((info, body))
+        return due
+
+
+def build() -> str:
+    """What snapshots of this program say of who folded them."""
+    return fingerprint(*FOLDED_BY)
+
+
+async def state_after(log: EventLog, seq: int) -> tuple[State, str]:
+    """The state after a record, and the log's hash chain there, '' where it is not known.  Raises what `log.read` raises,
+    and GapError."""
+    start = await log.start()
+    found = await nearest(
+        log, upto=seq, core=SCHEMA, build=build(),
+        load=lambda info, body: load(info, body, build=None if 0 < start == info.seq else build()),
+    )  # fmt: skip
+    state, chain = State(), Chain()
+    if found is not None:
+        info, state = found
+        chain = Chain(info.seq, bytes.fromhex(info.chain))
+    known = found is None or bool(found[0].chain)
+
+    def take(batch: Sequence[Record]) -> None:
+        for record in batch:
+            if record.seq > seq:
+                return
+            evolve(state, record)
+            if known:
+                chain.follow(record)
+                chain.forget(record.seq)
+
+    if state.seq < seq:
+        async with aclosing(log.read(after=state.seq)) as batches:
+            async for batch in batches:
+                await in_thread(take, batch)
+                if state.seq >= seq:
+                    break
+    return state, chain.value.hex() if known else ""
+
+
+async def own_snapshots(log: EventLog, after: int, end: int) -> list[SnapshotInfo] | None:
+    """Those of the log in a range, if they lie close enough to make folding needless; else None."""
+    infos = [info for info in await log.snapshots.infos() if after < info.seq <= end]
+    infos = [info for info in infos if (info.core, info.build) == (SCHEMA, build())]
+    last, chosen = after, []
+    for index, info in enumerate(infos):
+        if index == len(infos) - 1 or infos[index + 1].seq - last > EVERY:
+            chosen.append(info)
+            last = info.seq
+    apart = max(b - a for a, b in pairwise([after, *(info.seq for info in chosen), end]))
+    return chosen if apart <= EVERY + EVERY // 2 else None
