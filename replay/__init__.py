@@ -9,7 +9,8 @@
     explain     why an app has what it has: the state, and the decision that made it so
     words       an explanation as a paragraph
     story       what happened to an app or a node, in order: `chapters`, each with what led to it, told by `story_app` and
-                `story_node` in `story_words`; who took whose room, and what stirs decisions, from `surroundings`
+                `story_node` in `story_words`; who took whose room, and what stirs decisions, from `surroundings`; where
+                an app's time went, from `spent`
     watch       invariants after every record
     seals       is the log what its masters sealed, and where not?
     reading     a log read through once, damage being a result

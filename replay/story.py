@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from dorm.core.state import State
+from dorm.core.snapshot import FOLDED_BY
+from dorm.core.state import SCHEMA, State
 from events.codec import decode
 from events.kinds import Round
+from events.sources import fingerprint
 from replay import ReplayError
 from replay.chapters import AppTotals, Chapter
 from replay.explain import Witness
@@ -76,7 +78,7 @@ async def follow(
     `since` says from where else.  Raises as `replay.travel.state_at` does.
     """
     start = await log.start()
-    if since is None and not start and not await log.snapshots.infos():
+    if since is None and not start and not await _has_snapshots(log):
         return await state_at(log, moment, progress=progress, seen=_together(followers))
     final = await state_at(log, moment, progress=progress)
     end, app = final.seq, final.find_app(name)
@@ -96,6 +98,12 @@ async def follow(
             follower.begin(base)
     await fold_on(log, base, end, progress=progress, seen=_together(followers))
     return base
+
+
+async def _has_snapshots(log: EventLog) -> bool:
+    """Whether there are any that this build takes up; without, going back and forth would fold all of it again."""
+    build = fingerprint(*FOLDED_BY)
+    return any((info.core, info.build) == (SCHEMA, build) for info in await log.snapshots.infos())
 
 
 def _together(followers: Sequence[Follower]) -> Seen:

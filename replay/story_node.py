@@ -24,6 +24,8 @@ COLUMNS = 48
 FAILURES_TOLD = 3
 """Containers of one generation that failed on the node and are told singly."""
 _PROGRESS = (k.AppProgressed, k.AppCheckpointed)
+_STOPS = (k.AppCancelled, k.AppFailed, k.GenerationFailed)
+"""After these the agents stop what is left of a generation."""
 _KEPT_THOUGH_IGNORED = k.PolicyChanged
 
 
@@ -113,7 +115,8 @@ class NodeTeller:
         self._to_start: dict[tuple[str, int], int] = {}
         self._failures: dict[tuple[str, int], int] = {}
         self._decided: dict[str, tuple[int, Cause]] = {}
-        """Which generation of an app was last decided that has to do with this node, and where."""
+        """Which generation of an app was last decided that has to do with this node, and where; of one whose containers are
+        stopped for good, the next."""
         self._courses: dict[str, Course] = {}
         self._spent = {"up": 0, "drained": 0, "lost": 0, "left": 0}
         self._since = 0
@@ -309,6 +312,10 @@ class NodeTeller:
             app = state.apps.get(fact.app)
             if app is not None and fact.generation in app.generations:
                 self._hold(fact.app, fact.generation, app.demand, state)
+        elif isinstance(fact, _STOPS):
+            if any(held[0] == fact.app for held in self._running):
+                how = "was cancelled" if isinstance(fact, k.AppCancelled) else "failed"
+                self._decided[fact.app] = fact.generation + 1, Cause(position, f"{name_in(state, fact.app)} {how}")
         elif getattr(fact, "node", "") == self.wanted and self.wanted in state.nodes:
             if isinstance(fact, k.NodeLost):
                 text = (

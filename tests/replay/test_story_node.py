@@ -78,6 +78,19 @@ def test_containers_that_fail_are_told_up_to_a_few() -> None:
     assert (totals.failed, totals.running) == (8, 0)
 
 
+def test_what_is_stopped_for_good_has_that_as_its_cause() -> None:
+    bench = Bench(n1=8)
+    bench.running("app", n_max=2)
+    bench.running("other", n_max=2)
+    bench.add(k.AppCancelRequested(app="app"))
+    bench.exited("other", 0, 1)
+    bench.settle()
+    bench.all_exited(bench.app().id, 143, asked=True)
+    bench.all_exited("other", 143, asked=True)
+    ended = [chapter for chapter in told(bench)[0] if chapter.what == "ended"]
+    assert [chapter.causes[0].text for chapter in ended] == ["app was cancelled", "other failed"]
+
+
 def test_it_is_drained_lost_and_comes_back_with_less() -> None:
     bench = Bench(n1=4, n2=4)
     bench.running("app", n_min=8, n_max=8)
