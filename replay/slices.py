@@ -104,7 +104,7 @@ class SliceAudit:
         if self._basis == self.state.seq:
             self._ask()
         elif 0 <= self._basis < self.state.seq:
-            self._answer = Answer(unknown="too much came between its basis and itself")
+            self._answer = Answer(unknown="the state it was decided on lies too far back")
 
     def _ask(self) -> None:
         asked = self._slice.asked[self._next]
