@@ -17,7 +17,7 @@ from dorm.core.evolve import evolve
 from dorm.core.snapshot import dump
 from dorm.core.state import State
 from dorm.tail import Filter, Tail, before_last
-from events.log import LogDamaged
+from events.log import LogDamaged, LogUnavailable
 from events.memory import MemoryBus, MemoryLog
 from events.positions import Position
 from tests.core.test_concerns import LOGS, cases, log, naive
@@ -132,7 +132,7 @@ async def test_the_last_ones_of_a_long_log_are_found_without_reading_all_of_it(m
 
 
 async def test_whoever_was_interrupted_goes_on_at_its_position() -> None:
-    records = log("story")
+    records = log("golden")
     wanted = Filter(kinds=("Resized", "AppAccepted", "GenerationReleased"))
     seen: list[Logged] = []
     position = Position(0)
@@ -145,7 +145,7 @@ async def test_whoever_was_interrupted_goes_on_at_its_position() -> None:
         if len(some) < count:
             break
         position = some[-1].position
-    assert seen == naive("story").passing(kinds=wanted.kinds)
+    assert seen == naive("golden").passing(kinds=wanted.kinds)
     assert tail.position == Position(len(records))
 
 
@@ -162,6 +162,32 @@ async def test_following_goes_on_with_what_comes() -> None:
             whole._grown.notify_all()
         await asyncio.sleep(0)
     assert await asyncio.wait_for(taking, 5) == expected
+
+
+class OutOfReach(FewInABatch):
+    """Its first reads break off in the middle."""
+
+    outages = 3
+
+    async def read(
+        self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        async with aclosing(super().read(after=after, subjects=subjects, follow=follow)) as batches:
+            async for batch in batches:
+                yield batch
+                if self.outages:
+                    self.outages -= 1
+                    raise LogUnavailable("out of reach")
+
+
+async def test_whoever_follows_learns_through_outages_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dorm.tail._PAUSE_S", 0)
+    wanted = Filter(users=("bob",))
+    expected = [one for one in naive("users").passing(users=("bob",)) if one.position.seq > 40]
+    tail = Tail(OutOfReach(log("users")), "test", wanted, after=Position(40), follow=True)
+    assert await taken(tail.events(), len(expected)) == expected
+    with pytest.raises(LogUnavailable):
+        await taken(Tail(OutOfReach(log("users")), "test", wanted, after=Position(40)).events())
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -193,9 +219,9 @@ async def test_since_a_time_or_so_long_before_the_last_record(name: str) -> None
 )
 async def test_what_can_not_be_asked(wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        await anext(client(log("story")).events(**wrong))
+        await anext(client(log("golden")).events(**wrong))
 
 
 async def test_beyond_the_end_is_no_position_of_this_log() -> None:
     with pytest.raises(LogDamaged, match="the log ends at"):
-        await taken(client(log("story")).events(after=10**6, follow=False))
+        await taken(client(log("golden")).events(after=10**6, follow=False))

@@ -139,7 +139,7 @@ async def _chosen(
     if after is not None:
         begin = parse(after)
     elif since is not None:
-        begin = Position(await _before(log, since, itself=False))
+        begin = Position(max(begin.seq, await _before(log, since, itself=False)))
     end = await log.end() if until is None else await _before(log, until, itself=True)
     if count is not None:
         last = await before_last(log, cluster, wanted, count, end)

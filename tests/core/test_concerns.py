@@ -18,7 +18,7 @@ from events import kinds as k
 from events import subjects
 from events.codec import decode
 from events.positions import Logged, logged
-from tests.core.golden_log import recorded, story
+from tests.core.golden_log import recorded
 from tests.core.records import Bench, record_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ def _spec(name: str) -> dict[str, Any]:
 MADE: dict[str, Callable[[], list[Record]]] = {
     "users": of_two_users,
     "golden": lambda: recorded()[0],
-    "story": story,
     "demo": lambda: demo_log()[:400],
 }
 LOGS = tuple(MADE)
