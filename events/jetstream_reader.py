@@ -20,6 +20,7 @@ import nats.errors
 import nats.js.errors
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
+from events.imported import original as imported_record
 from events.log import LogDamaged, Record
 from events.nats_link import as_log_errors, ended
 
@@ -62,12 +63,14 @@ class RecordMissing(ReopenReader):
 class Reader:
     """One pull consumer, from its making to its deletion: `async with Reader(…) as reader: await reader.next()`."""
 
-    def __init__(self, link: Link, stream: str, after: int, filters: Sequence[str]) -> None:
+    def __init__(self, link: Link, stream: str, after: int, filters: Sequence[str], imported: int = 0) -> None:
+        """`imported`: up to which sequence records are out of an archive (`events.imported`)."""
         self._link = link
         self._client = link.client
         self._stream = stream
         self._after = after
         self._filters = list(filters)
+        self._imported = imported
         self._inbox = self._client.new_inbox()
         # The name is ours, so that the consumer can be deleted even if we never hear that it was made.
         self._consumer = self._inbox.rsplit(".", 1)[-1]
@@ -156,7 +159,8 @@ class Reader:
         self._delivered, self._after = delivered, seq
         if not self._buffer:
             self._arrived.set()
-        self._buffer.append(Record(seq, time, _text(subject), body, _msg_id(header) if header else ""))
+        record = Record(seq, time, _text(subject), body, _msg_id(header) if header else "")
+        self._buffer.append(record if seq > self._imported else _as_it_was(record, header))
 
     def _on_status(self, header: bytes) -> None:
         status, description, headers = _status(header)
@@ -223,10 +227,18 @@ async def _finished(making: Coroutine[Any, Any, object]) -> None:
         await ended(task)
 
 
-async def last_record(link: Link, stream: str, subject: str, timeout: float = 5.0) -> Record | None:
+async def last_record(
+    link: Link, stream: str, subject: str, timeout: float = 5.0, *, imported: int = 0
+) -> Record | None:
     """The last record whose subject matches, as the stream's leader has it.  Raises LogUnavailable, LogRefused."""
     with as_log_errors("reading the last record"):
-        return await _record(link, stream, {"last_by_subj": subject}, timeout)
+        return await _record(link, stream, {"last_by_subj": subject}, timeout, imported)
+
+
+async def record_at(link: Link, stream: str, seq: int, timeout: float = 5.0, *, imported: int = 0) -> Record | None:
+    """The record of a sequence, as the stream's leader has it.  Raises LogUnavailable, LogRefused."""
+    with as_log_errors("reading a record"):
+        return await _record(link, stream, {"seq": seq}, timeout, imported)
 
 
 async def first_since(link: Link, stream: str, time: int, timeout: float = 5.0) -> Record | None:
@@ -236,7 +248,7 @@ async def first_since(link: Link, stream: str, time: int, timeout: float = 5.0) 
         return await _record(link, stream, {"start_time": _rfc3339(time)}, timeout)
 
 
-async def _record(link: Link, stream: str, which: dict[str, str], timeout: float) -> Record | None:
+async def _record(link: Link, stream: str, which: dict[str, Any], timeout: float, imported: int = 0) -> Record | None:
     # Asked by hand, as nats-py gives the time in microseconds only.
     reply = await link.client.request(f"$JS.API.STREAM.MSG.GET.{stream}", json.dumps(which).encode(), timeout=timeout)
     answer: dict[str, Any] = json.loads(reply.data)
@@ -245,13 +257,23 @@ async def _record(link: Link, stream: str, which: dict[str, str], timeout: float
             return None
         raise nats.js.errors.APIError(error.get("code"), error.get("description"), error.get("err_code"))
     message = answer["message"]
-    return Record(
+    headers = base64.b64decode(message.get("hdrs", ""))
+    record = Record(
         message["seq"],
         _nanoseconds(message["time"]),
         message["subject"],
         base64.b64decode(message.get("data", "")),
-        _msg_id(base64.b64decode(message.get("hdrs", ""))),
+        _msg_id(headers),
     )
+    return record if record.seq > imported else _as_it_was(record, headers)
+
+
+def _as_it_was(record: Record, headers: bytes) -> Record:
+    """A record that comes from an archive, with the time and the id that it had there."""
+    found = imported_record(headers)
+    if found is not None:
+        record.time, record.msg_id = found
+    return record
 
 
 def _nanoseconds(text: str) -> int:
