@@ -81,6 +81,8 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """From the decision until all containers ran."""
     resumed_s: float | None = None
     """From the decision until the first sign of work."""
+    cost_s: float | None = None
+    """Seconds of its work that it cost in all, pause and lost steps; see `dorm.core.costs`."""
     resume: bool = False
     checkpoint: int | None = None
     """The step that it goes on from."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.admission import app_id, name_of
+from dorm.core.costs import cost_s
 from dorm.core.views import sizes
 from events import kinds as k
 from replay import story_words as words
@@ -204,7 +205,9 @@ class AppTeller:
         assert self._phases is not None
         decided_at = app.generations[work.generation].decided_at
         seconds = (state.time - decided_at) / SECOND
-        phases = self._phases = msgspec.structs.replace(self._phases, resumed_s=seconds)
+        last = app.history[-1] if app.history else None
+        cost = cost_s(last) if last is not None and last.to_generation == work.generation else None
+        phases = self._phases = msgspec.structs.replace(self._phases, resumed_s=seconds, cost_s=cost)
         text = words.resumed(work, phases, app.steps_per_s)
         self._tell(state, str(state.seq), "resumed", text, [self._ready], phases=phases)
 

@@ -159,6 +159,8 @@ def resumed(work: Work, phases: Phases, rate_before: float) -> str:
     after = "" if phases.resumed_s is None else f", {span(phases.resumed_s)} after the decision"
     again = phases.previous > 0
     pace = f"; it had made {rate_before:.3g} steps/s before" if again and rate_before else ""
+    if again and phases.cost_s is not None:
+        pace += f"; this adjustment cost {span(phases.cost_s)} of its work, pause and lost steps together"
     return f"{'works again' if again else 'tells of its first progress'}, at step {work.first_step}{after}{pace}"
 
 
