@@ -171,6 +171,8 @@ class Master:
             elected = MasterElected(epoch=self._epoch, build=self._build, key=self._sealer.public)
             if await self._publish([elected], self._now(), allocated=False):
                 break
+        if self._sealer.misfit:
+            _log.error("the log is not what was sealed, `dorm log verify` says where", seal=self._sealer.misfit)
         now = self._now()
         self._heard = dict.fromkeys(sorted(self.state.nodes), now)
         self._stirred_since = self._stirred_at = asyncio.get_running_loop().time()

@@ -15,6 +15,7 @@ import contextlib
 import os
 import secrets
 import stat
+from collections import deque
 from typing import TYPE_CHECKING
 
 from events.chain import START, Chain
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 MOST_RECORDS = 1000
 LONGEST_NS = 60_000_000_000
+_REMEMBERED = 4096
+"""Records between a seal's basis and itself; one that comes later is not compared here."""
 _LARGEST_KEY = 1000
 """Bytes; a file that is longer is something else."""
 
@@ -52,6 +55,10 @@ class Sealer:
         self._since = 0
         """Log time of the first of them."""
         self._asked = False
+        self._recent = deque([self._chain.value], _REMEMBERED)
+        """The chain after each of the last records."""
+        self.misfit = 0
+        """The first seal that does not fit the records before it: somebody has changed them since."""
 
     @property
     def public(self) -> str:
@@ -65,9 +72,15 @@ class Sealer:
 
     def take(self, record: Record, event: Event) -> None:
         """The next record, and what it held."""
+        seals = [fact for fact in event.events if isinstance(fact, LogSealed)] if isinstance(event, Round) else []
+        for seal in seals:
+            back = record.seq - seal.upto
+            if not self.misfit and 0 < back <= len(self._recent) and self._recent[-back].hex() != seal.chain:
+                self.misfit = record.seq
         self._chain.follow(record)
-        if isinstance(event, Round) and event.events and all(isinstance(fact, LogSealed) for fact in event.events):
-            self._sealed(record, max(fact.upto for fact in event.events if isinstance(fact, LogSealed)))
+        self._recent.append(self._chain.value)
+        if seals:
+            self._sealed(record, max(seal.upto for seal in seals))
             return
         self._unsealed += 1
         self._since = self._since or record.time

@@ -96,6 +96,19 @@ def test_what_came_between_a_seal_and_its_basis_is_due_later() -> None:
     assert sealer_of(log).due() == log.records[-1].time + LONGEST_NS
 
 
+def test_records_that_were_changed_after_they_were_sealed_are_noticed() -> None:
+    log = SealedLog()
+    log.say(5)
+    log.seal(late=2)
+    log.say(5)
+    log.seal()
+    assert sealer_of(log).misfit == 0
+    log.records[9].time += 1
+    assert sealer_of(log).misfit == len(log.records)
+    log.records[1].time += 1
+    assert sealer_of(log).misfit == 9
+
+
 def test_without_a_key_only_the_chain_is_kept() -> None:
     log = SealedLog()
     log.say(3)
