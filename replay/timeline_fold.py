@@ -320,8 +320,12 @@ class Watcher:
                 held.setdefault(app.id, Steps()).put(self._time, by_node.get(name, 0))
         self._on[app.id] = by_node
         self._take_into_figures(app, sum(by_node.values()))
-        for generation in app.generations.values():
-            self._look_at_partition(app, lane, generation.number)
+        for number in app.generations:
+            self._look_at_partition(app, lane, number)
+        for number in list(lane.partitions)[-4:]:
+            partition = lane.partitions[number]
+            if not partition.released_at and not partition.ended_at and (app.ended or number not in app.generations):
+                partition.ended_at = self._time  # Another decision came before it could be released, or the app's end.
 
     def _count(self, app: App, lane: AppLane) -> dict[str, int]:
         """Containers that may run, by node."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 30.0
 
 
 def chromium() -> str | None:
@@ -34,6 +34,7 @@ class Page:
         self._socket = socket
         self._count = 0
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._loaded = asyncio.Event()
         self.errors: list[str] = []
         self.requests: list[str] = []
 
@@ -55,6 +56,8 @@ class Page:
             self.errors.append(" ".join(str(one.get("value", one)) for one in about["args"]))
         elif method == "Log.entryAdded" and about["entry"]["level"] in ("error", "warning"):
             self.errors.append(about["entry"]["text"])
+        elif method == "Page.loadEventFired":
+            self._loaded.set()
         elif method == "Network.requestWillBeSent":
             self.requests.append(about["request"]["url"])
 
@@ -72,7 +75,9 @@ class Page:
     async def open(self, file: Path) -> None:
         for domain in ("Page", "Runtime", "Network", "Log"):
             await self.ask(f"{domain}.enable")
+        self._loaded.clear()
         await self.ask("Page.navigate", url=file.absolute().as_uri())
+        await asyncio.wait_for(self._loaded.wait(), TIMEOUT_S)
 
     async def run(self, script: str) -> Any:
         """What an expression gives; a promise is awaited.  Raises RuntimeError with what it throws."""

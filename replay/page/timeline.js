@@ -61,8 +61,8 @@ class Boxes {
     this.y.push(y0, y1, y1, y0, y0, null);
   }
   trace(fill, extra) {
-    return { x: this.x, y: this.y, type: "scatter", mode: "lines", fill: "toself", fillcolor: fill, hoverinfo: "skip",
-      line: { width: 0, color: fill, simplify: false }, showlegend: false, ...extra };
+    return { x: this.x, y: this.y, type: "scatter", mode: "none", fill: "toself", fillcolor: fill, hoverinfo: "skip",
+      line: { simplify: false }, showlegend: false, ...extra };
   }
 }
 
@@ -109,11 +109,12 @@ function appTraces() {
         if (count) boxes.of(fill).add(x0, x1, top, top + count * unit);
         top += count * unit;
       }
-      if (s.decided[i]) {
-        decided.x.push(D.t0 + x0, D.t0 + x1, null);
-        decided.y.push(base + s.decided[i] * unit, base + s.decided[i] * unit, null);
-      }
+      const level = s.decided[i] ? base + s.decided[i] * unit : null;
+      decided.x.push(D.t0 + x0, D.t0 + x1);
+      decided.y.push(level, level);
     });
+    decided.x.push(null);
+    decided.y.push(null);
     const mark = (kind, x0, x1) => {
       if (x1 < a || x0 > b) return;
       strips.of(strip[kind]).add(Math.max(x0, a), Math.min(Math.max(x1, x0 + 1.5 * pixel), b), bottom(lane), base - 0.03);
@@ -139,9 +140,12 @@ function appTraces() {
 }
 
 function failureTrace() {
-  const lanes = new Map(view.shown.map((index, lane) => [index, lane])), x = [], y = [];
+  const lanes = new Map(view.shown.map((index, lane) => [index, lane])), x = [], y = [], taken = new Set();
+  const [a, b] = relative(), grain = (b - a) / 350;
   for (const mark of seen(D.marks)) {
-    if (mark.kind !== "failed" || !lanes.has(mark.app)) continue;
+    const place = `${mark.app} ${Math.floor(mark.t / grain)}`;
+    if (mark.kind !== "failed" || !lanes.has(mark.app) || taken.has(place)) continue;
+    taken.add(place);
     x.push(D.t0 + mark.t); y.push(bottom(lanes.get(mark.app)) + STRIP + BODY / 2);
   }
   return { x, y, type: "scatter", mode: "markers", hoverinfo: "skip", showlegend: false,
@@ -318,7 +322,14 @@ function follow(plot) {
   plot.on("plotly_doubleclick", () => look(...FULL));
   plot.addEventListener("mousemove", (event) => { if (!view.kept) point(plot, event); });
   plot.addEventListener("mouseleave", () => { if (!view.kept) hide(); });
-  plot.addEventListener("click", (event) => { view.kept = !view.kept; point(plot, event); });
+  // Plotly keeps clicks to itself, for each may be the begin of a drag.
+  let pressed = null;
+  plot.addEventListener("mousedown", (event) => { pressed = event; }, { capture: true });
+  document.addEventListener("mouseup", (event) => {
+    const moved = pressed && Math.hypot(event.clientX - pressed.clientX, event.clientY - pressed.clientY);
+    if (pressed && moved < 4) { view.kept = !view.kept; point(plot, event); }
+    pressed = null;
+  }, { capture: true });
 }
 
 /** Plotly gives back times without a zone, which are UTC. */
