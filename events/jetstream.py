@@ -1,5 +1,6 @@
 """The log on NATS JetStream: the cluster's connection, its streams, and appending.  `jetstream_reader` reads, `nats_bus` has
-what passes beside the log, `nats_link` holds the connection; nothing else imports nats.
+what passes beside the log, `nats_link` holds the connection, `jetstream_import` fills a log from an archive; nothing else
+imports nats.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import nats.js.errors
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StoreCompression, StreamConfig
 
 from events import subjects as names
-from events.jetstream_reader import Reader, RecordMissing, ReopenReader, first_since, last_record
+from events.imported import imported_upto
+from events.jetstream_reader import Reader, RecordMissing, ReopenReader, first_since, last_record, record_at
 from events.jetstream_snapshots import JetStreamSnapshots, snapshot_config
 from events.log import Appended, Bus, EventLog, LogDamaged, LogRefused, LogUnavailable, Record
 from events.logger import Logger
@@ -35,11 +37,11 @@ _log = Logger(__name__)
 class Connection:
     """One connection to a NATS server, and the cluster's log and bus over it."""
 
-    def __init__(self, link: Link, cluster: str) -> None:
+    def __init__(self, link: Link, cluster: str, imported: int = 0) -> None:
         self._link = link
         self.url = link.url
         self.cluster = cluster
-        self.log = JetStreamLog(link, cluster)
+        self.log = JetStreamLog(link, cluster, imported)
         self.bus: Bus = NatsBus(link, names.reports(cluster))
 
     @classmethod
@@ -58,7 +60,7 @@ class Connection:
             raise LogRefused(str(error)) from None
         link = await Link.open(url, name=name, timeout=timeout)
         try:
-            await (_make_streams if create else _find_streams)(link, cluster, timeout)
+            imported = await (_make_streams if create else _find_streams)(link, cluster, timeout)
         except LogUnavailable:
             await link.close()
             if not link.has_jetstream:
@@ -67,7 +69,7 @@ class Connection:
         except BaseException:
             await link.close()
             raise
-        return cls(link, cluster)
+        return cls(link, cluster, imported)
 
     def tell_outages(self, tell: Callable[[bool], None]) -> None:
         """From now on `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
@@ -81,14 +83,14 @@ class Connection:
         await self._link.close()
 
 
-async def _find_streams(link: Link, cluster: str, timeout: float) -> None:
-    """Raises LogRefused where the server has no cluster of this name."""
+async def _find_streams(link: Link, cluster: str, timeout: float) -> int:
+    """Up to which sequence the log comes from an archive.  Raises LogRefused where the server has no cluster of this name."""
     manager = link.client.jetstream(timeout=timeout)
     with as_log_errors(f"looking up cluster {cluster} at {link.url}"):
         try:
             found = await manager.stream_info(_stream(cluster))
             if found.config.subjects == [names.log_subjects(cluster)]:
-                return
+                return imported_upto(found.config.metadata)
         except nats.js.errors.NotFoundError:
             pass
         there = ", ".join(await _clusters(manager))
@@ -112,8 +114,9 @@ async def _clusters(manager: JetStreamManager) -> list[str]:
     return sorted(found)
 
 
-async def _make_streams(link: Link, cluster: str, timeout: float) -> None:
-    streams = [
+def stream_configs(cluster: str) -> list[StreamConfig]:
+    """A cluster's streams: the log's first."""
+    return [
         StreamConfig(
             name=_stream(cluster),
             subjects=[names.log_subjects(cluster)],
@@ -137,31 +140,40 @@ async def _make_streams(link: Link, cluster: str, timeout: float) -> None:
         ),
         snapshot_config(cluster),
     ]
+
+
+async def _make_streams(link: Link, cluster: str, timeout: float) -> int:
+    """As `_find_streams`."""
     manager = link.client.jetstream(timeout=timeout)
-    for config in streams:
+    imported = 0
+    for config in stream_configs(cluster):
         with as_log_errors(f"looking up stream {config.name} at {link.url}"):
-            if not await _is_there(manager, config, cluster):
+            found = await _existing(manager, config, cluster)
+            if found is None:
                 await manager.add_stream(config)
+            elif config.name == _stream(cluster):
+                imported = imported_upto(found.metadata)
+    return imported
 
 
-async def _is_there(manager: JetStreamManager, config: StreamConfig, cluster: str) -> bool:
-    """Raises LogRefused where a stream of this name holds something else."""
+async def _existing(manager: JetStreamManager, config: StreamConfig, cluster: str) -> StreamConfig | None:
+    """None where there is no such stream.  Raises LogRefused where a stream of this name holds something else."""
     assert config.name
     try:
         found = (await manager.stream_info(config.name)).config
     except nats.js.errors.NotFoundError:
         if config.name != _report_stream(cluster):
-            return False
+            return None
         # Heartbeats of a cluster that was made before their stream had this name.
         with contextlib.suppress(nats.js.errors.NotFoundError):
-            return bool(await manager.find_stream_name_by_subject(names.reports(cluster)))
-        return False
+            return (await manager.stream_info(await manager.find_stream_name_by_subject(names.reports(cluster)))).config
+        return None
     if found.subjects != config.subjects:
         raise LogRefused(
             f"stream {config.name} is there already and holds {', '.join(found.subjects or ())}; "
             "name the cluster differently, or use another server"
         )
-    return True
+    return found
 
 
 def _stream(cluster: str) -> str:
@@ -176,8 +188,10 @@ def _report_stream(cluster: str) -> str:
 class JetStreamLog(EventLog):
     """The cluster's log: a file stream that nobody may delete from."""
 
-    def __init__(self, link: Link, cluster: str) -> None:
+    def __init__(self, link: Link, cluster: str, imported: int = 0) -> None:
+        """`imported`: up to which sequence it comes from an archive (`events.imported`)."""
         self._link = link
+        self._imported = imported
         self._stream = _stream(cluster)
         self._taken = names.log_subjects(cluster)
         self._snapshots = JetStreamSnapshots(link, cluster)
@@ -214,7 +228,7 @@ class JetStreamLog(EventLog):
         while until is None or after < until:
             try:
                 await self._link.connected(None if follow else _RECONNECT_S)
-                async with Reader(self._link, self._stream, after, at_the_server) as reader:
+                async with Reader(self._link, self._stream, after, at_the_server, self._imported) as reader:
                     while until is None or after < until:
                         batch = await reader.next()
                         after, gaps = batch[-1].seq, 0
@@ -270,15 +284,29 @@ class JetStreamLog(EventLog):
     async def at_time(self, time: int) -> int:
         """As the server finds it, in one request.  Where its clock had gone back, that may be any place at which the log
         passes this time; the fold, which takes the later of two times, then knows only the first of them."""
+        if self._imported and (among := await self._imported_at(time, await self.end())) is not None:
+            return among
         found = await first_since(self._link, self._stream, time + 1)
-        return await self.end() if found is None else found.seq - 1
+        return await self.end() if found is None else max(found.seq - 1, self._imported)
+
+    async def _imported_at(self, time: int, end: int) -> int | None:
+        """Among records out of an archive, whose times the server does not know; None where it is after all of them."""
+        low, high = 0, min(self._imported, end)
+        latest = high
+        while low < high:
+            middle = (low + high) // 2
+            found = await record_at(self._link, self._stream, middle + 1, imported=self._imported)
+            if found is None:
+                raise LogDamaged(f"record {middle + 1} is missing from the log")
+            low, high = (middle + 1, high) if found.time <= time else (low, middle)
+        return low if low < latest or latest == end else None
 
     @property
     def snapshots(self) -> JetStreamSnapshots:
         return self._snapshots
 
     async def last_on(self, subject: str) -> Record | None:
-        return await last_record(self._link, self._stream, subject)
+        return await last_record(self._link, self._stream, subject, imported=self._imported)
 
     async def close(self) -> None:
         return None
