@@ -14,18 +14,20 @@ import pytest
 import dorm.master
 import dorm.snapshots
 import events.snapshots
-from dorm.bench.demo_log import demo_log
 from dorm.client import Client
 from dorm.core.evolve import evolve
 from dorm.core.snapshot import FOLDED_BY, dump
 from dorm.core.state import State, digest
 from dorm.master import Master
 from dorm.snapshots import SnapshotTaker
+from events.chain import Chain
 from events.jetstream import Connection
 from events.log import LogUnavailable
 from events.memory import MemoryBus, MemoryLog
 from events.snapshots import MemorySnapshots, content_of, identity
 from events.sources import fingerprint
+from tests.core.golden_log import recorded
+from tests.core.records import CLUSTER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -34,9 +36,8 @@ if TYPE_CHECKING:
     from events.snapshots import SnapshotInfo
     from tests.nats_server import NatsServer
 
-CLUSTER = "demo"
-EVERY = 50
-RECORDS = demo_log()
+EVERY = 30
+RECORDS, _ = recorded()
 BUILD = fingerprint(*FOLDED_BY)
 
 
@@ -97,7 +98,10 @@ async def infos_until(log: EventLog, count: int) -> Sequence[SnapshotInfo]:
 
 async def snapshot(log: MemoryLog, at: int, **claims: object) -> SnapshotInfo:
     """A good one, but for what is claimed of it."""
-    info, body = dump(await folded(log, at), build=BUILD)
+    chain = Chain()
+    for record in log.records[:at]:
+        chain.follow(record)
+    info, body = dump(await folded(log, at), build=BUILD, chain=chain.value.hex())
     info = msgspec.structs.replace(info, **{"record": identity(log.records[at - 1]), **claims})
     await log.snapshots.put(info, body)
     return info
@@ -113,6 +117,10 @@ async def test_a_master_takes_snapshots_while_it_folds_and_the_next_one_starts_f
         assert EVERY <= infos[-1].seq <= len(RECORDS)
         assert second.state.epoch == first.state.epoch + 1
         assert digest(await folded(log, second.state.seq)) == digest(second.state)
+        chain = Chain()
+        for record in log.records[: second.state.seq]:
+            chain.follow(record)
+        assert second._sealer.chain == chain.value.hex()
 
 
 async def test_one_is_taken_when_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,8 +147,8 @@ async def test_one_is_taken_when_nothing_happens(monkeypatch: pytest.MonkeyPatch
 )
 async def test_a_snapshot_that_is_not_good_is_passed_over(claims: dict[str, object]) -> None:
     log = WatchedLog(RECORDS)
-    good = await snapshot(log, 100)
-    await snapshot(log, 200, **claims)
+    good = await snapshot(log, 50)
+    await snapshot(log, 100, **claims)
     async with leading(log, "first") as master:
         assert log.followed_from == [good.seq]
         assert digest(await folded(log, master.state.seq)) == digest(master.state)
@@ -148,7 +156,7 @@ async def test_a_snapshot_that_is_not_good_is_passed_over(claims: dict[str, obje
 
 async def test_snapshots_of_another_log_are_removed() -> None:
     log = WatchedLog(RECORDS)
-    for seq, claims in ((100, {"record": "0" * 32}), (150, {"record": "1" * 32}), (200, {"seq": 10**6})):
+    for seq, claims in ((40, {"record": "0" * 32}), (60, {"record": "1" * 32}), (80, {"seq": 10**6})):
         await snapshot(log, seq, **claims)
     async with leading(log, "first"):
         assert log.followed_from == [0]
@@ -159,13 +167,13 @@ async def test_snapshots_of_another_log_are_removed() -> None:
 async def test_a_client_starts_from_one_as_well() -> None:
     """And only once, whoever asks first."""
     log = WatchedLog(RECORDS)
-    await snapshot(log, 200)
-    log.records = [msgspec.structs.replace(record, body=b"") if record.seq < 200 else record for record in RECORDS]
+    await snapshot(log, 100)
+    log.records = [msgspec.structs.replace(record, body=b"") if record.seq < 100 else record for record in RECORDS]
     client = Client(log, MemoryBus(time.time_ns), CLUSTER)
     one, other = await asyncio.gather(client.state(), client.state())
     assert one is other
     assert digest(one) == digest(await folded(MemoryLog(time.time_ns, RECORDS), len(RECORDS)))
-    await snapshot(log, 250)
+    await snapshot(log, 105)
     assert await client.state() is one
     async for state, _ in client.watch():
         assert state is one

@@ -24,6 +24,7 @@ from dorm.cli import (
     policy,
     replay,
     schema,
+    state,
     story,
     up,
 )
@@ -40,7 +41,7 @@ app = typer.Typer(
     epilog="Start here: [bold]dorm up[/] in one terminal, [bold]dorm submit app.yaml[/] in another.",
 )
 
-for module in (up, apps, describe, explain, story, plan, nodes, events, master, agent, demo, schema, completion):
+for module in (up, apps, describe, explain, story, plan, nodes, events, master, agent, demo, schema, completion, state):
     module.register(app)
 app.add_typer(policy.app, name="policy", rich_help_panel="Nodes and the cluster")
 app.add_typer(log.app, name="log", rich_help_panel="The log")
