@@ -282,7 +282,9 @@ class Watcher:
         partition = lane.partitions.get(fact.generation) if lane else None
         if lane is None or partition is None or partition.released_at != self._time:
             return
+        earlier = lane.partitions.get(fact.previous)
         partition.previous = fact.previous
+        partition.before = earlier.containers if earlier else partition.before
         partition.stopped_at = min(partition.decided_at + round(fact.stop_s * SECOND), partition.released_at)
         partition.resume, partition.checkpoint = fact.resume, fact.checkpoint
         partition.lost_steps = fact.lost_steps

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from replay.words import containers
+
 if TYPE_CHECKING:
     from events.kinds import ContainerExited
     from replay.timeline import Change, Decision, Mark, Partition, Timeline
@@ -91,13 +93,14 @@ def partition_lines(partition: Partition, end: int) -> list[str]:
     """A generation: where it was, and what becoming it took."""
     places = ", ".join(f"{node}×{count}" for node, count in list(partition.nodes.items())[:8])
     more = f" and {len(partition.nodes) - 8} more nodes" if len(partition.nodes) > 8 else ""
-    lines = [f"generation {partition.number}: {partition.containers} containers on {places}{more}"]
+    lines = [f"generation {partition.number}: {containers(partition.containers)} on {places}{more}"]
     if partition.void and not partition.released_at:
         return [*lines, f"decided at {partition.decision}, overtaken before its release"]
     took = ", ".join(f"{name} {duration(finish - begin)}" for name, begin, finish in partition.phases(end))
     lines.append(f"decided at {partition.decision} ({partition.adjustment})" + (f": {took}" if took else ""))
     if partition.previous:
         step = f"resumed at step {partition.checkpoint}" if partition.checkpoint is not None else "began anew"
-        lost = f", {partition.lost_steps} steps lost" if partition.lost_steps else ", no work lost"
-        lines.append(f"from generation {partition.previous} ({partition.before} containers): {step}{lost}")
+        steps = "step" if partition.lost_steps == 1 else "steps"
+        lost = f", {partition.lost_steps} {steps} lost" if partition.lost_steps else ", no work lost"
+        lines.append(f"from generation {partition.previous} ({containers(partition.before)}): {step}{lost}")
     return lines

@@ -26,6 +26,7 @@ from dorm.cli import (
     schema,
     state,
     story,
+    timeline,
     up,
 )
 from dorm.cli.errors import run_and_exit
@@ -46,6 +47,7 @@ for module in (up, apps, describe, explain, story, plan, nodes, events, master, 
 app.add_typer(policy.app, name="policy", rich_help_panel="Nodes and the cluster")
 app.add_typer(log.app, name="log", rich_help_panel="The log")
 archive.register(replay.app)
+timeline.register(replay.app)
 app.add_typer(replay.app, name="replay", rich_help_panel="The log")
 app.add_typer(bench.app, name="bench", rich_help_panel="More")
 

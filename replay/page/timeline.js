@@ -435,7 +435,7 @@ function show(found, event, x) {
   tip.style.left = `${event.clientX + 18 + wide > innerWidth ? Math.max(4, event.clientX - wide - 18) : event.clientX + 18}px`;
   tip.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - high - 8))}px`;
   $("cross").hidden = x < $("lanes").getBoundingClientRect().left + LEFT;
-  $("cross").style.left = `${x}px`;
+  Object.assign($("cross").style, { left: `${x}px`, top: `${Math.max(0, $("cluster").getBoundingClientRect().top)}px` });
   glow(found.apps ?? []);
 }
 
