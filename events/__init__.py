@@ -20,6 +20,7 @@
     damage        what is wrong with an archive, and the part of it that can be used all the same
     jetstream     both on NATS (nats_link: the connection; nats_parser: its protocol, with a short way for records;
                   jetstream_reader: reading; nats_bus: heartbeats and questions; jetstream_snapshots: snapshots)
+    imported      records in a stream that come from an archive: their times and ids (jetstream_import: putting them there)
     questions     what is asked of agents beside the log
 
 A record is raw bytes with a sequence and the log's own time; `codec.decode` turns it into an event whenever somebody

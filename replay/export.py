@@ -124,7 +124,7 @@ async def export(
         else:
             from replay.tables import table
 
-            sink = await in_thread(table, form, file, path, await _cluster(log), sieve, state)
+            sink = await in_thread(table, form, file, path, await cluster_name(log), sieve, state)
         await _copy(log, chosen, frames, sink, progress)
         await in_thread(sink.finish)
         size = 0 if str(path) == "-" else await in_thread(file.tell)
@@ -168,7 +168,7 @@ async def _state_before(
 
 async def _header(log: EventLog, chosen: Range, selection: Selection, *, anonymized: bool) -> Header:
     return Header(
-        cluster=await _cluster(log),
+        cluster=await cluster_name(log),
         made_by=f"dorm {version('dorm')}",
         start=chosen.after,
         sparse=log.sparse or selection.some,
@@ -210,7 +210,7 @@ class _Archive(Sink):
         self._writer.finish()
 
 
-async def _cluster(log: EventLog) -> str:
+async def cluster_name(log: EventLog) -> str:
     """The cluster's name, as the first record's subject has it; '' for an empty log."""
     async with aclosing(log.read(after=await log.start())) as batches:
         async for batch in batches:

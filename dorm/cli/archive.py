@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, complete_app, where
-from dorm.cli.errors import run
+from dorm.cli.errors import Fail, complain, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 from replay.export import FileFormat
 
 if TYPE_CHECKING:
+    from events.log import EventLog
     from replay.export import Exported
 
 _MOMENT = "SEQ|TIME|-10m"
@@ -24,6 +26,7 @@ _MOMENT = "SEQ|TIME|-10m"
 def register(app: typer.Typer) -> None:
     """As commands of `dorm replay`."""
     app.command("export")(export_log)
+    app.command("import")(import_log)
 
 
 def export_log(
@@ -90,3 +93,67 @@ def _show(done: Exported, output: Format) -> None:
             progress_console.print(Text(text), soft_wrap=True)
     else:
         console.print(Text(text), soft_wrap=True)
+
+
+def import_log(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to read, - for standard input.")],
+    damaged: Annotated[bool, typer.Option("--damaged", help="Of a damaged archive take what comes before the damage.")] = False,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", metavar="NAME", envvar="DORM_CLUSTER", help="Name of the new cluster; default: what it was called in the archive.")] = None,
+) -> None:  # fmt: skip
+    """Make an archive the log of a new cluster on a NATS server: after a loss, or to look into it with every live tool.
+
+    The new log has the same records at the same sequences, with their times,
+    and gives the same state, which is checked. Seals hold only under the old
+    name. An import that was interrupted goes on when it is asked for again.
+
+    [bold]Examples[/]
+
+      dorm replay import backup.dorm --url nats://10.0.0.5:4222
+
+      dorm replay import incident.dorm --cluster incident
+    """
+
+    async def work() -> None:
+        async with log_of(file, None, None) as log:
+            if await log.torn() and not damaged:
+                raise Fail("nothing was imported; --damaged imports what comes before the damage")
+            done = await _import(log, where(url, cluster)[0], cluster)
+        if output in (Format.json, Format.yaml):
+            show_document(done, output)
+            return
+        text = f"{done['records']:,} records are the log of cluster {done['cluster']} at {done['url']}; digest {done['digest']}"
+        console.print(Text(text), soft_wrap=True)
+        console.print(
+            Text(f"next: dorm master --cluster {done['cluster']} --url {done['url']}", style="dim"), soft_wrap=True
+        )
+
+    run(work())
+
+
+async def _import(log: EventLog, url: str, cluster: str | None) -> dict[str, Any]:
+    """What was done.  Raises Fail where the new log gives another state."""
+    from dorm.core.state import digest
+    from events.jetstream_import import import_log as put
+    from replay.export import cluster_name
+    from replay.frames import hand_over
+    from replay.travel import state_at
+
+    name = cluster or await cluster_name(log)
+    if not name:
+        raise Fail("the archive is empty and names no cluster; name one with --cluster")
+    try:
+        with progress_of("importing") as report:
+            done = await put(log, url, name, progress=report)
+    except asyncio.CancelledError:
+        complain("interrupted; what is stored stays, and the same command goes on from there")
+        raise
+    async with log_of(None, url, name) as made:
+        with progress_of("checking") as report:
+            found = digest(await state_at(made, progress=report))
+        wanted = digest(await state_at(log))
+        if found != wanted:
+            raise Fail(f"cluster {name} at {url} has the state {found}, and the archive {wanted}; don't use it")
+        await hand_over(log, made)
+    return {"cluster": name, "url": url, "records": done.records, "stored_before": done.before, "digest": found}
