@@ -170,7 +170,7 @@ class _Window:
         self._bytes -= self._sizes.pop(answer.seq, 0)
 
     def interrupt(self, what: str) -> None:
-        """The connection was lost meanwhile, and with it what was on the way."""
+        """The connection, and with it what was on the way."""
         self.broken = self.broken or LogUnavailable(f"the connection was {what}")
         self._answered.set()
 
@@ -195,7 +195,7 @@ async def _publish(
     window = _Window(done)
     inbox = link.client.new_inbox()
     subscription = await link.take(inbox, window.take)
-    link.watchers.add(window.interrupt)
+    link.on_outage = lambda lost: window.interrupt("lost") if lost else None
     try:
         async with aclosing(log.read(after=done)) as batches:
             async for batch in batches:
@@ -211,7 +211,6 @@ async def _publish(
             f"{error}; {window.done} of {end} records are stored, the same command goes on from there"
         ) from None
     finally:
-        link.watchers.discard(window.interrupt)
         with contextlib.suppress(nats.errors.Error):
             await link.leave(subscription)
 
