@@ -17,6 +17,8 @@
     differences two facts compared, field by field
     export      a log, or a part of it (selection), copied into a file that is there whole or not at all (whole_file): an
                 archive with snapshots (frames), or rows for analysis (tables)
+    timeline    what held from when to when, for a picture: made by `timeline_fold` within `timeline_bounds`, drawn as a page
+                (`timeline_html` and `page/`), as PNG (`timeline_png`) or for Perfetto (`timeline_trace`)
 
 Everything here works on any `events.log.EventLog`, a live cluster's and an exported file's alike: the end is fixed when
 reading begins, what comes later is left for the next time.  Everything rests on the core: `evolve` gives states, always
@@ -36,6 +38,7 @@ audit itself has changed it.  The log is read once; the first divergence is that
     ├── StoryError     there never was such an app or node
     ├── AuditError     a process of an audit ended, or a part of a log has no state to begin with
     ├── SealError      what is expected of a log can't be read
+    ├── TimelineError  nothing to draw, or nothing to draw it with
     └── ExportError    a file that can't be written, or is there already
 
 What the log's own reader raises (`events.log.LogError`) passes through, but for damage, which is an audit's result.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -412,8 +413,11 @@ class Watcher:
     # --- decisions and marks --------------------------------------------------------------------------------------------
 
     def _decision(self, state: State, event: k.Round, fact: k.Resized, position: str) -> None:
-        self.picture.fairness_loss.put(self._time, fact.fairness_loss)
-        self.picture.fairness_budget.put(self._time, fact.fairness_budget)
+        if isfinite(fact.fairness_loss) and isfinite(
+            fact.fairness_budget
+        ):  # Anything can be in a broken master's words.
+            self.picture.fairness_loss.put(self._time, fact.fairness_loss)
+            self.picture.fairness_budget.put(self._time, fact.fairness_budget)
         changes = [found for change in fact.changes if (found := self._change(state, change)) is not None]
         named = find_apps(self.picture, self._wanted)
         changed = {change.app for change in changes}

@@ -13,6 +13,7 @@ microseconds since the picture's begin, for as numbers of a float they would los
 from __future__ import annotations
 
 import json
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from replay.timeline import NOTHING, TimelineError
@@ -115,7 +116,7 @@ class _Trace:
             yield self._instant(
                 _CLUSTER, 1, decision_title(one), one.time, "g" if one.all_changes else "t",
                 at=clock(one.time), said=lines, policy=one.policy, status=one.status, trigger=one.trigger,
-                utilization=one.utilization, fairness_loss=one.fairness_loss, excess=one.excess,
+                utilization=_number(one.utilization), fairness_loss=_number(one.fairness_loss), excess=_number(one.excess),
             )  # fmt: skip
 
     def _app(self, lane: AppLane, pid: int) -> Iterator[Event]:
@@ -184,6 +185,11 @@ class _Trace:
                     "ph": "f", "bp": "e", "pid": self._apps[change.app], "tid": _ADJUSTMENTS,
                     "ts": self._us(phases[0][1]), **flow,
                 }  # fmt: skip
+
+
+def _number(value: float) -> float | str:
+    """JSON has no infinities."""
+    return value if isfinite(value) else str(value)
 
 
 def _pairs(steps: Steps[Any]) -> Iterator[tuple[int, Any]]:

@@ -65,7 +65,8 @@ def timeline(
         from replay.timeline_fold import timeline as fold
         from replay.whole_file import in_thread, whole_file
 
-        title = f"dorm · {where(url, cluster)[1] if file is None else file.stem}"
+        name = where(url, cluster)[1] if file is None else "a log" if str(file) == "-" else file.stem
+        title = f"dorm · {name}"
         async with log_of(file, url, cluster) as log:
             need(_NEEDS.get(output.suffix.lower(), ""))
             async with whole_file(output, force=force) as target:
@@ -88,11 +89,11 @@ def _draw(picture: Timeline, ending: str, title: str) -> bytes:
     if ending in (".html", ".htm"):
         from replay.timeline_html import page
 
-        return page(picture, title).encode()
+        return page(picture, title).encode("utf-8", "replace")
     if ending == ".png":
         from replay.timeline_png import png
 
         return png(picture, title)
     from replay.timeline_trace import trace
 
-    return trace(picture, title).encode()
+    return trace(picture, title).encode("utf-8", "replace")

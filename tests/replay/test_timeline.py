@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,10 +21,13 @@ from replay import timeline_bounds
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
 from replay.timeline import Steps, Timeline, TimelineError, most_affected, only
 from replay.timeline_fold import timeline
+from replay.timeline_html import document
+from replay.timeline_png import png
+from replay.timeline_trace import trace
 from replay.timeline_words import decision_lines, duration, mark_line, partition_lines
 from tests.core.virtual import World
 from tests.replay.busy import busy_log
-from tests.replay.story import Story, all_facts, log_of
+from tests.replay.story import Story, all_facts, changed_fact, log_of, rounds_with
 
 if TYPE_CHECKING:
     from events.log import Record
@@ -188,6 +194,24 @@ def test_a_repeated_exit_is_no_second_failure() -> None:
     again = story.records[-1]
     story.store(again.subject, again.body)
     assert [mark.kind for mark in drawn(story.records).marks].count("failed") == 2
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_figures_that_are_no_numbers(written: list[Record], number: float) -> None:
+    strange = changed_fact(
+        written,
+        rounds_with(written, Resized)[1],
+        Resized,
+        lambda fact: msgspec.structs.replace(
+            fact, utilization=number, fairness_loss=number, excess=number, bound=number
+        ),
+    )
+    picture = drawn(strange)
+    assert len(picture.fairness_loss) == len(drawn(written).fairness_loss) - 1
+    assert f"utilization {number}" in "\n".join(decision_lines(picture.decisions[1], 1))
+    assert json.loads(trace(picture, "strange"))["traceEvents"]
+    assert json.dumps(document(picture), allow_nan=False)
+    assert png(picture, "strange")
 
 
 def test_only_some_apps_and_nodes() -> None:
