@@ -17,7 +17,7 @@ from rich.text import Text
 from dorm.cli.connect import ClusterName, Url, complete, complete_app, complete_node, where
 from dorm.cli.errors import run
 from dorm.cli.output import console
-from dorm.cli.source import log_of, parse_moment, warn_if_torn
+from dorm.cli.source import log_of, parse_moment
 from events.cloudevents import cloud_event, plain
 from events.log import LogUnavailable
 from events.positions import Position, parse
@@ -121,7 +121,6 @@ def events(
         )
         name = "*" if file is not None else where(url, cluster)[1]
         async with log_of(file, url, cluster, folds=False) as log:
-            await warn_if_torn(log)
             chosen = await _chosen(log, name, wanted, after, parse_moment(since), parse_moment(until), tail, follow)
             await _print_all(chosen, _Printer(output, flush=follow))
 

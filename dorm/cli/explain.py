@@ -13,7 +13,7 @@ from dorm.cli.apps import PANEL
 from dorm.cli.connect import AppName, ClusterName, Url
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, cell, console, counted, show_document
-from dorm.cli.source import At, File, log_of, parse_moment, progress_of, warn_if_torn
+from dorm.cli.source import At, File, log_of, parse_moment, progress_of
 from dorm.cli.story import Last, show_chapters
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ def explain(
 
         witness, teller = Witness(app), AppTeller(app)
         async with log_of(file, url, cluster) as log:
-            await warn_if_torn(log)
             with progress_of("folding") as report:
                 state = await follow(log, app, [witness] if brief else [witness, teller], moment, progress=report)
             live = file is None and moment is None

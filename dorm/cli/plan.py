@@ -14,7 +14,7 @@ from dorm.cli.connect import ClusterName, Url, complete_app, complete_node
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
 from dorm.cli.settings import parse_capacity, parse_params
-from dorm.cli.source import At, File, log_of, parse_moment, progress_of, warn_if_torn
+from dorm.cli.source import At, File, log_of, parse_moment, progress_of
 
 if TYPE_CHECKING:
     from dorm.core.plans import Figures, NewNodes, Plan, PlannedApp
@@ -120,7 +120,6 @@ def plan(
             specs=tuple(documents),
         )
         async with log_of(file, url, cluster) as log:
-            await warn_if_torn(log)
             with progress_of("folding") as report:
                 state = await state_at(log, moment, progress=report)
         live = file is None and moment is None

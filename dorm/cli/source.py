@@ -128,10 +128,6 @@ async def _readable(archive: ArchiveLog | SegmentLog, damages: list[Damage], fil
     return ReadablePart(archive, end, _in_words((lost or damages)[0], file))
 
 
-async def warn_if_torn(log: EventLog) -> None:
-    """Nothing: `log_of` tells of damage."""
-
-
 @contextlib.contextmanager
 def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on standard error, where that is a terminal."""

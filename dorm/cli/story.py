@@ -12,7 +12,7 @@ from dorm.cli.apps import PANEL
 from dorm.cli.connect import ClusterName, Url, complete
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, console, counted, show_document
-from dorm.cli.source import At, File, log_of, parse_moment, progress_of, warn_if_torn
+from dorm.cli.source import At, File, log_of, parse_moment, progress_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +83,6 @@ def story(
         from replay.story import tell
 
         async with log_of(file, url, cluster) as log:
-            await warn_if_torn(log)
             with progress_of("reading") as report:
                 found = await tell(log, name, until, since=begin, node=node, progress=report)
         if output in (Format.json, Format.yaml):
