@@ -92,6 +92,7 @@ async def drawn_points(tab: Page) -> int:
     return found
 
 
+@pytest.mark.slow
 async def test_hovering_shows_decisions_apps_and_nodes(recorded: list[Record], tmp_path: Path) -> None:
     picture = await drawn(recorded)
     text = page(picture, "an incident")
@@ -118,6 +119,7 @@ async def test_hovering_shows_decisions_apps_and_nodes(recorded: list[Record], t
         assert {label.rsplit(" ", 1)[0] for label in labels} == {one.name for one in picture.apps.values()}
 
 
+@pytest.mark.slow
 async def test_zoom_search_and_keeping_what_is_shown(tmp_path: Path) -> None:
     picture = await drawn(busy_log(1500, apps=8, nodes=4, tick_s=20))
     async with opened(page(picture, "busy"), tmp_path) as tab:
@@ -169,6 +171,7 @@ async def test_a_hundred_thousand_events_stay_usable(tmp_path: Path) -> None:
         assert decision_title(shown[0]) in await hover(tab, *await place(tab, decision_mark(0)))
 
 
+@pytest.mark.slow
 async def test_strangers_words_are_only_words(tmp_path: Path) -> None:
     story = Story()
     story.say(NodeJoined(node=EVIL, address="10.0.0.9", capacity={"cpu": 3000}, ports=(30_000, 30_100)), EVIL)
@@ -200,6 +203,7 @@ async def test_strangers_words_are_only_words(tmp_path: Path) -> None:
         assert await tab.run("document.querySelectorAll('img, a[href^=java], #lanes a').length") == 0
 
 
+@pytest.mark.slow
 async def test_an_app_whose_name_is_long_and_a_time_in_which_nothing_changed(tmp_path: Path) -> None:
     story = Story(nodes=1)
     story.submit("a-name-that-is-much-too-long-for-a-lane", n_max=2)
