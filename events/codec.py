@@ -10,7 +10,6 @@ Nothing here raises for bad input.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgpack
@@ -53,10 +52,8 @@ def decode(record: Record) -> Event:
         event: Event = _decode(record.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _decode_otherwise(record)
-    believed, version = _believed(record.subject)
-    if type(event) is not believed or event.v != version:
-        return _decode_slowly(record)
-    if believed is Round and not _all_current(event):
+    believed, version = _BELIEVED[record.subject]
+    if type(event) is not believed or event.v != version or (believed is Round and not _all_current(event)):
         return _decode_slowly(record)
     if event.id and event.at and event.by:
         return event
@@ -79,11 +76,19 @@ class _Written(dict[type, int]):
 _WRITTEN = _Written()
 
 
-@lru_cache(maxsize=65536)
-def _believed(subject: str) -> tuple[type[Event] | None, int]:
+class _Believed(dict[str, tuple[type[Event] | None, int]]):
     """The only class that is believed on a subject, and the version of it that this build writes."""
-    believed = _KINDS.get(subjects.kind_of(subject))
-    return believed, _WRITTEN[believed] if believed else 0
+
+    def __missing__(self, subject: str) -> tuple[type[Event] | None, int]:
+        if len(self) >= _MOST_SUBJECTS:
+            self.clear()
+        believed = _KINDS.get(subjects.kind_of(subject))
+        self[subject] = found = believed, _WRITTEN[believed] if believed else 0
+        return found
+
+
+_MOST_SUBJECTS = 65536
+_BELIEVED = _Believed()
 
 
 def _decode_otherwise(record: Record) -> Event:
@@ -94,7 +99,7 @@ def _decode_otherwise(record: Record) -> Event:
         event: Event = _json_decoder.decode(record.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _decode_slowly(record)
-    believed, version = _believed(record.subject)
+    believed, version = _BELIEVED[record.subject]
     if type(event) is not believed or event.v != version or believed is Round:
         return _decode_slowly(record)
     return _filled(event, record)

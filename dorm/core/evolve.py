@@ -230,11 +230,11 @@ def _node_left(state: State, event: k.NodeLeft, record: Record) -> None:
 
 def _container_of(state: State, event: Any, record: Record) -> tuple[App, Generation, Container] | None:
     """What an agent speaks of: a released container of its own node."""
-    app = state.apps.get(event.app)
-    generation = app.generations.get(event.generation) if app else None
-    container = generation.containers.get(event.slot) if generation and generation.released else None
     if not _own(state, event, record):
         return None
+    app = state.apps.get(event.app)
+    generation = app.generations.get(event.generation) if app is not None else None
+    container = generation.containers.get(event.slot) if generation is not None and generation.released else None
     if app is None or generation is None or container is None or container.node != event.node:
         state.counters.ignored += 1
         return None
@@ -277,9 +277,8 @@ def _container_exited(state: State, event: k.ContainerExited, record: Record) ->
 def _app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) -> None:
     """Believed of a node that has a part of this generation: the next one starts from what is said here."""
     app = state.apps.get(event.app)
-    generation = app.generations.get(event.generation) if app else None
-    who = subjects.who_of(record.subject)
-    if app is None or generation is None or all(subjects.token(c.node) != who for c in generation.containers.values()):
+    generation = app.generations.get(event.generation) if app is not None else None
+    if app is None or generation is None or not _has_part(generation, subjects.who_of(record.subject)):
         state.counters.ignored += 1
         return
     app.checkpoint = event.step
@@ -287,34 +286,39 @@ def _app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) ->
     _resumed(state, app, event)
 
 
+def _has_part(generation: Generation, who: str) -> bool:
+    """Whether a container of it lies on the node with this token."""
+    return who in [subjects.token(container.node) for container in generation.containers.values()]
+
+
 def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> None:
+    """Most of any log, so nothing is written here that stays as it was."""
     app = state.apps.get(event.app)
-    if app is None or event.generation not in app.generations:
+    generation = app.generations.get(event.generation) if app is not None else None
+    if app is None or generation is None:
         state.counters.ignored += 1
         return
-    app.step = event.step
-    _resumed(state, app, event)
-    _keep_pace(state, app.generations[event.generation], event.step)
-    if event.loss is not None:
-        app.loss = event.loss
-    if event.samples_per_s is not None:
-        app.samples_per_s = event.samples_per_s
+    app.step = step = event.step
+    if app.history:
+        _resumed(state, app, event)
+    # First and last are enough, whatever lies between; a step back is somebody who counts anew.
+    pace = generation.pace
+    if pace is None or step < pace.last_step:
+        generation.pace = Pace(state.time, step, state.time, step)
+    else:
+        pace.last_at, pace.last_step = state.time, step
+    loss, samples = event.loss, event.samples_per_s
+    if loss is not None:
+        app.loss = loss
+    if samples is not None:
+        app.samples_per_s = samples
 
 
 def _resumed(state: State, app: App, event: k.AppProgressed | k.AppCheckpointed) -> None:
     """The first sign of work after an adjustment ends its pause."""
     last = app.history[-1] if app.history else None
-    if last is not None and last.to_generation == event.generation and not last.resumed_at:
+    if last is not None and not last.resumed_at and last.to_generation == event.generation:
         last.resumed_at, last.resumed_step = state.time, event.step
-
-
-def _keep_pace(state: State, generation: Generation, step: int) -> None:
-    """First and last are enough, whatever lies between; a step back is somebody who counts anew."""
-    pace = generation.pace
-    if pace is None or step < pace.last_step:
-        generation.pace = Pace(first_at=state.time, first_step=step, last_at=state.time, last_step=step)
-    else:
-        pace.last_at, pace.last_step = state.time, step
 
 
 def _round(state: State, event: k.Round, record: Record) -> None:

@@ -32,14 +32,15 @@ def fold_round(state: State, event: k.Round, fence: int) -> None:
         return
     state.epoch = event.epoch
     for fact in event.events:
-        if isinstance(fact, k.Resized):
+        handler = _FACTS.get(type(fact))
+        if handler is not None:
+            handler(state, fact)
+        elif isinstance(fact, k.Resized):
             _resized(state, fact, event.basis)
         elif isinstance(fact, k.IdleTicked):
             _idle_ticked(state, event.basis)
-        elif isinstance(fact, k.Unknown):
-            state.counters.unknown += 1
         else:
-            _FACTS[type(fact)](state, fact)
+            state.counters.unknown += 1
     if state.next_drop_at and state.time >= state.next_drop_at:
         drop_ended(state)
 

@@ -51,7 +51,7 @@ class Submission(msgspec.Struct):
     """Set where this is a refused update of that app."""
 
 
-class Pace(msgspec.Struct):
+class Pace(msgspec.Struct, gc=False):
     """How fast a generation works, from the first and the last progress it told of: log times and steps."""
 
     first_at: int
@@ -69,7 +69,7 @@ class Pace(msgspec.Struct):
 ContainerState = Literal["desired", "running", "exited"]
 
 
-class Container(msgspec.Struct):
+class Container(msgspec.Struct, gc=False):
     """One slot of a generation, as far as the log knows."""
 
     slot: int
@@ -127,7 +127,7 @@ class Generation(msgspec.Struct):
         return dict(sorted(counts.items()))
 
 
-class AdjustmentRecord(msgspec.Struct):
+class AdjustmentRecord(msgspec.Struct, gc=False):
     """One finished adjustment, by its phases (log times)."""
 
     from_generation: int

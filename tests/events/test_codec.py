@@ -219,7 +219,7 @@ def newer_kinds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def forget_versions() -> None:
     codec._WRITTEN.clear()
-    codec._believed.cache_clear()
+    codec._BELIEVED.clear()
 
 
 @pytest.mark.usefixtures("newer_kinds")
