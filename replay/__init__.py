@@ -1,7 +1,8 @@
 """Reading the log backwards in time: state at any moment, the audit of decisions, export to a file.
 
     moments     which point of a log is meant: a sequence, a time, so long before its end
-    travel      the state at a moment
+    travel      the state at a moment: the nearest snapshot before it, and a short fold
+    diff        what changed from one state to another; diff_words says it
     audit       `verify`: is this log whole, and does it give the same state and the same decisions again?
     survey      an audit's first pass, which cuts the log into slices; slices: its second pass, over each of them
     workers     slices checked by several processes (worker: one of them)
