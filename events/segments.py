@@ -17,6 +17,7 @@ import asyncio
 import os
 import stat
 from bisect import bisect_left, bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING, BinaryIO
 
 from events.damage import Damage
@@ -73,18 +74,37 @@ class SegmentWriter:
 
     def add(self, records: Sequence[Record]) -> None:
         """Records that follow.  Raises LogDamaged where they don't: by one, or in a sparse archive at all."""
+        self._check_order(records)
+        at = 0
+        while at < len(records):
+            part = records[at : at + BLOCK_RECORDS - len(self._waiting)]
+            size = sum([len(record.body) for record in part])
+            if self._bytes + size <= BLOCK_BYTES:
+                self._waiting += part
+                self._bytes += size
+            else:
+                self._add_large(part)
+            at += len(part)
+            if len(self._waiting) == BLOCK_RECORDS:
+                self._flush()
+        self.count += len(records)
+
+    def _check_order(self, records: Sequence[Record]) -> None:
+        seqs = [record.seq for record in records]
+        if seqs != list(range(self._last + 1, self._last + 1 + len(seqs))):
+            for before, seq in pairwise([self._last, *seqs]):
+                if seq != before + 1 and (seq <= before or not self._header.sparse):
+                    raise LogDamaged(f"record {seq} can't follow {before}")
+        if seqs:
+            self._last = seqs[-1]
+
+    def _add_large(self, records: Sequence[Record]) -> None:
+        """One by one, as some of them take a block each."""
         for record in records:
-            seq = record.seq
-            if seq != self._last + 1 and (seq <= self._last or not self._header.sparse):
-                raise LogDamaged(f"record {seq} can't follow {self._last}")
-            self._last = seq
             if self._bytes and self._bytes + len(record.body) > BLOCK_BYTES:
                 self._flush()
             self._waiting.append(record)
             self._bytes += len(record.body)
-            if len(self._waiting) == BLOCK_RECORDS:
-                self._flush()
-        self.count += len(records)
 
     def snapshot(self, info: SnapshotInfo, body: bytes) -> None:
         """The state after the last record that was added, or at the archive's start."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, complete_app, where
+from dorm.cli.connect import ClusterName, Url, complete, complete_app, where
 from dorm.cli.errors import Fail, complain, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
 from dorm.cli.source import File, log_of, parse_moment, progress_of
@@ -29,13 +29,17 @@ def register(app: typer.Typer) -> None:
     app.command("import")(import_log)
 
 
+def _complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
+    return complete(ctx, incomplete, lambda state: [app.user for app in state.apps.values()])
+
+
 def export_log(
     target: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="File to write, - for standard output; default: the cluster's name with .dorm.")] = None,
     form: Annotated[FileFormat | None, typer.Option("--format", help="What to write; default: by the file's ending (.dorm, .parquet, .ndjson or .jsonl, these also with .gz or .zst), else an archive.")] = None,
     since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only from this sequence or time on, or from so long before the log's last record; an archive then begins with the state there.")] = None,
     until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only up to this moment, itself included.")] = None,
     app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only what concerns this app (its name or id); may be repeated. Such an archive can be read, but not folded.")] = None,
-    user: Annotated[list[str] | None, typer.Option(metavar="USER", help="Only what this user asked for, and what concerns this user's apps; may be repeated.")] = None,
+    user: Annotated[list[str] | None, typer.Option(metavar="USER", autocompletion=_complete_user, help="Only what this user asked for, and what concerns this user's apps; may be repeated.")] = None,
     salvage: Annotated[bool, typer.Option("--salvage", help="Of a damaged file also what is whole behind the damage.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     file: File = None,
