@@ -127,7 +127,7 @@ class Users:
 
 
 def row(one: Logged, user: str | None) -> dict[str, Any]:
-    """An event by the columns above; `body` as a map, `log_time` in UTC nanoseconds."""
+    """An event by the columns above; `body` as JSON, `log_time` in UTC nanoseconds."""
     event: Any = one.event
     app = getattr(event, "app", None) or None
     if isinstance(event, k.AppSubmitted) and (name := name_of(event.spec)):
@@ -144,8 +144,15 @@ def row(one: Logged, user: str | None) -> dict[str, Any]:
         "user": user,
         "by": event.by or (said_in.by if said_in else ""),
         "id": event.id or (said_in.id if said_in else ""),
-        "body": plain(event),
+        "body": _json(event),
     }
+
+
+def _json(event: k.Event) -> bytes:
+    try:
+        return _encode(event)
+    except (TypeError, ValueError, RecursionError):
+        return _encode(plain(event))  # A stranger's spec may hold what JSON has no words for.
 
 
 class _Lines(_Rows):
@@ -169,6 +176,7 @@ class _Lines(_Rows):
         else:
             made = row(one, user)
             made["log_time"] = rfc3339(made["log_time"])
+            made["body"] = msgspec.Raw(made["body"])
         self._lines.append(_encode(made) + b"\n")
 
     def _write(self) -> None:
@@ -205,7 +213,7 @@ class _Parquet(_Rows):
 
     def _take(self, one: Logged, user: str | None) -> None:
         made = row(one, user)
-        made["body"] = _encode(made["body"]).decode()
+        made["body"] = made["body"].decode()
         self._waiting.append(made)
 
     def _write(self) -> None:
