@@ -1,8 +1,9 @@
 """A state as bytes, to be taken up again later instead of folding the log from its begin.
 
-    copy   the state as it is now: fast, for whoever owns it and folds on
-    pack   checked, compressed, and described: may take its time in a thread
-    load   the state again, or None where this build would not have folded the same
+    copy     the state as it is now: fast, for whoever owns it and folds on
+    restore  a state of its own from a copy of this process
+    pack     checked, compressed, and described: may take its time in a thread
+    load     the state again, or None where this build would not have folded the same
 
 A state that was loaded has the digest of the one that was dumped, and every record after it does the same to both.  The
 second needs more than the first: a map in a field of unknown type is a map again, in the same order, whole numbers stay
@@ -45,6 +46,11 @@ class Copy(msgspec.Struct, frozen=True):
 def copy(state: State) -> Copy:
     """Of the state now; it may be folded on at once."""
     return Copy(state.seq, state.time, _encoder.encode(state))
+
+
+def restore(taken: Copy) -> State:
+    """The state as it was; of a copy that this process made, so nothing is checked."""
+    return _decoder.decode(taken.encoded)
 
 
 def pack(taken: Copy, *, build: str, chain: str = "", record: str = "") -> tuple[SnapshotInfo, bytes]:
