@@ -101,15 +101,17 @@ def sizes(app: App) -> dict[str, int]:
 
 
 def node_rows(state: State) -> list[NodeRow]:
-    return [_node_row(state, state.nodes[name]) for name in sorted(state.nodes)]
-
-
-def _node_row(state: State, node: Node) -> NodeRow:
-    used: dict[str, int] = {}
-    containers = 0
+    """By name.  Each app is looked at once and not once for each node: on large clusters that is what a row costs."""
+    held: dict[str, list[tuple[App, int]]] = {}
     for app in state.apps.values():
-        count = max((_may_run(app, node.id), sizes(app).get(node.id, 0)))
-        containers += count
+        for node, count in _held(app).items():
+            held.setdefault(node, []).append((app, count))
+    return [_node_row(state.nodes[name], held.get(name, [])) for name in sorted(state.nodes)]
+
+
+def _node_row(node: Node, held: list[tuple[App, int]]) -> NodeRow:
+    used: dict[str, int] = {}
+    for app, count in held:
         for name, amount in app.demand.items():
             used[name] = used.get(name, 0) + amount * count
     condition = "draining" if node.condition == "up" and node.draining else node.condition
@@ -118,21 +120,23 @@ def _node_row(state: State, node: Node) -> NodeRow:
         address=node.address,
         condition=condition,
         runtime=node.runtime,
-        containers=containers,
+        containers=sum(count for _, count in held),
         capacity=node.capacity,
         used={name: used.get(name, 0) for name in node.capacity},
         labels=node.labels,
     )
 
 
-def _may_run(app: App, node: str) -> int:
-    return sum(
-        1
-        for generation in app.generations.values()
-        if generation.released
-        for container in generation.containers.values()
-        if container.node == node and container.state != "exited"
-    )
+def _held(app: App) -> dict[str, int]:
+    """How many containers of an app a node has to have room for: those that may run there, or those that are to."""
+    running: dict[str, int] = {}
+    for generation in app.generations.values():
+        if generation.released:
+            for container in generation.containers.values():
+                if container.state != "exited":
+                    running[container.node] = running.get(container.node, 0) + 1
+    placed = sizes(app)
+    return {node: max(running.get(node, 0), placed.get(node, 0)) for node in dict.fromkeys([*running, *placed])}
 
 
 def summary(state: State) -> Summary:
