@@ -1,8 +1,9 @@
 """An archive's records put into a new cluster's log, at the sequences that they had.
 
-Each message is published on the condition that the log's last sequence is the one before its own, so none can be stored
-twice or out of place, whatever is lost on the way, and nobody else can get in between.  A window of them is on its way at a
-time.  Whoever breaks off does the same again later and goes on after the last record that was stored.
+Records go in atomic batches, for a server that syncs every write to its disk does so once for each, which is fifty times as
+fast.  A batch is stored on the condition that the log's last sequence is the one before its first, so none can be stored
+twice or out of place, whatever is lost on the way, and nobody else can get in between.  Whoever breaks off does the same
+again later and goes on after the last batch that was stored.
 
 Times and ids are those of the archive (`events.imported`).  Subjects name the cluster, so under another name they are changed;
 seals, which hold for a name, then don't hold any more.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -28,16 +30,16 @@ from events.nats_link import Link, as_log_errors
 from events.snapshots import identity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from nats.js.api import StreamInfo
 
     from events.log import EventLog
 
-_WINDOW = 512
-_WINDOW_BYTES = 8 * 1024 * 1024
-"""On the way at a time, as messages and as bytes of their bodies."""
-_SILENCE_S = 10.0
+_BATCH = 1000
+"""Messages: the most that a server takes at once."""
+_BATCH_BYTES = 4 * 1024 * 1024
+_SILENCE_S = 20.0
 _TIMEOUT_S = 5.0
 
 
@@ -84,7 +86,7 @@ async def _begin(link: Link, log: EventLog, cluster: str, end: int) -> int:
                 found = await manager.stream_info(config.name)
             except nats.js.errors.NotFoundError:
                 if is_log:
-                    config.metadata = metadata
+                    config.metadata, config.allow_atomic = metadata, True
                 await manager.add_stream(config)
                 continue
             if is_log:
@@ -136,55 +138,27 @@ class _Answer(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Answer).decode
 
 
-class _Window:
-    """What is on its way, and what came back; answers come in the order of what was published."""
+class _Answers:
+    """What the server says of the batch that is on its way."""
 
-    def __init__(self, done: int) -> None:
-        self.done = done
-        self.broken: LogRefused | LogUnavailable | None = None
-        self._sizes: dict[int, int] = {}
-        self._bytes = 0
-        self._answered = asyncio.Event()
-
-    def sent(self, record: Record) -> None:
-        self._sizes[record.seq] = len(record.body)
-        self._bytes += len(record.body)
+    def __init__(self) -> None:
+        self._answer: asyncio.Future[_Answer] | None = None
 
     def take(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> None:
-        """An answer of the server."""
-        self._answered.set()
-        if self.broken is not None:
-            return
+        if self._answer is None or self._answer.done() or (not body and b" 503" not in header):
+            return  # An empty one says that the batch has begun.
         try:
-            answer = _decode(body)
+            self._answer.set_result(_decode(body) if body else _Answer(error={"description": "no stream takes it"}))
         except msgspec.MsgspecError:
-            self.broken = LogUnavailable(f"the server's answer is none: {(body or header)[:80]!r}")
-            return
-        if answer.error is not None or answer.seq != self.done + 1:
-            why = (answer.error or {}).get("description", f"stored as {answer.seq}")
-            self.broken = LogRefused(
-                f"record {self.done + 1} can't be stored: {why}; does somebody else write to this cluster?"
-            )
-            return
-        self.done = answer.seq
-        self._bytes -= self._sizes.pop(answer.seq, 0)
+            self.interrupt(f"the server's answer is none: {body[:80]!r}")
 
     def interrupt(self, what: str) -> None:
-        """The connection, and with it what was on the way."""
-        self.broken = self.broken or LogUnavailable(f"the connection was {what}")
-        self._answered.set()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(LogUnavailable(what))
 
-    async def room(self, messages: int = _WINDOW, size: int = _WINDOW_BYTES) -> None:
-        """Until less than that is on its way.  Raises LogRefused, LogUnavailable."""
-        while self.broken is None and self._sizes and (len(self._sizes) >= messages or self._bytes >= size):
-            self._answered.clear()
-            try:
-                async with asyncio.timeout(_SILENCE_S):
-                    await self._answered.wait()
-            except TimeoutError:
-                self.broken = LogUnavailable("the NATS server does not answer")
-        if self.broken is not None:
-            raise self.broken
+    def expect(self) -> asyncio.Future[_Answer]:
+        self._answer = asyncio.get_running_loop().create_future()
+        return self._answer
 
 
 async def _publish(
@@ -192,31 +166,68 @@ async def _publish(
 ) -> None:
     if done == end:
         return
-    window = _Window(done)
+    answers = _Answers()
     inbox = link.client.new_inbox()
-    subscription = await link.take(inbox, window.take)
-    link.on_outage = lambda lost: window.interrupt("lost") if lost else None
+    subscription = await link.take(inbox, answers.take)
+    link.on_outage = lambda lost: answers.interrupt("the connection was lost") if lost else None
     try:
         async with aclosing(log.read(after=done)) as batches:
             async for batch in batches:
-                for record in batch:
-                    await window.room()
-                    await _send(link, _renamed(record, cluster), inbox)
-                    window.sent(record)
-                if progress:
-                    progress(window.done, end)
-        await window.room(1, 0)
+                for part in _parts(batch):
+                    await _store(link, answers, [_renamed(record, cluster) for record in part], inbox)
+                    done = part[-1].seq
+                    if progress:
+                        progress(done, end)
     except LogUnavailable as error:
-        raise LogUnavailable(
-            f"{error}; {window.done} of {end} records are stored, the same command goes on from there"
-        ) from None
+        stored = f"{done} of {end} records are stored, the same command goes on from there"
+        raise LogUnavailable(f"{error}; {stored}") from None
     finally:
         with contextlib.suppress(nats.errors.Error):
             await link.leave(subscription)
 
 
-async def _send(link: Link, record: Record, inbox: str) -> None:
-    headers = {"Nats-Expected-Last-Sequence": str(record.seq - 1), HEADER: header(record)}
-    link.check_size(record.body, sum(map(len, headers.values())))
-    with as_log_errors("importing"):
-        await link.client.publish(record.subject, record.body, reply=inbox, headers=headers)
+def _parts(records: Sequence[Record]) -> Iterator[list[Record]]:
+    part: list[Record] = []
+    size = 0
+    for record in records:
+        if part and (len(part) == _BATCH or size + len(record.body) > _BATCH_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(record)
+        size += len(record.body)
+    if part:
+        yield part
+
+
+async def _store(link: Link, answers: _Answers, records: list[Record], inbox: str) -> None:
+    """All of them or none.  Raises LogUnavailable where that is unknown, and LogRefused."""
+    stored = answers.expect()
+    try:
+        await _send(link, records, inbox)
+        async with asyncio.timeout(_SILENCE_S):
+            answer = await stored
+    except TimeoutError:
+        raise LogUnavailable("the NATS server does not answer") from None
+    finally:
+        if not stored.cancel() and not stored.cancelled():
+            stored.exception()  # If sending failed first, nobody else asks for it.
+    if answer.error is not None or answer.seq != records[-1].seq:
+        why = (answer.error or {}).get("description", f"the last one was stored as {answer.seq}")
+        raise LogRefused(
+            f"records {records[0].seq} to {records[-1].seq} can't be stored: {why}; does somebody else write to this cluster?"
+        )
+
+
+async def _send(link: Link, records: list[Record], inbox: str) -> None:
+    batch = secrets.token_hex(8)
+    for number, record in enumerate(records, 1):
+        headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number), HEADER: header(record)}
+        if number == 1:
+            headers["Nats-Expected-Last-Sequence"] = str(record.seq - 1)
+        if number == len(records):
+            headers["Nats-Batch-Commit"] = "1"
+        link.check_size(record.body, sum(map(len, headers.values())))
+        # Of what lies between the server says nothing but that it is wrong, and that it says at the end too.
+        answered = number in (1, len(records))
+        with as_log_errors("importing"):
+            await link.client.publish(record.subject, record.body, reply=inbox if answered else "", headers=headers)

@@ -145,6 +145,24 @@ async def test_a_cluster_that_is_there_is_left_alone(nats_server: NatsServer, wr
         await import_log(log_of(written), nats_server.url, f"{name}-2")
 
 
+async def test_nobody_gets_in_between(nats_server: NatsServer, name: str) -> None:
+    many = [Record(seq, seq, f"dorm.{CLUSTER}.AppSubmitted.eve", b"%d" % seq) for seq in range(1, 1501)]
+
+    class Interrupted(MemoryLog):
+        async def read(
+            self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
+        ) -> AsyncGenerator[list[Record], None]:
+            if not after:
+                yield many[:1000]
+                connection = await Connection.open(nats_server.url, name)
+                await connection.log.append(f"dorm.{name}.AppSubmitted.mallory", b"{}")
+                await connection.close()
+            yield many[max(1000, after) :]
+
+    with pytest.raises(LogRefused, match=r"records 1001 to 1500 can't be stored: .*does somebody else write"):
+        await import_log(Interrupted(lambda: 1, many), nats_server.url, name)
+
+
 async def test_only_a_whole_log_becomes_a_cluster(
     nats_server: NatsServer, written: list[Record], name: str, tmp_path: Path
 ) -> None:
