@@ -14,7 +14,7 @@ from dorm.cli.connect import ClusterName, Url, complete, complete_app, where
 from dorm.cli.errors import Fail, complain, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
 from dorm.cli.source import File, log_of, parse_moment, progress_of
-from replay.export import FileFormat
+from replay.export import FileFormat, format_of
 
 if TYPE_CHECKING:
     from events.log import EventLog
@@ -65,7 +65,12 @@ def export_log(
       ssh host dorm replay export - > copy.dorm
     """
     from replay.selection import Selection
+    from replay.whole_file import ExportError
 
+    try:
+        form = form or (format_of(target) if target is not None else FileFormat.archive)
+    except ExportError as error:
+        raise typer.BadParameter(str(error)) from None
     selection = Selection(
         since=parse_moment(since), until=parse_moment(until), apps=tuple(app or ()), users=tuple(user or ())
     )

@@ -150,7 +150,7 @@ def test_export(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
         (["verify", "--file", "/"], 1, "is a directory"),
         (["verify", "--file", "/etc/hostname"], 1, "is not a Dorm archive"),
         (["verify", "--file", "LOG", "-o", "xml"], 2, "xml"),
-        (["export", "log.csv", "--file", "LOG"], 1, "tells no format"),
+        (["export", "log.csv", "--file", "LOG"], 2, "tells no format"),
         (["export", "--since", "yesterday", "--file", "LOG"], 2, "is no moment"),
         (["export", "/nowhere/log.dorm", "--file", "LOG"], 1, "No such file or directory"),
         (["verify", "--url", "nats://127.0.0.1:1"], 1, "no NATS server answers"),
