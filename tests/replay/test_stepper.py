@@ -318,12 +318,11 @@ async def test_a_part_of_a_log(tmp_path: Path) -> None:
 
 
 def test_a_filter_as_people_write_it() -> None:
-    state = State()
-    for record in demo_log():
-        evolve(state, record)
-    assert parse("resized digits-mlp node-1", state) == Search(
-        kinds=("Resized",), apps=("digits-mlp",), nodes=("node-1",)
-    )
+    story = Story()
+    story.submit("digits")
+    story.settle()
+    state = story.state
+    assert parse("resized digits n1", state) == Search(kinds=("Resized",), apps=("digits",), nodes=("n1",))
     assert parse("kind=nodelost app=gone user=ann node=n9", state) == Search(
         kinds=("NodeLost",), apps=("gone",), users=("ann",), nodes=("n9",)
     )
