@@ -9,6 +9,7 @@ import msgspec
 
 from events.log import Appended, EventLog, LogDamaged, LogRefused, Record
 from events.snapshots import SnapshotInfo, Snapshots
+from events.subjects import matches
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -68,9 +69,12 @@ class ReadablePart(EventLog):
             raise LogDamaged(f"{self._damage}; it can be read up to {self._end}, which is before {after}")
         if after == self._end:
             return
-        async with contextlib.aclosing(self._log.read(after=after, subjects=subjects)) as batches:
+        # All of it, since only that tells when the end is reached: what comes next is the damage.
+        async with contextlib.aclosing(self._log.read(after=after)) as batches:
             async for batch in batches:
                 wanted = batch if batch[-1].seq <= self._end else [r for r in batch if r.seq <= self._end]
+                if subjects:
+                    wanted = [r for r in wanted if any(matches(pattern, r.subject) for pattern in subjects)]
                 if wanted:
                     yield wanted
                 if batch[-1].seq >= self._end:

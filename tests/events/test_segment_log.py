@@ -21,7 +21,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from events.archive import ArchiveLog, open_archive
-from events.damage import Damage, ReadablePart, readable_end
+from events.damage import Damage, ReadablePart, WholeParts, readable_end
 from events.log import EventLog, LogDamaged, LogError, LogRefused, Record
 from events.memory import MemoryLog
 from events.segment_blocks import _HEAD, HEAD_SIZE, MARK, Header, head_of, pack_header, pack_records
@@ -298,6 +298,31 @@ async def test_a_cut_anywhere_is_named_and_what_is_before_it_is_read(tmp_path: P
         assert damages[0].first == (0 if size >= index else len(read) + 1)
         log = await SegmentLog.open(path)
         assert "breaks off" in await log.torn()
+
+
+async def test_the_readable_part_is_a_log_of_its_own(tmp_path: Path) -> None:
+    place = [place for place, kind in heads(WHOLE) if kind == b"R"][3]
+    data = bytearray(WHOLE)
+    data[place + HEAD_SIZE + 5] ^= 1
+    log = await opened(bytes(data), tmp_path / "log.dorm")
+    damages = await log.damages()
+    part = ReadablePart(log, readable_end(damages, await log.end()), str(damages[0]))
+    assert (await part.start(), await part.end(), part.sparse) == (0, 24, False)
+    assert await read_all(part) == FORTY[:24]
+    assert await read_all(part, 20, [BOB]) == [record for record in FORTY[20:24] if record.subject == BOB]
+    assert await part.last_on(ALICE) == FORTY[23]
+    assert [info.seq for info in await part.snapshots.infos()] == [8, 16, 24]
+    assert [await part.at_time(time) for time in (0, 155, 240, 255, 10**6)] == [0, 15, 24, 24, 24]
+    assert "records 25 to 32 are lost" in await part.torn()
+    with pytest.raises(LogDamaged, match="it can be read up to 24"):
+        await read_all(part, 30)
+    parts = WholeParts(log, damages)
+    assert (parts.sparse, await parts.end()) == (True, 40)
+    assert await read_all(parts) == FORTY[:24] + FORTY[32:]
+    assert await parts.last_on(BOB) == FORTY[38]
+    for taking in (part.append(ALICE, b""), parts.append(ALICE, b"")):
+        with pytest.raises(LogRefused, match="takes nothing"):
+            await taking
 
 
 async def test_bytes_behind_the_end_are_named(tmp_path: Path) -> None:
