@@ -204,10 +204,14 @@ _STYLES = {
 }  # fmt: skip
 
 
+def style_of(event: Event) -> str:
+    """What the kind of an event is written in, wherever events are listed."""
+    return _STYLES.get(type(event).__name__, "bold cyan")
+
+
 def _coloured(one: Logged) -> Text:
     place, kind, gist = _columns(one)
-    style = _STYLES.get(type(one.event).__name__, "bold cyan")
-    return Text(place, style="dim").append(kind, style=style).append(gist, style="none")
+    return Text(place, style="dim").append(kind, style=style_of(one.event)).append(gist, style="none")
 
 
 def in_words(event: Event) -> str:
