@@ -59,11 +59,13 @@ def show_nodes(rows: Sequence[NodeRow], output: Format) -> None:
 
 
 def _with_shares(row: dict[str, Any]) -> dict[str, Any]:
-    shares = {
-        f"of {name}": f"{_bare(name, row['used'][name])}/{_bare(name, amount)}"
-        for name, amount in row["capacity"].items()
-    }
+    shares = {f"of {name}": share(name, row["used"][name], amount) for name, amount in row["capacity"].items()}
     return {**row, **shares}
+
+
+def share(name: str, used: int, of: int) -> str:
+    """`1.5/4`, for a column that is called like the resource."""
+    return f"{_bare(name, used)}/{_bare(name, of)}"
 
 
 def _bare(name: str, amount: int) -> str:
