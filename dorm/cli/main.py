@@ -25,6 +25,7 @@ from dorm.cli import (
     replay,
     schema,
     state,
+    step,
     story,
     timeline,
     up,
@@ -48,6 +49,7 @@ app.add_typer(policy.app, name="policy", rich_help_panel="Nodes and the cluster"
 app.add_typer(log.app, name="log", rich_help_panel="The log")
 archive.register(replay.app)
 timeline.register(replay.app)
+step.register(replay.app)
 app.add_typer(replay.app, name="replay", rich_help_panel="The log")
 app.add_typer(bench.app, name="bench", rich_help_panel="More")
 

@@ -1,0 +1,86 @@
+"""`dorm replay step`: walk through the log in the terminal, forward and back, the state beside the events."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dorm.cli.connect import ClusterName, Url, complete_app, complete_node, where
+from dorm.cli.errors import USAGE, Fail, run
+from dorm.cli.source import At, File, log_of, parse_moment, progress_of
+
+if TYPE_CHECKING:
+    from events.log import EventLog
+    from replay.moments import Moment
+    from replay.stepper import Stepper
+
+
+def register(app: typer.Typer) -> None:
+    """As a command of `dorm replay`."""
+    app.command("step")(step)
+
+
+def step(
+    at: At = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Let the log's end grow; whoever stands there moves along.")] = False,
+    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Step over what concerns this app (its name or its id) only; may be repeated.")] = None,
+    node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Step over what concerns this node only; may be repeated.")] = None,
+    file: File = None,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:  # fmt: skip
+    """Walk through the log event by event, forward and back, with the state after each.
+
+    Arrows and PgUp, PgDn step; d and f find the next decision and failure,
+    / leaves out all but some events, g goes to a sequence or a time, and ?
+    shows all keys. Times are UTC.
+
+    [bold]Examples[/]
+
+      dorm replay step --at -10m
+
+      dorm replay step --file incident.dorm --app digits-mlp
+
+      dorm replay step --follow
+    """
+    _check_terminal()
+    if follow and file is not None:
+        raise typer.BadParameter("--follow needs a cluster: a file does not grow")
+    moment = parse_moment(at)
+
+    async def work() -> None:
+        from dorm.cli.step_screen import StepApp
+        from replay.search import Search
+
+        search = Search(apps=tuple(app or ()), nodes=tuple(node or ()))
+        name = where(url, cluster)[1] if file is None else file.stem
+        async with log_of(file, url, cluster) as log:
+            stepper = await _opened(log, "*" if file is not None else name, moment)
+            await StepApp(log, stepper, name, search, follow=follow).run_async()
+
+    run(work())
+
+
+async def _opened(log: EventLog, cluster: str, moment: Moment | None) -> Stepper:
+    """Standing at a moment."""
+    from replay.stepper import Stepper
+
+    stepper = await Stepper.open(log, cluster=cluster)
+    with progress_of("folding") as report:
+        await stepper.go(moment, report)
+    return stepper
+
+
+def _check_terminal() -> None:
+    """Raises Fail where nobody could press a key or see anything, or what draws it is not installed."""
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        raise Fail(
+            "stepping needs a terminal; in a pipe, `dorm state --at` has the state at any moment and `dorm events` what "
+            "happened",
+            USAGE,
+        )
+    if find_spec("textual") is None:
+        raise Fail("stepping needs textual: pip install 'dorm[tui]'")
