@@ -100,15 +100,13 @@ async def export(
     *,
     selection: Selection = EVERYTHING,
     form: FileFormat | None = None,
-    anonymized: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Exported:
     """Copy what is selected of a log, up to its present end, into a file; `-` is standard output.
 
     The file appears whole and durable under its name, or not at all; `force` puts it in the place of one that is there.
-    `anonymized`: what the header says of names.  Raises ExportError, MomentError, what `log.read` raises, and LogRefused
-    where the file can't be written.
+    Raises ExportError, MomentError, what `log.read` raises, and LogRefused where the file can't be written.
     """
     form = form or format_of(path)
     chosen = await range_of(log, selection)
@@ -117,7 +115,7 @@ async def export(
         sieve = Sieve(selection, state)
         frames: Frames = NoFrames()
         if form is FileFormat.archive:
-            header = await _header(log, chosen, selection, anonymized=anonymized)
+            header = await _header(log, chosen, selection)
             first = None if state is None or header.sparse else dump(state, build=build(), chain=chain)
             sink: Sink = await in_thread(_Archive, file, header, sieve, first)
             frames = await _frames(log, chosen, header, state)
@@ -166,14 +164,14 @@ async def _state_before(
     return await state_after(log, chosen.after)
 
 
-async def _header(log: EventLog, chosen: Range, selection: Selection, *, anonymized: bool) -> Header:
+async def _header(log: EventLog, chosen: Range, selection: Selection) -> Header:
     return Header(
         cluster=await cluster_name(log),
         made_by=f"dorm {version('dorm')}",
         start=chosen.after,
         sparse=log.sparse or selection.some,
         chosen=_words(chosen, selection),
-        anonymized=anonymized,
+        anonymized=log.anonymized,
     )
 
 
