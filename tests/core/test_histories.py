@@ -92,7 +92,7 @@ def test_nobody_waits_longer_than_its_turn_takes(seed: int, params: dict[str, fl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("tiny", [True, False])
 def test_nor_over_long_histories(seed: int, tiny: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not tiny:
