@@ -1,7 +1,8 @@
 """`verify`: whether a log is whole, and gives the same state and the same decisions again.
 
-Checked are: sequences without gaps; the seals; the invariants of the state after every event; of every round its epoch, its
-basis, its digest, and its facts, decided again from the state at its basis.  Decisions by a policy, a solver or a build that
+Checked are: sequences without gaps; the seals; the snapshots that this build would take up, against the records up to them;
+the invariants of the state after every event; of every round its epoch, its basis, its digest, and its facts, decided again
+from the state at its basis.  Decisions by a policy, a solver or a build that
 this one doesn't have, and those that a time guard cut short, are counted as not checked, never as good.  It does not say when
 rounds should have happened, only that those which did are right.
 """
@@ -15,7 +16,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.core.snapshot import load
-from dorm.core.state import State, digest
+from dorm.core.state import SCHEMA, State, digest
+from events.log import LogDamaged
+from replay.differences import Difference
+from replay.frames import build
 from replay.reading import UNKNOWN, Broken, end_of, read_through
 from replay.seals import SealCheck, SealReport, begin
 from replay.slices import Checked, Divergence
@@ -79,7 +83,7 @@ async def verify(
     state = await _first_state(log)
     start = state.seq
     seals = await begin(log, keys=keys, expected=expected)
-    survey = Survey(state, seals if isinstance(seals, SealCheck) else None)
+    survey = Survey(state, seals if isinstance(seals, SealCheck) else None, await _snapshots_of(log))
     async with Workers(jobs) as workers:
         checks = _Checks(workers, jobs + _WAITING)
 
@@ -106,7 +110,7 @@ async def verify(
         broken = Broken(end + 1, f"the log is damaged: {torn}")
     whole = broken is None and survey.state.seq == end
     report = seals.report(broken, whole=whole) if isinstance(seals, SealCheck) else seals
-    return _report(end, survey.state, checks.made, broken, report)
+    return _report(end, survey, checks.made, broken, report)
 
 
 async def _first_state(log: EventLog) -> State:
@@ -120,6 +124,20 @@ async def _first_state(log: EventLog) -> State:
             if state is not None:
                 return state
     raise AuditError(f"the log begins after sequence {start}, and no snapshot has the state there for this build")
+
+
+async def _snapshots_of(log: EventLog) -> dict[int, list[str]]:
+    """The digests of those that this build would take up, by sequence.  A log that is a part begins with whichever is there,
+    so all at its begin have to agree."""
+    try:
+        start, infos = await log.start(), await log.snapshots.infos()
+    except LogDamaged:
+        return {}  # Nobody else can take them up either.
+    found: dict[int, list[str]] = {}
+    for info in infos:
+        if (info.core, info.build) == (SCHEMA, build()) or 0 < start == info.seq:
+            found.setdefault(info.seq, []).append(info.digest)
+    return found
 
 
 class _Checks:
@@ -175,12 +193,18 @@ class _Checks:
         await asyncio.gather(*self._running, return_exceptions=True)
 
 
-def _report(end: int, state: State, made: Checked, broken: Broken | None, seals: SealReport) -> Report:
-    found = made.divergence
+def _report(end: int, survey: Survey, made: Checked, broken: Broken | None, seals: SealReport) -> Report:
+    found, state, misfit = made.divergence, survey.state, survey.misfit
     if found is None and broken is not None:
         found = Divergence(broken.seq, broken.what)
     if found is None and state.seq < end:
         found = Divergence(state.seq + 1, f"the log has no record here, and ended at {end} when the audit began")
+    if misfit is not None and (found is None or misfit.seq < found.seq):
+        found = Divergence(
+            misfit.seq,
+            "the snapshot after this record is not the state that the records give",
+            [Difference("digest", misfit.kept, misfit.folded)],
+        )
     folded = made.upto if made.divergence is not None else state.seq
     return Report(
         end=end if end != UNKNOWN else state.seq,

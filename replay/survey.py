@@ -11,18 +11,22 @@ basis lies in it; then the two stay one.
 from __future__ import annotations
 
 from collections import deque
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from dorm.core.evolve import evolve
 from dorm.core.snapshot import copy
+from dorm.core.state import digest
 from events.kinds import Round
 from events.log import Record
 from events.snapshots import content_of
 from replay.questions import Question, misplaced, question_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from dorm.core.state import State
     from replay.seals import SealCheck
 
@@ -60,17 +64,36 @@ class Slice(msgspec.Struct, array_like=True):
         return self.after + len(self.records)
 
 
+class Misfit(msgspec.Struct, frozen=True):
+    """A snapshot that is not the state which the records up to it give: both digests."""
+
+    seq: int
+    kept: str
+    folded: str
+
+
 class Survey:
     """Takes the log's records in turn; `ready` has the slices that are complete."""
 
-    def __init__(self, state: State, seals: SealCheck | None = None) -> None:
-        """`state` is that before the first record, and belongs to the survey from now on.  `seals` is shown each record."""
+    def __init__(
+        self,
+        state: State,
+        seals: SealCheck | None = None,
+        snapshots: Mapping[int, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
+        """`state` is that before the first record, and belongs to the survey from now on.  `seals` is shown each record;
+        `snapshots` are the digests that the log's own have, by sequence."""
         self.state = state
         self.ready: deque[Slice] = deque()
+        self.misfit: Misfit | None = None
+        """The first snapshot that does not fit: whoever travels by it sees a state that never was."""
         self._seals = seals
+        self._snapshots = snapshots
         self._held: Slice | None = None
         self._open = Slice(state.seq, copy(state).encoded, [], [])
         self._allocations = 0
+        if state.seq in snapshots:
+            self._compare()
 
     def take(self, record: Record) -> bool:
         """True where the log can't be folded on with sense; its last slice tells why.  Raises GapError."""
@@ -80,6 +103,8 @@ class Survey:
         self._open.records.append(record)
         if self._seals is not None:
             self._seals.take(record, event)
+        if record.seq in self._snapshots:
+            self._compare()
         if isinstance(event, Round):
             question = question_of(record, event, epoch)
             basis = record.seq - 1 if question == "void" else event.basis
@@ -92,6 +117,12 @@ class Survey:
             self._release()
             self._held = self._cut()
         return False
+
+    def _compare(self) -> None:
+        folded = digest(self.state)
+        for kept in self._snapshots[self.state.seq]:
+            if kept != folded and self.misfit is None:
+                self.misfit = Misfit(self.state.seq, kept, folded)
 
     def _ask(self, asked: Asked) -> None:
         held = self._held

@@ -30,9 +30,9 @@ def verify(
 ) -> None:
     """Fold the log anew and decide every decision again; exit 1 at the first divergence.
 
-    Checked are the log's seals too (`dorm log verify`), and the state's
-    invariants after every event. Decisions of a policy, a solver or a build
-    that this one doesn't have are counted as not checked.
+    Checked are the log's seals too (`dorm log verify`), its snapshots, and the
+    state's invariants after every event. Decisions of a policy, a solver or a
+    build that this one doesn't have are counted as not checked.
 
     [bold]Examples[/]
 

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from dorm.core.evolve import evolve
+from dorm.core.snapshot import dump, load
+from dorm.core.state import State
 from events.codec import decode, encode
 from events.kinds import (
     AppAccepted,
@@ -20,11 +23,13 @@ from events.kinds import (
     Resized,
     Round,
 )
+from replay import frames
 from replay.audit import Report, verify
 from tests.replay.story import changed, changed_fact, log_of, renumbered, rounds_with
 
 if TYPE_CHECKING:
     from events.log import Record
+    from events.memory import MemoryLog
     from events.spec import AppSpec
 
 replace = msgspec.structs.replace
@@ -202,3 +207,31 @@ async def test_an_election_that_nobody_held(written: list[Record]) -> None:
         assert report.divergence is not None
         # An earlier epoch makes the round void; then nobody was elected to write what follows.
         assert report.divergence.seq >= seq
+
+
+async def with_snapshot(records: list[Record], seq: int, *, forged: bool, build: str = "") -> MemoryLog:
+    """A log with a snapshot after this record, forged or true: one that fits all its own checks."""
+    log, state = log_of(records), State()
+    for record in records[:seq]:
+        evolve(state, record)
+    if forged:
+        state.nodes.popitem()
+    info, body = dump(state, build=build or frames.build())
+    assert load(info, body, build=info.build) is not None
+    await log.snapshots.put(info, body)
+    return log
+
+
+async def test_a_snapshot_that_is_not_of_the_records(records: list[Record]) -> None:
+    for seq in (rounds_with(records, Resized)[0], len(records)):
+        report = await verify(await with_snapshot(records, seq, forged=True))
+        assert not report.good
+        assert report.divergence is not None
+        assert report.divergence.seq == seq
+        assert "snapshot" in str(report.divergence)
+        assert (await verify(await with_snapshot(records, seq, forged=False))).good
+
+
+async def test_a_snapshot_of_another_build_is_taken_up_by_nobody(records: list[Record]) -> None:
+    seq = len(records)
+    assert (await verify(await with_snapshot(records, seq, forged=True, build="another"))).good
