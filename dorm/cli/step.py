@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import signal
 import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +16,8 @@ from dorm.cli.errors import USAGE, Fail, run
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from events.log import EventLog
     from replay.moments import Moment
     from replay.stepper import Stepper
@@ -46,12 +51,12 @@ def step(
 
       dorm replay step --follow
     """
-    _check_terminal()
     if follow and file is not None:
         raise typer.BadParameter("--follow needs a cluster: a file does not grow")
     moment = parse_moment(at)
+    _check_terminal()
 
-    async def work() -> None:
+    async def work() -> int:
         from dorm.cli.step_screen import StepApp
         from replay.search import Search
 
@@ -59,9 +64,13 @@ def step(
         name = where(url, cluster)[1] if file is None else file.stem
         async with log_of(file, url, cluster) as log:
             stepper = await _opened(log, "*" if file is not None else name, moment)
-            await StepApp(log, stepper, name, search, follow=follow).run_async()
+            screen = StepApp(log, stepper, name, search, follow=follow)
+            with _ended_by(screen.exit):
+                await screen.run_async()
+        return screen.return_code or 0
 
-    run(work())
+    if code := run(work()):
+        raise typer.Exit(code)
 
 
 async def _opened(log: EventLog, cluster: str, moment: Moment | None) -> Stepper:
@@ -74,9 +83,28 @@ async def _opened(log: EventLog, cluster: str, moment: Moment | None) -> Stepper
     return stepper
 
 
+@contextlib.contextmanager
+def _ended_by(leave: Callable[[], None]) -> Iterator[None]:
+    """Whoever ends the process, or closes its terminal, gets the terminal back as it was."""
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, leave)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def _in_terminal() -> bool:
+    # What draws the screen writes it to standard error, and reads keys from standard input.
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+
+
 def _check_terminal() -> None:
     """Raises Fail where nobody could press a key or see anything, or what draws it is not installed."""
-    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+    if not _in_terminal():
         raise Fail(
             "stepping needs a terminal; in a pipe, `dorm state --at` has the state at any moment and `dorm events` what "
             "happened",

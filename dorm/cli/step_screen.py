@@ -12,6 +12,7 @@ from textual import events as ui
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from events.log import EventLog
     from replay.stepper import Stepper
 
-_HINTS = " ← → event  ↑ ↓ pane  PgUp/Dn 10  d decision  f failure  / filter  g go  ? help"
+_HINTS = " ← → event  PgUp/Dn 10  d decision  f failure  / filter  g go to  ? help  q quit"
 _MOST_AT_ONCE = 1000
 """Steps that a held key can pile up while one is still on its way."""
 _HELP = """\
@@ -101,6 +102,12 @@ class Events(Static, can_focus=True):
     first = 0
     """Index of the event in the first line."""
 
+    class Sized(Message):
+        """There is room for more lines, or fewer."""
+
+    def on_resize(self) -> None:
+        self.post_message(self.Sized())
+
 
 class Pane(VerticalScroll):
     """Scrolls up and down; to the left and the right is the log."""
@@ -130,15 +137,15 @@ class StepApp(App[None]):
     #heading, #status { height: 1; }
     #upper { height: 2fr; }
     #left, #right { width: 1fr; }
-    #events, #changes, #state, #details { border-top: solid $secondary; border-title-style: bold; }
-    #events:focus, #changes:focus, #state:focus, #details:focus { border-top: heavy $accent; }
+    #events, #changes, #state, #details { border-top: solid $secondary; border-title-style: bold; border-title-color: $text-muted; }
+    #events:focus, #changes:focus, #state:focus, #details:focus { border-top: heavy $accent; border-title-color: $text; }
     #events, #state { height: 1fr; }
     #changes { height: auto; max-height: 45%; }
     #right { border-left: vkey $secondary; }
     #details { height: 1fr; }
     #status { background: $panel; }
     #ask { display: none; border: none; height: 1; padding: 0 1; background: $panel; }
-    Pane { scrollbar-size-vertical: 1; }
+    Pane { scrollbar-size-vertical: 1; scrollbar-background: $background; scrollbar-color: $secondary; }
     Help { align: center middle; }
     #help { width: auto; height: auto; border: round $accent; padding: 0 1; background: $panel; }
     """
@@ -160,7 +167,8 @@ class StepApp(App[None]):
         Binding("slash", "ask('filter')"),
         Binding("question_mark,f1", "help"),
         Binding("escape", "stop"),
-        Binding("q,ctrl+c", "quit", priority=False),
+        Binding("q", "quit"),
+        Binding("ctrl+c", "quit", priority=True),
     ]
 
     def __init__(self, log: EventLog, stepper: Stepper, name: str, search: Search, *, follow: bool = False) -> None:
@@ -230,7 +238,8 @@ class StepApp(App[None]):
         asked.value = "" if what == "go" else str(self._search)
         self.query_one("#status").display = False
         asked.display = True
-        asked.focus()
+        # At once: what is typed next is for it.
+        self.screen.set_focus(asked)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         text, what = event.value.strip(), self._asking
@@ -248,7 +257,7 @@ class StepApp(App[None]):
         if asked.display:
             asked.display = False
             self.query_one("#status").display = True
-            self.query_one(Events).focus()
+            self.screen.set_focus(self.query_one(Events))
 
     def on_click(self, event: ui.Click) -> None:
         listed = self.query_one(Events)
@@ -258,7 +267,7 @@ class StepApp(App[None]):
         if 0 <= index < len(self._view.events):
             self._ask_for(Go(self._view.events[index].position))
 
-    def on_resize(self) -> None:
+    def on_events_sized(self) -> None:
         self._ask_for(Redraw())
 
     # --- moving ---------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ _CURSOR = "on grey23"
 _ROOMY = 56
 """Columns from which on an event's line has room for milliseconds and kinds in a column."""
 _NARROWEST_NOTE = 12
-_FIRST = ("kind", "trigger", "changes", "reasons", "shortage", "app", "generation", "node")
+_FIRST = ("kind", "trigger", "reasons", "shortage", "changes", "app", "generation", "node")
 _LAST = ("policy", "policy_version", "params", "solver", "digest", "id", "at", "by", "cause", "v")
 _APP_COLUMNS = (
     ("APP", "name"), ("PHASE", "phase"), ("SIZE", "size"), ("NODES", "nodes"), ("STEP", "step"), ("RESIZED", "adjustments"),
@@ -108,12 +108,11 @@ def _event_line(view: View, one: Logged, width: int) -> Text:
     roomy = width >= _ROOMY
     when = datetime.fromtimestamp(one.time / 1e9, UTC).strftime("%H:%M:%S.%f")[: -3 if roomy else -7]
     kind = type(one.event).__name__
-    line = Text("▶" if here else " ", style="bold yellow", no_wrap=True)
-    line.append(
-        f"{one.position!s:>{8 if roomy else 6}} {when} ", style="not bold dim" if not here else "not bold default"
-    )
+    line = Text(no_wrap=True).append("▶" if here else " ", style="bold yellow")
+    line.append(f"{one.position!s:>{8 if roomy else 6}} {when} ", style="" if here else "dim")
     line.append(f"{kind:<20}" if roomy else f"{kind} ", style="dim" if left_out else style_of(one.event))
-    line.append(in_words(one.event), style="not bold dim" if left_out else "not bold default")
+    words = in_words(one.event)
+    line.append(words if roomy else words.removeprefix("app="), style="dim" if left_out else "")
     line.truncate(width, overflow="ellipsis", pad=True)
     if here:
         line.stylize(_CURSOR)
@@ -129,12 +128,10 @@ def change_lines(view: View) -> Text:
     for things, words in ((found.apps, of_app), (found.nodes, of_node)):
         for thing in things:
             sign, style = _SIGNS[thing.how]
-            lines.append(
-                Text(f"{sign} {thing.name} ", style=f"bold {style}").append(words(thing), style="not bold default")
-            )
+            lines.append(Text().append(f"{sign} {thing.name} ", style=f"bold {style}").append(words(thing)))
     lines += [Text(f"~ {text}", style="magenta") for text in of_settings(found.settings)]
     lines += [Text(of_cluster(change), style="dim") for change in found.cluster]
-    return Text("\n").join(lines) if lines else Text("nothing that is told here", style="dim")
+    return Text("\n").join(lines) if lines else Text("nothing that is shown here", style="dim")
 
 
 def changes_title(view: View) -> str:
@@ -204,7 +201,7 @@ def _table(
     lines = [Text(f"  {head}  {note[0] if note and noted else ''}", style="bold dim")]
     for row, cells in zip(rows, drawn, strict=True):
         fields = changed.get(str(row["key"]), set())
-        line = Text("▌ " if fields else "  ", style="yellow")
+        line = Text(no_wrap=True).append("▌ " if fields else "  ", style="yellow")
         for index, (_, key) in enumerate(columns[:shown]):
             if fields.intersection(_CHANGES_OF.get(key, (key, *(() if key in _STATIC else ("used",))))):
                 cells[index].stylize(_CHANGED)
@@ -212,7 +209,6 @@ def _table(
         if note and noted:
             line.append(str(row.get(note[1]) or ""), style=_CHANGED if "why" in fields else "dim")
         line.truncate(width, overflow="ellipsis")
-        line.no_wrap = True
         lines.append(line)
     return lines
 
@@ -238,7 +234,7 @@ def details(view: View, width: int) -> Text:
     last = [name for name in _LAST if name in fields]
     ordered = [*first, *(name for name in fields if name not in (*first, *last)), *last]
     dumped = yaml.dump(
-        {name: fields[name] for name in ordered}, Dumper=_Dumper, sort_keys=False, allow_unicode=True,
+        _Block((name, fields[name]) for name in ordered), Dumper=_Dumper, sort_keys=False, allow_unicode=True,
         default_flow_style=None, width=max(40, width - 2),
     )  # fmt: skip
     text = Text("".join(sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in dumped))
@@ -246,8 +242,19 @@ def details(view: View, width: int) -> Text:
     return text
 
 
+class _Block(dict[str, Any]):
+    """A map that has a line for each of its fields, however short they are."""
+
+
 class _Dumper(yaml.SafeDumper):
     """Without anchors: the same list twice is written twice."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+def _as_block(dumper: yaml.SafeDumper, fields: _Block) -> yaml.Node:
+    return dumper.represent_mapping("tag:yaml.org,2002:map", fields.items(), flow_style=False)
+
+
+_Dumper.add_representer(_Block, _as_block)
