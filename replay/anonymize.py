@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from events.snapshots import Snapshots
     from replay import Progress
+    from replay.selection import Selection
 
 _AGENTS = (
     k.NodeJoined, k.NodeReported, k.NodeLeft, k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppProgressed,
@@ -344,6 +345,20 @@ class AnonymizedLog(EventLog):
         except GapError as error:
             raise LogDamaged(str(error)) from None
 
+    def renamed(self, selection: Selection) -> Selection:
+        """What selects here what this selects of the original."""
+        apps, users = self._pseudonyms.app_references, self._pseudonyms.users
+        return msgspec.structs.replace(
+            selection,
+            apps=tuple(apps.get(app, _NOBODY) for app in selection.apps),
+            users=tuple(users.get(user, _NOBODY) for user in selection.users),
+        )
+
+    @property
+    def pseudonyms(self) -> dict[str, dict[str, str]]:
+        """By kind, what stands for what: never to be handed on with the log."""
+        return self._pseudonyms.key()
+
     async def append(
         self, subject: str, body: bytes, *, msg_id: str = "", expected_last: int | None = None, timeout: float = 5.0
     ) -> Appended:
@@ -377,6 +392,7 @@ class AnonymizedLog(EventLog):
         await self._log.close()
 
 
+_NOBODY = "nobody"
 _AT_ONCE = 1000
 """Records that are rewritten before anybody who waits for the thread is asked again."""
 

@@ -98,6 +98,16 @@ class Pseudonyms:
         self.clusters = _clusters(names.clusters)
         self.requirements = _requirements(names.requirements, self)
 
+    def key(self) -> dict[str, dict[str, str]]:
+        """Names by pseudonyms, by kind."""
+        kinds = {
+            "apps": self.app_names, "app_ids": self.app_ids, "users": self.users, "nodes": self.nodes,
+            "addresses": self.addresses, "masters": self.masters, "clusters": self.clusters, "images": self.images,
+            "arguments": self.arguments, "variables": self.variables, "settings": self.settings, "labels": self.labels,
+            "values": self.values, "resources": self.resources, "requests": self.requests,
+        }  # fmt: skip
+        return {kind: {made: name for name, made in names.items() if made != name} for kind, names in kinds.items()}
+
     def expression(self, expression: Expression) -> Expression:
         """The same question about pseudonyms."""
         match expression:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 from rich.text import Text
@@ -18,6 +20,7 @@ from replay.export import FileFormat, format_of
 
 if TYPE_CHECKING:
     from events.log import EventLog
+    from replay.anonymize import AnonymizedLog
     from replay.export import Exported
 
 _MOMENT = "SEQ|TIME|-10m"
@@ -40,6 +43,9 @@ def export_log(
     until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only up to this moment, itself included.")] = None,
     app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only what concerns this app (its name or id); may be repeated. Such an archive can be read, but not folded.")] = None,
     user: Annotated[list[str] | None, typer.Option(metavar="USER", autocompletion=_complete_user, help="Only what this user asked for, and what concerns this user's apps; may be repeated.")] = None,
+    anonymize: Annotated[bool, typer.Option("--anonymize", help="Put pseudonyms in the places of users, apps, images, commands, variables, labels, nodes and addresses, and drop messages. What was decided is decided again all the same. Takes about as long as an audit.")] = False,
+    keep_nodes: Annotated[bool, typer.Option("--keep-nodes", help="With --anonymize: nodes keep their names.")] = False,
+    pseudonyms: Annotated[Path | None, typer.Option(metavar="KEY.json", help="With --anonymize: also write, for your eyes only, which pseudonym is whose.")] = None,
     salvage: Annotated[bool, typer.Option("--salvage", help="Of a damaged file also what is whole behind the damage.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     file: File = None,
@@ -60,6 +66,8 @@ def export_log(
 
       dorm replay export events.parquet --user alice
 
+      dorm replay export incident.dorm --anonymize --pseudonyms key.json
+
       dorm replay export --file incident.dorm - --format ndjson | jq .kind
 
       ssh host dorm replay export - > copy.dorm
@@ -71,6 +79,10 @@ def export_log(
         form = form or (format_of(target) if target is not None else FileFormat.archive)
     except ExportError as error:
         raise typer.BadParameter(str(error)) from None
+    if not anonymize and (keep_nodes or pseudonyms):
+        raise typer.BadParameter("--keep-nodes and --pseudonyms are for --anonymize")
+    if str(pseudonyms) == "-":
+        raise typer.BadParameter("--pseudonyms needs a file of its own, which only you can read")
     selection = Selection(
         since=parse_moment(since), until=parse_moment(until), apps=tuple(app or ()), users=tuple(user or ())
     )
@@ -80,11 +92,35 @@ def export_log(
 
         async with log_of(file, url, cluster, folds=False, salvages=salvage) as log:
             path = target or Path(f"{where(url, cluster)[1] if file is None else file.stem + '-copy'}.dorm")
+            source, chosen = log, selection
+            if anonymize:
+                path = target or Path("anonymized.dorm")
+                source = renamed = await _anonymized(log, keep_nodes, pseudonyms, force=force)
+                chosen = renamed.renamed(selection)
             with progress_of("exporting") as report:
-                done = await export(log, path, selection=selection, form=form, force=force, progress=report)
+                done = await export(source, path, selection=chosen, form=form, force=force, progress=report)
         _show(done, output)
 
     run(work())
+
+
+async def _anonymized(log: EventLog, keep_nodes: bool, key: Path | None, *, force: bool) -> AnonymizedLog:
+    """The log under pseudonyms; who is who goes into a file that nobody else can read."""
+    from replay.anonymize import anonymized
+    from replay.whole_file import whole_file
+
+    with progress_of("collecting names") as report:
+        made = await anonymized(log, keep_nodes=keep_nodes, progress=report)
+    if key is not None:
+        async with whole_file(key, force=force) as written:
+            text = json.dumps(made.pseudonyms, indent=1, ensure_ascii=False)
+            await asyncio.to_thread(_write_secret, written, text)
+    return made
+
+
+def _write_secret(file: BinaryIO, text: str) -> None:
+    os.fchmod(file.fileno(), 0o600)
+    file.write(text.encode() + b"\n")
 
 
 def _show(done: Exported, output: Format) -> None:
