@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import aclosing
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from events.log import EventLog, Record
+    from replay import Progress
 
 EVERY = 100_000
 
@@ -91,7 +93,7 @@ def build() -> str:
     return fingerprint(*FOLDED_BY)
 
 
-async def state_after(log: EventLog, seq: int) -> tuple[State, str]:
+async def state_after(log: EventLog, seq: int, progress: Progress | None = None) -> tuple[State, str]:
     """The state after a record, and the log's hash chain there, '' where it is not known.  Raises what `log.read` raises,
     and GapError."""
     start = await log.start()
@@ -118,6 +120,8 @@ async def state_after(log: EventLog, seq: int) -> tuple[State, str]:
         async with aclosing(log.read(after=state.seq)) as batches:
             async for batch in batches:
                 await in_thread(take, batch)
+                if progress:
+                    progress(state.seq, seq)
                 if state.seq >= seq:
                     break
     return state, chain.value.hex() if known else ""
@@ -136,17 +140,18 @@ async def own_snapshots(log: EventLog, after: int, end: int) -> list[SnapshotInf
     return chosen if apart <= EVERY + EVERY // 2 else None
 
 
-async def hand_over(source: EventLog, target: EventLog) -> None:
-    """Give a copy of a log the newest snapshot of its original, so that whoever opens it first need not fold all of it."""
-    infos = [info for info in await source.snapshots.infos() if (info.core, info.build) == (SCHEMA, build())]
-    if not infos:
-        return
-    info, body = infos[-1], await source.snapshots.get(infos[-1])
-    there, here = await _record(source, info.seq), await _record(target, info.seq)
-    if body is not None and there is not None and here is not None:
-        # The hash chain goes on only where the records are the same to the last byte: subjects have the cluster's name.
-        chain = info.chain if there == here else ""
-        await target.snapshots.put(msgspec.structs.replace(info, chain=chain, record=identity(here)), body)
+async def leave_snapshot(log: EventLog, progress: Progress | None = None) -> State:
+    """Fold a log up to its present end, and leave the state among its snapshots, so that whoever opens it next need not.
+
+    This is for a copy: the snapshots of the original are what somebody says of its records, and these are what counts.
+    Raises what `log.read` raises, and GapError."""
+    end = await log.end()
+    state, chain = await state_after(log, end, progress)
+    last = await _record(log, end) if end else None
+    if last is not None:
+        info, body = await in_thread(partial(dump, state, build=build(), chain=chain))
+        await log.snapshots.put(msgspec.structs.replace(info, record=identity(last)), body)
+    return state
 
 
 async def _record(log: EventLog, seq: int) -> Record | None:

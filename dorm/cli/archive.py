@@ -182,7 +182,7 @@ async def _import(log: EventLog, url: str, cluster: str | None) -> dict[str, Any
     from dorm.core.state import digest
     from events.jetstream_import import import_log as put
     from replay.export import cluster_name
-    from replay.frames import hand_over
+    from replay.frames import leave_snapshot
     from replay.travel import state_at
 
     name = cluster or await cluster_name(log)
@@ -196,9 +196,11 @@ async def _import(log: EventLog, url: str, cluster: str | None) -> dict[str, Any
         raise
     async with log_of(None, url, name) as made:
         with progress_of("checking") as report:
-            found = digest(await state_at(made, progress=report))
+            found = digest(await leave_snapshot(made, report))
         wanted = digest(await state_at(log))
         if found != wanted:
-            raise Fail(f"cluster {name} at {url} has the state {found}, and the archive {wanted}; don't use it")
-        await hand_over(log, made)
+            raise Fail(
+                f"the records of cluster {name} at {url} give the state {found}, and the archive says {wanted}; its snapshots "
+                "may not be of its records, which `dorm replay verify` tells"
+            )
     return {"cluster": name, "url": url, "records": done.records, "stored_before": done.before, "digest": found}

@@ -19,6 +19,7 @@ from events.jetstream import Connection
 from events.jetstream_import import import_log
 from events.log import LogDamaged, LogRefused, LogUnavailable, Record
 from events.memory import MemoryLog
+from events.snapshots import identity
 from replay import frames
 from replay.audit import verify
 from replay.export import export
@@ -70,9 +71,11 @@ async def test_the_records_are_the_same_and_so_is_the_state(
         report = await verify(log)
         assert report.good
         assert report.decisions_checked == (await verify(archive)).decisions_checked
-        await frames.hand_over(archive, log)
-        assert [info.seq for info in await log.snapshots.infos()] == [len(written) // 20 * 20]
-        assert digest(await state_at(log)) == digest(await state_at(archive))
+        await frames.leave_snapshot(log)
+        [info] = await log.snapshots.infos()
+        assert (info.seq, info.record) == (len(written), identity(renamed(written, name)[-1]))
+        assert info.digest == digest(await state_at(log)) == digest(await state_at(archive))
+        assert info.chain == (await verify(log)).seals.chain
     finally:
         await connection.close()
 
