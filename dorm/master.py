@@ -104,9 +104,11 @@ class Master:
         before it leads."""
         newest = await self._snapshots.newest()
         end = await self._log.end()
+        renamed = await self._log.renamed()
+        self._sealer = Sealer(self._cluster, self._key, renamed=renamed)
         if newest is not None and newest[0].chain:  # Without, there would be no seal of what comes after it.
             self.state = newest[1]
-            self._sealer = Sealer(self._cluster, self._key, self.state.seq, newest[0].chain)
+            self._sealer = Sealer(self._cluster, self._key, self.state.seq, newest[0].chain, renamed=renamed)
             _log.info("from a snapshot", seq=self.state.seq, still_to_fold=end - self.state.seq)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._read())

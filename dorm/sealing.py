@@ -45,10 +45,12 @@ class Sealer:
 
     It begins where the chain is known: at the log's begin, or after the record of a snapshot that holds it."""
 
-    def __init__(self, cluster: str, key: SealKey | None, seq: int = 0, chain: str = "") -> None:
+    def __init__(self, cluster: str, key: SealKey | None, seq: int = 0, chain: str = "", *, renamed: int = 0) -> None:
+        """`renamed`: up to where the seals are those of a cluster of another name (`EventLog.renamed`)."""
         self._cluster = cluster
         self._key = key
         self._chain = Chain(seq, bytes.fromhex(chain) if chain else START)
+        self._renamed = renamed
         self._after = seq
         self._unsealed = 0
         """Records since the last seal that are no seals."""
@@ -73,7 +75,7 @@ class Sealer:
     def take(self, record: Record, event: Event) -> None:
         """The next record, and what it held."""
         seals = [fact for fact in event.events if isinstance(fact, LogSealed)] if isinstance(event, Round) else []
-        for seal in seals:
+        for seal in seals if record.seq > self._renamed else ():
             back = record.seq - seal.upto
             if not self.misfit and 0 < back <= len(self._recent) and self._recent[-back].hex() != seal.chain:
                 self.misfit = record.seq

@@ -100,6 +100,13 @@ class ReadablePart(EventLog):
         return self._log.sparse
 
     @property
+    def anonymized(self) -> bool:
+        return self._log.anonymized
+
+    async def renamed(self) -> int:
+        return await self._log.renamed()
+
+    @property
     def snapshots(self) -> Snapshots:
         return self._snapshots
 

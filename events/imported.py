@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 HEADER = "Dorm-Record"
 UPTO = "dorm-imported"
 """In the stream's metadata: the last sequence that comes from the archive."""
+CLUSTER = "dorm-imported-cluster"
+"""In the stream's metadata: what the cluster was called in the archive.  Seals hold for a name."""
 SOURCE = "dorm-imported-from"
 """In the stream's metadata: which archive, so that only the same one goes on where an import was broken off."""
 _LINE = f"\r\n{HEADER}:".encode()
@@ -46,3 +48,8 @@ def imported_upto(metadata: Mapping[str, str] | None) -> int:
     """0 for a stream that began empty."""
     upto = (metadata or {}).get(UPTO, "")
     return int(upto) if upto.isascii() and upto.isdigit() else 0
+
+
+def renamed_upto(metadata: Mapping[str, str] | None, cluster: str) -> int:
+    """Up to which sequence a cluster's records had another cluster's name when they were sealed; 0 for none."""
+    return imported_upto(metadata) if (metadata or {}).get(CLUSTER, cluster) != cluster else 0

@@ -13,7 +13,7 @@ import nats.js.errors
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StoreCompression, StreamConfig
 
 from events import subjects as names
-from events.imported import imported_upto
+from events.imported import imported_upto, renamed_upto
 from events.jetstream_reader import Reader, RecordMissing, ReopenReader, first_since, last_record, record_at
 from events.jetstream_snapshots import JetStreamSnapshots, snapshot_config
 from events.log import Appended, Bus, EventLog, LogDamaged, LogRefused, LogUnavailable, Record
@@ -192,6 +192,7 @@ class JetStreamLog(EventLog):
         """`imported`: up to which sequence it comes from an archive (`events.imported`)."""
         self._link = link
         self._imported = imported
+        self._cluster = cluster
         self._stream = _stream(cluster)
         self._taken = names.log_subjects(cluster)
         self._snapshots = JetStreamSnapshots(link, cluster)
@@ -280,6 +281,11 @@ class JetStreamLog(EventLog):
         if state.first_seq > 1:
             raise LogDamaged(f"the log begins at {state.first_seq}: earlier records were removed behind our back")
         return int(state.last_seq)
+
+    async def renamed(self) -> int:
+        with as_log_errors("looking up where the log comes from"):
+            config = (await self._link.client.jetstream().stream_info(self._stream)).config
+        return renamed_upto(config.metadata, self._cluster)
 
     async def at_time(self, time: int) -> int:
         """As the server finds it, in one request.  Where its clock had gone back, that may be any place at which the log

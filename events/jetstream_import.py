@@ -5,8 +5,8 @@ fast.  A batch is stored on the condition that the log's last sequence is the on
 twice or out of place, whatever is lost on the way, and nobody else can get in between.  Whoever breaks off does the same
 again later and goes on after the last batch that was stored.
 
-Times and ids are those of the archive (`events.imported`).  Subjects name the cluster, so under another name they are changed;
-seals, which hold for a name, then don't hold any more.
+Times and ids are those of the archive (`events.imported`).  Subjects name the cluster, so under another name they are changed.
+Seals hold for a name: the archive's then can't be checked any more (`EventLog.renamed`), and the next one seals all anew.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import nats.errors
 import nats.js.errors
 
 from events import subjects as names
-from events.imported import HEADER, SOURCE, UPTO, header, imported_upto
+from events.imported import CLUSTER, HEADER, SOURCE, UPTO, header, imported_upto
 from events.jetstream import stream_configs
 from events.jetstream_reader import record_at
 from events.log import LogRefused, LogUnavailable, Record
@@ -75,9 +75,10 @@ async def import_log(
 
 async def _begin(link: Link, log: EventLog, cluster: str, end: int) -> int:
     """Make the streams, or find those of an import that was broken off; how many records are there.  Raises LogRefused."""
-    source = await _source(log, end)
+    source, called = await _source(log, end)
     manager = link.client.jetstream(timeout=_TIMEOUT_S)
-    metadata = {UPTO: str(end), SOURCE: source}
+    # Of an archive whose seals don't hold themselves, no name would do.
+    metadata = {UPTO: str(end), SOURCE: source, CLUSTER: "" if await log.renamed() else called or cluster}
     with as_log_errors(f"making cluster {cluster} at {link.url}"):
         for config in reversed(stream_configs(cluster)):
             assert config.name
@@ -94,12 +95,12 @@ async def _begin(link: Link, log: EventLog, cluster: str, end: int) -> int:
     return 0
 
 
-async def _source(log: EventLog, end: int) -> str:
-    """Which log this is: its last record, and so many."""
+async def _source(log: EventLog, end: int) -> tuple[str, str]:
+    """Which log this is: its last record, and so many; and its cluster's name, '' of an empty one."""
     async with aclosing(log.read(after=max(0, end - 1))) as batches:
         async for batch in batches:
-            return f"{end}.{identity(batch[-1])}"
-    return "empty"
+            return f"{end}.{identity(batch[-1])}", names.cluster_of(batch[-1].subject)
+    return "empty", ""
 
 
 async def _continue(link: Link, log: EventLog, cluster: str, found: StreamInfo, metadata: dict[str, str]) -> int:

@@ -90,6 +90,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """By what they were chosen (`since`, `until`, `app`, `user`), for people."""
     anonymized: bool = False
     """Whether names in it are pseudonyms."""
+    renamed: int = 0
+    """Up to which sequence its records had another cluster's name when they were sealed."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):

@@ -200,6 +200,9 @@ class SegmentLog(EventLog):
     def anonymized(self) -> bool:
         return self._layout.header.anonymized
 
+    async def renamed(self) -> int:
+        return self._layout.header.renamed
+
     @property
     def snapshots(self) -> Snapshots:
         return self._snapshots

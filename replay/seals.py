@@ -97,6 +97,9 @@ class SealReport(msgspec.Struct, frozen=True):
     keys_given: bool
     """Whether the caller said whose seals count.  Otherwise any key does, so that the log was sealed by one of these keys is
     all that is known."""
+    renamed: int = 0
+    """Seals that a cluster of another name made, whose log was imported: they can't be checked here, and later ones cover the
+    same records."""
     passed_over: int = 0
     """Seals that came too late after what they cover to be checked."""
     chain: str = ""
@@ -123,8 +126,10 @@ class SealCheck:
         expected: Expected | None = None,
         start: int = 0,
         chain: str = "",
+        renamed: int = 0,
     ) -> None:
-        """`keys` are the only ones whose seals count, none: any.  It begins after `start`, where the chain was that."""
+        """`keys` are the only ones whose seals count, none: any.  It begins after `start`, where the chain was that.  Up to
+        `renamed` the seals are those of a cluster of another name."""
         self.damage: Damage | None = None
         self._keys = frozenset(keys)
         self._expected = expected
@@ -136,6 +141,8 @@ class SealCheck:
         self._sealed_upto = start
         self._seals = 0
         self._passed_over = 0
+        self._renamed_upto = renamed
+        self._renamed = 0
         self._uses: dict[str, KeyUse] = {}
         self._announced: dict[int, str] = {}
         """By epoch, the key that its master said it has."""
@@ -168,7 +175,9 @@ class SealCheck:
 
     def _check(self, record: Record, epoch: int, seal: LogSealed) -> None:
         seq = record.seq
-        if not is_signed(record.subject.split(".")[1], epoch, seal):
+        if seq <= self._renamed_upto:
+            self._renamed += 1
+        elif not is_signed(record.subject.split(".")[1], epoch, seal):
             self._found(seq, seq, seq, f"this seal is not signed with the key that it names, {seal.key[:80]}")
         elif self._keys and seal.key not in self._keys:
             self._found(seq, seq, seq, f"this seal is by another key: {seal.key}")
@@ -242,6 +251,7 @@ class SealCheck:
             unsealed=end - self._sealed_upto,
             keys=[self._uses[key] for key in sorted(self._uses, key=lambda key: self._uses[key].first)],
             keys_given=bool(self._keys),
+            renamed=self._renamed,
             passed_over=self._passed_over,
             chain=self._chain.value.hex(),
             expected_seq=expected.seq if expected is not None and self._met_expected else 0,
@@ -255,11 +265,12 @@ async def begin(
     """A check from the log's begin on; a report where none is possible."""
     start = await log.start()
     why = "names in it were replaced, so no seal can fit" if log.anonymized else ""
+    renamed = await log.renamed()
     if not start and not why:
-        return SealCheck(keys=keys, expected=expected)
+        return SealCheck(keys=keys, expected=expected, renamed=renamed)
     for info in await log.snapshots.infos() if not why else ():
         if info.seq == start and info.chain:
-            return SealCheck(keys=keys, expected=expected, start=start, chain=info.chain)
+            return SealCheck(keys=keys, expected=expected, start=start, chain=info.chain, renamed=renamed)
     return SealReport(
         start=start,
         end=start,

@@ -90,6 +90,10 @@ def seal_lines(report: SealReport) -> list[str]:
         lines.append(f"{counted(use.seals, 'seal')} by key {use.key}, {where}")
     if report.keys and not report.keys_given:
         lines.append("these keys are the log's own; with --key only seals by one that you know count")
+    if report.renamed:
+        lines.append(
+            f"{counted(report.renamed, 'seal')} of the cluster that this log was imported from can't be checked"
+        )
     if report.passed_over:
         lines.append(f"{counted(report.passed_over, 'seal')} came too late to be checked")
     if report.expected_seq:
@@ -111,6 +115,10 @@ def wrong_with(report: SealReport) -> str:
         return f"the seals can't be checked: {report.unknown}"
     if report.damage is not None:
         return str(report.damage)
+    if not report.seals and report.renamed and not report.expected_seq:
+        return (
+            "nothing was sealed under this cluster's name yet; `dorm log verify --file` checks the archive it came from"
+        )
     if not report.seals and not report.expected_seq:
         return "the log has no seal, so nothing is known of it; its master seals it when it has a key"
     return ""
@@ -149,9 +157,13 @@ def _audit_lines(report: Report) -> list[str]:
     lines += [f"{report.void} rounds of earlier masters are void"] if report.void else []
     lines += [f"{count} not checked: {why}" for why, count in report.not_checked_because.items()]
     seals = report.seals
+    if seals.renamed:
+        lines.append(
+            f"{counted(seals.renamed, 'seal')} not checked: the log was imported from a cluster of another name"
+        )
     if seals.unknown:
         lines.append(f"seals not checked: {seals.unknown}")
-    elif not seals.seals and seals.damage is None:
+    elif not seals.seals and seals.damage is None and not seals.renamed:
         lines.append("no seals: a record that was changed so that all decisions still fit would not show")
     elif seals.seals:
         keys = ", ".join(use.key for use in seals.keys)
