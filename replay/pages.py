@@ -64,8 +64,8 @@ class Pages:
 
     async def _fetch(self, index: int, upto: int) -> AsyncGenerator[list[Record], None]:
         """Pages as they are filled, from this one on; of the batch that has `upto` all is kept, since it was read."""
-        page = [*self._kept.get(index, ())]
-        after = page[-1].seq if page else max(self._start, index * PAGE)
+        begun = self._kept.get(index)
+        after = begun[-1].seq if begun else max(self._start, index * PAGE)
         async with aclosing(self._log.read(after=after)) as batches:
             async for batch in batches:
                 filled, done = [], 0
@@ -73,7 +73,8 @@ class Pages:
                     room = (batch[done].seq - 1) // PAGE * PAGE + PAGE - batch[done].seq + 1
                     part = batch[done : done + room]
                     index, done = (part[0].seq - 1) // PAGE, done + len(part)
-                    page = [*self._kept.get(index, ()), *part]
+                    page = self._kept.get(index, [])
+                    page = [*page, *part[page[-1].seq + 1 - part[0].seq :]] if page else part
                     self._keep(index, page)
                     filled.append(page)
                 for page in filled:

@@ -28,6 +28,7 @@ from dorm.cli.step_view import (
     state_title,
 )
 from events import positions
+from events.log import LogError
 from events.positions import Position
 from replay.moments import Moment
 from replay.moments import parse as parse_moment
@@ -301,8 +302,8 @@ class StepApp(App[None]):
                     raise
                 self._tell(self._moving)
                 self._moving = None
-                if not self._moves:
-                    await self._show()
+                # Also where there is more to do: a key that is held moves what is seen.
+                await self._show()
 
     async def _do(self, move: Move) -> str:
         """What there is to say of it."""
@@ -352,9 +353,12 @@ class StepApp(App[None]):
         self.query_one("#status", Static).update(Text(f" {text}", style=style) if text else Text(_HINTS, style="dim"))
 
     async def _watch(self) -> None:
-        async with aclosing(self._source.read(after=self._stepper.end, follow=True)) as batches:
-            async for batch in batches:
-                self._ask_for(Grown(batch[-1].seq))
+        try:
+            async with aclosing(self._source.read(after=self._stepper.end, follow=True)) as batches:
+                async for batch in batches:
+                    self._ask_for(Grown(batch[-1].seq))
+        except LogError as error:
+            self._complain(error)
 
     # --- showing --------------------------------------------------------------------------------------------------------
 
@@ -365,14 +369,16 @@ class StepApp(App[None]):
             self._complain(error)
             return
         listed, state, document = self.query_one(Events), self.query_one("#state"), self.query_one("#details")
+        wide, across = state.scrollable_content_region.width, document.scrollable_content_region.width
+        # Large clusters have long tables, and large decisions say much.
+        tables, said = await asyncio.to_thread(lambda: (state_lines(view, wide), details(view, across)))
         self.query_one("#heading", Static).update(heading(view, self._label, self._search, follows=self._follow))
         lines, listed.first = event_lines(view, listed.content_size.width, max(1, listed.content_size.height))
         listed.update(lines)
         changes = self.query_one("#changes")
         changes.border_title, state.border_title = changes_title(view), state_title(view)
         self.query_one("#changed", Static).update(change_lines(view))
-        self.query_one("#tables", Static).update(state_lines(view, state.scrollable_content_region.width))
-        said = await asyncio.to_thread(details, view, document.scrollable_content_region.width)
+        self.query_one("#tables", Static).update(tables)
         self.query_one("#document", Static).update(said)
         changes.scroll_home(animate=False)
         document.scroll_home(animate=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from contextlib import aclosing
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from dorm.core.evolve import evolve
 from dorm.core.snapshot import FOLDED_BY, copy, dump, pack, restore
 from dorm.core.state import State, digest
 from events import kinds as k
+from events.jetstream import Connection
 from events.log import LogDamaged
 from events.positions import Position
 from events.segment_blocks import Header
@@ -26,6 +28,7 @@ from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
 from replay.pages import Keyframes, Pages
 from replay.search import Search, SearchError, parse
 from replay.stepper import Stepper, events_of
+from replay.travel import state_at
 from tests.core.virtual import World
 from tests.replay.story import Story, log_of
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from events.log import Record
     from events.memory import MemoryLog
     from events.positions import Logged
+    from tests.nats_server import NatsServer
 
 SMALL = 16
 """Records of a page in these tests, so that a short log has many."""
@@ -70,10 +74,10 @@ def events(seed: int) -> list[Logged]:
 
 SEARCHES = [
     Search(kinds=("Resized",)),
-    Search(what="decision", apps=("ant",)),
+    Search(what="decision", apps=("cat",)),
     Search(what="failure"),
-    Search(nodes=("n0",)),
-    Search(nodes=("n1",), apps=("bee",)),
+    Search(nodes=("x",)),
+    Search(nodes=("y",), apps=("bee", "cat")),
     Search(users=("ann",), kinds=("ContainerStarted", "AppAccepted")),
     Search(kinds=("NodeLeft",)),
 ]
@@ -117,7 +121,7 @@ async def move(stepper: Stepper, seed: int, at: int, how: str | Search, much: An
     return max(index for index, one in enumerate(found) if one.position.seq <= max(1, seq)) if seq else 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     seed=st.integers(0, 2),
     moves=st.lists(st.one_of(STEPS, GOES, SEEKS), min_size=1, max_size=12),
@@ -203,6 +207,14 @@ async def test_nothing_is_read_twice_on_a_walk_to_and_fro() -> None:
     await stepper.go()
     await stepper.go(AtSequence(1))
     assert set(counting.read_of.values()) == {1}
+
+
+async def test_a_page_that_is_read_again_beside_others_stays_as_it_is() -> None:
+    records = history(0)
+    pages = Pages(log_of(records), 0)
+    for after, upto in ((44, 65), (0, 1), (64, len(records)), (0, len(records))):
+        async with aclosing(pages.read(after, upto)) as parts:
+            assert [record async for part in parts for record in part] == records[after:upto]
 
 
 async def test_pages_keep_to_their_room() -> None:
@@ -315,6 +327,38 @@ async def test_a_part_of_a_log(tmp_path: Path) -> None:
         assert await stepper.step(1, Search(what="decision"))
     finally:
         await log.close()
+
+
+@pytest.mark.nats
+async def test_a_live_clusters_log(nats_server: NatsServer) -> None:
+    """Whose server leaves out what a search does not want."""
+    name = f"step-{secrets.token_hex(4)}"
+    connection = await Connection.open(nats_server.url, name, create=True)
+    try:
+        records = history(0)
+        for record in records:
+            subject = record.subject.replace("dorm.test.", f"dorm.{name}.")
+            await connection.log.append(subject, record.body, msg_id=record.msg_id)
+        stepper = await Stepper.open(connection.log, cluster=name)
+        await stepper.go()
+        # Log times are the server's here, and states have them.
+        state = await state_at(connection.log)
+        assert (stepper.place, digest(stepper.after)) == (events(0)[-1].position, digest(state))
+        for search in (*SEARCHES, Search()):
+            wanted = [events(0)[index].position for index in matching(0, search)]
+            await stepper.go()
+            found = [stepper.place] if stepper.place in wanted else []
+            while await stepper.step(-1, search):
+                found.insert(0, stepper.place)
+            assert found == wanted
+            await stepper.go(AtSequence(1))
+            again = [stepper.place] if stepper.place in wanted else []
+            while await stepper.step(1, search):
+                again.append(stepper.place)
+            assert again == wanted
+        assert digest(stepper.after) == digest(state)
+    finally:
+        await connection.close()
 
 
 def test_a_filter_as_people_write_it() -> None:
