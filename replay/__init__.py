@@ -12,6 +12,8 @@
     story       what happened to an app or a node, in order: `chapters`, each with what led to it, told by `story_app` and
                 `story_node` in `story_words`; who took whose room, and what stirs decisions, from `surroundings`; where
                 an app's time went, from `spent`
+    stepper     a cursor that walks through a log forward and back, with the state before and after; what was read and folded
+                is kept in `pages`, what it steps over is a `search`
     watch       invariants after every record
     seals       is the log what its masters sealed, and where not?
     reading     a log read through once, damage being a result
@@ -39,6 +41,7 @@ audit itself has changed it.  The log is read once; the first divergence is that
     ├── StoryError     there never was such an app or node
     ├── AuditError     a process of an audit ended, or a part of a log has no state to begin with
     ├── SealError      what is expected of a log can't be read
+    ├── SearchError    a filter of a stepper that can't be read
     ├── TimelineError  nothing to draw, or nothing to draw it with
     └── ExportError    a file that can't be written, or is there already
 
