@@ -13,7 +13,14 @@ from rich.text import Text
 
 from dorm.cli.errors import INTERRUPTED, USAGE, Fail, run
 from dorm.cli.logs import Verbose, configure
-from dorm.cli.output import Format, Output, print_table, progress_console, show_document
+from dorm.cli.output import (
+    Format,
+    Output,
+    print_table,
+    progress_console,
+    show_document,
+    solver_prints_elsewhere,
+)
 from dorm.cli.settings import complete_policy, parse_params
 
 if TYPE_CHECKING:
@@ -134,6 +141,48 @@ def resize(
     with _progress("resize") as tell:
         report = run(_unless_stopped(bench_resize(runs=runs, wanted=runtime.value, docker_url=docker, tell=tell)))
     _show(report, output)
+
+
+@app.command()
+def replay(
+    events: Annotated[
+        int, typer.Option(min=1000, max=100_000_000, help="Records of the log that everything is measured on.")
+    ] = 1_000_000,
+    large: Annotated[
+        int, typer.Option(min=0, max=1_000_000_000, help="Records of a second log, for moments and memory; 0 for none.")
+    ] = 10_000_000,
+    server: Annotated[
+        int, typer.Option(min=0, max=10_000_000, help="Records of a log on a NATS server; 0 for none.")
+    ] = 200_000,
+    passes: Annotated[int, typer.Option(min=1, max=1000, help="How often the folds are measured.")] = 3,
+    moments: Annotated[int, typer.Option(min=1, max=10_000, help="How many states are asked for.")] = 20,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A look in half a minute: 100,000 records, none of the second log.")
+    ] = False,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """What looking back costs: folding from an archive and from a server, the state at a moment, deciding again, memory, room.
+
+    The log is made for it. The whole takes some minutes and half a gigabyte of disk, which is given back; Ctrl-C prints
+    what was measured until then.
+
+    [bold]Examples[/]
+
+      dorm bench replay --quick
+
+      dorm bench replay --large 0 --server 0 --passes 10
+
+      dorm bench replay -o json
+    """
+    from dorm.bench.replay import QUICK, Sizes, bench_replay
+
+    configure(verbose, False, quiet_level=logging.ERROR)
+    sizes = QUICK if quick else Sizes(events, large, server, passes, moments)
+    with _progress("replay") as tell, solver_prints_elsewhere():
+        done = bench_replay(sizes, tell=tell)
+    _show(done.report, output)
+    _end_if(done.interrupted)
 
 
 @app.command()

@@ -38,7 +38,7 @@ SCHEMA: dict[str, Any] = {
             "minProperties": 1,
             "additionalProperties": False,
             "patternProperties": {
-                "^[a-z][a-z0-9_]*_(us|s|steps|mean|p50|p95|p99|max|count|instances|mb)$|^instances$": {
+                "^[a-z][a-z0-9_]*_(us|s|steps|mean|p50|p95|p99|max|count|instances|mb|event|record)$|^instances$": {
                     "type": "object",
                     "additionalProperties": False,
                     "required": ["value", "unit"],
@@ -56,6 +56,9 @@ SCHEMA: dict[str, Any] = {
                                 "containers",
                                 "instances",
                                 "MiB",
+                                "records/s",
+                                "decisions/s",
+                                "bytes",
                             ]
                         },
                         "goal": {"type": "string", "pattern": "^(>=|<=) [0-9.]+$"},
