@@ -18,7 +18,8 @@ COMMANDS = [
     "up", "master", "agent", "submit", "update", "ps", "describe", "explain", "plan",
     "logs", "events", "cancel", "nodes", "drain", "policy show", "policy get", "policy set", "policy list", "schema",
     "demo", "completion", "log seal", "log verify", "log key",
-    "state", "diff", "replay verify", "replay export", "replay import", "replay step", "bench codec", "bench submit", "bench resize",
+    "state", "diff", "replay verify", "replay export", "replay import", "replay step",
+    "bench codec", "bench submit", "bench resize",
 ]  # fmt: skip
 
 
