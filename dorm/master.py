@@ -89,6 +89,7 @@ class Master:
         self._sealer = Sealer(cluster, key)
         self._epoch = 0
         self._heard: dict[str, int] = {}
+        self._listens_since = 0
         self._records: asyncio.Queue[list[Record]] = asyncio.Queue(_QUEUE)
         self._snapshots = SnapshotTaker(log)
         self._last: Record | None = None
@@ -177,6 +178,7 @@ class Master:
             _log.error("the log is not what was sealed, `dorm log verify` says where", seal=self._sealer.misfit)
         now = self._now()
         self._heard = dict.fromkeys(sorted(self.state.nodes), now)
+        self._listens_since = now
         self._stirred_since = self._stirred_at = asyncio.get_running_loop().time()
         _log.info("leading", epoch=self._epoch, seq=self.state.seq, apps=len(self.state.names))
         self.elected.set()
@@ -271,7 +273,7 @@ class Master:
                 if last is None:
                     return
                 self._heard[node] = max(self._heard[node], last)
-        facts = conclude(self.state, self._heard, now)
+        facts = conclude(self.state, self._heard, now, self._listens_since)
         for fact in facts:
             _log.warning("node", fact=type(fact).__name__, node=getattr(fact, "node", ""))
         if facts:

@@ -12,7 +12,17 @@ import pytest
 from dorm.master import Deposed, Master
 from events import subjects
 from events.codec import decode, encode
-from events.kinds import AppSubmitted, Event, GenerationReleased, IdleTicked, PolicyChanged, Round
+from events.kinds import (
+    AppAccepted,
+    AppSubmitted,
+    Event,
+    GenerationReleased,
+    IdleTicked,
+    NodeLost,
+    NodeRecovered,
+    PolicyChanged,
+    Round,
+)
 from events.memory import MemoryBus, MemoryLog
 from tests.core.records import document, joined
 
@@ -41,8 +51,8 @@ async def test_a_deposed_master_that_has_nothing_to_say_stops_too() -> None:
 
 
 @contextlib.asynccontextmanager
-async def leading(log: MemoryLog, name: str) -> AsyncIterator[Master]:
-    master = Master(log, MemoryBus(time.time_ns), "local", name=name, clock=time.time_ns)
+async def leading(log: MemoryLog, name: str, bus: MemoryBus | None = None) -> AsyncIterator[Master]:
+    master = Master(log, bus or MemoryBus(time.time_ns), "local", name=name, clock=time.time_ns)
     task = asyncio.create_task(master.run())
     try:
         await master.elected.wait()
@@ -77,3 +87,17 @@ async def test_a_master_that_took_over_looks_again_when_nothing_happens() -> Non
         tick = await first_with(log, IdleTicked)
         assert (tick.by, tick.allocated) == ("second", True)
         assert tick.at - second.state.stirred_at >= 3_000_000_000
+
+
+async def test_a_lost_node_is_back_when_it_is_heard_and_not_when_a_master_takes_over() -> None:
+    log, bus = MemoryLog(time.time_ns), MemoryBus(time.time_ns)
+    await say(log, PolicyChanged(node_grace_s=1), "operator")
+    await say(log, joined("a"), "a")
+    async with leading(log, "first"):
+        await first_with(log, NodeLost)
+    async with leading(log, "second", bus) as second:
+        await say(log, AppSubmitted(spec=document("app")), "ann")
+        await first_with(log, AppAccepted)
+        assert second.state.nodes["a"].condition == "lost"
+        await bus.publish_report(subjects.report("local", "a"), b"")
+        await first_with(log, NodeRecovered)

@@ -20,11 +20,11 @@ LEASE_MARGIN_S = 10.0
 """Added to the lease: an agent that fences itself still needs time to kill what it runs."""
 
 
-def conclude(state: State, heard: Mapping[str, int], now: int) -> list[Event]:
+def conclude(state: State, heard: Mapping[str, int], now: int, since: int = 0) -> list[Event]:
     """Facts about nodes, in order of their ids.
 
     `heard` gives, by node, when (UTC ns) this master last had a sign of life; a node that it never heard counts from
-    when it began to listen, which the caller puts there.
+    when it began to listen (`since`), which the caller puts there.  That alone brings no lost node back.
     """
     grace = int(state.settings.node_grace_s * SECOND)
     facts: list[Event] = []
@@ -38,7 +38,7 @@ def conclude(state: State, heard: Mapping[str, int], now: int) -> list[Event]:
         lease = int((node.lease_s + LEASE_MARGIN_S) * SECOND)
         if node.condition == "up" and silence > grace:
             facts.append(NodeLost(node=name, last_heard=last))
-        elif node.condition == "lost" and silence <= grace:
+        elif node.condition == "lost" and silence <= grace and last > since:
             facts.append(NodeRecovered(node=name))
         elif node.condition == "lost" and not node.lease_ended and silence > max(lease, grace):
             facts.append(NodeLeaseEnded(node=name, last_heard=last))

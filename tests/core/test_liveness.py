@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dorm.core.liveness import LEASE_MARGIN_S
+from dorm.core.liveness import LEASE_MARGIN_S, SECOND, conclude
 from events import kinds as k
 from tests.core.records import Bench, joined
 
@@ -66,3 +66,14 @@ def test_a_lease_that_ended_while_the_agent_came_back_ends_nothing() -> None:
     bench.add(joined("a"))
     bench.say(k.NodeLeaseEnded(node="a", last_heard=0), basis=basis)
     assert bench.app().generations[1].containers[0].state == "running"
+
+
+def test_a_new_master_does_not_bring_back_what_it_has_not_heard() -> None:
+    bench = Bench(a=1)
+    bench.conclude(a=16)
+    bench.wait(60)
+    began = bench.now
+    assert conclude(bench.state, {"a": began}, began, began) == []
+    assert names(conclude(bench.state, {"a": began + 1}, began + 1, began)) == ["NodeRecovered:a"]
+    later = began + 311 * SECOND
+    assert names(conclude(bench.state, {"a": began}, later, began)) == ["NodeLeaseEnded:a"]
