@@ -105,7 +105,7 @@ class Master:
         before it leads."""
         newest = await self._snapshots.newest()
         end = await self._log.end()
-        renamed = await self._log.renamed()
+        renamed = await self._log.renamed_upto()
         self._sealer = Sealer(self._cluster, self._key, renamed=renamed)
         if newest is not None and newest[0].chain:  # Without, there would be no seal of what comes after it.
             self.state = newest[1]

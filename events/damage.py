@@ -103,8 +103,8 @@ class ReadablePart(EventLog):
     def anonymized(self) -> bool:
         return self._log.anonymized
 
-    async def renamed(self) -> int:
-        return await self._log.renamed()
+    async def renamed_upto(self) -> int:
+        return await self._log.renamed_upto()
 
     @property
     def snapshots(self) -> Snapshots:

@@ -282,7 +282,7 @@ class JetStreamLog(EventLog):
             raise LogDamaged(f"the log begins at {state.first_seq}: earlier records were removed behind our back")
         return int(state.last_seq)
 
-    async def renamed(self) -> int:
+    async def renamed_upto(self) -> int:
         with as_log_errors("looking up where the log comes from"):
             config = (await self._link.client.jetstream().stream_info(self._stream)).config
         return renamed_upto(config.metadata, self._cluster)

@@ -6,7 +6,7 @@ twice or out of place, whatever is lost on the way, and nobody else can get in b
 again later and goes on after the last batch that was stored.
 
 Times and ids are those of the archive (`events.imported`).  Subjects name the cluster, so under another name they are changed.
-Seals hold for a name: the archive's then can't be checked any more (`EventLog.renamed`), and the next one seals all anew.
+Seals hold for a name: the archive's then can't be checked any more (`EventLog.renamed_upto`), and the next one seals all anew.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def _begin(link: Link, log: EventLog, cluster: str, end: int) -> int:
     source, called = await _source(log, end)
     manager = link.client.jetstream(timeout=_TIMEOUT_S)
     # Of an archive whose seals don't hold themselves, no name would do.
-    metadata = {UPTO: str(end), SOURCE: source, CLUSTER: "" if await log.renamed() else called or cluster}
+    metadata = {UPTO: str(end), SOURCE: source, CLUSTER: "" if await log.renamed_upto() else called or cluster}
     with as_log_errors(f"making cluster {cluster} at {link.url}"):
         for config in reversed(stream_configs(cluster)):
             assert config.name

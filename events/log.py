@@ -139,7 +139,7 @@ class EventLog(Protocol):
         """Whether its records are not those that the master sealed, since names in them were replaced on purpose."""
         return False
 
-    async def renamed(self) -> int:
+    async def renamed_upto(self) -> int:
         """Up to which sequence its records had another cluster's name when they were sealed, 0 for none: seals up to there
         can't be checked, and those that come later hold for the records as they are now."""
         return 0

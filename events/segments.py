@@ -200,7 +200,7 @@ class SegmentLog(EventLog):
     def anonymized(self) -> bool:
         return self._layout.header.anonymized
 
-    async def renamed(self) -> int:
+    async def renamed_upto(self) -> int:
         return self._layout.header.renamed
 
     @property

@@ -172,7 +172,7 @@ async def _header(log: EventLog, chosen: Range, selection: Selection) -> Header:
         sparse=log.sparse or selection.some,
         chosen=_words(chosen, selection),
         anonymized=log.anonymized,
-        renamed=await log.renamed(),
+        renamed=await log.renamed_upto(),
     )
 
 

@@ -265,7 +265,7 @@ async def begin(
     """A check from the log's begin on; a report where none is possible."""
     start = await log.start()
     why = "names in it were replaced, so no seal can fit" if log.anonymized else ""
-    renamed = await log.renamed()
+    renamed = await log.renamed_upto()
     if not start and not why:
         return SealCheck(keys=keys, expected=expected, renamed=renamed)
     for info in await log.snapshots.infos() if not why else ():

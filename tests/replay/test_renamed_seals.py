@@ -39,7 +39,7 @@ SEALS = 2
 
 async def go_on(log: EventLog, name: str) -> int:
     """Another master takes over and seals all of it; what its seal covers.  It has nothing to say against the old seals."""
-    sealer, state = Sealer(name, SealKey(new_seed()), renamed=await log.renamed()), State()
+    sealer, state = Sealer(name, SealKey(new_seed()), renamed=await log.renamed_upto()), State()
     for record in await read_all(log):
         sealer.take(record, evolve(state, record))
     assert not sealer.misfit
@@ -68,7 +68,7 @@ async def test_seals_under_another_name(nats_server: NatsServer, tmp_path: Path)
     connection = await Connection.open(nats_server.url, name)
     try:
         log = connection.log
-        assert await log.renamed() == len(records)
+        assert await log.renamed_upto() == len(records)
         report = await verify_seals(log)
         assert report.good
         assert (report.renamed, report.seals, report.sealed_upto) == (SEALS, 0, 0)
@@ -88,7 +88,7 @@ async def test_under_the_same_name_they_hold(nats_server: NatsServer) -> None:
     await import_log(log_of(records), nats_server.url, CLUSTER)
     connection = await Connection.open(nats_server.url, CLUSTER)
     try:
-        assert await connection.log.renamed() == 0
+        assert await connection.log.renamed_upto() == 0
         report = await verify_seals(connection.log)
         assert report.good
         assert (report.renamed, report.seals) == (0, SEALS)
@@ -106,7 +106,7 @@ async def test_the_new_seal_covers_what_was_imported(nats_server: NatsServer, tm
         for seq in (2, 20):
             changed = msgspec.structs.replace(records[seq - 1], time=records[seq - 1].time + 1)
             forged = log_of([*records[: seq - 1], changed, *records[seq:]])
-            forged.renamed = connection.log.renamed  # type: ignore[method-assign]
+            forged.renamed_upto = connection.log.renamed_upto  # type: ignore[method-assign]
             report = await verify_seals(forged)
             assert report.damage is not None
             assert report.damage.first <= seq <= report.damage.last
