@@ -105,6 +105,8 @@ def _field_of(word: str, state: State) -> str:
         return "apps"
     if word in state.nodes:
         return "nodes"
+    if "=" in word:
+        raise SearchError(f"{word[:60]!r} can't be read; write kind=…, app=…, user=… or node=…")
     raise SearchError(
         f"{word[:60]!r} is no kind of event, and no app or node here; for another moment's say app={word[:60]} or node=…"
     )

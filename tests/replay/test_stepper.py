@@ -372,7 +372,7 @@ def test_a_filter_as_people_write_it() -> None:
     )
     assert str(parse("resized n1", state)) == "kind=Resized node=n1"
     assert not parse("  ", state)
-    for wrong in ("nobody", "kind=Nothing"):
+    for wrong in ("nobody", "kind=Nothing", "appp=digits"):
         with pytest.raises(SearchError, match=wrong.removeprefix("kind=")):
             parse(wrong, state)
 
