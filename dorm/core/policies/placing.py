@@ -126,12 +126,11 @@ class Draft:
             self.add(app, node, -count)
 
     def restore(self, app: int, row: dict[int, int]) -> None:
-        """Give it exactly this."""
-        if self.rows[app] == row:
-            return
-        self.clear(app)
-        for node, count in row.items():
-            self.add(app, node, count)
+        """Give it exactly this; what stays where it is, is not touched."""
+        now = self.rows[app]
+        for node in [*now, *(node for node in row if node not in now)]:
+            if change := row.get(node, 0) - self.rows[app].get(node, 0):
+                self.add(app, node, change)
 
     def _move(self, node: int) -> None:
         self.size[self.bucket[node]] -= 1
@@ -274,7 +273,5 @@ class Draft:
 
 def entries(rows: Rows, apps: Sequence[int]) -> tuple[Ints, Ints, Ints]:
     """App, node and count of each place where one of the apps has containers."""
-    app = np.array([i for i in apps for _ in rows[i]], np.int64)
-    node = np.array([j for i in apps for j in rows[i]], np.int64)
-    count = np.array([n for i in apps for n in rows[i].values()], np.int64)
-    return app, node, count
+    which, node, count = integer.entries([rows[i] for i in apps])
+    return np.array(apps, np.int64)[which], node, count
