@@ -11,6 +11,7 @@
     counts      of `dorm`: how many containers each app should have, as a linear program over classes of nodes
     choosing    of `dorm`: the few apps that change, by asking that program
     placing     of `dorm`: greedy placement by buckets of nodes
+    exchanging  of `dorm`: containers that leave a node to others which make more of it
     making_room of `dorm`: who shrinks or moves for an app that waits
     polish      of `dorm`: small exact programs over a few apps at a time
     model       the mixed-integer program of `dorm-exact` and of that polish

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 ALL_AT_ONCE = 80
 """Up to so many apps are all candidates from the first."""
 
-ROUNDS = 6
+AT_ONCE = 50
+"""Of more, so many are asked first, and at least so many more each time."""
+
+UNPROMISING = 1e-5
+"""Who would lose more than this by a change, in units of U, is not asked again for now: small programs are quick."""
+
+ROUNDS = 8
 """Of asking who else would gain."""
 
 EXCHANGES = 4
@@ -46,12 +52,25 @@ class Outlook(NamedTuple):
     """No placement has a higher utilization, less the prices of changes, of excess and of what lacks below floors."""
     changing: tuple[int, ...]
     """The apps that move most, at most R."""
+    ranking: tuple[int, ...]
+    """Apps that run, by what changing them would be worth at the prices of this answer."""
+    room_price: Floats
+    """κ × k: what the whole of a resource would be worth, by class of nodes."""
+    loss_price: float
+    """What a fairness loss of 1 more would be."""
+    candidates: tuple[int, ...]
+    """Who was asked in the end."""
 
 
-def relax(program: Program) -> Outlook | None:
-    """The whole program by column generation; None where there is no answer.  Raises SolverFailed."""
+def relax(program: Program, start: Sequence[int] = ()) -> Outlook | None:
+    """The whole program by column generation, from these apps where they are given; None where there is no answer.  Raises
+    SolverFailed."""
     movable = np.flatnonzero(program.may_change).tolist() if program.budget > 0 else []
-    candidates = movable if len(movable) <= ALL_AT_ONCE else _first(program, movable)
+    all_at_once = len(movable) <= ALL_AT_ONCE
+    candidates = movable if all_at_once else [i for i in start if program.may_change[i]] or _first(program, movable)
+    dropped: set[int] = set()
+    returned: set[int] = set()
+    """Was dropped and would gain after all: stays from then on, so that this ends."""
     bound = np.inf
     found = None
     for _ in range(ROUNDS):
@@ -61,16 +80,25 @@ def relax(program: Program) -> Outlook | None:
             found = program.solve(candidates, [])
         if found is None:
             return None
-        outside = np.maximum(_gains(program, found) - found.change_price, 0.0)
+        gains = _gains(program, found)
+        outside = np.maximum(gains - found.change_price, 0.0)
         outside[candidates] = 0.0
         if program.budget <= 0:
             outside[:] = 0.0
         bound = min(bound, found.value + float(outside.sum()))
-        more = [i for i in _by(outside) if outside[i] > NEGLIGIBLE][: max(ALL_AT_ONCE, 2 * program.budget)]
+        more = [i for i in _by(outside) if outside[i] > NEGLIGIBLE][: max(AT_ONCE, program.budget)]
         if not more or bound - found.value < TIGHT * max(abs(bound), 1.0):
             break
-        candidates = sorted({*candidates, *more})
-    return None if found is None else Outlook(float(bound), tuple(_few(program, found)))
+        useful = gains > found.change_price - UNPROMISING
+        stay = {i for i in candidates if all_at_once or useful[i] or found.part[i] > 0 or i in returned}
+        dropped |= set(candidates) - stay
+        returned |= dropped.intersection(more)
+        candidates = sorted(stay.union(more))
+    if found is None:
+        return None
+    ranking = [i for i in _by(_gains(program, found)) if program.may_change[i]]
+    changing = tuple(_few(program, found))
+    return Outlook(float(bound), changing, tuple(ranking), found.room_price, found.loss_price, tuple(candidates))
 
 
 def choose(program: Program, changing: Sequence[int]) -> Wanted | None:
@@ -94,11 +122,11 @@ def choose(program: Program, changing: Sequence[int]) -> Wanted | None:
     return Wanted(_whole(program, best, chosen), best.by_class, tuple(chosen), tuple(ranking))
 
 
-def bound_when_as_fair(program: Program, excess: float, lack: float) -> float | None:
+def bound_when_as_fair(program: Program, excess: float, lack: float, start: Sequence[int]) -> float | None:
     """What an answer can be worth at most, in U less the price of changes, that has no more excess and lacks no more below
     floors than this; None where the program has no such answer.  Raises SolverFailed."""
     program.settle(excess, lack)
-    outlook = relax(program)
+    outlook = relax(program, start)
     return None if outlook is None else outlook.bound
 
 
@@ -106,7 +134,7 @@ def _first(program: Program, movable: list[int]) -> list[int]:
     """Those farthest from their shares, on either side, and those that would use most."""
     unit, n = program.unit, program.n
     gap = unit * n - program.terms.shares
-    many = max(ALL_AT_ONCE // 2, program.budget)
+    many = AT_ONCE // 2
     by_gap = sorted(movable, key=lambda i: (-round(abs(float(gap[i])), 12), i))[:many]
     room = np.maximum(program.high - n, 0) * program.instance.worth
     by_room = sorted(movable, key=lambda i: (-round(float(room[i]), 12), i))[:many]

@@ -40,6 +40,9 @@ INFEASIBLE = 2
 GUARD_S = 300.0
 """Only a crash guard; what bounds the work is the size of the programs."""
 
+SOLVER: Any = {"time_limit": GUARD_S, "presolve": False}
+"""There is little in these programs that presolving would find, and it takes a sixth of the time."""
+
 
 class Nodes(NamedTuple):
     """Nodes by class."""
@@ -128,8 +131,8 @@ class Program:
         self._hull()
 
     def settle(self, excess: float, lack: float) -> None:
-        """From now on excess and what lacks below floors are bounded and cost nothing: the value is U less the prices of
-        changes, for answers that are as fair as that."""
+        """From now on so much of excess and of what lacks below floors costs nothing, and only what is beyond has its price:
+        the value is U less the prices of changes, for answers that are as fair as that, and there always is one."""
         self.limits = excess, lack
 
     def _hull(self) -> None:
@@ -218,7 +221,7 @@ class _Rows:
 
 class _Build:
     """Columns: z_iκ wherever allowed, then for each app φ_i and what it lacks below its floor, then r_i for those that may
-    also stay, then ξ."""
+    also stay, then ξ, and what lacks beyond the limit of a settled program."""
 
     def __init__(self, program: Program, fixed: Sequence[int], candidates: Sequence[int]) -> None:
         self.program = program
@@ -233,6 +236,7 @@ class _Build:
         self.r = np.full(count, -1)
         self.r[self.optional] = len(self.z) + 2 * count + np.arange(len(candidates))
         self.xi = len(self.z) + 2 * count + len(candidates)
+        self.beyond = self.xi + 1
         chosen = np.zeros(len(program.n), np.bool_)
         chosen[self.apps[: len(fixed)]] = True
         self.staying = ~chosen
@@ -247,14 +251,14 @@ class _Build:
     def _cost(self) -> None:
         p, apps = self.program, self.apps
         here, fixed = apps[self.optional], apps[: len(apps) - len(self.optional)]
-        loss_price, lack_price = (p.loss_price, p.floor_price) if p.limits is None else (0.0, 0.0)
-        self.cost = np.zeros(self.xi + 1)
+        lack_price = p.floor_price if p.limits is None else 0.0
+        self.cost = np.zeros(self.beyond + 1)
         self.cost[self.z] = -p.instance.worth[apps[self.place]]
         self.cost[self.lack] = lack_price
         staying = p.instance.worth[here] * p.n[here] - lack_price * p.lack(p.n)[here]
         self.cost[self.r[self.optional]] = staying + p.terms.prices[here]
-        self.cost[self.xi] = loss_price
-        self.upper = np.full(self.xi + 1, np.inf)
+        self.cost[self.xi], self.cost[self.beyond] = p.loss_price, p.floor_price
+        self.upper = np.full(self.beyond + 1, np.inf)
         self.upper[self.r[self.optional]] = 1.0
         stays = self.staying & ~p.instance.pinned
         self.constant = float((p.instance.worth * p.n)[self.staying].sum())
@@ -289,7 +293,7 @@ class _Build:
                 (one_row(len(optional), np.int64), optional, -loss[self.apps[self.optional]]),
                 (one_row(1, np.int64), np.array([self.xi]), np.array([-1.0])),
             ],
-            np.array([p.terms.loss_budget - float(loss[self.staying].sum())]),
+            np.array([p.terms.loss_budget + (p.limits[0] if p.limits else 0.0) - float(loss[self.staying].sum())]),
         )
         fixed = self.apps[: len(self.apps) - len(optional)]
         left = p.budget - int(p.may_change[fixed].sum())
@@ -303,14 +307,14 @@ class _Build:
         self.lack_row = -1
         if p.limits is None:
             return
-        excess, most = p.limits
-        self.upper[self.xi] = excess
+        most = p.limits[1]
         lack, count = p.lack(p.n), len(self.optional)
         stays = self.staying & ~p.instance.pinned & p.may_change
         self.lack_row = self.rows.add(
             [
                 (np.zeros(len(self.lack), np.int64), self.lack, np.ones(len(self.lack))),
                 (np.zeros(count, np.int64), self.r[self.optional], -lack[self.apps[self.optional]]),
+                (np.zeros(1, np.int64), np.array([self.beyond]), np.array([-1.0])),
             ],
             np.array([most - float(lack[stays].sum())]),
         )
@@ -342,7 +346,7 @@ class _Build:
         self.rows.add(entries, np.where(self.r[which] >= 0, 0.0, -offset[which]))
 
     def solve(self) -> Relaxed | None:
-        answer = _solved(self.cost, self.rows.matrix(self.xi + 1), self.rows.right(), self.upper)
+        answer = _solved(self.cost, self.rows.matrix(self.beyond + 1), self.rows.right(), self.upper)
         if answer is None:
             return None
         x, least, duals = answer
@@ -369,7 +373,7 @@ def _solved(cost: Floats, matrix: coo_array, right: Floats, upper: Floats) -> tu
     bounds: Any = np.column_stack([np.zeros(len(cost)), upper])
     rows: Any = matrix.tocsc()
     try:
-        result = linprog(cost, A_ub=rows, b_ub=right, bounds=bounds, method="highs-ds", options={"time_limit": GUARD_S})
+        result = linprog(cost, A_ub=rows, b_ub=right, bounds=bounds, method="highs-ds", options=SOLVER)
         if int(result.status) == INFEASIBLE:
             return None
         x, duals = np.asarray(result.x, np.float64), -np.asarray(result.ineqlin.marginals, np.float64)

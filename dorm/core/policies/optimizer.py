@@ -3,6 +3,7 @@
     serve    who gets its n_min: in place, beside the others, or by shrinking a few of them
     counts   how many containers each app should have, by a linear program over classes of nodes; the few that change
     place    greedily by buckets of nodes, everything else pinned where it is; then what is left over is filled
+    exchange of what is left in pieces nobody can use: a few containers give way to others that make more of a node
     polish   small exact programs over the apps that change, and some that could, on clusters where that is small
 
 Each step only offers an answer; `integer.better` chooses, in exact arithmetic, so a solver that fails or a step that goes
@@ -19,6 +20,7 @@ import numpy as np
 from dorm.core.policies import answer, exact, goals, integer
 from dorm.core.policies.choosing import bound_when_as_fair, choose, relax
 from dorm.core.policies.counts import Program, SolverFailed, node_classes
+from dorm.core.policies.exchanging import Exchange
 from dorm.core.policies.making_room import make_room
 from dorm.core.policies.parameters import OPTIMIZER, read_numbers
 from dorm.core.policies.placing import Draft
@@ -27,7 +29,7 @@ from dorm.core.policies.polish import GOOD_ENOUGH, neighbourhoods, polish, serve
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dorm.core.policies.choosing import Wanted
+    from dorm.core.policies.choosing import Outlook, Wanted
     from dorm.core.policies.integer import Flags, Instance, Ints, Rows, Score
     from dorm.core.policies.problem import Allocation, Problem
 
@@ -41,13 +43,17 @@ PASSES = 6
 """Of counting and placing: what could not be placed is not asked for again."""
 
 LARGE = 200_000
-"""Apps times nodes beyond which one pass has to do: what is left over is a smaller part of a large cluster."""
+"""Apps times nodes beyond which one pass and one way have to do: what is left over is a smaller part of a large cluster."""
 
 FINE_STEPS = 1_000
 """Apps grow by single containers, as long as they can't have many more than this."""
 
 MOST_GROWN = 100
 """Apps that are considered for what is left over."""
+
+NEAR = 0.03
+"""On a large cluster where nothing starts, an answer this near to the bound needs no other counts, only better use of what
+is left in pieces."""
 
 MOST_TRIES = 16
 """Waiting apps for which room is sought among the running ones in one round; a quarter of it on large clusters."""
@@ -57,7 +63,7 @@ class OptimizerPolicy:
     """Parameters: see `dorm.core.policies.parameters.OPTIMIZER`."""
 
     name = "dorm"
-    version = 2
+    version = 3
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return dict(read_numbers(self.name, params, OPTIMIZER))
@@ -91,6 +97,11 @@ class _Round:
         self.nodes = node_classes(instance)
         self.ranking: Sequence[int] = ()
         """Apps that run, by what changing them would be worth."""
+        self.large = len(instance.apps) * len(instance.nodes) > LARGE
+        self.outlook: Outlook | None = None
+        """Of the first count program that had one."""
+        self.topped_up: Rows | None = None
+        """The best answer when it was topped up last."""
 
     def run(self) -> None:
         instance = self.instance
@@ -117,8 +128,8 @@ class _Round:
         if victims.any():
             # Who shrinks for whom is asked of the program first; the draft's own choice stands where that can't be placed.
             free = goals.placed(instance, draft.n) & instance.free_to_move & ~self.kept
-            self._improve(beside, free, self.kept, PASSES)
-            self._improve(draft, free | victims, self.kept & ~victims, 1)
+            if not self._improve(beside, free, self.kept, PASSES) or not self.large:
+                self._improve(draft, free | victims, self.kept & ~victims, 1)
         else:
             self._improve(draft, self._movable() & ~self.kept, self.kept, PASSES)
         self._polish()
@@ -213,18 +224,22 @@ class _Round:
 
     # Counts and places
 
-    def _improve(self, draft: Draft, free: Flags, may_change: Flags, passes: int) -> None:
-        """Ask how many each should have, place that, and ask again without what could not be placed."""
-        instance = self.instance
+    def _improve(self, draft: Draft, free: Flags, may_change: Flags, passes: int) -> bool:
+        """Ask how many each should have, place that, and ask again without what could not be placed.  Whether that has brought
+        anything."""
+        instance, before = self.instance, self.best
         left = self.budget - int((integer.changed(instance, draft.rows) & self.kept).sum())
         program = Program(instance, self.nodes, self.terms, draft.rows, free, may_change, left)
         wanted: Wanted | None = None
-        for turn in range(1 if len(instance.apps) * len(instance.nodes) > LARGE else passes):
+        for turn in range(1 if self.large else passes):
             try:
                 if turn == 0:
                     relaxed = relax(program)
                     if relaxed is not None and not np.isfinite(self.bound):  # Later programs have less to choose from.
                         self.bound = relaxed.bound
+                        self.outlook = relaxed
+                        if self.large and not free.any() and self._good_as_it_is(relaxed):
+                            return True
                     wanted = choose(program, relaxed.changing) if relaxed else None
                 elif wanted is not None:
                     wanted = choose(program, wanted.changing)
@@ -235,13 +250,25 @@ class _Round:
                 self._fill(trial, np.flatnonzero(free).tolist())
                 self._grow_others(trial)
                 self._offer(trial.rows)
-                return
+                return self.best is not before
             self.ranking = self.ranking or wanted.ranking
-            placed = self._try(draft, wanted, free, ways=WAYS if turn == 0 else WAYS[:2])
+            ways = WAYS[:2] if turn else WAYS
+            placed = self._try(draft, wanted, free, ways=WAYS[:1] if self.large and self.kept.any() else ways)
             missing = wanted.n > placed
             if not missing.any():
-                return
+                break
             program.limit(np.where(missing, placed, program.high))
+        return self.best is not before
+
+    def _good_as_it_is(self, outlook: Outlook) -> bool:
+        """Whether a large cluster needs no other counts: where nothing starts and it is fair, what counts could gain is lost
+        in pieces again, and better use of those is worth more."""
+        if self.score.excess:
+            return False
+        self.ranking = self.ranking or outlook.ranking
+        self._top_up()
+        unmet = self.score.excess or self.score.below_floor
+        return not unmet and self.bound - self.score.net <= NEAR * abs(self.bound)
 
     def _try(self, draft: Draft, wanted: Wanted, free: Flags, ways: Sequence[tuple[bool, bool]]) -> Ints:
         """Place it in several ways, which cost little, fill what is left over in the best of them, and offer that.  Gives its
@@ -257,6 +284,8 @@ class _Round:
             if integer.better(self.instance, other, score):
                 score, best = other, trial
         placed = best.n.copy()
+        if not self.large:
+            self._exchange(best)
         self._fill(best, movers)
         self._grow_others(best)
         self._offer(best.rows)
@@ -361,12 +390,25 @@ class _Round:
             self._offer(rows)
 
     def _top_up(self) -> None:
-        """What polishing has left over, to those that change anyway and then to others."""
+        """Better use of what is left over, first by exchanges, then by what changes anyway, then by others."""
+        if self.topped_up is self.best:
+            return
         draft = Draft(self.instance, self.best, self.nodes.of)
-        touched = integer.changed(self.instance, self.best)
+        if self.reserved is not None and draft.n[self.reserved[0]] == 0:
+            draft.close(self.reserved[1])
+        self._exchange(draft)
+        touched = integer.changed(self.instance, draft.rows)
         self._fill(draft, np.flatnonzero(self._movable() & (touched | ~self.kept)).tolist())
         self._grow_others(draft)
         self._offer(draft.rows)
+        self.topped_up = self.best
+
+    def _exchange(self, draft: Draft) -> None:
+        """Better use of pieces, at the prices of the first count program."""
+        if self.outlook is not None:
+            left = self.budget - int((integer.changed(self.instance, draft.rows) & self.kept).sum())
+            search = Exchange(draft, self.terms, self._movable(), left)
+            search.run(self.outlook.room_price[self.nodes.of], self.outlook.loss_price)
 
     def _good_enough(self) -> bool:
         score = self.score
@@ -395,8 +437,9 @@ class _Round:
             return
         free = self._movable() & ~self.kept
         program = Program(self.instance, self.nodes, self.terms, staying, free, self.kept, self.budget)
+        start = self.outlook.candidates if self.outlook is not None else ()
         try:
-            bound = bound_when_as_fair(program, score.excess, float(score.below_floor))
+            bound = bound_when_as_fair(program, score.excess, float(score.below_floor), start)
         except SolverFailed:
             self.status, bound = "fallback", None
         self.bound = max(exact.loosest_bound(self.instance) if bound is None else bound, score.net)
