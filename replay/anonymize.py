@@ -345,7 +345,7 @@ class AnonymizedLog(EventLog):
         except GapError as error:
             raise LogDamaged(str(error)) from None
 
-    def renamed(self, selection: Selection) -> Selection:
+    def selection_of(self, selection: Selection) -> Selection:
         """What selects here what this selects of the original."""
         apps, users = self._pseudonyms.app_references, self._pseudonyms.users
         return msgspec.structs.replace(

@@ -95,8 +95,8 @@ def export_log(
             source, chosen = log, selection
             if anonymize:
                 path = target or Path("anonymized.dorm")
-                source = renamed = await _anonymized(log, keep_nodes, pseudonyms, force=force)
-                chosen = renamed.renamed(selection)
+                source = made = await _anonymized(log, keep_nodes, pseudonyms, force=force)
+                chosen = made.selection_of(selection)
             with progress_of("exporting") as report:
                 done = await export(source, path, selection=chosen, form=form, force=force, progress=report)
         _show(done, output)
