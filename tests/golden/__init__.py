@@ -1,0 +1,11 @@
+"""Logs that stay readable: one of each release, in the format that it exported, and incidents under pseudonyms.
+
+    python -m tests.golden made              print what this build makes of all of them
+    python -m tests.golden release VERSION   add the log of a release: run it once, on the commit that is released
+    python -m tests.golden incident          play `incident` with real parts, and keep it under pseudonyms
+    python -m tests.golden rewrite           record what this build makes of all of them (`made.json`)
+
+A release's log is never written anew: what a cluster has on its disks can't be either.  Where a later build can't read
+one, an upcaster is missing in `events.codec`.  Where it folds to something else, `SCHEMA` in `dorm.core.state` has to say
+so; commit a rewrite of what is made of them only if you understand what caused it.
+"""
