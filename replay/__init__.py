@@ -20,6 +20,8 @@
     differences two facts compared, field by field
     export      a log, or a part of it (selection), copied into a file that is there whole or not at all (whole_file): an
                 archive with snapshots (frames), or rows for analysis (tables)
+    anonymize   a log with other names in it, which replays as the original: names are collected and numbered in order
+                (pseudonyms), and replaced field by field (disguise)
     timeline    what held from when to when, for a picture: made by `timeline_fold` within `timeline_bounds`, drawn as a page
                 (`timeline_html` and `page/`), as PNG (`timeline_png`) or for Perfetto (`timeline_trace`)
 
