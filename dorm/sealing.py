@@ -125,7 +125,9 @@ def read_key(path: Path) -> SealKey:
     except KeyUnusableError as error:
         raise KeyFileError(f"key {path}: {error}") from None
     except FileNotFoundError:
-        raise KeyFileError(f"there is no key {path}; a master makes one at its first start") from None
+        raise KeyFileError(
+            f"there is no key {path}; a master makes one at its first start, `dorm up --data DIR` in DIR/{path.name}"
+        ) from None
     except OSError as error:
         raise KeyFileError(f"key {path}: {error.strerror}") from None
 

@@ -288,7 +288,7 @@ def _pending(state: State, wanted: str) -> Any:
 def _near(state: State, witness: Witness) -> str:
     known = sorted({app.name for app in state.apps.values()} | witness.names.keys())
     near = difflib.get_close_matches(witness.wanted, known, n=3)
-    return f"; did you mean {' or '.join(near)}?" if near else "; `dorm ps --all` lists them"
+    return f"; did you mean {' or '.join(near)}?" if near else "; `dorm state` lists them"
 
 
 def _without_details(state: State, witness: Witness, now: int, what: str, id: str) -> Explanation:

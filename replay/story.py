@@ -175,5 +175,5 @@ async def tell(
         sorted(state.nodes) if node else sorted({*witness.names, *state.nodes, *(a.name for a in state.apps.values())})
     )
     near = difflib.get_close_matches(name, known, n=3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else "; `dorm ps --all` and `dorm nodes` list them"
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; `dorm state` lists them"
     raise StoryError(f"until sequence {state.seq} there was no {'node' if node else 'app or node'} {name!r}{hint}")

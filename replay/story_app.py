@@ -156,8 +156,10 @@ class AppTeller:
     def _submitted(self, state: State, event: k.AppSubmitted) -> None:
         name = name_of(event.spec)
         if event.id in state.submissions and self.wanted in (name, app_id(name, event.id)) and name:
+            user = _user_of(event.spec)
+            text = f"submitted by {event.by}" + (f" for {user}" if user and user != event.by else "")
             self._pending[event.id] = Chapter(
-                position=str(state.seq), time=state.time, what="submitted", text=f"submitted by {event.by}", by=event.by
+                position=str(state.seq), time=state.time, what="submitted", text=text, by=event.by
             )
 
     def _updated(self, state: State, event: k.AppUpdated) -> None:
@@ -499,3 +501,9 @@ def _ended_with(state: State, app: App, node: str) -> int:
 
 def _and_ended(count: int) -> str:
     return f", so {containers(count)} of it there had ended" if count else ""
+
+
+def _user_of(document: Any) -> str:
+    """Whose the app shall be, as a submission says it, checked or not; '' where it doesn't or that can't be shown."""
+    user = document.get("user") if isinstance(document, dict) else None
+    return user[:64] if isinstance(user, str) and user.isascii() and user.isprintable() else ""

@@ -205,7 +205,7 @@ def totals(found: AppTotals) -> str:
         else "told of no progress",
     ]  # fmt: skip
     if found.failures:
-        parts.append(f"{found.failures} failure{'' if found.failures == 1 else 's'}")
+        parts.append(f"tried again {'once' if found.failures == 1 else f'{found.failures} times'}")
     return ", ".join(parts)
 
 

@@ -64,7 +64,7 @@ def test_the_story_of_an_app(here: Dorm, log_file: Path) -> None:
     lines = out.splitlines()
     assert lines[0].startswith("one  one-")
     assert lines[1] == (
-        "it waited 0.8 s, was paused 2.3 s, ran 2.2 s, 3 generations, 2 adjustments, told of no progress, 1 failure"
+        "it waited 0.8 s, was paused 2.3 s, ran 2.2 s, 3 generations, 2 adjustments, told of no progress, tried again once"
     )
     assert lines[3] == "2023-11-14 UTC"
     assert lines[4] == "22:13:20.300     4  submitted by someone"
@@ -153,7 +153,7 @@ def test_strangers_words_move_no_cursor(here: Dorm, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["story", "nobody"], 1, "until sequence 58 there was no app or node 'nobody'; `dorm ps --all`"),
+        (["story", "nobody"], 1, "until sequence 58 there was no app or node 'nobody'; `dorm state` lists them"),
         (["story", "twoo"], 1, "did you mean two?"),
         (["story", "one", "--node"], 1, "there was no node 'one'"),
         (["story", "n1", "--since", "50", "--at", "20"], 1, "begin at sequence 50, after its end at 20"),

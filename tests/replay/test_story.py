@@ -43,6 +43,18 @@ def contended() -> Bench:
     return bench
 
 
+def test_who_submitted_it_and_whose_it_is() -> None:
+    for user, text in (
+        ("bob", "submitted by ann for bob"),
+        ("ann", "submitted by ann"),
+        ("\x1b[2J", "submitted by ann"),
+    ):
+        bench = Bench(n1=4)
+        spec = {"name": "app", "command": ["work"], "demand": {"cpu": 1}, "user": user}
+        bench.add(k.AppSubmitted(by="ann", spec=spec), "ann")
+        assert [chapter.text for chapter in told(bench)][:1] == [text]
+
+
 def test_from_submission_to_the_first_step() -> None:
     bench = Bench(n1=4)
     bench.add(

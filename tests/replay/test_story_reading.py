@@ -175,7 +175,7 @@ async def test_names_that_never_were() -> None:
     ):
         with pytest.raises(StoryError, match=f"there was no app or node '{wrong}'; {hint}".replace("?", r"\?")):
             await tell(log, wrong)
-    with pytest.raises(StoryError, match="there was no node 'digits'; `dorm ps --all` and `dorm nodes` list them"):
+    with pytest.raises(StoryError, match="there was no node 'digits'; `dorm state` lists them"):
         await tell(log, "digits", node=True)
     with pytest.raises(StoryError):
         await tell(log_of([]), "digits")
