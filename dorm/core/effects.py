@@ -43,7 +43,8 @@ def void_plans_on(state: State, node: Node) -> None:
 
 def end_containers_on(state: State, node: str, message: str) -> None:
     """All that was released to this node has surely ended."""
-    for name in sorted(state.apps):
+    # Most apps of a long log have ended, and sorting all of them would be most of the work.
+    for name in sorted(name for name, app in state.apps.items() if _has_some_left(app)):
         app = state.apps[name]
         for number in sorted(app.generations):
             generation = app.generations[number]
@@ -52,6 +53,17 @@ def end_containers_on(state: State, node: str, message: str) -> None:
                     end_container(state, app, generation, container, "lost", message)
         if app.ended:
             forget_ended(app)
+
+
+def _has_some_left(app: App) -> bool:
+    """Whether a container of it may run, or, where it has ended, there is something to forget."""
+    generations = app.generations
+    if len(generations) > 1 or app.generation not in generations:
+        return True
+    for generation in generations.values():
+        if generation.released_at and generation.exited < len(generation.containers):
+            return True
+    return False
 
 
 def end_container(

@@ -299,7 +299,8 @@ def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Non
         state.counters.ignored += 1
         return
     app.step = step = event.step
-    if app.history:
+    history = app.history
+    if history and not history[-1].resumed_at:
         _resumed(state, app, event)
     # First and last are enough, whatever lies between; a step back is somebody who counts anew.
     pace = generation.pace

@@ -201,7 +201,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
         if app_id in event.reasons:
             # It was considered, so its pause is over and this is what it waits for now.
             app.waiting, app.retry_at = event.reasons[app_id], 0
-        elif not app.retry_at:
+        elif app.waiting is not None and not app.retry_at:
             app.waiting = None
     if _leaves_something(event):
         loosen(state)

@@ -117,7 +117,7 @@ class Generation(msgspec.Struct):
     @property
     def ended(self) -> bool:
         """Nothing of it may still run: never released, or every container has exited."""
-        return not self.released or self.exited == len(self.containers)
+        return self.released_at <= 0 or self.exited == len(self.containers)
 
     def by_node(self) -> dict[str, int]:
         """How many containers it has on each node, sorted by node."""
