@@ -135,7 +135,7 @@ class StepApp(App[None]):
 
     CSS = """
     Screen { layout: vertical; }
-    #heading, #status { height: 1; }
+    #heading, #status { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     #upper { height: 2fr; }
     #left, #right { width: 1fr; }
     #events, #changes, #state, #details { border-top: solid $secondary; border-title-style: bold; border-title-color: $text-muted; }

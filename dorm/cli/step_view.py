@@ -235,7 +235,7 @@ def details(view: View, width: int) -> Text:
     ordered = [*first, *(name for name in fields if name not in (*first, *last)), *last]
     dumped = yaml.dump(
         _Block((name, fields[name]) for name in ordered), Dumper=_Dumper, sort_keys=False, allow_unicode=True,
-        default_flow_style=None, width=max(40, width - 2),
+        default_flow_style=None, width=max(40, width - 12),
     )  # fmt: skip
     text = Text("".join(sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in dumped))
     text.highlight_regex(r"(?m)^ *(- )?[\w-]+:", "cyan")
