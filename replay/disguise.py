@@ -4,8 +4,8 @@ The same walk first collects names and then replaces them (`Naming`).  It leaves
 chose (`_WORDS`); a text in any other field is not let through.  So a field that is added later says nothing before somebody
 has decided what it may say.
 
-What people and programs wrote for people (reasons, messages) is withheld, for it may say anything.  A spec that was refused
-keeps its name alone, and is refused still.
+What people and programs wrote for people (reasons, messages) is withheld, for it may say anything.  Of a
+spec that was refused for what stood in a field, the name alone is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from dorm.core.admission import name_of
 from dorm.core.policies import names as policy_names
 from dorm.core.policies import policy
 from dorm.core.state import can_be_kept
-from events.spec import AppSpec, SpecError, check_spec
+from events.quantities import duration, resource
+from events.spec import AppSpec, Retries, SpecError, check_spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,6 +47,7 @@ class Naming(Protocol):
 WITHHELD = "(withheld)"
 _POSITION = re.compile(r"[0-9]+(\.[0-9]+)?")
 _RUNTIMES = ("process", "docker")
+_RETRIES = set(Retries.__struct_fields__)
 _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "solver", "state", "status", "trigger",
@@ -112,16 +114,25 @@ class Disguise:
     # --- specs ----------------------------------------------------------------------------------------------------------
 
     def document(self, value: Any) -> Any:
-        """A spec as somebody sent it."""
+        """A spec as somebody sent it: one that is refused is refused still, for the same reason where that can be told."""
         try:
             check_spec(value)
-            return self._fields_of_spec(value)
-        except SpecError:
-            pass
+        except SpecError as error:
+            return self._refused(value, error) if can_be_kept(value) else {}
+        return self._fields_of_spec(value)
+
+    def _refused(self, value: Any, error: SpecError) -> Any:
+        if not isinstance(value, dict):
+            return None
+        if _harmless(value):
+            made = self._fields_of_spec(value)
+            try:
+                check_spec(made)
+            except SpecError as again:
+                if _field(again) == _field(error):
+                    return made
         name = name_of(value)
-        if name and can_be_kept(value):
-            return {"name": self.name("app_references", name)}
-        return {} if isinstance(value, dict) else None
+        return {"name": self.name("app_references", name)} if name else {}
 
     def _fields_of_spec(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         return {field: _SPEC[field](self, value) if field in _SPEC else value for field, value in spec.items()}
@@ -155,6 +166,24 @@ class Disguise:
             else:
                 found[self.name("app_references", key)] = _number(value[key])
         return found
+
+
+def _field(error: SpecError) -> str:
+    """Which field of a spec an error is about."""
+    return re.split(r"[:.\[]", str(error))[0]
+
+
+def _harmless(spec: dict[str, Any]) -> bool:
+    """Whether every field is one that a spec has, holds what it may hold, and a usable name: what is wrong is something else,
+    such as bounds that don't fit together."""
+    try:
+        msgspec.convert({"command": ["-"], "demand": {"cpu": 1}, **spec}, AppSpec)
+        waits = [spec.get("grace", 0), *(one for key, one in spec.get("retries", {}).items() if key != "limit")]
+        amounts = [resource(name, amount) for name, amount in spec.get("demand", {}).items()]
+        known = not spec.keys() - set(AppSpec.__struct_fields__) and not spec.get("retries", {}).keys() - _RETRIES
+        return known and min([*amounts, *map(duration, waits)]) >= 0 and name_of(spec) == spec["name"]
+    except (msgspec.ValidationError, ValueError):
+        return False
 
 
 def _number(value: Any) -> Any:
