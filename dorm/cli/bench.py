@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -179,7 +180,7 @@ def replay(
 
     configure(verbose, False, quiet_level=logging.ERROR)
     sizes = QUICK if quick else Sizes(events, large, server, passes, moments)
-    with _progress("replay") as tell, solver_prints_elsewhere():
+    with _progress("replay") as tell, solver_prints_elsewhere(), _sigterm_interrupts():
         done = bench_replay(sizes, tell=tell)
     _show(done.report, output)
     _end_if(done.interrupted)
@@ -306,6 +307,16 @@ def _words_of(found: dict[str, Figure]) -> dict[str, str | None]:
             if one.value >= 1000:
                 words[name] = f"{one.value:,.0f}"
     return words
+
+
+@contextlib.contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """So that a server and gigabytes of files are not left behind by whoever ends this politely."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
