@@ -35,7 +35,9 @@ from events.requirements import requirement
 from events.snapshots import MemorySnapshots
 from replay.disguise import Disguise
 from replay.frames import build, state_after
+from replay.moments import AtSequence
 from replay.pseudonyms import Names, Pseudonyms, words_of
+from replay.selection import Selection, range_of
 from replay.whole_file import in_thread
 
 if TYPE_CHECKING:
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
 
     from events.snapshots import Snapshots
     from replay import Progress
-    from replay.selection import Selection
 
 _AGENTS = (
     k.NodeJoined, k.NodeReported, k.NodeLeft, k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppProgressed,
@@ -345,11 +346,15 @@ class AnonymizedLog(EventLog):
         except GapError as error:
             raise LogDamaged(str(error)) from None
 
-    def selection_of(self, selection: Selection) -> Selection:
-        """What selects here what this selects of the original."""
+    async def selection_of(self, selection: Selection) -> Selection:
+        """What selects here what this selects of the original.  Raises MomentError, and as `read` does."""
         apps, users = self._pseudonyms.app_references, self._pseudonyms.users
+        # Sequences are the same, and are found there without a word being rewritten.
+        part = await range_of(self._log, selection)
         return msgspec.structs.replace(
             selection,
+            since=None if selection.since is None else AtSequence(part.after + 1),
+            until=None if selection.until is None else AtSequence(min(part.end, self._end)),
             apps=tuple(apps.get(app, _NOBODY) for app in selection.apps),
             users=tuple(users.get(user, _NOBODY) for user in selection.users),
         )
@@ -369,6 +374,9 @@ class AnonymizedLog(EventLog):
 
     async def end(self) -> int:
         return self._end
+
+    async def at_time(self, time: int) -> int:
+        return min(await self._log.at_time(time), self._end)
 
     @property
     def snapshots(self) -> Snapshots:

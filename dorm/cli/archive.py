@@ -96,7 +96,7 @@ def export_log(
             if anonymize:
                 path = target or Path("anonymized.dorm")
                 source = made = await _anonymized(log, keep_nodes, pseudonyms, force=force)
-                chosen = made.selection_of(selection)
+                chosen = await made.selection_of(selection)
             with progress_of("exporting") as report:
                 done = await export(source, path, selection=chosen, form=form, force=force, progress=report)
         _show(done, output)
