@@ -77,6 +77,16 @@ def test_what_is_selected_is_named_as_it_was(dorm: Dorm, source: Path, tmp_path:
     assert "select from that" in err
 
 
+def test_a_part_of_it_is_audited_too(dorm: Dorm, source: Path) -> None:
+    code, _, err = dorm(
+        "replay", "export", "--file", source, "end.dorm", "--anonymize", "--since", "-2s", "--until", "55"
+    )
+    assert code == 0, err
+    code, out, _ = dorm("replay", "verify", "--file", "end.dorm")
+    assert code == 0, out
+    assert "decided again with the same result" in out
+
+
 @pytest.mark.parametrize(
     "words", [["--keep-nodes"], ["--pseudonyms", "key.json"], ["--anonymize", "--pseudonyms", "-"]]
 )
