@@ -45,9 +45,7 @@ At = Annotated[
 ]  # fmt: skip
 File = Annotated[
     Path | None,
-    typer.Option(
-        "--file", "-f", metavar="LOG.dorm", help="An exported log instead of a cluster's; - is standard input."
-    ),
+    typer.Option("--file", metavar="LOG.dorm", help="An exported log instead of a cluster's; - is standard input."),
 ]
 
 
