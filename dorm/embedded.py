@@ -45,10 +45,12 @@ class EmbeddedError(Exception):
 class EmbeddedServer:
     """One server process with its data in `folder`.  It listens on `host` only."""
 
-    def __init__(self, folder: Path, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, synced: bool = True) -> None:
+        """`synced`: whether what it acknowledges is on the disk; without that a log is filled ten times as fast."""
         self._folder = folder
         self._host = host
         self._port = port
+        self._synced = synced
         self._process: Process | None = None
         self._lock: int | None = None
 
@@ -138,10 +140,11 @@ class EmbeddedServer:
 
     def _configuration(self) -> str:
         store = json.dumps(str(self._folder / "jetstream"))
+        sync = "always" if self._synced else "2m"
         return (
             f"server_name: dorm\nhost: {json.dumps(self._host)}\nport: {self._port}\n"
             f"max_payload: {MAX_PAYLOAD}\nwrite_deadline: '10s'\n"
-            f"jetstream {{ store_dir: {store}, sync_interval: always }}\n"
+            f"jetstream {{ store_dir: {store}, sync_interval: {sync} }}\n"
         )
 
     async def _wait_until_ready(self) -> None:

@@ -49,7 +49,7 @@ class Server(NamedTuple):
 async def bench_server(one: Stretch, records: int, passes: int, tell: Tell) -> Server:
     """Raises BenchError, EmbeddedError, and what a log raises."""
     with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
-        server = EmbeddedServer(Path(folder))
+        server = EmbeddedServer(Path(folder), synced=False)
         await server.start()
         try:
             async with _log(server, create=True) as connection:
