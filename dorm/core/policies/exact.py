@@ -31,8 +31,12 @@ LARGEST_TIES = 300
 """Apps times nodes; beyond, the last goal chooses only among ways to change the apps that are being changed anyway: to
 prove that no others would do takes longer than all the rest."""
 
-SEARCH = 30_000
-"""Bounds each search: its nodes times apps times nodes of the cluster."""
+SEARCH, MOST_NODES = 300_000, 500
+"""Bounds each search: its nodes times apps times nodes of the cluster, and its nodes."""
+
+EXCESS_PRICE, FLOOR_PRICE = 10.0, 3.0
+"""Of excess for each kind of resources, and of a container below the floor in worths of the largest, where goals are one
+program with fractions."""
 
 CHUNK = 16
 """How many apps one program orders by arrival: weights up to 2^15 stay far above the solver's tolerance."""
@@ -110,9 +114,34 @@ def improve(
     return Improved(search.best, search.status, search.bound)
 
 
-def serve(instance: Instance, start: Ints, terms: Terms, *, budget: int, reserved: tuple[int, Flags] | None) -> Ints:
-    """From a valid answer to one that is best by goal 1 alone, where the search finds it."""
+class Outlook(NamedTuple):
+    """What the program with fractions says of a valid answer."""
+
+    order: list[int]
+    """Apps that may stay, those first that change there, then those that are nearest to it."""
+    bound: float
+    """No answer that serves the same apps has more U, less the price of changes, of excess and of what lacks below floors."""
+
+
+def outlook(
+    instance: Instance, start: Ints, terms: Terms, *, budget: int, reserved: tuple[int, Flags] | None
+) -> Outlook | None:
+    """None where the solver failed.  Work grows with apps times nodes, which the caller keeps small."""
     search = Search(instance, terms, start, budget=budget, reserved=reserved)
+    return search.outlook() if search.has_choices() else None
+
+
+def serve(
+    instance: Instance,
+    start: Ints,
+    terms: Terms,
+    *,
+    budget: int,
+    reserved: tuple[int, Flags] | None,
+    node_limit: int | None = None,
+) -> Ints:
+    """From a valid answer to one that is best by goal 1 alone, where the search finds it."""
+    search = Search(instance, terms, start, budget=budget, reserved=reserved, node_limit=node_limit)
     if search.has_choices():
         search.choose_who_runs()
     return search.best
@@ -213,7 +242,7 @@ class Search:
         self.status = "optimal"
         self.bound = loosest_bound(instance)
         size = max(1, len(instance.apps) * len(instance.nodes))
-        self.node_limit = max(1, SEARCH // size) if node_limit is None else node_limit
+        self.node_limit = max(1, min(MOST_NODES, SEARCH // size)) if node_limit is None else node_limit
 
     @cached_property
     def model(self) -> Model:
@@ -362,13 +391,11 @@ class Search:
         wanting = [app for app in model.apps if placed[app] and floors[app] > self.instance.n_min[app]]
         if self.score().below_floor == 0:
             for app in wanting:
-                model.add_row([(model.n[app], 1.0)], lower=float(floors[app]))
+                model.keep_above(app, float(floors[app]))
             return
         missing: Row = []
         for app in wanting:
-            lack = model.add_column(0, math.inf, integral=False)
-            model.add_row([(model.n[app], 1.0), (lack, 1.0)], lower=float(floors[app]))
-            missing.append((lack, float(self.instance.gang[app])))
+            missing.append((model.add_lack(app, float(floors[app])), float(self.instance.gang[app])))
         self._solve(missing)
         model.add_row(missing, upper=self.score().below_floor + 0.5)
 
@@ -394,6 +421,28 @@ class Search:
             self._offer(solved.x)
         elif solved.status == "failed":
             self.status = "fallback"
+
+    def outlook(self) -> Outlook | None:
+        """Goals 3 to 5 at once, for who runs now."""
+        model, instance = self.model, self.instance
+        placed, floors = self.placed(), self.terms.floors
+        for app, column in model.run.items():
+            model.fix(column, float(placed[app]))
+        self._keep_reserved()
+        scale = _scale(instance.worth)
+        wish = self._worth(scale)
+        wish.append((model.add_fairness(self.terms), EXCESS_PRICE * max(len(instance.kinds), 1) / scale))
+        for app in model.apps:
+            if placed[app] and floors[app] > instance.n_min[app]:
+                wish.append((model.add_lack(app, float(floors[app])), FLOOR_PRICE))
+        relaxed = model.relax(wish)
+        if relaxed is None:
+            return None
+        changes = {
+            i: (-round(float(relaxed.values[r]), 6), round(float(relaxed.reduced[r]), 9)) for i, r in model.r.items()
+        }
+        fixed = integer.utilization(instance, np.where(instance.pinned, instance.count, 0))
+        return Outlook(sorted(changes, key=lambda i: (*changes[i], i)), fixed - relaxed.bound * scale)
 
     def _worth(self, scale: float) -> Row:
         """What goal 5 minimises."""

@@ -7,7 +7,9 @@
     F_i ≥ |δ_i n_i - ŝ_i|,  Σ_i F_i ≤ 2mθ1 + ξ        θ1 (Dorm paper, eqs. 1-4 and the linear form that follows them)
 
 The rows for F_i are those of the paper and one more, the chord between the two integers around ŝ_i/δ_i: at integers it
-says the same, and it makes the relaxation exact for one app alone.
+says the same, and it makes the relaxation exact for one app alone.  For an app that runs, all rows say "stays" or "changes"
+as the convex hull of the two (as `counts` does), and no x_ij is more than fits beside those that θ2 lets stand: that is what
+makes bounds tight, since at most a few apps change.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.sparse import csr_array, vstack
 
 from dorm.core.policies import integer
 
@@ -34,6 +36,7 @@ NO_SUB_PROGRAMS: dict[str, bool] = {
     "mip_heuristic_run_rens": False,
     "mip_heuristic_run_rins": False,
     "mip_heuristic_run_root_reduced_cost": False,
+    "mip_heuristic_run_feasibility_jump": False,
 }
 """Options of HiGHS for searches from an answer that is good already: heuristics that solve smaller programs in search of a
 first good one take longer than all the rest."""
@@ -56,6 +59,15 @@ class Solved(NamedTuple):
     """`optimal`, `infeasible`, `node_limit`, `guard` or `failed`."""
 
 
+class Relaxed(NamedTuple):
+    bound: float
+    """No answer has an objective below this."""
+    values: Floats
+    """Of all columns."""
+    reduced: Floats
+    """What the objective grows by with each column."""
+
+
 class Model:
     """Columns and rows, to which goals are added as they are fixed."""
 
@@ -73,6 +85,7 @@ class Model:
         self._row_upper: list[float] = []
         self._room_rows: list[int] = []
         self.apps = np.flatnonzero(instance.free_to_move).tolist()
+        self.most = most_beside(instance, change_budget)
         self.x: dict[tuple[int, int], int] = {}
         self.n: dict[int, int] = {}
         self.run: dict[int, int] = {}
@@ -103,12 +116,12 @@ class Model:
     def _add_partition(self, app: int) -> None:
         """The columns of one app and the rows that tie them together."""
         instance = self.instance
-        low, high = int(instance.n_min[app]), int(min(instance.n_max[app], instance.holds[app].sum()))
+        low, high = int(instance.n_min[app]), int(min(instance.n_max[app], self.most[app].sum()))
         kept = bool(instance.kept[app])
         self.n[app] = self.add_column(low if kept else 0, high, integral=True)
         here: Row = []
         for node in np.flatnonzero(instance.holds[app]).tolist():
-            column = self.x[app, node] = self.add_column(0, int(instance.holds[app, node]), integral=True)
+            column = self.x[app, node] = self.add_column(0, int(self.most[app, node]), integral=True)
             here.append((column, 1.0))
         self.add_row([*here, (self.n[app], -1.0)], lower=0, upper=0)
         if kept:
@@ -130,7 +143,7 @@ class Model:
         self.add_row([(self.n[app], 1.0), (r, float(total - low))], lower=total)
         for node in np.flatnonzero(instance.holds[app]).tolist():
             column, before = self.x[app, node], int(was[node])
-            most = int(instance.holds[app, node])
+            most = int(self.most[app, node])
             if most > before:
                 self.add_row([(column, 1.0), (r, float(before - most))], upper=before)
             if before > 0:
@@ -170,15 +183,44 @@ class Model:
             loss = self.add_column(0, math.inf, integral=False)
             total.append((loss, unit))
             aim = float(terms.shares[app]) / unit
-            self.add_row([(loss, 1.0), (self.n[app], 1.0)], lower=aim)
-            self.add_row([(loss, 1.0), (self.n[app], -1.0)], lower=-aim)
             below = math.floor(aim)
             at, slope = abs(below - aim), abs(below + 1 - aim) - abs(below - aim)
-            self.add_row([(loss, 1.0), (self.n[app], -slope)], lower=at - slope * below)
+            stays = abs(int(instance.count[app]) - aim) if app in self.r else 0.0
+            for by, offset in ((-1.0, aim), (1.0, -aim), (slope, at - slope * below)):
+                self._above(loss, app, by, offset, stays)
         scale = max((unit for _, unit in total), default=1.0)
         row = [(column, unit / scale) for column, unit in total]
         self.add_row([*row, (excess, -1.0 / scale)], upper=(terms.loss_budget - fixed) / scale)
         return excess
+
+    def add_lack(self, app: int, floor: float) -> int:
+        """A column that is at least floor - n."""
+        lack = self.add_column(0, math.inf, integral=False)
+        self._above(lack, app, -1.0, floor, max(0.0, floor - float(self.instance.count[app])))
+        return lack
+
+    def keep_above(self, app: int, floor: float) -> None:
+        """n ≥ floor."""
+        row = [(self.n[app], 1.0)]
+        was = float(self.instance.count[app])
+        if app not in self.r:
+            self.add_row(row, lower=floor)
+        elif was < floor:
+            self._lower[self.r[app]] = 1.0
+            self.add_row(row, lower=floor)
+        else:
+            # n ≥ (1 - r) · was + r · floor
+            self.add_row([*row, (self.r[app], was - floor)], lower=was)
+
+    def _above(self, column: int, app: int, slope: float, offset: float, stays: float) -> None:
+        """column ≥ slope · n + offset, or ≥ `stays` where the app stays: as the convex hull of the two."""
+        row = [(column, 1.0), (self.n[app], -slope)]
+        if app not in self.r:
+            self.add_row(row, lower=offset)
+            return
+        was = int(self.instance.count[app])
+        # (1 - r) · stays + slope · (n - (1 - r) · was) + r · offset
+        self.add_row([*row, (self.r[app], stays - slope * was - offset)], lower=stays - slope * was)
 
     def add_positive_part(self, column: int, above: float, *, sign: int = 1) -> int:
         """A column that is at least `column - above` (with sign -1, `above - column`) and at least 0."""
@@ -205,14 +247,44 @@ class Model:
             rows.pop()
         return answer
 
-    def _solve(self, objective: Row, margin: float) -> Solved:
+    def relax(self, objective: Row) -> Relaxed | None:
+        """Minimise, with fractions allowed.  None where there is no answer or the solver failed."""
+        cost, rows = self._matrix(objective)
+        matrix: Any = rows
+        lower, upper = np.array(self._row_lower, np.float64), np.array(self._row_upper, np.float64)
+        same = lower == upper
+        below, above = ~same & np.isfinite(upper), ~same & np.isfinite(lower)
+        sides: Any = {
+            "A_ub": vstack([matrix[below], -matrix[above]]),
+            "b_ub": np.concatenate([upper[below], -lower[above]]),
+            "A_eq": matrix[same],
+            "b_eq": lower[same],
+            "bounds": np.column_stack([self._lower, self._upper]),
+        }
+        try:
+            result = linprog(cost, **sides, method="highs-ds", options={"time_limit": GUARD_S})
+            if int(result.status) != 0:
+                return None
+            x = np.asarray(result.x, np.float64)
+            reduced = np.asarray(result.lower.marginals + result.upper.marginals, np.float64)
+            bound = float(result.fun or 0.0)
+        except Exception:  # Whatever goes wrong in a solver, there is an answer without this.
+            return None
+        sound = x.shape == cost.shape == reduced.shape and math.isfinite(bound)
+        return Relaxed(bound, x, reduced) if sound and np.isfinite(x).all() and np.isfinite(reduced).all() else None
+
+    def _matrix(self, objective: Row) -> tuple[Floats, csr_array]:
+        """The objective as a vector, and the rows."""
         cost = np.zeros(len(self._lower))
         for column, value in objective:
             cost[column] += value
         starts = np.cumsum([0, *(len(row) for row in self._rows)])
         columns = np.array([column for row in self._rows for column, _ in row], np.int32)
         values = np.array([value for row in self._rows for _, value in row], np.float64)
-        matrix = csr_array((values, columns, starts), shape=(len(self._rows), len(cost)))
+        return cost, csr_array((values, columns, starts), shape=(len(self._rows), len(cost)))
+
+    def _solve(self, objective: Row, margin: float) -> Solved:
+        cost, matrix = self._matrix(objective)
         upper = np.array(self._row_upper, np.float64)
         upper[self._room_rows] *= 1.0 - margin
         try:
@@ -242,6 +314,30 @@ class Model:
         for (app, node), column in self.x.items():
             x[app, node] = solution[column]
         return x
+
+
+def most_beside(instance: Instance, change_budget: int) -> Ints:
+    """How many containers of each app each node can hold, when at most so many of those that may stay give up theirs: the
+    app itself, and those that hold most of each resource there."""
+    most, kept = instance.holds.copy(), instance.kept
+    if change_budget >= int(kept.sum()):
+        return most
+    used = instance.current[kept][:, :, None] * instance.demand[kept][:, None, :]
+    free = instance.room - used.sum(axis=0)
+    largest = -np.sort(-used, axis=0)[: max(change_budget, 1)]
+    beside = largest[:-1].sum(axis=0)
+    for app in np.flatnonzero(instance.free_to_move).tolist():
+        demand = instance.demand[app]
+        stays = instance.current[app] if kept[app] else np.zeros(len(free), np.int64)
+        given_up = beside + (largest[-1] if change_budget else 0)
+        if kept[
+            app
+        ]:  # It is one of those: where it is not among the largest, it is there instead of the least of them.
+            own = stays[:, None] * demand
+            given_up = np.where(own >= largest[-1], given_up, beside + own) if change_budget else own
+        for k in np.flatnonzero(demand > 0).tolist():
+            most[app] = np.minimum(most[app], np.maximum((free + given_up)[:, k] // demand[k], stays))
+    return np.maximum(most, 0)
 
 
 def _milp(cost: Floats, **problem: Any) -> Any:

@@ -24,7 +24,7 @@ from dorm.core.policies.exchanging import Exchange
 from dorm.core.policies.making_room import make_room
 from dorm.core.policies.parameters import OPTIMIZER, read_numbers
 from dorm.core.policies.placing import Draft
-from dorm.core.policies.polish import GOOD_ENOUGH, neighbourhoods, polish, serve
+from dorm.core.policies.polish import GOOD_ENOUGH, neighbourhoods, outlook, polish, serve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -372,6 +372,7 @@ class _Round:
 
     def _polish(self) -> None:
         """Exact programs over a few apps at a time, each from the best so far, until several have brought nothing."""
+        self._look_closer()
         parts = neighbourhoods(self.instance, self.nodes.of, self.kept, lambda: self.best, self.ranking, self.budget)
         for apps, nodes in parts:
             if self._good_enough():
@@ -388,6 +389,14 @@ class _Round:
             if status in ("guard", "fallback"):
                 self.status = status
             self._offer(rows)
+
+    def _look_closer(self) -> None:
+        if self._good_enough():
+            return
+        seen = outlook(self.instance, self.best, self.terms, reserved=self.reserved)
+        if seen is not None:
+            self.ranking = seen.order
+            self.bound = min(self.bound, seen.bound)
 
     def _top_up(self) -> None:
         """Better use of what is left over, first by exchanges, then by what changes anyway, then by others."""

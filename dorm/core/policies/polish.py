@@ -37,11 +37,25 @@ MOST_CELLS = 20_000
 SERVED = 600
 """Apps times nodes up to which room for those that wait is searched over all apps."""
 
+SERVE_SEARCH = 30_000
+"""Bounds that search: its nodes times apps times nodes."""
+
 MOST = 7
 """Programs in one round."""
 
 SMALL = 300
 """Apps times nodes of a cluster where programs are so short that twice as many are solved."""
+
+CLOSER, CLOSER_MOST, CLOSER_FRUITLESS = 1_000, 10, 5
+"""Apps times nodes of a cluster where at least so many are solved, and tried in vain, once apps run: only a few of them may
+change, and which ones is what the answer lives by."""
+
+BESIDE, WIDEST = 2, 6
+"""There, each program has so many apps beside those that change, so that one can take another's place, as long as it has no
+more than that in all."""
+
+HELPING = 3
+"""Where somebody waits, every third program is over apps that could make room; the others better what there is."""
 
 FRUITLESS = 4
 """After so many without a gain, no more are tried."""
@@ -66,8 +80,19 @@ def serve(instance: Instance, rows: Rows, terms: Terms, *, reserved: tuple[int, 
         terms,
         budget=terms.change_budget,
         reserved=reserved,
+        node_limit=max(1, SERVE_SEARCH // max(1, len(instance.apps) * len(instance.nodes))),
     )
     return integer.rows_of(x)
+
+
+def outlook(
+    instance: Instance, rows: Rows, terms: Terms, *, reserved: tuple[int, Flags] | None
+) -> exact.Outlook | None:
+    """The program of the whole cluster with fractions, where that is small and something can be chosen by it: it sees in
+    which pieces the room is, and the count program does not."""
+    if not terms.change_budget or len(instance.apps) * len(instance.nodes) > CLOSER:
+        return None
+    return exact.outlook(instance, integer.dense(instance, rows), terms, budget=terms.change_budget, reserved=reserved)
 
 
 def polish(
@@ -131,12 +156,15 @@ def neighbourhoods(
     wider, longer = (1.0, 1) if kept.any() else (COLD_CELLS, COLD_TRIES)
     if len(instance.nodes) * len(instance.apps) <= SMALL:
         longer *= 2
+    tries, in_vain = MOST * longer, FRUITLESS * longer
+    if kept.any() and len(instance.nodes) * len(instance.apps) <= CLOSER:
+        tries, in_vain = max(tries, CLOSER_MOST), max(in_vain, CLOSER_FRUITLESS)
     fruitless = 0
-    for attempt in range(MOST * longer):
+    for attempt in range(tries):
         before = best()
         yield _part(instance, node_class, kept, before, ranking if budget else (), attempt, int(LARGEST * wider))
         fruitless = 0 if best() is not before else fruitless + 1
-        if fruitless >= FRUITLESS * longer:
+        if fruitless >= in_vain:
             return
 
 
@@ -159,10 +187,12 @@ def _part(
     touched = integer.changed(instance, rows)
     first = np.flatnonzero(instance.free_to_move & (touched | ~kept)).tolist()
     waits = [i for i in integer.queue(instance) if n[i] < instance.n_min[i]]
-    if waits and ranking:
+    if waits and ranking and attempt % HELPING == 0:
         ranking = by_help(Draft(instance, rows, node_class), waits[0], kept)
         nodes = None
     others = [i for i in ranking if not touched[i]]
+    if others and (touched & kept).any() and len(instance.apps) * len(instance.nodes) <= CLOSER:
+        most = max(most, min(len(first) + BESIDE, WIDEST))
     if len(first) >= most:
         stride = 1 + attempt % max(1, len(first) // 2)
         turned = dict.fromkeys(first[(attempt + k * stride) % len(first)] for k in range(len(first)))
