@@ -49,7 +49,7 @@ class ExactPolicy:
     """Parameters: see `dorm.core.policies.parameters.OPTIMIZER`."""
 
     name = "dorm-exact"
-    version = 1
+    version = 2
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return dict(read_numbers(self.name, params, OPTIMIZER))

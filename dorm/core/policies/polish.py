@@ -34,7 +34,7 @@ that the program is hard."""
 MOST_CELLS = 20_000
 """Apps times nodes of a cluster on which answers are polished: dense matrices of more would take longer than they bring."""
 
-SERVED = 600
+SERVED = 800
 """Apps times nodes up to which room for those that wait is searched over all apps."""
 
 SERVE_SEARCH = 30_000
