@@ -84,6 +84,8 @@ class Improved(NamedTuple):
     bound: float
     """No answer that meets the earlier goals as well has more U less the price of changes; of the whole instance, pinned
     apps included."""
+    cells: int
+    """Pairs of app and node that there were to choose from."""
 
 
 def improve(
@@ -105,13 +107,15 @@ def improve(
     (in units of U), answers that gain less by goal 5 are not looked for, nor ties among equals, which is much faster.
     Where `nodes` are given, everything on the others stays as in `start`."""
     search = Search(instance, terms, start, budget=budget, reserved=reserved, node_limit=node_limit, gain=gain)
+    cells = 0
     if search.has_choices():
+        cells = search.model.cells()
         if nodes is not None:
             search.stay_outside(nodes)
         search.choose_who_runs()
         search.clear_the_way()
         search.reach_goals()
-    return Improved(search.best, search.status, search.bound)
+    return Improved(search.best, search.status, search.bound, cells)
 
 
 class Outlook(NamedTuple):
@@ -419,7 +423,9 @@ class Search:
         solved = self.model.solve_below(self._worth(scale), (fixed - self.score().net - least) / scale)
         if solved.x is not None:
             self._offer(solved.x)
-        elif solved.status == "failed":
+        if solved.status in ("node_limit", "guard"):
+            self.status = solved.status
+        elif solved.x is None and solved.status == "failed":
             self.status = "fallback"
 
     def outlook(self) -> Outlook | None:

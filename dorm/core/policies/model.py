@@ -107,6 +107,10 @@ class Model:
         self._row_lower.append(lower)
         self._row_upper.append(upper)
 
+    def cells(self) -> int:
+        """Pairs of app and node where there may be something."""
+        return sum(self._upper[column] > 0 for column in self.x.values())
+
     def fix(self, column: int, value: float) -> None:
         self._lower[column] = self._upper[column] = value
 

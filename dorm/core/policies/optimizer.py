@@ -24,7 +24,7 @@ from dorm.core.policies.exchanging import Exchange
 from dorm.core.policies.making_room import make_room
 from dorm.core.policies.parameters import OPTIMIZER, read_numbers
 from dorm.core.policies.placing import Draft
-from dorm.core.policies.polish import GOOD_ENOUGH, neighbourhoods, outlook, polish, serve
+from dorm.core.policies.polish import GOOD_ENOUGH, effort, neighbourhoods, outlook, polish, serve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -374,10 +374,11 @@ class _Round:
         """Exact programs over a few apps at a time, each from the best so far, until several have brought nothing."""
         self._look_closer()
         parts = neighbourhoods(self.instance, self.nodes.of, self.kept, lambda: self.best, self.ranking, self.budget)
+        done = 0.0
         for apps, nodes in parts:
-            if self._good_enough():
+            if done >= 1 or self._good_enough():
                 return
-            rows, status = polish(
+            found = polish(
                 self.instance,
                 self.best,
                 self.terms,
@@ -386,9 +387,10 @@ class _Round:
                 gain=GOOD_ENOUGH * max(self.score.net, 1e-6) / 3,
                 nodes=nodes,
             )
-            if status in ("guard", "fallback"):
-                self.status = status
-            self._offer(rows)
+            if found.status in ("guard", "fallback"):
+                self.status = found.status
+            self._offer(found.rows)
+            done += effort(self.instance, self.kept, found)
 
     def _look_closer(self) -> None:
         if self._good_enough():

@@ -50,6 +50,10 @@ CLOSER, CLOSER_MOST, CLOSER_FRUITLESS = 1_000, 10, 5
 """Apps times nodes of a cluster where at least so many are solved, and tried in vain, once apps run: only a few of them may
 change, and which ones is what the answer lives by."""
 
+USUAL, HARD, EFFORT = 45, 3, 10
+"""There, the work of a program grows with the square of the cells in it; one of the usual number counts as 1, one that is not
+solved to its end so many times as much, and all of them together for so much at most."""
+
 BESIDE, WIDEST = 2, 6
 """There, each program has so many apps beside those that change, so that one can take another's place, as long as it has no
 more than that in all."""
@@ -95,6 +99,14 @@ def outlook(
     return exact.outlook(instance, integer.dense(instance, rows), terms, budget=terms.change_budget, reserved=reserved)
 
 
+class Polished(NamedTuple):
+    rows: Rows
+    status: str
+    """How the search ended."""
+    cells: int
+    """Pairs of app and node in it."""
+
+
 def polish(
     instance: Instance,
     rows: Rows,
@@ -104,9 +116,9 @@ def polish(
     reserved: tuple[int, Flags] | None,
     gain: float,
     nodes: Flags | None = None,
-) -> tuple[Rows, str]:
+) -> Polished:
     """A better answer than `rows`, by at least `gain` or by an earlier goal, or the same, in which only `chosen` apps
-    differ, on `nodes` alone where they are given; and how the search ended.  What others have changed already counts against
+    differ, on `nodes` alone where they are given.  What others have changed already counts against
     θ2."""
     touched = integer.changed(instance, rows) & instance.kept
     free = np.zeros(len(rows), np.bool_)
@@ -131,7 +143,7 @@ def polish(
         nodes=nodes,
     )
     better = integer.rows_of(found.x)
-    return [better[i] if free[i] else row for i, row in enumerate(rows)], found.status
+    return Polished([better[i] if free[i] else row for i, row in enumerate(rows)], found.status, found.cells)
 
 
 class Part(NamedTuple):
@@ -166,6 +178,13 @@ def neighbourhoods(
         fruitless = 0 if best() is not before else fruitless + 1
         if fruitless >= in_vain:
             return
+
+
+def effort(instance: Instance, kept: Flags, found: Polished) -> float:
+    """Which part of the work of a round a program was."""
+    if not kept.any() or len(instance.apps) * len(instance.nodes) > CLOSER:
+        return 0.0
+    return max(1.0, (found.cells / USUAL) ** 2) * (HARD if found.status == "node_limit" else 1) / EFFORT
 
 
 def _part(
