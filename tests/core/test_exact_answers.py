@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dorm.core.policies import exact, integer, policy
+from dorm.core.policies.model import most_beside
 from tests.core.brute_force import World
 from tests.core.problems import DEFAULTS, PARAMS, crowded, problems, slow_machine
 
@@ -38,6 +40,19 @@ def test_no_other_answer_is_better_on_two_nodes(problem: Problem, params: dict[s
 @given(crowded(), PARAMS)
 def test_no_other_answer_is_better_where_some_have_to_make_room(problem: Problem, params: dict[str, float]) -> None:
     check_against_all(problem, params)
+
+
+@settings(slow_machine, max_examples=20)
+@given(crowded(), st.integers(0, 2))
+def test_no_answer_with_so_few_changes_has_more_on_a_node(problem: Problem, budget: int) -> None:
+    instance = integer.read(problem)
+    most = most_beside(instance, budget)
+    for answer in islice(World(problem, DEFAULTS).answers(budget), 2_000):
+        for i, each in enumerate(instance.apps):
+            if not instance.pinned[i]:
+                assert all(
+                    answer[each.id].get(name, 0) <= most[i, j] * each.gang for j, name in enumerate(instance.nodes)
+                )
 
 
 def check_against_all(problem: Problem, params: dict[str, float]) -> None:
