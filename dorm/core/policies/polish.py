@@ -50,7 +50,7 @@ CLOSER, CLOSER_MOST, CLOSER_FRUITLESS = 1_000, 10, 5
 """Apps times nodes of a cluster where at least so many are solved, and tried in vain, once apps run: only a few of them may
 change, and which ones is what the answer lives by."""
 
-USUAL, HARD, EFFORT = 45, 3, 10
+USUAL, HARD, EFFORT = 45, 3, 12
 """There, the work of a program grows with the square of the cells in it; one of the usual number counts as 1, one that is not
 solved to its end so many times as much, and all of them together for so much at most."""
 
