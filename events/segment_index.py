@@ -257,8 +257,9 @@ class _Walk:
 
     def _break_off(self) -> None:
         place, _ = self._hole or (self._size, "")
-        where = (
-            f"after {self._size - place} bytes of what followed" if place < self._size else "where more has to follow"
-        )
+        left = self._size - place
+        what = f"it breaks off after byte {place}" if not left else f"it breaks off within what begins at byte {place}"
+        if left:
+            what += f" and of which {left} {'byte is' if left == 1 else 'bytes are'} there"
         lost = 0 if self._indexed else self._last + 1  # Behind the index there is no record.
-        self._found.damages.append(Damage(place, f"it breaks off {where}", lost))
+        self._found.damages.append(Damage(place, what, lost))

@@ -2,10 +2,10 @@
 
     file = "DORMLOG2", header, (records | snapshot)*, index, trailer
 
-`segment_blocks` has what a block is, `segment_index` finds the blocks of a file.  A block of records holds some thousand of
-them, so that one costs little to read and the compressor has something to work with; snapshots of the state lie between
-them, so that any moment is one snapshot and a short fold away.  With the index at the end, opening costs three reads, and
-because nothing is written twice an archive can go through a pipe.
+`segment_blocks` has what a block is, `segment_index` finds the blocks of a file.  A block of records holds some hundred of
+them, so that one costs little to read or to lose and the compressor has something to work with; snapshots of the state lie
+between them, so that any moment is one snapshot and a short fold away.  With the index at the end, opening costs three reads,
+and because nothing is written twice an archive can go through a pipe.
 
 Records are the originals, byte for byte.  Damage is named with its byte and the records that it costs; everything before it
 can be read as if nothing were wrong, and what is whole behind it with `salvage`.
@@ -46,9 +46,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
     from pathlib import Path
 
-BLOCK_RECORDS = 4096
-"""Twice as many save a tenth of the room and make a single record twice as dear to reach."""
-BLOCK_BYTES = 4 << 20
+LEAST_RECORDS, BLOCK_RECORDS = 64, 512
+"""Records in a block.  One damaged byte costs all of its block, so blocks begin small and grow with the archive.  Blocks of
+4096 would save a hundredth of the room and a fifth of the time to read all, and make one record six times as dear to reach."""
+_SHARE = 8
+"""Of the records before it, a block that is larger than the least has at most the eighth part."""
+BLOCK_BYTES = 256 << 10
 """Of bodies in a block, but for a single record that has more."""
 _READ_ONLY = "an archive is whole as it is and takes nothing more; `dorm replay import` makes a log of it that does"
 
@@ -63,6 +66,8 @@ class SegmentWriter:
         self._last = header.start
         self._waiting: list[Record] = []
         self._bytes = 0
+        self._room = min(LEAST_RECORDS, BLOCK_RECORDS)
+        """Records that the present block may have."""
         self._records: list[Entry] = []
         self._snapshots: list[Kept] = []
         self.count = 0
@@ -77,7 +82,7 @@ class SegmentWriter:
         self._check_order(records)
         at = 0
         while at < len(records):
-            part = records[at : at + BLOCK_RECORDS - len(self._waiting)]
+            part = records[at : at + self._room - len(self._waiting)]
             size = sum([len(record.body) for record in part])
             if self._bytes + size <= BLOCK_BYTES:
                 self._waiting += part
@@ -85,9 +90,9 @@ class SegmentWriter:
             else:
                 self._add_large(part)
             at += len(part)
-            if len(self._waiting) == BLOCK_RECORDS:
+            self.count += len(part)
+            if len(self._waiting) == self._room:
                 self._flush()
-        self.count += len(records)
 
     def _check_order(self, records: Sequence[Record]) -> None:
         seqs = [record.seq for record in records]
@@ -130,6 +135,7 @@ class SegmentWriter:
 
     def _flush(self) -> None:
         waiting, self._waiting, self._bytes = self._waiting, [], 0
+        self._room = min(max(LEAST_RECORDS, self.count // _SHARE), BLOCK_RECORDS)
         if not waiting:
             return
         place = self.written

@@ -26,7 +26,7 @@ from events.log import EventLog, LogDamaged, LogError, LogRefused, Record
 from events.memory import MemoryLog
 from events.segment_blocks import _HEAD, HEAD_SIZE, MARK, Header, head_of, pack_header, pack_records
 from events.segment_index import MAGIC, TRAILER_SIZE
-from events.segments import BLOCK_RECORDS, SegmentLog, SegmentWriter
+from events.segments import BLOCK_RECORDS, LEAST_RECORDS, SegmentLog, SegmentWriter
 from events.snapshots import SnapshotInfo, Snapshots, content_of
 from tests.events.log_conformance import ALICE, BOB, LogConformance, read_all
 
@@ -152,16 +152,41 @@ def test_any_records_come_back_as_they_were(records: list[Record], gaps: list[in
 
 
 async def test_an_archive_is_read_block_by_block(tmp_path: Path) -> None:
-    records = some(2 * BLOCK_RECORDS + 5)
+    records = some(12 * BLOCK_RECORDS)
     log = await opened(written(records), tmp_path / "log.dorm")
-    assert [len(batch) async for batch in log.read()] == [BLOCK_RECORDS, BLOCK_RECORDS, 5]
-    assert [len(batch) async for batch in log.read(after=BLOCK_RECORDS - 1)] == [1, BLOCK_RECORDS, 5]
-    assert await log.last_on(ALICE) == records[-2]
+    batches = [batch async for batch in log.read()]
+    assert [record for batch in batches for record in batch] == records
+    assert len(batches[-2]) == BLOCK_RECORDS, "in a long archive blocks are large"
+    after = batches[-3][-2].seq
+    assert [len(batch) async for batch in log.read(after=after)] == [1, *map(len, batches[-2:])]
+    assert await log.last_on(ALICE) == records[-1]
     assert await log.at_time(records[5000].time + 1) == records[5000].seq
 
 
+@given(count=st.integers(1, 9000), at=st.floats(0, 1, exclude_max=True), step=st.integers(1, 700))
+@settings(max_examples=25, deadline=None)
+def test_a_damaged_byte_costs_few_records(count: int, at: float, step: int) -> None:
+    """Of a short archive too, however its records came."""
+    records = some(count)
+    file = io.BytesIO()
+    writer = SegmentWriter(file, Header())
+    for first in range(0, count, step):
+        writer.add(records[first : first + step])
+    writer.finish()
+    data = bytearray(file.getvalue())
+    data[len(MAGIC) + int(at * (len(data) - len(MAGIC)))] ^= 1
+
+    async def lost() -> int:
+        with tempfile.TemporaryDirectory() as folder:
+            _, salvaged, damages = await survey(bytes(data), Path(folder) / "log.dorm")
+        assert damages
+        return count - len(salvaged)
+
+    assert asyncio.run(lost()) <= max(LEAST_RECORDS, min(count // 8, BLOCK_RECORDS))
+
+
 async def test_large_bodies_make_blocks_of_their_own(tmp_path: Path) -> None:
-    bodies = [b"small", os.urandom(5 << 20), b"small", os.urandom(3 << 20), os.urandom(3 << 20)]
+    bodies = [b"small", os.urandom(300 << 10), b"small", os.urandom(180 << 10), os.urandom(180 << 10)]
     records = [Record(seq, seq, ALICE, body) for seq, body in enumerate(bodies, 1)]
     log = await opened(written(records), tmp_path / "log.dorm")
     assert [[r.seq for r in batch] async for batch in log.read()] == [[1], [2], [3, 4], [5]]
@@ -294,7 +319,13 @@ async def test_a_cut_anywhere_is_named_and_what_is_before_it_is_read(tmp_path: P
         read, salvaged, damages = await survey(WHOLE[:size], path)
         assert read == salvaged == FORTY[: 8 * sum(end <= size for end in ends)]
         assert len(damages) == 1
-        assert "breaks off" in str(damages[0])
+        place = max(begin for begin in [len(MAGIC), *begins] if begin <= size)
+        said = (
+            f" within what begins at byte {place} and of which {size - place} byte"
+            if size > place
+            else f" after byte {place};"
+        )
+        assert f"it breaks off{said}" in str(damages[0])
         assert damages[0].first == (0 if size >= index else len(read) + 1)
         log = await SegmentLog.open(path)
         assert "breaks off" in await log.torn()
