@@ -58,7 +58,8 @@ class Tail:
         """`until` is the last sequence to read; without it and without `follow` that is the log's end when reading begins.
         `cluster` may be `*` where the log is a file."""
         self._log, self._cluster, self._wanted = log, cluster, wanted
-        self._until, self._follow = until, follow
+        self._follow = follow
+        self.until = until
         self.position = after
         """Whatever is up to here has been given, and its taker came back for more; or it was not wanted."""
 
@@ -73,7 +74,7 @@ class Tail:
         async with aclosing(self._log.read(after=first, subjects=subjects, follow=self._follow)) as batches:
             async for batch in batches:
                 for record in batch:
-                    if self._until is not None and record.seq > self._until:
+                    if self.until is not None and record.seq > self.until:
                         return
                     for one in logged(record):
                         if concerns.wants(one) and not after.covers(one.position):
@@ -82,7 +83,7 @@ class Tail:
                             self.position = one.position
                     if not after.covers(Position(record.seq)):
                         self.position = Position(record.seq)
-                if self._until is not None and batch[-1].seq >= self._until:
+                if self.until is not None and batch[-1].seq >= self.until:
                     return
 
     async def _learn_in_time(self, concerns: Concerns, upto: int) -> None:

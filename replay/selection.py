@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -47,6 +48,8 @@ async def range_of(log: EventLog, selection: Selection) -> Range:
     start, end = await log.start(), await log.end()
     after = start if selection.since is None else max(start, await _before(log, selection.since, end, itself=False))
     upto = end if selection.until is None else await _before(log, selection.until, end, itself=True)
+    if after >= end and isinstance(selection.since, AtTime):
+        raise MomentError(f"the log ends at {end}, {_clock(await _time_of(log, end))}, before that time")
     if after >= upto and (selection.since is not None or selection.until is not None):
         raise MomentError(f"there is no record in that time; the log has {start + 1} to {end}")
     return Range(after, max(after, upto))
@@ -69,6 +72,10 @@ async def _time_of(log: EventLog, seq: int) -> int:
             async for batch in batches:
                 return batch[0].time
     return 0
+
+
+def _clock(time: int) -> str:
+    return datetime.fromtimestamp(time / 1e9, UTC).isoformat(timespec="seconds")
 
 
 class Sieve:

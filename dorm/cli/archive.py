@@ -15,7 +15,7 @@ from rich.text import Text
 from dorm.cli.connect import ClusterName, Url, complete, complete_app, where
 from dorm.cli.errors import Fail, complain, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
-from dorm.cli.source import File, log_of, parse_moment, progress_of
+from dorm.cli.source import File, log_of, parse_moment, progress_of, say_nothing_found
 from replay.export import FileFormat, format_of
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ def export_log(
             with progress_of("exporting") as report:
                 done = await export(source, path, selection=chosen, form=form, force=force, progress=report)
         _show(done, output)
+        if selection.some and not (done.records if done.rows is None else done.rows):
+            say_nothing_found(done.first, done.last, app=selection.apps, user=selection.users)
 
     run(work())
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from dorm.cli.connect import ClusterName, Url, complete, complete_app, complete_node, where
 from dorm.cli.errors import run
 from dorm.cli.output import console
-from dorm.cli.source import log_of, parse_moment
+from dorm.cli.source import log_of, parse_moment, say_nothing_found
 from events.cloudevents import cloud_event, plain
 from events.log import LogUnavailable
 from events.positions import Position, parse
@@ -122,7 +122,12 @@ def events(
         name = "*" if file is not None else where(url, cluster)[1]
         async with log_of(file, url, cluster, folds=False) as log:
             chosen = await _chosen(log, name, wanted, after, parse_moment(since), parse_moment(until), tail, follow)
-            await _print_all(chosen, _Printer(output, flush=follow))
+            first, printer = chosen.position.seq + 1, _Printer(output, flush=follow)
+            await _print_all(chosen, printer)
+            if not printer.shown and chosen.until is not None and tail != 0 and (wanted != Filter() or since or until):
+                say_nothing_found(
+                    first, chosen.until, app=wanted.apps, user=wanted.users, node=wanted.nodes, kind=wanted.kinds
+                )
 
     run(work())
 
@@ -174,8 +179,10 @@ class _Printer:
 
     def __init__(self, output: EventFormat, *, flush: bool) -> None:
         self._output, self._flush = output, flush
+        self.shown = 0
 
     def show(self, one: Logged) -> None:
+        self.shown += 1
         if self._output is EventFormat.table and console.is_terminal:
             console.print(_coloured(one), soft_wrap=True)
             return

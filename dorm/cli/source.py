@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from dorm.cli.output import progress_console
 from replay.moments import MomentError, parse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from events.archive import ArchiveLog
     from events.damage import Damage
@@ -124,6 +125,17 @@ async def _readable(archive: ArchiveLog | SegmentLog, damages: list[Damage], fil
         return WholeParts(archive, damages)
     end = readable_end(lost, lost[0].first) if lost else await archive.end()
     return ReadablePart(archive, end, _in_words((lost or damages)[0], file))
+
+
+def say_nothing_found(first: int, last: int, **wanted: Sequence[str]) -> None:
+    """On standard error, of what was looked for (by option) in records `first` to `last`: silence looks as if it went wrong."""
+    if last < first:
+        text = "there is no record in that time"
+    else:
+        words = " ".join(f"--{option} {value}" for option, values in wanted.items() for value in values)
+        text = f"nothing in records {first} to {last} matches {words or 'that'}"
+    with contextlib.suppress(BrokenPipeError):
+        print(line(Exception(text)), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -53,7 +53,8 @@ def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 def positions(printed: tuple[int, str, str]) -> list[str]:
     """Of lines of JSON."""
     code, out, err = printed
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert not (out and err)
     return [json.loads(line).get("position") for line in out.splitlines()]
 
 
@@ -98,7 +99,26 @@ def test_filters_and_bounds(events: Dorm) -> None:
     assert positions(events("--since", "-1s", "-o", "json")) == recent
     older = [str(one.position) for one in naive("users").passing() if one.time <= last - 10**9]
     assert positions(events("--until", "-1s", "-o", "json")) == older
-    assert positions(events("--until", "2020-01-01", "-o", "json")) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--app", "typo"], "nothing in records 1 to 52 matches --app typo"),
+        (["--user", "zoe", "--kind", "NodeLost", "--tail", 3], "matches --user zoe --kind NodeLost"),
+        (["--app", "anns", "--since", 50, "--until", 51], "nothing in records 50 to 51 matches --app anns"),
+        (["--node", "n\x1b9"], "matches --node n\N{REPLACEMENT CHARACTER}9"),
+        (["--until", "2020-01-01"], "there is no record in that time"),
+        (["--since", 99], "there is no record in that time"),
+        (["--tail", 0, "--app", "typo"], ""),
+        (["--after", 52], ""),
+    ],
+)
+def test_nothing_found_is_said(events: Dorm, words: list[object], said: str) -> None:
+    code, out, err = events(*words)
+    assert (code, out) == (0, "")
+    assert said in err
+    assert len(err.splitlines()) == bool(said)
 
 
 @pytest.mark.parametrize(

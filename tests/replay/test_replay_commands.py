@@ -187,11 +187,11 @@ def test_a_file_that_breaks_off(dorm: Dorm, log_file: Path, written: list[Record
     code, out, err = dorm("verify", "--file", log_file)
     assert code == 1
     assert "0 of 0 records folded" in out
-    assert err.startswith(f"error: sequence 1: the log is damaged: {log_file}: it breaks off after ")
+    assert err.startswith(f"error: sequence 1: the log is damaged: {log_file}: it breaks off within ")
     code, out, err = dorm("state", "--file", log_file)
     assert (code, len(err.splitlines())) == (1, 1)
     assert "before the first record" in out
-    assert err.startswith(f"error: {log_file}: it breaks off after ")
+    assert err.startswith(f"error: {log_file}: it breaks off within ")
     code, _, err = dorm("export", "--file", log_file, tmp_path / "rest.dorm")
     assert (code, len(err.splitlines())) == (1, 1)
     assert dorm("verify", "--file", tmp_path / "rest.dorm")[::2] == (0, "")
@@ -243,6 +243,24 @@ def test_damage_is_named_and_what_is_whole_can_be_salvaged(
     code, _, err = dorm("state", "--file", tmp_path / "rest.dorm")
     assert code == 1
     assert "holds a selection of a log's records" in err
+
+
+@pytest.mark.parametrize("name", ["none.dorm", "none.ndjson", "-"])
+def test_an_export_of_nothing_is_made_and_said(dorm: Dorm, log_file: Path, tmp_path: Path, name: str) -> None:
+    path = name if name == "-" else tmp_path / name
+    form = ["--format", "ndjson"] if name == "-" else []
+    code, _, err = dorm("export", path, *form, "--file", log_file, "--app", "typo", "--user", "zoe")
+    assert (code, len(err.splitlines())) == (0, 1)
+    assert "matches --app typo --user zoe" in err
+    assert name == "-" or (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("since", ["99999", "2100-01-01"])
+def test_an_export_from_beyond_the_end_is_refused(dorm: Dorm, log_file: Path, tmp_path: Path, since: str) -> None:
+    code, out, err = dorm("export", tmp_path / "part.dorm", "--file", log_file, "--since", since)
+    assert (code, out, len(err.splitlines())) == (1, "", 1)
+    assert "the log ends at" in err
+    assert not (tmp_path / "part.dorm").exists()
 
 
 def test_a_selection_is_read_and_not_folded(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
