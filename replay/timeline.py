@@ -292,7 +292,7 @@ class Timeline(msgspec.Struct):
     decisions: list[Decision] = []
     marks: list[Mark] = []
     decided: dict[str, Steps[float]] = {}
-    """By resource: which part of what usable nodes have is given to apps."""
+    """By resource: which part is given to apps, of what nodes have that are usable or where they have containers."""
     held: dict[str, Steps[float]] = {}
     """By resource: the part that is taken by containers that may run."""
     fairness_loss: Steps[float] = msgspec.field(default_factory=Steps)

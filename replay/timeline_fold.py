@@ -121,10 +121,10 @@ class Watcher:
         self.picture = Timeline(start=self._time, end=self._time, first=state.seq, last=state.seq)
         self._wanted = wanted
         self._void = state.counters.void_rounds
-        self._live: dict[str, tuple[dict[str, int], int, int, bool]] = {}
-        """Of each app that takes part in the figures: demand, containers decided, held, and whether it waits."""
-        self._decided: dict[str, int] = {}
-        self._held: dict[str, int] = {}
+        self._live: dict[str, tuple[dict[str, int], dict[str, int], dict[str, int], bool]] = {}
+        """Of each app that takes part in the figures: demand, containers decided and held by node, and whether it waits."""
+        self._decided = _Taken()
+        self._held = _Taken()
         self._known: dict[str, App] = {}
         """Apps that can still change: one that ends may leave the state in the same round."""
         self._on: dict[str, dict[str, int]] = {}
@@ -134,6 +134,9 @@ class Watcher:
         self._resized: dict[int, str] = {}
         """Position of the decision in a round, of the latest rounds."""
         self._totals: dict[str, int] = {}
+        """Capacity of usable nodes, together."""
+        self._unusable: dict[str, dict[str, int]] = {}
+        """Capacity of each other node."""
         self._bounds = Bounds(self.picture)
         if state.seq:
             for node in state.nodes.values():
@@ -322,7 +325,7 @@ class Watcher:
                 held = self.picture.nodes[name].held
                 held.setdefault(app.id, Steps()).put(self._time, by_node.get(name, 0))
         self._on[app.id] = by_node
-        self._take_into_figures(app, sum(by_node.values()))
+        self._take_into_figures(app, by_node)
         for number in app.generations:
             self._look_at_partition(app, lane, number)
         for number in list(lane.partitions)[-4:]:
@@ -382,32 +385,35 @@ class Watcher:
     # --- figures of the cluster -----------------------------------------------------------------------------------------
 
     def _count_totals(self, state: State) -> None:
-        self._totals = {}
+        self._totals, self._unusable = {}, {}
         for node in state.nodes.values():
-            for name, amount in node.capacity.items() if node.usable else ():
-                self._totals[name] = self._totals.get(name, 0) + amount
+            if node.usable:
+                _add(self._totals, node.capacity, 1)
+            else:
+                self._unusable[node.id] = node.capacity
 
-    def _take_into_figures(self, app: App, held: int) -> None:
-        decided = sum(sizes(app).values())
+    def _take_into_figures(self, app: App, held: dict[str, int]) -> None:
+        decided = sizes(app)
         waits = not app.ended and app.current is None
         before = self._live.pop(app.id, None)
         if before is not None:
             self._waits -= before[3]
-            _add(self._decided, before[0], -before[1])
-            _add(self._held, before[0], -before[2])
+            self._decided.add(before[0], before[1], -1)
+            self._held.add(before[0], before[2], -1)
         if decided or held or waits:
             self._live[app.id] = (app.demand, decided, held, waits)
             self._waits += waits
-            _add(self._decided, app.demand, decided)
-            _add(self._held, app.demand, held)
+            self._decided.add(app.demand, decided, 1)
+            self._held.add(app.demand, held, 1)
 
     def _figures(self) -> None:
         picture = self.picture
         picture.waiting.put(self._time, self._waits)
-        for name in sorted({*self._totals, *picture.decided}):
-            total = self._totals.get(name, 0)
-            for amounts, by_resource in ((self._decided, picture.decided), (self._held, picture.held)):
-                part = round(amounts.get(name, 0) / total, 6) if total else 0.0
+        for taken, by_resource in ((self._decided, picture.decided), (self._held, picture.held)):
+            totals = taken.totals(self._totals, self._unusable)
+            for name in sorted({*totals, *picture.decided}):
+                total = totals.get(name, 0)
+                part = round(taken.amounts.get(name, 0) / total, 6) if total else 0.0
                 by_resource.setdefault(name, Steps()).put(self._time, part)
 
     # --- decisions and marks --------------------------------------------------------------------------------------------
@@ -466,6 +472,26 @@ class Watcher:
         self, kind: str, position: str, what: str, text: str, *, app: str = "", node: str = "", weight: int = 1
     ) -> None:
         self.picture.marks.append(Mark(self._time, position, kind, what, text[:400], app=app, node=node, weight=weight))
+
+
+class _Taken:
+    """What containers take: together, and how many are on each node."""
+
+    def __init__(self) -> None:
+        self.amounts: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, demand: dict[str, int], by_node: dict[str, int], sign: int) -> None:
+        _add(self.amounts, demand, sign * sum(by_node.values()))
+        _add(self._counts, by_node, sign)
+
+    def totals(self, usable: dict[str, int], unusable: dict[str, dict[str, int]]) -> dict[str, int]:
+        """Capacity that these are a part of: a node that is drained or lost counts as long as its containers do."""
+        totals = dict(usable)
+        for name, capacity in unusable.items():
+            if self._counts.get(name):
+                _add(totals, capacity, 1)
+        return totals
 
 
 def _add(amounts: dict[str, int], demand: dict[str, int], count: int) -> None:

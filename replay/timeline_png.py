@@ -29,7 +29,7 @@ _PALETTE = (
 _RESOURCES = ("#2a7f9e", "#8a5fbf", "#7f9138", "#b5654d", "#5f6b7a")
 _INK, _MUTED, _LINE, _BAND = "#22252b", "#6d7380", "#dddfe4", "#f0f1f4"
 _STRIPS = {"stop": "#e0701b", "wait": "#a9adb8", "start": "#3f8ae0", "waiting": "#d99a00", "retrying": "#d3313b"}
-_CONDITIONS = {"draining": "#f3ddad", "lost": "#f0b9bc", "left": "#d8dae0"}
+_CONDITIONS = {"draining": "#ecc878", "lost": "#e58b90", "left": "#c2c6d0"}
 _ENDS = {"completed": ("o", "#2e9d5b"), "failed": ("X", "#d3313b"), "cancelled": ("s", "#6d7380")}
 _STRIP, _BODY = 0.14, 0.74
 _NANOSECONDS_A_DAY = 86_400e9
@@ -120,9 +120,10 @@ def _words(drawing: Drawing, picture: Timeline, title: str, tall: float) -> None
         *(Patch(color=_STRIPS[name], label=name) for name in ("stop", "wait", "start")),
         *(Line2D([], [], marker=sign, color=color, linestyle="", label=how) for how, (sign, color) in _ENDS.items()),
         Line2D([], [], marker="x", color="#d3313b", linestyle="", markersize=5, label="failure"),
+        *(Patch(color=color, label=f"node {how}") for how, color in _CONDITIONS.items()),
     ]
     drawing.legend(
-        handles=signs, loc="upper right", bbox_to_anchor=(0.985, 1 - 0.1 / tall), ncol=7, fontsize=8, frameon=False,
+        handles=signs, loc="upper right", bbox_to_anchor=(0.985, 1 - 0.1 / tall), ncol=8, fontsize=8, frameon=False,
         labelcolor=_MUTED, handlelength=1.4, columnspacing=1.2, handletextpad=0.5,
     )  # fmt: skip
     notes = "  ".join([*picture.notes, "Beside a name: how many containers fill its lane.  Times are UTC."])

@@ -58,7 +58,8 @@ class Summary(msgspec.Struct, frozen=True):
     nodes: int
     apps: int
     utilization: float
-    """U of what is placed now: the sum over resources of the used part of usable nodes' capacity."""
+    """U of what is placed now: the sum over resources of the used part of the capacity of nodes that are usable, or that hold
+    something of it still: what is on a drained or lost node is no more than that has."""
     utilization_max: int
     """Number of resources, U's upper bound."""
     fairness_loss: float
@@ -140,18 +141,20 @@ def _held(app: App) -> dict[str, int]:
 
 
 def summary(state: State) -> Summary:
-    usable = [node for node in state.nodes.values() if node.usable]
-    names = sorted({name for node in usable for name in node.capacity})
-    total = {name: sum(node.capacity.get(name, 0) for node in usable) for name in names}
+    placed = [(app, sizes(app)) for app in state.apps.values()]
+    holding = {name for _, by_node in placed for name in by_node}
+    counted = [node for node in state.nodes.values() if node.usable or node.id in holding]
+    names = sorted({name for node in counted for name in node.capacity})
+    total = {name: sum(node.capacity.get(name, 0) for node in counted) for name in names}
     used = dict.fromkeys(names, 0)
-    for app in state.apps.values():
-        count = sum(sizes(app).values())
+    for app, by_node in placed:
+        count = sum(by_node.values())
         for name, amount in app.demand.items():
             if name in used:
                 used[name] += amount * count
     return Summary(
         seq=state.seq,
-        nodes=len(usable),
+        nodes=sum(1 for node in state.nodes.values() if node.usable),
         apps=sum(1 for app in state.apps.values() if not app.ended),
         utilization=sum(used[name] / total[name] for name in names if total[name]),
         utilization_max=len(names),

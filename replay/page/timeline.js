@@ -8,6 +8,7 @@ const LEFT = 176, RIGHT = 24;
 const PALETTE = ["#4c78a8", "#f58518", "#54a24b", "#b279a2", "#72b7b2", "#e3b91f", "#9d755d", "#ff9da6", "#6b8bd6",
   "#8cb369", "#c98bdb", "#3d9fc4"];
 const RESOURCES = ["#2a7f9e", "#8a5fbf", "#7f9138", "#b5654d", "#5f6b7a"];
+const CONDITIONS = { draining: "warn", lost: "bad", left: "wait" }, SHADE = 0.55;
 const color = (app) => (app < 0 ? css("others") : PALETTE[app % PALETTE.length]);
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const word = (index) => D.words[index];
@@ -161,7 +162,7 @@ function nodeTraces() {
     spans(node.conditions.t, a, b, 0, D.length, (x0, x1, i) => {
       const how = node.conditions.v[i];
       if (how === "up") up.add(x0, x1, base, base + BODY + STRIP);
-      else conditions.of(css({ draining: "warn", lost: "bad", left: "wait" }[how]))
+      else conditions.of(css(CONDITIONS[how]))
         .add(x0, Math.max(x1, x0 + 1.5 * pixel), base, base + BODY + STRIP);
     });
     for (const [app, x0, x1, low, high] of stack(node, a, b, pixel / 2)) {
@@ -169,7 +170,7 @@ function nodeTraces() {
       painted.of(fill).add(x0, x1, base + low * unit, base + high * unit);
     }
   });
-  return [up.trace(css("band"), axes), ...conditions.traces(0.32, axes), ...painted.traces(0.9, axes)];
+  return [up.trace(css("band"), axes), ...conditions.traces(SHADE, axes), ...painted.traces(0.9, axes)];
 }
 
 /** [app, begin, end, low, high] of what stands on a node, apps above each other in one order. */
@@ -478,6 +479,7 @@ function legend() {
     [box("fill:var(--stop)"), "adjusted: stop"], [box("fill:var(--wait)"), "wait"], [box("fill:var(--start)"), "start"],
     [dot("✕", "bad"), "failed"], [dot("●", "good"), "completed"], [dot("■", "muted"), "cancelled"], [dot("◆", "start"), "decision"],
     [dot("▲", "stop"), "node"],
+    ...Object.entries(CONDITIONS).map(([how, name]) => [box(`fill:var(--${name});opacity:${SHADE}`), `node ${how}`]),
   ];
   $("legend").innerHTML = known.map(([sign, text]) => `<span>${sign}${text}</span>`).join("") +
     `<span>A number is how many containers fill a lane.</span>`;

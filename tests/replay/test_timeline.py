@@ -25,6 +25,7 @@ from replay.timeline_html import document
 from replay.timeline_png import png
 from replay.timeline_trace import trace
 from replay.timeline_words import decision_lines, duration, mark_line, partition_lines
+from tests.core.records import Bench
 from tests.core.virtual import World
 from tests.replay.busy import busy_log
 from tests.replay.story import Story, all_facts, changed_fact, log_of, rounds_with
@@ -127,6 +128,27 @@ def test_of_a_busy_cluster_and_a_part_of_its_time() -> None:
         one.position for one in drawn(records).decisions if since < one.time <= until
     ]
     check_spans(part)
+
+
+@pytest.mark.parametrize("how", ["drained", "lost"])
+def test_what_is_on_a_node_that_goes_is_no_more_than_everything(how: str) -> None:
+    bench = Bench(n1=4, n2=2)
+    bench.running(n_min=6, n_max=6)
+    bench.wait(60)
+    if how == "drained":
+        bench.add(NodeDrainRequested(node="n1"))
+    else:
+        bench.conclude(n1=60, n2=0)
+    assert not bench.state.nodes["n1"].usable
+    picture = drawn(bench.records)
+    assert picture.decided["cpu"].last == picture.held["cpu"].last == summary(bench.state).utilization == 1
+
+
+def test_no_part_is_larger_than_the_whole() -> None:
+    picture = drawn(busy_log(1600, apps=8, nodes=4, tick_s=20))
+    assert {how for node in picture.nodes.values() for how in node.conditions.values} >= {"up", "draining"}
+    parts = [part for steps in (*picture.decided.values(), *picture.held.values()) for part in steps.values]
+    assert 0 == min(parts) < max(parts) <= 1
 
 
 def test_times_that_are_none(written: list[Record]) -> None:

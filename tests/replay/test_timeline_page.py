@@ -99,6 +99,8 @@ async def test_hovering_shows_decisions_apps_and_nodes(recorded: list[Record], t
     assert "<script src" not in text
     async with opened(text, tmp_path) as tab:
         assert await tab.run("document.title") == "an incident"
+        legend = await tab.run("document.getElementById('legend').innerText")
+        assert all(f"node {how}" in legend for how in ("draining", "lost", "left"))
         shown = await tab.run(
             "document.querySelectorAll('#cluster .subplot.x4y4 .trace')[0].querySelectorAll('.point').length"
         )
