@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import sys
 from contextvars import ContextVar
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _OURS = ("dorm", "events", "agents", "replay", "compose")
 
 
@@ -69,8 +71,18 @@ def expected(error: BaseException) -> BaseException | None:
 
 def line(error: BaseException) -> str:
     """An exception in one line, of which nothing can move a terminal's cursor."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(_words(error).split()) or type(error).__name__
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+
+
+def _words(error: BaseException) -> str:
+    """The operating system's errors without their numbers.  Where one of a disk names no file, it was standard output: whatever
+    else is written says what it is."""
+    if not isinstance(error, OSError) or not error.strerror or type(error).__str__ is not OSError.__str__:
+        return str(error)
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return f"the output can't be written: {error.strerror}" if error.errno in _FULL else error.strerror
 
 
 def _code(error: BaseException) -> int:
@@ -111,13 +123,14 @@ def run_and_exit(app: typer.Typer) -> NoReturn:
 
 
 def _end_wrong_usage(error: Any) -> NoReturn:
-    """The library's exceptions have no public class in common, only this method."""
+    """The library's exceptions have no public class in common, only this method; what it says of choices names the kind of
+    exception that its validator caught."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.exit(USAGE)
     hint = f" (see `{context.command_path} --help`)" if context is not None else ""
     message = line(error if not hasattr(error, "format_message") else Exception(error.format_message()))
-    _end(message.removesuffix(".") + hint, USAGE)
+    _end(message.replace(": Value error, ", ": ", 1).removesuffix(".") + hint, USAGE)
 
 
 def _read_no_more() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.commands import dorm, refused
+from tests.e2e.commands import DORM, dorm, environment, refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -57,7 +58,19 @@ USAGE = [
 
 @pytest.mark.parametrize(("arguments", "reason"), USAGE, ids=[" ".join(a) for a, _ in USAGE])
 async def test_wrong_usage(tmp_path: Path, arguments: list[str], reason: str) -> None:
-    assert reason in await refused(tmp_path, *arguments, code=2)
+    said = await refused(tmp_path, *arguments, code=2)
+    assert reason in said
+    assert "Value error" not in said
+
+
+@pytest.mark.parametrize("words", [["schema"], ["--version"], ["events", "--help"]], ids=" ".join)
+def test_output_that_can_not_be_written(tmp_path: Path, words: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*DORM, *words], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(tmp_path), timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: the output can't be written: No space left on device\n"
 
 
 CLUSTER_FILES = [
