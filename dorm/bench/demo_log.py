@@ -73,9 +73,7 @@ class _Demo:
     def join(self, index: int) -> None:
         node, first = f"node-{index + 1}", 20_000 + 333 * index
         self.say(
-            k.NodeJoined(
-                node=node, address="127.0.0.1", capacity=_CAPACITY, ports=(first, first + 332), build="dorm"
-            ),
+            k.NodeJoined(node=node, address="127.0.0.1", capacity=_CAPACITY, ports=(first, first + 332), build="dorm"),
             node,
         )
 
