@@ -57,10 +57,7 @@ class Link:
         try:
             await link._connect(name, timeout)
             link._check_version()
-            if not link._parser.used:
-                raise LogRefused(
-                    f"Dorm can't read with nats-py {version('nats-py')}: install one that it was tested with"
-                )
+            await link._check_parser(timeout)
         except BaseException:
             await link._abandon()
             raise
@@ -166,6 +163,14 @@ class Link:
             raise LogUnavailable(f"the NATS server at {self.url} does not answer")
         if self.client.is_closed:
             raise LogUnavailable(f"the connection to {self.url} is closed")
+
+    async def _check_parser(self, timeout: float) -> None:
+        """Connecting reads its lines by itself, so only what a server says after that shows who parses it."""
+        if not self._parser.used:
+            with as_log_errors(f"asking {self.url} for an answer"):
+                await self.client.flush(max(1, round(timeout)))
+        if not self._parser.used:
+            raise LogRefused(f"Dorm can't read with nats-py {version('nats-py')}: install one that it was tested with")
 
     async def close(self) -> None:
         """Send what is waiting to be sent, then close."""
