@@ -39,7 +39,9 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> Non
     assert path.read_text().strip() not in str(refused.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", new_seed()[:-4], b"\x00" * 2000])
+@pytest.mark.parametrize(
+    "content", [b"", b"nonsense", new_seed()[:-4], b"\x00" * 2000], ids=["nothing", "nonsense", "cut", "long"]
+)
 def test_a_file_that_holds_no_key(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "key"
     path.write_bytes(content)

@@ -64,7 +64,11 @@ def test_a_signed_seal() -> None:
         assert not is_signed("local", 3, LogSealed(upto=1, chain="", key=key_text, signature="zz"))
 
 
-@pytest.mark.parametrize("seed", [b"", b"S", b"\xff\x00", b"A" * 58, b"=" * 20, new_seed()[:-1], new_seed().lower()])
+@pytest.mark.parametrize(
+    "seed",
+    [b"", b"S", b"\xff\x00", b"A" * 58, b"=" * 20, new_seed()[:-1], new_seed().lower()],
+    ids=["nothing", "short", "bytes", "letters", "padding", "cut", "lower case"],
+)
 def test_what_is_no_key_is_refused_without_showing_it(seed: bytes) -> None:
     with pytest.raises(KeyUnusableError) as refused:
         SealKey(seed)
