@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 PORT_TAKEN = errno.EADDRINUSE
 """98, the exit code by which an app says that something else listens on a port it was given."""
 _log = structlog.get_logger(__name__)
+_KILL_S = 0.05
+"""Between looks at what is still being launched, when all is to be killed."""
 _RESYNC_S = 5.0
 _PROGRESS_POLL_S = 0.2
 
@@ -86,6 +88,7 @@ class Agent:
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
         self._busy: set[Key] = set()
+        self._launching: set[Key] = set()
         self._progress: dict[Key, ProgressFile] = {}
         self._seen: list[Seen] = []
         self._idle = False
@@ -186,7 +189,20 @@ class Agent:
 
     async def kill_all(self) -> None:
         """SIGKILL to every container of this node, for a person who can't wait or a node that is cut off.  It is the
-        agent's doing and not the apps' failure, so none of their retries is used up."""
+        agent's doing and not the apps' failure, so none of their retries is used up.
+
+        What is being launched meanwhile is not listed as running yet, and would run on; so it is waited for and killed, too.
+        Nothing else is launched from here on, unless a node that was cut off joins again."""
+        if not self._cut_off:
+            self._leaving = True
+        while True:
+            launching = bool(self._launching)
+            await self._kill_running()
+            if not launching:
+                return
+            await asyncio.sleep(_KILL_S)
+
+    async def _kill_running(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             for seen in await self._runtime.list():
                 if seen.state == "running":
@@ -247,7 +263,11 @@ class Agent:
     async def _act(self, action: r.Action) -> None:
         match action:
             case r.Launch(key):
-                await self._launch(key)
+                self._launching.add(key)
+                try:
+                    await self._launch(key)
+                finally:
+                    self._launching.discard(key)
             case r.Halt(key):
                 await self._halt(key)
             case r.ReportStarted(seen):
