@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+from abc import abstractmethod
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -80,15 +81,15 @@ class _Rows(Sink):
         with _one_line():
             self._end()
 
-    def _take(self, one: Logged, user: str | None) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _take(self, one: Logged, user: str | None) -> None: ...
 
+    @abstractmethod
     def _write(self) -> None:
         """What was taken, if it is enough for that."""
-        raise NotImplementedError
 
-    def _end(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _end(self) -> None: ...
 
 
 class Users:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from dorm.cli.main import main
-from dorm.cli.output import console
 from dorm.core.views import sizes
 from events.kinds import LogSealed, PolicyChanged
 from events.positions import logged
@@ -24,28 +21,10 @@ from tests.events.log_conformance import read_all
 from tests.replay.story import log_of, two_apps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from events.log import EventLog
-
-    Dorm = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dorm:
-    """Runs the program in this process; gives exit code, standard output and standard error."""
-    monkeypatch.setenv("DORM_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(console, "width", 200)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dorm", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        return int(left.value.code or 0), out, err
-
-    return run
+    from tests.cli.conftest import Dorm
 
 
 def saved(records: list[Any], path: Path) -> Path:

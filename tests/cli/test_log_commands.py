@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
-from dorm.cli.main import main
-from dorm.cli.output import console
 from dorm.sealing import open_key
 from events.seals import SealKey, new_seed
 from replay.export import export
@@ -19,28 +16,10 @@ from tests.replay.story import log_of
 from tests.sealed import SealedLog, sealed_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from events.log import Record
-
-    Dorm = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def dorm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dorm:
-    """Runs the program in this process; gives exit code, standard output and standard error."""
-    monkeypatch.setenv("DORM_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(console, "width", 200)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dorm", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        return int(left.value.code or 0), out, err
-
-    return run
+    from tests.cli.conftest import Dorm
 
 
 def save(records: list[Record], path: Path) -> Path:
@@ -58,69 +37,69 @@ def log_file(sealed: SealedLog, tmp_path: Path) -> Path:
     return save(sealed.records, tmp_path / "log.dorm")
 
 
-def test_a_sound_log(dorm: Dorm, log_file: Path, sealed: SealedLog) -> None:
-    code, out, err = dorm("log", "verify", "--file", log_file)
+def test_a_sound_log(here: Dorm, log_file: Path, sealed: SealedLog) -> None:
+    code, out, err = here("log", "verify", "--file", log_file)
     assert (code, err) == (0, "")
     assert f"3 seals by key {sealed.key.public}, from sequence" in out
     assert "these keys are the log's own" in out
     assert "8 of 312 records are after the last seal: nothing is known of them" in out
     kept = next(line for line in out.splitlines() if line.startswith("to keep")).rsplit(" ", 1)[1]
-    code, out, _ = dorm("log", "verify", "--file", log_file, "--key", sealed.key.public, "--expect", kept)
+    code, out, _ = here("log", "verify", "--file", log_file, "--key", sealed.key.public, "--expect", kept)
     assert code == 0
     assert "the log's own" not in out
     assert "the log is as it was sealed up to sequence 312" in out
-    code, out, _ = dorm("log", "verify", "--file", log_file, "-o", "json")
+    code, out, _ = here("log", "verify", "--file", log_file, "-o", "json")
     assert (code, json.loads(out)["seals"], json.loads(out)["damage"]) == (0, 3, None)
 
 
-def test_damage(dorm: Dorm, sealed: SealedLog, tmp_path: Path) -> None:
+def test_damage(here: Dorm, sealed: SealedLog, tmp_path: Path) -> None:
     records = list(sealed.records)
     records[149] = msgspec.structs.replace(records[149], time=1)
     path = save(records, tmp_path / "changed.dorm")
-    code, out, err = dorm("log", "verify", "--file", path)
+    code, out, err = here("log", "verify", "--file", path)
     assert code == 1
     assert err.startswith("error: between sequence 129 and 192: a record was changed, added, removed or moved")
     assert len(err.splitlines()) == 1
     assert "1 seal by key" in out
-    code, out, _ = dorm("log", "verify", "--file", path, "-o", "json")
+    code, out, _ = here("log", "verify", "--file", path, "-o", "json")
     assert (code, json.loads(out)["damage"]["first"]) == (1, 129)
-    code, out, err = dorm("replay", "verify", "--file", path, "--jobs", "1")
+    code, out, err = here("replay", "verify", "--file", path, "--jobs", "1")
     assert code == 1
     assert "between sequence 129 and 192" in err
-    code, out, _ = dorm("replay", "verify", "--file", path, "-o", "json", "--jobs", "1")
+    code, out, _ = here("replay", "verify", "--file", path, "-o", "json", "--jobs", "1")
     assert (code, json.loads(out)["seals"]["damage"]["last"]) == (1, 192)
 
 
-def test_replay_verify_counts_seals(dorm: Dorm, log_file: Path, sealed: SealedLog) -> None:
-    code, out, err = dorm("replay", "verify", "--file", log_file)
+def test_replay_verify_counts_seals(here: Dorm, log_file: Path, sealed: SealedLog) -> None:
+    code, out, err = here("replay", "verify", "--file", log_file)
     assert (code, err) == (0, "")
     assert f"3 seals up to sequence 304 fit, by {sealed.key.public}" in out
     other = SealKey(new_seed()).public
-    code, _, err = dorm("replay", "verify", "--file", log_file, "--key", other)
+    code, _, err = here("replay", "verify", "--file", log_file, "--key", other)
     assert code == 1
     assert "by another key" in err
 
 
-def test_a_log_that_was_never_sealed_is_not_called_good(dorm: Dorm, tmp_path: Path) -> None:
+def test_a_log_that_was_never_sealed_is_not_called_good(here: Dorm, tmp_path: Path) -> None:
     log = SealedLog()
     log.say(3)
     path = save(log.records, tmp_path / "plain.dorm")
-    code, out, err = dorm("log", "verify", "--file", path)
+    code, out, err = here("log", "verify", "--file", path)
     assert code == 1
     assert "the log has no seal" in err
     kept = next(line for line in out.splitlines() if line.startswith("to keep")).rsplit(" ", 1)[1]
-    assert dorm("log", "verify", "--file", path, "--expect", kept)[0] == 0
-    code, out, _ = dorm("replay", "verify", "--file", path)
+    assert here("log", "verify", "--file", path, "--expect", kept)[0] == 0
+    code, out, _ = here("replay", "verify", "--file", path)
     assert code == 0
     assert "no seals: a record that was changed" in out
 
 
-def test_the_public_key(dorm: Dorm, tmp_path: Path) -> None:
-    code, _, err = dorm("log", "key")
+def test_the_public_key(here: Dorm, tmp_path: Path) -> None:
+    code, _, err = here("log", "key")
     assert (code, "there is no key" in err) == (1, True)
     made = open_key(tmp_path / "home" / "lab" / "master.nk")
-    assert dorm("log", "key", "--cluster", "lab") == (0, f"{made.public}\n", "")
-    code, out, _ = dorm("log", "key", "--key", tmp_path / "home" / "lab" / "master.nk", "-o", "json")
+    assert here("log", "key", "--cluster", "lab") == (0, f"{made.public}\n", "")
+    code, out, _ = here("log", "key", "--key", tmp_path / "home" / "lab" / "master.nk", "-o", "json")
     assert (code, json.loads(out)) == (0, {"key": made.public})
 
 
@@ -134,8 +113,8 @@ def test_the_public_key(dorm: Dorm, tmp_path: Path) -> None:
         (["--expect", "9999:" + "0" * 64], 1, "these records are missing: the log ends at sequence 312"),
     ],
 )
-def test_mistakes_get_one_line(dorm: Dorm, log_file: Path, words: list[str], code: int, message: str) -> None:
-    status, _, err = dorm("log", "verify", "--file", log_file, *words)
+def test_mistakes_get_one_line(here: Dorm, log_file: Path, words: list[str], code: int, message: str) -> None:
+    status, _, err = here("log", "verify", "--file", log_file, *words)
     assert status == code
     assert message in " ".join(err.split())
     assert len(err.splitlines()) == 1 or code == 2

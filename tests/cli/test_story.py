@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,8 +12,6 @@ import pytest
 import yaml
 
 from dorm.bench.demo_log import demo_log
-from dorm.cli.main import main
-from dorm.cli.output import console
 from events import kinds as k
 from events.jetstream import Connection
 from replay.export import export
@@ -23,29 +20,11 @@ from tests.e2e.commands import done
 from tests.replay.story import log_of, two_apps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from events.log import Record
+    from tests.cli.conftest import Dorm
     from tests.nats_server import NatsServer
-
-    Dorm = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dorm:
-    """Runs the program in this process; gives exit code, standard output and standard error."""
-    monkeypatch.setenv("DORM_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(console, "width", 200)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dorm", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        return int(left.value.code or 0), out, err
-
-    return run
 
 
 def saved(records: list[Record], path: Path) -> Path:
