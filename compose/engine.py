@@ -25,7 +25,7 @@ _CHUNK = 1 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _CALL_S = 20.0  # bound for calls that answer at once
 _WORK_S = 300.0  # bound for calls that move an image
-_PARENT_GONE = "failed to set parent"
+_COMMAND_FAILED = "returned a non-zero code"  # how the builder says that a step's own command failed
 
 
 class EngineFault(Exception):
@@ -107,7 +107,8 @@ class Engine:
         """Builds a tar of a Dockerfile and its files, with the classic builder, and never pulls.
 
         Layers that the engine still has are taken from there.  Whoever removes the image that they came from in the same
-        moment takes them away under the build; without them it works.
+        moment takes them away under the build; without them it works.  The builder says so in as many ways as it has
+        steps, so any refusal but a failed command is tried once more, without the cache.
         """
         params = {
             "t": ref,
@@ -118,9 +119,7 @@ class Engine:
         }
         try:
             await self._build(context, params)
-        except EngineFault as fault:
-            if _PARENT_GONE not in str(fault):
-                raise
+        except _Reported:
             await self._build(context, {**params, "nocache": "1"})
 
     async def _build(self, context: bytes, params: Mapping[str, str]) -> None:
@@ -131,7 +130,9 @@ class Engine:
                     said = " ".join(_COLOUR.sub("", str(line.get("stream", ""))).split())
                     if said and not said.startswith(("Removing ", "--->")):
                         last = said
-        except EngineFault as fault:
+        except _Reported as fault:
+            if _COMMAND_FAILED not in str(fault):
+                raise
             # The fault repeats the whole command that failed; what that printed last says why.
             raise EngineFault(f"{str(fault)[:120]} … {last[-200:]}" if last else str(fault)) from None
 
@@ -179,12 +180,16 @@ class _Refused(EngineFault):
         self.status = status
 
 
+class _Reported(EngineFault):
+    """The engine took the call on and said later that it failed: work whose result another call may have changed."""
+
+
 async def _report(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
     """The JSON lines by which an engine tells how a long call goes; an error comes as one of them, under status 200."""
     async for text in _lines(answer):
         line: dict[str, Any] = json.loads(text)
         if "error" in line:
-            raise EngineFault(" ".join(str(line["error"]).split()))
+            raise _Reported(" ".join(str(line["error"]).split()))
         yield line
 
 
