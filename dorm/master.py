@@ -23,6 +23,7 @@ from dorm.core.decide import decide
 from dorm.core.evolve import evolve
 from dorm.core.liveness import LEASE_MARGIN_S, conclude
 from dorm.core.policies import policy
+from dorm.core.quiet import Quiet
 from dorm.core.state import SCHEMA, State
 from dorm.core.timing import next_deadline
 from dorm.sealing import Sealer
@@ -45,6 +46,11 @@ _QUIET_S = 5.0
 _QUEUE = 64
 _LAST_SEAL_S = 2.0
 SECOND = 1_000_000_000
+
+
+def _loop_ns() -> int:
+    """The event loop's monotonic clock."""
+    return int(asyncio.get_running_loop().time() * SECOND)
 
 
 class MasterError(Exception):
@@ -96,8 +102,7 @@ class Master:
         """The last record that was folded here, None before the first after a snapshot."""
         self._last_at = 0.0
         """When, by the loop's clock."""
-        self._stirred_since: float | None = None
-        self._stirred_at = 0.0
+        self._quiet = Quiet()
         self._allocated_at = 0
 
     async def run(self) -> None:
@@ -153,9 +158,7 @@ class Master:
         self._last, self._last_at = batch[-1], asyncio.get_running_loop().time()
         self._snapshots.offer(self.state, self._last, chain=self._sealer.chain)
         if self.state.stirred_seq != stirred:
-            self._stirred_at = asyncio.get_running_loop().time()
-            if self._stirred_since is None:
-                self._stirred_since = self._stirred_at
+            self._quiet.stir(_loop_ns())
 
     async def _fold_until(self, seq: int) -> None:
         while self.state.seq < seq:
@@ -179,7 +182,7 @@ class Master:
         now = self._now()
         self._heard = dict.fromkeys(sorted(self.state.nodes), now)
         self._listens_since = now
-        self._stirred_since = self._stirred_at = asyncio.get_running_loop().time()
+        self._quiet.stir(_loop_ns())
         _log.info("leading", epoch=self._epoch, seq=self.state.seq, apps=len(self.state.names))
         self.elected.set()
 
@@ -223,27 +226,20 @@ class Master:
 
     def _next_wake(self, next_tick: float) -> float:
         wake = next_tick
-        if self._stirred_since is not None:
-            wake = min(wake, self._quiet_ends(self._stirred_since))
+        quiet_ends = self._quiet.ends(self.state.settings)
+        if quiet_ends is not None:
+            wake = min(wake, quiet_ends / SECOND)
         for deadline in (next_deadline(self.state, self._allocated_at), self._sealer.due()):
             if deadline is not None:
                 wake = min(wake, asyncio.get_running_loop().time() + (deadline - self._now()) / SECOND)
         return wake
 
-    def _quiet_ends(self, stirred_since: float) -> float:
-        settings = self.state.settings
-        return min(
-            self._stirred_at + settings.quiet_ms / 1000,
-            stirred_since + max(settings.quiet_limit_ms, settings.quiet_ms) / 1000,
-        )
-
     def _allocation_is_due(self, now: int) -> bool:
         deadline = next_deadline(self.state, self._allocated_at)
         if deadline is not None and deadline <= now:
             return True
-        return self._stirred_since is not None and (
-            asyncio.get_running_loop().time() >= self._quiet_ends(self._stirred_since)
-        )
+        quiet_ends = self._quiet.ends(self.state.settings)
+        return quiet_ends is not None and quiet_ends <= _loop_ns()
 
     async def _decide(self) -> None:
         """Say all that follows now.  Nothing is folded while a decision is computed: its basis is the state it saw."""
@@ -256,12 +252,12 @@ class Master:
                 else decide(self.state, now, allocate=False)
             )
             if decision.allocated:
-                self._stirred_since = None
+                self._quiet.settle()
                 self._allocated_at = now
             if not decision.facts:
                 return
             if not await self._publish(decision.facts, now, allocated=decision.allocated) and decision.allocated:
-                self._stirred_since = self._stirred_at = asyncio.get_running_loop().time()
+                self._quiet.stir(_loop_ns())
 
     async def _conclude(self) -> None:
         """Facts about nodes that were heard or not; a lease is only ended after a look at the stored heartbeats."""

@@ -1,0 +1,28 @@
+"""A cluster in virtual time: the same core that runs live, with simulated agents and apps around it.
+
+    workload    apps to come: when, with what spec, how much work
+    speed       how fast an app works with so many containers, so placed
+    timings     how long the phases of an adjustment take
+    scenario    workload, nodes, policy and everything else that a run depends on
+    agenda      virtual time: what happens when, in one order
+    master      when rounds are said; the core says what is in them
+    partitions  what runs: containers and the work that they do
+    simulation  all of it together, writing an ordinary log
+
+A simulation appends real records, by the real codec, and folds them with `evolve`; `decide` makes the rounds.  So the log that
+comes out can be read by everything that reads logs, and an audit of it checks the simulator's decisions as it checks a
+master's.  What is simulated are only the outside's answers: that a container has started, that a checkpoint is written, that
+the work is done.  A run depends on its scenario alone: one seed, one log, byte for byte.
+
+A simulation starts from an empty log, or from the state of another one (a fork).
+
+    SimulationError  a scenario that can't be, said in one line
+"""
+
+from __future__ import annotations
+
+from replay import ReplayError
+
+
+class SimulationError(ReplayError):
+    """A workload or a scenario that can't be simulated; the message is one line for people."""

@@ -1,0 +1,144 @@
+"""The master's loop in virtual time: when rounds are said.  What is in them is the core's affair, as in the live master."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dorm.core.decide import decide
+from dorm.core.liveness import LEASE_MARGIN_S, conclude
+from dorm.core.quiet import Quiet
+from dorm.core.state import SCHEMA
+from dorm.core.timing import next_deadline
+from events.kinds import MasterElected, Round
+from replay.simulator.agenda import LAST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dorm.core.state import State
+    from events.kinds import Event
+    from replay.simulator.agenda import Agenda
+    from replay.simulator.scenario import DecisionTime
+
+SECOND = 1_000_000_000
+
+
+class VirtualMaster:
+    """One master that never fails.  `append` stores a fact and folds it into `state`."""
+
+    def __init__(
+        self, agenda: Agenda, state: State, append: Callable[[Event, str], None], decision_time: DecisionTime, name: str
+    ) -> None:
+        self._agenda = agenda
+        self._state = state
+        self._append = append
+        self._decision_time = decision_time
+        self._name = name
+        self._epoch = 0
+        self._quiet = Quiet()
+        self._allocated_at = 0
+        self._woken_at: int | None = None
+        """When the next turn is, None where none is planned."""
+        self._deciding = False
+        self._silent_since: dict[str, int] = {}
+        """Nodes that can't be heard, and since when."""
+
+    def elect(self) -> None:
+        """Its first round; decisions of earlier epochs are void from there on."""
+        self._epoch = self._state.epoch + 1
+        self._say([MasterElected(epoch=self._epoch)], self._agenda.now, self._state.seq, allocated=False)
+        self._quiet.stir(self._agenda.now)
+        self.wake(self._agenda.now)
+
+    def note(self, stirred_before: int) -> None:
+        """A record was folded; `stirred_before` is the state's `stirred_seq` before it."""
+        if self._state.stirred_seq != stirred_before:
+            self._quiet.stir(self._agenda.now)
+        self.wake(self._agenda.now)
+
+    def silence(self, node: str) -> None:
+        """Nothing is heard of this node from now on."""
+        now, settings = self._agenda.now, self._state.settings
+        self._silent_since[node] = now
+        self.wake(now + int(settings.node_grace_s * SECOND) + 1)
+        lease_s = max(self._state.nodes[node].lease_s, settings.node_grace_s) + LEASE_MARGIN_S
+        self._agenda.at(now + int(lease_s * SECOND) + 1, lambda: self.wake(self._agenda.now))
+
+    def hear(self, node: str) -> None:
+        """It is heard again."""
+        self._silent_since.pop(node, None)
+        self.wake(self._agenda.now)
+
+    def wake(self, at: int) -> None:
+        """Look at the state at `at` (UTC ns), after all that happens at that moment, unless a look comes before."""
+        if self._woken_at is None or at < self._woken_at:
+            self._woken_at = at
+            self._agenda.at(at, lambda: self._turn(at), LAST)
+
+    def _turn(self, planned: int) -> None:
+        if planned != self._woken_at or self._deciding:
+            return
+        self._woken_at = None
+        now = self._agenda.now
+        if self._silent_since:
+            self._conclude(now)
+        while True:
+            due = self._is_due(now)
+            decision = decide(self._state, now, allocate=due)
+            if decision.allocated:
+                self._quiet.settle()
+                self._allocated_at = now
+            if not decision.facts:
+                break
+            if decision.allocated:
+                self._publish_later(decision.facts, now)
+                return
+            self._say(decision.facts, now, self._state.seq, allocated=False)
+        self._plan_next(now)
+
+    def _is_due(self, now: int) -> bool:
+        ends = self._quiet.ends(self._state.settings)
+        if ends is not None and ends <= now:
+            return True
+        deadline = next_deadline(self._state, self._allocated_at)
+        return deadline is not None and deadline <= now
+
+    def _plan_next(self, now: int) -> None:
+        ends = self._quiet.ends(self._state.settings)
+        deadline = next_deadline(self._state, self._allocated_at)
+        due = [at for at in (ends, deadline) if at is not None]
+        if due:
+            self.wake(max(now, min(due)))
+
+    def _publish_later(self, facts: list[Any], decided_at: int) -> None:
+        """Deciding takes its time, in which others write; the round is about the state that it was decided on."""
+        basis = self._state.seq
+        takes_s = self._decision_time.seconds(len(self._state.names), len(self._state.nodes))
+        self._deciding = True
+
+        def publish() -> None:
+            self._deciding = False
+            self._say(facts, decided_at, basis, allocated=True)
+            self._woken_at = None
+            self.wake(self._agenda.now)
+
+        self._agenda.at(decided_at + int(takes_s * SECOND), publish)
+
+    def _conclude(self, now: int) -> None:
+        heard = dict.fromkeys(self._state.nodes, now) | self._silent_since
+        facts = conclude(self._state, heard, now)
+        if facts:
+            self._say(facts, now, self._state.seq, allocated=False)
+
+    def _say(self, facts: list[Any], at: int, basis: int, *, allocated: bool) -> None:
+        event = Round(
+            id=f"{self._name}.{self._epoch}.{basis}",
+            at=at,
+            by=self._name,
+            epoch=self._epoch,
+            basis=basis,
+            allocated=allocated,
+            events=facts,
+            core=SCHEMA,
+        )
+        self._append(event, "master")

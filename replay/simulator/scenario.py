@@ -1,0 +1,69 @@
+"""Everything that a run depends on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from replay.simulator.timings import Timings
+from replay.simulator.workload import SimulatedApp, SimulatedNode
+
+BEGIN = 1_700_000_000_000_000_000
+"""UTC ns at which a simulation begins that continues no log."""
+
+
+class Outage(msgspec.Struct, frozen=True):
+    """A node crashes, with all that runs there, and comes back."""
+
+    node: str
+    at_s: float
+    for_s: float
+
+
+class Tasks(msgspec.Struct, frozen=True):
+    """Sharing by tasks: each container is a slot that runs one short task after the other, and each pays for its launch.
+
+    A slot works for task_s of every task_s + overhead_s (Sparrow, SOSP 2013, §2: launching and queueing of short tasks)."""
+
+    task_s: float = 1.5
+    overhead_s: float = 0.43
+
+    @property
+    def efficiency(self) -> float:
+        return self.task_s / (self.task_s + self.overhead_s)
+
+
+class DecisionTime(msgspec.Struct, frozen=True):
+    """How long the master takes to decide: fixed and per app × node of the problem, in seconds."""
+
+    fixed_s: float = 0.01
+    per_cell_s: float = 3e-7
+
+    def seconds(self, apps: int, nodes: int) -> float:
+        return self.fixed_s + self.per_cell_s * apps * nodes
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """One run.  Equal scenarios give equal logs, byte for byte."""
+
+    apps: tuple[SimulatedApp, ...]
+    """In the order of their submission."""
+    nodes: tuple[SimulatedNode, ...]
+    policy: str = "dorm"
+    params: dict[str, Any] = {}
+    quiet_s: float = 0.2
+    quiet_limit_s: float = 1.0
+    idle_s: float = 30.0
+    retention_s: float = 3600.0
+    """How long ended apps stay in the state; a long trace need not remember all of them."""
+    timings: Timings = Timings()
+    tasks: Tasks | None = None
+    """Set where a policy shares by tasks: then adjustments are free and every task pays."""
+    decision_time: DecisionTime = DecisionTime()
+    outages: tuple[Outage, ...] = ()
+    progress_s: float = 60.0
+    """How often a working app tells of its progress; 0 for never."""
+    until_s: float | None = None
+    """When the run is cut off, in seconds from its begin; None: when nothing is left to happen."""
+    cluster: str = "simulated"

@@ -1,0 +1,72 @@
+"""How fast an app works with so many containers, so placed.
+
+A speed is asked with the containers by node, most first, such as (4, 4, 1), and answers in units of work per second.  What a
+unit is, is the workload's own matter: seconds of one container, or steps.  Speeds are data, so that a workload can be sent to
+another process and be compared.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Speed(Protocol):
+    """Deterministic and free of side effects."""
+
+    def rate(self, placement: Sequence[int]) -> float:
+        """Units of work per second with so many containers on each node, most first; 0 without containers."""
+        ...
+
+
+class Linear(msgspec.Struct, frozen=True, tag="linear"):
+    """n containers do n times what one does: the upper bound of all models, and fair to no communication."""
+
+    one: float = 1.0
+    """Units per second of one container."""
+
+    def rate(self, placement: Sequence[int]) -> float:
+        return self.one * sum(placement)
+
+
+class Amdahl(msgspec.Struct, frozen=True, tag="amdahl"):
+    """A part of the work can't be done side by side: S(n) = 1 / ((1 - p) + p / n) (Amdahl, AFIPS 1967)."""
+
+    parallel: float
+    """The part p that can, from 0 to 1."""
+    one: float = 1.0
+
+    def rate(self, placement: Sequence[int]) -> float:
+        n = sum(placement)
+        return self.one / ((1 - self.parallel) + self.parallel / n) if n else 0.0
+
+
+class Table(msgspec.Struct, frozen=True, tag="table"):
+    """Measured rates: straight lines between the points, in proportion below the first, flat beyond the last."""
+
+    points: tuple[tuple[int, float], ...]
+    """Containers and units per second, ascending by containers."""
+
+    def rate(self, placement: Sequence[int]) -> float:
+        return interpolated(self.points, sum(placement))
+
+
+def interpolated(points: Sequence[tuple[int, float]], n: int) -> float:
+    """The rate at n containers from measured (containers, rate) pairs, ascending."""
+    if n <= 0 or not points:
+        return 0.0
+    at = bisect_left(points, n, key=lambda point: point[0])
+    if at == len(points):
+        return points[-1][1]
+    right, rate = points[at]
+    if right == n:
+        return rate
+    if at == 0:
+        return rate * n / right
+    left, below = points[at - 1]
+    return below + (rate - below) * (n - left) / (right - left)

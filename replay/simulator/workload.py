@@ -1,0 +1,57 @@
+"""Apps to come: what their owners say of them, and what only a simulation knows."""
+
+from __future__ import annotations
+
+import msgspec
+
+from events.spec import AppSpec
+from replay.simulator.speed import Speed
+from replay.simulator.timings import Timings
+
+
+class SimulatedApp(msgspec.Struct, frozen=True):
+    """One app: its submission, and how it will go."""
+
+    at_s: float
+    """When it is submitted, in seconds from the workload's begin."""
+    spec: AppSpec
+    """With a name that is its own in the workload."""
+    work: float
+    """What it has to do, in the units of `speed`."""
+    speed: Speed
+    timings: Timings | None = None
+    """Its own, where they differ from the scenario's."""
+    steps_per_unit: float = 1.0
+    """Steps that it tells of, for each unit of work."""
+    cancel_at_s: float | None = None
+    """When its owner gives it up, in seconds from the workload's begin."""
+
+
+class SimulatedNode(msgspec.Struct, frozen=True):
+    """A machine: what it has, in base units."""
+
+    name: str
+    capacity: dict[str, int]
+    labels: dict[str, str] = {}
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """A row of a trace that is left out, and why."""
+
+    line: int
+    """From 1, the header included."""
+    reason: str
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """Apps in the order of their submission, and where they come from."""
+
+    name: str
+    apps: tuple[SimulatedApp, ...]
+    nodes: tuple[SimulatedNode, ...] = ()
+    """The cluster that belongs to it, where it names one."""
+    skipped: tuple[Skipped, ...] = ()
+    rows: int = 0
+    """How many rows were read, skipped ones included; 0 for a workload that was not read."""
+    assumptions: tuple[str, ...] = ()
+    """What its source leaves open and was chosen here, each a sentence for a report."""
