@@ -3,6 +3,8 @@
     workload    apps to come: when, with what spec, how much work
     speed       how fast an app works with so many containers, so placed
     timings     how long the phases of an adjustment take
+    paper       the workload of the paper's evaluation
+    draws       chance, from a seed
     scenario    workload, nodes, policy and everything else that a run depends on
     agenda      virtual time: what happens when, in one order
     master      when rounds are said; the core says what is in them
