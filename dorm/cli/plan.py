@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dorm.cli.apps import PANEL
 from dorm.cli.connect import ClusterName, Url, complete_app, complete_node
-from dorm.cli.errors import run
+from dorm.cli.errors import USAGE, Fail, run
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
 from dorm.cli.settings import parse_capacity, parse_params
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of
@@ -83,7 +83,7 @@ def plan(
 
     As things are, or if something happened first.  Exit codes: 0 no app would
     have other containers than now, 3 some would, 1 it can't be (a spec that
-    would be refused, no such node), 2 usage.
+    would be refused, no such node), 2 usage (no such parameter, say).
 
     JSON has assumed (in words), changes (yes or no), apps (containers and
     nodes before and after, kind, adjust_s, reason), the cluster's figures
@@ -107,7 +107,7 @@ def plan(
     documents = _documents(specs or [])
 
     async def work() -> Plan:
-        from dorm.core.plans import Assumed, NewNodes
+        from dorm.core.plans import Assumed, NewNodes, UnknownSetting
         from dorm.core.plans import plan as planned
         from replay.travel import state_at
 
@@ -123,7 +123,10 @@ def plan(
             with progress_of("folding") as report:
                 state = await state_at(log, moment, progress=report)
         live = file is None and moment is None
-        return planned(state, max(state.time, time.time_ns()) if live else state.time, assumed, rounds=rounds)
+        try:
+            return planned(state, max(state.time, time.time_ns()) if live else state.time, assumed, rounds=rounds)
+        except UnknownSetting as error:
+            raise Fail(str(error), USAGE) from None
 
     with solver_prints_elsewhere():
         found: Plan = run(work())

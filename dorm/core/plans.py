@@ -7,7 +7,8 @@ master answers them (an app may be refused), says what follows at once, and then
 adjustment is played to its end, each as long as it was measured for that app.  Nothing of it leaves this function, and
 `state` is not changed.
 
-    PlanError   what is assumed can't be (no such node or app, a spec that would be refused, a parameter that nobody has)
+    PlanError          what is assumed can't be (no such node or app, a spec that would be refused)
+      UnknownSetting   a policy that there is not, or a parameter or value that it does not take
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ MOST_NODES = 100_000
 
 class PlanError(Exception):
     """What is assumed can't be; one line for people."""
+
+
+class UnknownSetting(PlanError):
+    """A policy that there is not, or a parameter or value that it does not take: wrong whatever the cluster is like."""
 
 
 class NewNodes(msgspec.Struct, frozen=True):
@@ -312,7 +317,7 @@ class _Course:
             known = policy(chosen)
             params = known.check_params({**(now.params if chosen == now.policy else {}), **given})
         except ValueError as error:
-            raise PlanError(str(error)) from None
+            raise UnknownSetting(str(error)) from None
         before = policy(now.policy).check_params(now.params)
         words = [f"policy {chosen} (now {now.policy})"] if chosen != now.policy else []
         self.say(k.PolicyChanged(policy=chosen, params=params))
