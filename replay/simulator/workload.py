@@ -25,6 +25,8 @@ class SimulatedApp(msgspec.Struct, frozen=True):
     """Steps that it tells of, for each unit of work."""
     cancel_at_s: float | None = None
     """When its owner gives it up, in seconds from the workload's begin."""
+    submission: str = ""
+    """The id of its submission, where it is that of a real log: the app's own id follows from it.  '' for one of its place."""
 
 
 class SimulatedNode(msgspec.Struct, frozen=True):
