@@ -124,6 +124,8 @@ async def export(
 
             sink = await in_thread(table, form, file, path, await cluster_name(log), sieve, state)
         await _copy(log, chosen, frames, sink, progress)
+        if not sink.records and not selection.some and await log.torn():
+            raise ExportError("no record of the log can be read, so nothing was written")
         await in_thread(sink.finish)
         size = 0 if str(path) == "-" else await in_thread(file.tell)
     return Exported(

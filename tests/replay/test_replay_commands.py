@@ -245,6 +245,19 @@ def test_damage_is_named_and_what_is_whole_can_be_salvaged(
     assert "holds a selection of a log's records" in err
 
 
+@pytest.mark.parametrize("how", [[], ["--salvage"]])
+@pytest.mark.parametrize("name", ["saved.dorm", "saved.ndjson"])
+def test_what_can_not_be_read_at_all_leaves_no_file(dorm: Dorm, log_file: Path, name: str, how: list[str]) -> None:
+    data = bytearray(log_file.read_bytes())
+    data[60:] = bytes(len(data) - 60)
+    broken, target = log_file.with_name("broken.dorm"), log_file.with_name(name)
+    broken.write_bytes(data)
+    code, out, err = dorm("export", target, "--file", broken, *how)
+    assert (code, out) == (1, "")
+    assert "no record of the log can be read, so nothing was written" in err
+    assert not target.exists()
+
+
 @pytest.mark.parametrize("name", ["none.dorm", "none.ndjson", "-"])
 def test_an_export_of_nothing_is_made_and_said(dorm: Dorm, log_file: Path, tmp_path: Path, name: str) -> None:
     path = name if name == "-" else tmp_path / name
