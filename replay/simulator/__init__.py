@@ -3,6 +3,7 @@
     workload    apps to come: when, with what spec, how much work
     speed       how fast an app works with so many containers, so placed
     timings     how long the phases of an adjustment take
+    fitting_timings  what they took on a log, and the timings that follow
     paper       the workload of the paper's evaluation
     draws       chance, from a seed
     scenario    workload, nodes, policy and everything else that a run depends on
