@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 from replay import ReplayError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
 Result = TypeVar("Result")
@@ -35,7 +35,7 @@ async def whole_file(path: Path, *, force: bool) -> AsyncIterator[BinaryIO]:
         return
     if not force and await asyncio.to_thread(os.path.lexists, path):
         raise _there(path)
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
+    unfinished = _unfinished(path)
     try:
         with await asyncio.to_thread(_create, unfinished, path) as file:
             yield file
@@ -44,6 +44,26 @@ async def whole_file(path: Path, *, force: bool) -> AsyncIterator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()
+
+
+@contextlib.contextmanager
+def whole_file_now(path: Path, *, force: bool) -> Iterator[BinaryIO]:
+    """The same for whoever has no loop to keep free.  Raises ExportError."""
+    if not force and os.path.lexists(path):
+        raise _there(path)
+    unfinished = _unfinished(path)
+    try:
+        with _create(unfinished, path) as file:
+            yield file
+            _make_durable(file, path)
+        _put_in_place(unfinished, path, force)
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
 
 
 async def in_thread(work: Callable[..., Result], *arguments: object) -> Result:
