@@ -6,6 +6,7 @@ agents.  `check_spec` is the one gate: whatever passes it is safe to hand on.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -29,6 +30,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Command = Annotated[list[str], msgspec.Meta(max_length=1000)]
 Duration = Annotated[Quantity, msgspec.Meta(description="10s, 500ms, 2m, 1h, or a number of seconds")]
 Text = Annotated[str, msgspec.Meta(max_length=1024)]
+Rate = Annotated[float, msgspec.Meta(ge=1e-9, le=1e12, description="steps per second")]
 
 LARGEST_SPEC = 256 * 1024
 """Bytes of a spec in MessagePack; more is refused."""
@@ -97,6 +99,24 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             "multiples of it",
         ),
     ] = 1
+    steps: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            le=10**15,
+            description="all of its work, in the steps that it tells of: for policies that go by what is left; "
+            "default: not known",
+        ),
+    ] = 0
+    speed: Annotated[
+        list[tuple[Count, Rate]],
+        msgspec.Meta(
+            max_length=1000,
+            description="how fast it works: pairs of containers and steps per second, by containers; for policies that "
+            "weigh apps by what they gain; default: not known",
+            examples=[[[1, 2.5], [2, 4.7], [4, 8.1]]],
+        ),
+    ] = []
     engine: Literal["plain", "torchrun"] = "plain"
     image: Annotated[str, msgspec.Meta(max_length=512, description="ignored where nodes run plain processes")] = ""
     resume: Annotated[Command, msgspec.Meta(description="starts a worker from the checkpoint; default: `command`")] = []
@@ -138,6 +158,7 @@ def check_spec(document: object) -> AppSpec:
         raise SpecError(message)
     if spec.n_min > spec.n_max:
         raise SpecError(f"n_min: {spec.n_min} is more than n_max, which is {spec.n_max}")
+    _check_speed(spec)
     try:
         requirement(spec.require)
     except ValueError as error:
@@ -164,6 +185,12 @@ def _check_fields(document: dict[Any, Any]) -> None:
         message = unknown_field(retries, Retries.__struct_encode_fields__, "retries.")
     if message:
         raise SpecError(message)
+
+
+def _check_speed(spec: AppSpec) -> None:
+    for index, ((before, _), (count, _)) in enumerate(pairwise(spec.speed), start=1):
+        if count <= before:
+            raise SpecError(f"speed[{index}]: {count} containers come after {before}; list each count once, ascending")
 
 
 def _check_quantities(spec: AppSpec) -> None:

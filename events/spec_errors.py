@@ -28,7 +28,9 @@ _TYPES = {
     "int | float | str": "a quantity (a number, or text like 500m or 2GiB)",
 }
 _UNITS = {"array": "entries", "object": "entries", "str": "characters"}
-_EXPECTED = re.compile(r"Expected `([^`]*)`(?: of length)?(?: (>=|<=) (\S+))?(?: matching regex .*)?(?:, got `.*)?")
+_EXPECTED = re.compile(
+    r"Expected `([^`]*)`(?: of length)?(?: (?:(>=|<=) )?([\d.e+-]+))?(?: matching regex .*)?(?:, got .*)?"
+)
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 
 
@@ -69,13 +71,13 @@ def _wanted(message: str) -> str | None:
         return None
     kind, sign, limit = match[1], match[2], match[3]
     wanted = _TYPES.get(kind, kind)
-    if sign is None:
+    if limit is None:
         return wanted
-    bound = "at least" if sign == ">=" else "at most"
+    bound = {">=": "at least ", "<=": "at most ", None: ""}[sign]
     unit = f" {_UNITS[kind]}" if "of length" in message and kind in _UNITS else ""
     if unit == " entries" and limit == "1":
         unit = " entry"
-    return f"{wanted} of {bound} {limit}{unit}"
+    return f"{wanted} of {bound}{limit}{unit}"
 
 
 def _got(value: Any) -> str:

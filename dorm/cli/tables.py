@@ -87,10 +87,10 @@ def show_app(d: dict[str, Any]) -> None:
         ("of each", ", ".join(d["demand"].values())), ("require", " ".join(d["require"].splitlines())),
         ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
         ("generation", d["generation"]),
-        ("progress", f"step {d['step']}" + (f", loss {d['loss']:.6g}" if d["loss"] is not None else "")
+        ("progress", f"step {d['step']}" + (f" of {d['steps']}" if d["steps"] else "") + (f", loss {d['loss']:.6g}" if d["loss"] is not None else "")
          + (f", {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] is not None else "")),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
-        ("age", ago(d["age_s"])), ("failures", d["failures"]),
+        ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", d["failures"]),
         ("adjustments", f"{d['adjustments']}, {d['lost_steps']} steps lost"),
     ]  # fmt: skip
     console.print(Text(d["name"], style="bold"))

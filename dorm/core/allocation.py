@@ -117,6 +117,9 @@ def problem_of(state: State, now: int) -> Problem:
                 gang=app.spec.gang,
                 waited_s=_waited_s(app, now),
                 adjust_s=adjust_s(app),
+                served_s=app.served_until(now) / SECOND,
+                remaining_steps=float(max(0, app.spec.steps - app.step)) if app.spec.steps else None,
+                speed=tuple(app.spec.speed),
             )
         )
     nodes = tuple(

@@ -72,6 +72,7 @@ def end_container(
     """It has exited.  Unasked, that overtakes what was being decided about its app."""
     if container.state == "running":
         generation.running -= 1
+        app.served_ns += state.time - container.started_at
     generation.exited += 1
     container.state, container.exited_at = "exited", state.time
     container.reason, container.message = reason, message

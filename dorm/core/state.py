@@ -17,7 +17,7 @@ from events.spec import AppSpec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SCHEMA = 2
+SCHEMA = 3
 """Counts changes of meaning in this module and `evolve`: a digest by another schema can't be compared."""
 
 _encoder = msgspec.msgpack.Encoder()
@@ -197,6 +197,8 @@ class App(msgspec.Struct):
     adjustments: int = 0
     """How often a running partition was resized."""
     lost_steps: int = 0
+    served_ns: int = 0
+    """What it has got: container-nanoseconds, by log times, of its containers that have started and exited."""
     history: list[AdjustmentRecord] = []
     """The latest adjustments, at most `HISTORY`."""
 
@@ -213,6 +215,16 @@ class App(msgspec.Struct):
         """Runs as decided: every container of the latest generation is up and nothing earlier is left."""
         current = self.current
         return current is not None and len(self.generations) == 1 and current.running == len(current.containers)
+
+    def served_until(self, now: int) -> int:
+        """`served_ns`, and what its containers that run have got by `now` (UTC ns)."""
+        total = self.served_ns
+        for generation in self.generations.values():
+            if generation.running:
+                for container in generation.containers.values():
+                    if container.state == "running":
+                        total += max(0, now - container.started_at)
+        return total
 
     @property
     def phase(self) -> str:

@@ -180,6 +180,8 @@ def describe(app: App, now: int) -> dict[str, Any]:
         "checkpoint": app.checkpoint,
         "lost_steps": app.lost_steps,
         "adjust_s": adjust_s(app),
+        "served_s": app.served_until(app.ended_at or now) / SECOND,
+        "steps": app.spec.steps or None,
         "spec": msgspec.to_builtins(app.spec),
         "containers_now": [
             msgspec.to_builtins(container) for container in (generation.containers.values() if generation else [])

@@ -75,7 +75,7 @@ def test_one_app_shows_its_wishes_where_it_has_any(monkeypatch: pytest.MonkeyPat
     bench = Bench()
     bench.add(joined("one", 8, labels={"zone": "a"}))
     bench.submit("plain")
-    bench.submit("choosy", require='zone == "a"\n  or has spot\n', placement="pack", gang=2)
+    bench.submit("choosy", require='zone == "a"\n  or has spot\n', placement="pack", gang=2, steps=90)
     bench.decide()
     page = on_paper(monkeypatch)
     tables.show_app(describe(bench.app("choosy"), bench.now))
@@ -83,6 +83,8 @@ def test_one_app_shows_its_wishes_where_it_has_any(monkeypatch: pytest.MonkeyPat
     assert ["require", 'zone == "a"   or has spot'] in lines
     assert ["placement", "pack"] in lines
     assert ["gang", "2, each whole on one node"] in lines
+    assert ["progress", "step 0 of 90"] in lines
+    assert ["served", "0.00 container-hours"] in lines
     page = on_paper(monkeypatch)
     document = describe(bench.app("plain"), bench.now)
     tables.show_app(document)

@@ -32,6 +32,8 @@ FULL: dict[str, Any] = {
     "require": 'gpu_type == "h100" and not has spot',
     "placement": "pack",
     "gang": 2,
+    "steps": 20_000,
+    "speed": [[2, 1.5], [8, 4]],
     "engine": "torchrun",
     "image": "python:3.11",
     "resume": ["python", "train.py", "--resume"],
@@ -129,6 +131,15 @@ def refused(document: object) -> str:
         ({"require": "a == '\ud800'"}, r"require: the text at character 6 can't hold '\ud800'"),
         ({"placement": "near"}, "placement: expected spread or pack, got 'near'"),
         ({"placement": None}, "placement: expected text, got nothing"),
+        ({"steps": -1}, "steps: expected an integer of at least 0, got -1"),
+        ({"steps": 2**70}, "steps: expected an integer of at most 1000000000000000, got"),
+        ({"speed": [2, 1.5]}, "speed[0]: expected a list, got 2"),
+        ({"speed": [[2]]}, "speed[0]: expected a list of 2 entries, got a list"),
+        ({"speed": [[0, 1.5]]}, "speed[0][0]: expected an integer of at least 1, got 0"),
+        ({"speed": [[1, 0]]}, "speed[0][1]: expected a number of at least 1e-09, got 0"),
+        ({"speed": [[1, nan]]}, "speed[0][1]: expected a number of at least 1e-09, got nan"),
+        ({"speed": [[1, inf]]}, "speed[0][1]: expected a number of at most 1000000000000.0, got inf"),
+        ({"speed": [[1, 2], [4, 3], [4, 5]]}, "speed[2]: 4 containers come after 4; list each count once, ascending"),
         ({"gang": 0}, "gang: expected an integer of at least 1, got 0"),
         ({"gang": 1025}, "gang: expected an integer of at most 1024, got 1025"),
         ({"gang": "4"}, "gang: expected an integer, got '4'"),
@@ -204,7 +215,13 @@ def test_a_full_spec() -> None:
     assert spec.grace_s == 30.0
     assert spec.retries.longest == "1h"
     assert (spec.require, spec.placement, spec.gang) == (FULL["require"], "pack", 2)
+    assert (spec.steps, spec.speed) == (20_000, [(2, 1.5), (8, 4.0)])
     assert check_spec({**FULL, "placement": "", "require": ""}).placement == ""
+
+
+def test_what_is_left_out_is_not_encoded() -> None:
+    """Specs of before a field came are the same bytes as ever."""
+    assert set(msgspec.to_builtins(check_spec(GOOD))) == set(GOOD)
 
 
 @settings(max_examples=200, deadline=None)

@@ -52,6 +52,12 @@ class AppDemand(msgspec.Struct, frozen=True):
     adjust_s: float | None = None
     """What one adjustment of it costs, in seconds of its work: the pause and the work that is done again, as measured;
     None where none was measured."""
+    served_s: float = 0.0
+    """Container-seconds that it has got so far: its attained service (Tiresias, NSDI 2019, §3.1)."""
+    remaining_steps: float | None = None
+    """Steps that are left of its work; None where its owner did not say how many there are."""
+    speed: tuple[tuple[int, float], ...] = ()
+    """Containers and steps per second, ascending by containers, as its owner says; empty where that is not known."""
 
 
 class Problem(msgspec.Struct, frozen=True):
