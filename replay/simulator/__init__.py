@@ -11,6 +11,8 @@
     master      when rounds are said; the core says what is in them
     partitions  what runs: containers and the work that they do
     simulation  all of it together, writing an ordinary log
+    contenders  who is compared: a policy, its parameters, and what sharing in its way costs
+    runs        running scenarios, several at once
 
 A simulation appends real records, by the real codec, and folds them with `evolve`; `decide` makes the rounds.  So the log that
 comes out can be read by everything that reads logs, and an audit of it checks the simulator's decisions as it checks a
