@@ -1,0 +1,169 @@
+"""What came of a run, simulated or live: plain data that can be sent to another process, and the means of it.
+
+Symbols as in the Dorm paper (arXiv 1704.06738): utilization U (eq. 1), fairness loss F (eq. 2), adjustment overhead (eq. 4).
+Finish-time fairness is ρ = T_shared / T_isolated (Themis, NSDI 2020, §3; see `finish_times`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SECOND = 1_000_000_000
+
+
+class AppRun(msgspec.Struct, frozen=True, gc=False):
+    """One accepted app.  Times are log times (UTC ns), 0 for what did not happen in this run."""
+
+    app: str
+    """Its id."""
+    name: str
+    submitted: int
+    started: int
+    """When all containers of its first generation had started."""
+    ended: int
+    how: Literal["", "completed", "failed", "cancelled"]
+    """'' for one that had not ended when the run was looked at."""
+    adjustments: int
+    """Decisions that changed it while it ran, stops included."""
+    held_s: float
+    """Container-seconds: how many containers it held, over time, from each decision on."""
+    lost_s: float
+    """Container-seconds of them lost to adjustments: held from the decision until the app worked again, and work that was
+    done a second time.  What a first start takes is in no loss, and a failure's restart is none of an adjustment's."""
+    finish_ratio: float | None = None
+    """ρ, of completed apps; None where the time alone can't be known."""
+
+    @property
+    def completion_s(self) -> float | None:
+        """From its submission until its end, of a completed one."""
+        return (self.ended - self.submitted) / SECOND if self.how == "completed" else None
+
+    @property
+    def wait_s(self) -> float | None:
+        """From its submission until it first ran; None where it never did."""
+        return max(0, self.started - self.submitted) / SECOND if self.started else None
+
+
+class Sample(msgspec.Struct, frozen=True, gc=False):
+    """The cluster at one moment of the grid."""
+
+    at: int
+    """UTC ns."""
+    utilization: float
+    """U of what is decided: the sum over kinds of resources, so up to `Run.kinds`."""
+    fairness_loss: float
+    """F over the live apps that an empty cluster could run."""
+    running: int
+    """Apps that have containers."""
+    waiting: int
+    """Apps that have none."""
+
+
+class DecisionRun(msgspec.Struct, frozen=True, gc=False):
+    """One decision, counted by the log's facts alone and not by what the policy says of itself."""
+
+    at: int
+    """UTC ns."""
+    running: int
+    """|P|: apps that had containers before."""
+    changed: int
+    """How many of them it changed, without those that had to change (`forced`)."""
+    budget: int | None
+    """⌈θ2·|P|⌉, at most the absolute cap; None for a policy without one."""
+    forced: int = 0
+    """Changed apps that could not stay: on a node that is lost or drained, or with bounds that no longer admit their count."""
+    started: int = 0
+    """Apps that had none and were given containers."""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """All that was measured.  Properties give None for what nothing was measured of."""
+
+    begin: int
+    end: int
+    every_s: float
+    kinds: int
+    """Of resources, which bounds the utilization."""
+    apps: tuple[AppRun, ...]
+    """In the order of their acceptance."""
+    samples: tuple[Sample, ...]
+    decisions: tuple[DecisionRun, ...]
+    rejected: int = 0
+    """Submissions that were refused."""
+
+    @property
+    def completions(self) -> dict[str, float]:
+        """Seconds from submission to completion, by the name of each app that completed."""
+        return {app.name: done for app in self.apps if (done := app.completion_s) is not None}
+
+    @property
+    def mean_completion_s(self) -> float | None:
+        return mean(self.completions.values())
+
+    @property
+    def mean_wait_s(self) -> float | None:
+        return mean(wait for app in self.apps if (wait := app.wait_s) is not None)
+
+    @property
+    def makespan_s(self) -> float | None:
+        """From the first submission to the last end."""
+        ends = [app.ended for app in self.apps if app.ended]
+        return (max(ends) - min(app.submitted for app in self.apps)) / SECOND if ends else None
+
+    @property
+    def mean_utilization(self) -> float | None:
+        return mean(sample.utilization for sample in self.samples)
+
+    @property
+    def mean_fairness_loss(self) -> float | None:
+        return mean(sample.fairness_loss for sample in self.samples)
+
+    @property
+    def adjustment_time_share(self) -> float | None:
+        """The part of all container-seconds held that adjustments lost."""
+        held = sum(app.held_s for app in self.apps)
+        return sum(app.lost_s for app in self.apps) / held if held else None
+
+    @property
+    def adjustments(self) -> int:
+        return sum(app.adjustments for app in self.apps)
+
+    @property
+    def worst_finish_ratio(self) -> float | None:
+        return max(self._ratios, default=None)
+
+    def unfair_share(self, above: float = 1.0) -> float | None:
+        """The part of the completed apps whose ρ is above this."""
+        return mean(float(ratio > above) for ratio in self._ratios)
+
+    @property
+    def decisions_over_budget(self) -> int:
+        """Decisions that changed more apps than θ2 allows: never any, or the policy is wrong."""
+        return sum(1 for one in self.decisions if one.budget is not None and one.changed > one.budget)
+
+    @property
+    def _ratios(self) -> list[float]:
+        return [app.finish_ratio for app in self.apps if app.finish_ratio is not None]
+
+    def during(self, from_s: float, to_s: float) -> tuple[Sample, ...]:
+        """Samples from `from_s` up to `to_s` (exclusive), in seconds from the begin."""
+        low, high = self.begin + int(from_s * SECOND), self.begin + int(to_s * SECOND)
+        return tuple(sample for sample in self.samples if low <= sample.at < high)
+
+
+def mean(values: Iterable[float]) -> float | None:
+    """None where there is no value."""
+    found = list(values)
+    return sum(found) / len(found) if found else None
+
+
+def speed_ups(run: Run, base: Run) -> dict[str, float]:
+    """How much faster each app was done than in `base`, by name, for the apps that both completed: the completion time there
+    over the one here (Dorm paper, its figure of speed-ups)."""
+    there = base.completions
+    return {name: there[name] / here for name, here in run.completions.items() if name in there and here > 0}
