@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
 
 class EventFormat(StrEnum):
-    """How to print events."""
+    """How to print events: `Format`, which DORM_OUTPUT may hold for all commands, and one more."""
 
     table = "table"
+    wide = "wide"
     json = "json"
+    yaml = "yaml"
     cloudevents = "cloudevents"
 
 
@@ -90,7 +92,7 @@ def events(
     user: Annotated[list[str] | None, typer.Option(metavar="USER", autocompletion=_complete_user, help="Only what this user asked for, and what concerns this user's apps.")] = None,
     node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Only what this node said, what was said of it, and what was placed there.")] = None,
     file: Annotated[Path | None, typer.Option("--file", metavar="LOG.dorm", help="An exported log instead of a cluster's.")] = None,
-    output: Annotated[EventFormat, typer.Option("--output", "-o", help="A line of text for each, or of JSON, or a CloudEvent.")] = EventFormat.table,
+    output: Annotated[EventFormat, typer.Option("--output", "-o", envvar="DORM_OUTPUT", help="A line of text for each (wide: with nothing cut), or of JSON, or a CloudEvent; or a YAML document.")] = EventFormat.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:  # fmt: skip
@@ -183,8 +185,9 @@ class _Printer:
 
     def show(self, one: Logged) -> None:
         self.shown += 1
-        if self._output is EventFormat.table and console.is_terminal:
-            console.print(_coloured(one), soft_wrap=True)
+        whole = self._output is EventFormat.wide
+        if console.is_terminal and (whole or self._output is EventFormat.table):
+            console.print(_coloured(one, whole), soft_wrap=True)
             return
         sys.stdout.write(self._line(one) + "\n")
         if self._flush:
@@ -193,16 +196,18 @@ class _Printer:
     def _line(self, one: Logged) -> str:
         if self._output is EventFormat.cloudevents:
             return msgspec.json.encode(cloud_event(one)).decode()
-        if self._output is EventFormat.json:
-            line = {"position": str(one.position), "log_time": one.time, **plain(one.event)}
-            return msgspec.json.encode(line).decode()
-        return "".join(_columns(one))
+        if self._output in (EventFormat.json, EventFormat.yaml):
+            document = {"position": str(one.position), "log_time": one.time, **plain(one.event)}
+            if self._output is EventFormat.json:
+                return msgspec.json.encode(document).decode()
+            return "---\n" + msgspec.yaml.encode(document).decode().rstrip("\n")
+        return "".join(_columns(one, self._output is EventFormat.wide))
 
 
-def _columns(one: Logged) -> tuple[str, str, str]:
+def _columns(one: Logged, whole: bool) -> tuple[str, str, str]:
     """Place and time, kind, and the gist."""
     when = datetime.fromtimestamp(one.time / 1e9, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    return f"{one.position!s:>8}  {when}  ", f"{type(one.event).__name__:<20}", in_words(one.event)
+    return f"{one.position!s:>8}  {when}  ", f"{type(one.event).__name__:<20}", in_words(one.event, whole=whole)
 
 
 _STYLES = {
@@ -216,27 +221,29 @@ def style_of(event: Event) -> str:
     return _STYLES.get(type(event).__name__, "bold cyan")
 
 
-def _coloured(one: Logged) -> Text:
-    place, kind, gist = _columns(one)
+def _coloured(one: Logged, whole: bool) -> Text:
+    place, kind, gist = _columns(one, whole)
     return Text(place, style="dim").append(kind, style=style_of(one.event)).append(gist, style="none")
 
 
-def in_words(event: Event) -> str:
-    """The gist of an event in one line, of which nothing can move a terminal's cursor."""
-    text = _resized_in_words(event) if type(event).__name__ == "Resized" else _fields_in_words(event)
+def in_words(event: Event, *, whole: bool = False) -> str:
+    """The gist of an event in one line, of which nothing can move a terminal's cursor; `whole` cuts no value."""
+    text = _resized_in_words(event) if type(event).__name__ == "Resized" else _fields_in_words(event, whole)
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 
-def _fields_in_words(event: Event) -> str:
+def _fields_in_words(event: Event, whole: bool) -> str:
     # Of these the line has the time already, or nobody can read them.
     hidden = ("id", "at", "by", "cause", "v", "started_at", "exited_at", "submission")
     fields: dict[str, Any] = {name: getattr(event, name) for name in event.__struct_fields__ if name not in hidden}
     spec = fields.pop("spec", None)
     if isinstance(spec, dict):
         fields["name"] = spec.get("name", "?")
-    return " ".join(f"{name}={_short(value)}" for name, value in fields.items() if value not in (None, "", [], {}))
+    return " ".join(
+        f"{name}={_short(value, whole)}" for name, value in fields.items() if value not in (None, "", [], {})
+    )
 
 
 def _resized_in_words(event: Any) -> str:
@@ -251,8 +258,8 @@ def _resized_in_words(event: Any) -> str:
     return f"{changed}  [U={event.utilization:.2f} F={event.fairness_loss:.2f} overhead={event.overhead}]"
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, whole: bool) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     text = str(msgspec.to_builtins(value)) if isinstance(value, msgspec.Struct) else str(value)
-    return text if len(text) <= 120 else text[:117] + "..."
+    return text if whole or len(text) <= 120 else text[:117] + "..."

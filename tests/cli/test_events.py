@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from dorm.cli.events import in_words
 from dorm.cli.main import main
@@ -77,6 +78,24 @@ def test_each_format_has_every_event_of_a_file(events: Dorm) -> None:
     assert "\x1b" not in out, "a pipe gets no colours"
 
 
+def test_the_format_of_all_commands_holds_here_too(events: Dorm, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = events("-o", "json")
+    monkeypatch.setenv("DORM_OUTPUT", "json")
+    assert events() == whole
+    assert events("-o", "cloudevents") != whole, "what is asked for has the last word"
+    monkeypatch.setenv("DORM_OUTPUT", "yaml")
+    documents = list(yaml.safe_load_all(events()[1]))
+    assert documents == [json.loads(line) for line in whole[1].splitlines()]
+    monkeypatch.setenv("DORM_OUTPUT", "wide")
+    assert [line.split()[0] for line in events()[1].splitlines()] == [one["position"] for one in documents]
+
+
+def test_long_values_are_cut_unless_all_is_asked_for() -> None:
+    event = AppCancelRequested(app="x", reason="why " * 100)
+    assert in_words(event).endswith("...")
+    assert in_words(event, whole=True).strip().endswith("why")
+
+
 def test_filters_and_bounds(events: Dorm) -> None:
     everything = passing()
     assert positions(events("--user", "ann", "-o", "json")) == passing(users=("ann",))
@@ -130,7 +149,7 @@ def test_nothing_found_is_said(events: Dorm, words: list[object], said: str) -> 
         (["--after", "1", "--since", "-1s"], "--after and --since both say where to begin; give one of them"),
         (["-f"], "--follow never ends, so it can't go with --file"),
         (["-f", "--until", "5"], "--follow never ends, so it can't go with --until"),
-        (["-o", "yaml"], "'yaml' is not one of"),
+        (["-o", "toml"], "'toml' is not one of"),
     ],
 )
 def test_wrong_usage(events: Dorm, words: list[str], why: str) -> None:
