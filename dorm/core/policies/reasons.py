@@ -20,8 +20,11 @@ from dorm.core.policies.problem import Reason
 if TYPE_CHECKING:
     from dorm.core.policies.classes import Classes
     from dorm.core.policies.integer import Flags, Instance, Ints, Rows, Terms
+    from dorm.core.policies.problem import AppDemand
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
+
+ADJUSTING = Reason("adjusting", "in the middle of an adjustment; stays as it is until that is done")
 
 
 def amount(kind: str, value: int) -> str:
@@ -199,6 +202,26 @@ def no_room(instance: Instance, room: Room, app: int, wanted: int, name: str) ->
     return Reason("drained", f"{text}; {off.text}") if off else Reason(lack.code or "resources", text)
 
 
+_USES_NOTHING = Reason("price", "it needs nothing of what is counted, so more containers use nothing more")
+
+
+def _whole_gangs(app: AppDemand) -> Reason:
+    return Reason("resources", f"its containers come in groups of {app.gang}, and n_max is no multiple of it")
+
+
+def no_more_room(instance: Instance, room: Room, app: int, n: int) -> Reason:
+    """For an app with `n` containers (or gangs) that takes each further one for which there is room."""
+    if n >= instance.n_max[app]:
+        return _whole_gangs(instance.apps[app])
+    if not instance.worth[app] > 0:
+        return _USES_NOTHING
+    lack = room.lack(app)
+    off = drained(instance, app, 1)
+    if off and lack.text:
+        return Reason("drained", f"{lack.text}; {off.text}")
+    return Reason(lack.code or "resources", lack.text or "others took the room before its turn came")
+
+
 def explain(instance: Instance, rows: Rows, terms: Terms, *, held_back: Flags, status: str) -> dict[str, Reason]:
     """The reasons of the optimizer, for every app below its n_max."""
     return _Explanation(instance, rows, terms, held_back, status).reasons()
@@ -229,11 +252,9 @@ class _Explanation:
             if n * (1 if instance.pinned[i] else int(instance.gang[i])) >= app.n_max:
                 continue
             if instance.pinned[i]:
-                reason = Reason("adjusting", "in the middle of an adjustment; stays as it is until that is done")
+                reason = ADJUSTING
             elif n >= instance.n_max[i] and self.possible[i]:
-                reason = Reason(
-                    "resources", f"its containers come in groups of {app.gang}, and n_max is no multiple of it"
-                )
+                reason = _whole_gangs(app)
             elif not self.possible[i]:
                 reason = impossible(instance, i)
             elif n < instance.n_min[i]:
@@ -302,7 +323,7 @@ class _Explanation:
                 f"{more * gang} more would gain less than the checkpoint and restart of {n * gang} containers costs",
             )
         if gain <= 0:
-            return Reason("price", "it needs nothing of what is counted, so more containers use nothing more")
+            return _USES_NOTHING
         if gain <= integer.resolution(instance):
             return Reason("price", f"{more * gang} more would be too small a part of the cluster to count")
         return Reason("solver", f"there is room for {more * gang} more, but no better answer was found ({self.status})")

@@ -109,7 +109,7 @@ def _explain(instance: Instance, x: Ints, wanted: Ints, blocked: dict[int, int])
         if n >= app.n_max:
             continue
         if instance.pinned[i]:
-            reason = Reason("adjusting", "in the middle of an adjustment; stays as it is until that is done")
+            reason = reasons.ADJUSTING
         elif not instance.possible[i]:
             reason = reasons.impossible(instance, i)
         elif n > 0 or wanted[i] == 0:
