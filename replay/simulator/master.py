@@ -56,13 +56,13 @@ class VirtualMaster:
             self._quiet.stir(self._agenda.now)
         self.wake(self._agenda.now)
 
-    def silence(self, node: str) -> None:
-        """Nothing is heard of this node from now on."""
-        now, settings = self._agenda.now, self._state.settings
-        self._silent_since[node] = now
-        self.wake(now + int(settings.node_grace_s * SECOND) + 1)
+    def silence(self, node: str, since: int) -> None:
+        """Nothing was heard of this node since then (UTC ns)."""
+        settings = self._state.settings
+        self._silent_since[node] = since
         lease_s = max(self._state.nodes[node].lease_s, settings.node_grace_s) + LEASE_MARGIN_S
-        self._agenda.at(now + int(lease_s * SECOND) + 1, lambda: self.wake(self._agenda.now))
+        for silent_s in (settings.node_grace_s, lease_s):
+            self._agenda.at(since + int(silent_s * SECOND) + 1, lambda: self.wake(self._agenda.now))
 
     def hear(self, node: str) -> None:
         """It is heard again."""

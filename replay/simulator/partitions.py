@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from replay.simulator.timings import Timings
     from replay.simulator.workload import SimulatedApp
 
 SECOND = 1_000_000_000
+NEVER = 2**62
+"""UTC ns (the year 2116): what would come later is taken as never, so that every time fits into the log."""
+
+Doing = Literal["", "starting", "booting", "working", "standing", "saving", "leaving"]
+"""Nothing (it has no containers); until its containers have started; from there to its first work; its work; nothing, since a
+part of it is gone; saving, then leaving, because it was asked to."""
 
 
 @dataclass
@@ -29,22 +35,24 @@ class Partition:
     runs_generation: int = 0
     started: set[int] = field(default_factory=set)
     """Slots whose container has started."""
+    doing: Doing = ""
     done: float = 0.0
     """Units of work at `since`."""
     saved: float = 0.0
     """Units that a restart begins with."""
     rate: float = 0.0
+    """Units per second."""
     since: int = 0
     """UTC ns; 0 while it doesn't work."""
+    failures: int = 0
+    """How many of its model's failures are behind it."""
     turn: int = 0
     """Counts changes of what it is doing, so that whatever was planned before one is void after it."""
-    stopping: bool = False
     ended: bool = False
 
     @property
-    def step(self) -> int:
-        """The last whole step that it has done, as it tells it."""
-        return int(self.done * self.model.steps_per_unit)
+    def stopping(self) -> bool:
+        return self.doing in ("saving", "leaving")
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -54,34 +62,48 @@ class Partition:
             by_node[node] = by_node.get(node, 0) + 1
         return tuple(sorted(by_node.values(), reverse=True))
 
+    def turn_to(self, doing: Doing) -> None:
+        """Whatever was planned for what it did before is void."""
+        self.doing = doing
+        self.turn += 1
+
     def work(self, now: int) -> None:
         """It begins to work with what it has."""
         self.rate = self.model.speed.rate(self.counts) * self.efficiency
         self.since = now
-        self.turn += 1
+        self.turn_to("working")
 
-    def count(self, now: int) -> None:
-        """Count what was done until now; it goes on."""
-        if self.since:
-            elapsed = (now - self.since) / SECOND
-            self.done = min(self.model.work, self.done + self.rate * elapsed)
-            every = self.timings.checkpoint_every_s
-            if every > 0:
-                self.saved = max(self.saved, self.done - self.rate * (elapsed % every))
-            self.since = now
+    def done_by(self, now: int) -> float:
+        """Units of work at `now`."""
+        if not self.since:
+            return self.done
+        return min(self.model.work, self.done + self.rate * ((now - self.since) / SECOND))
 
-    def rest(self, now: int) -> None:
+    def step_by(self, now: int) -> int:
+        """The last whole step that it has done, as it tells it."""
+        return int(self.done_by(now) * self.model.steps_per_unit)
+
+    def rest(self, now: int, doing: Doing) -> None:
         """It stops working: nothing is lost yet."""
-        self.count(now)
+        self.done = self.done_by(now)
         self.since = 0
-        self.turn += 1
+        self.turn_to(doing)
 
     def fall_back(self) -> None:
         """What was not saved is lost."""
         self.done = self.saved
 
+    @property
+    def failure_ahead(self) -> bool:
+        """Whether it fails before its work is done."""
+        return self.failures < len(self.model.fails_at) and self.model.fails_at[self.failures].work < self.model.work
+
     def done_at(self) -> int | None:
-        """When its work is done at this rate (UTC ns); None while it doesn't work, or would never be done."""
-        if not self.since or self.rate <= 0:
+        """When its work is done at this rate, or its next failure comes (UTC ns).  None while it doesn't work, or would never
+        be done."""
+        until = self.model.fails_at[self.failures].work if self.failure_ahead else self.model.work
+        left = max(0.0, until - self.done)
+        if not self.since or (self.rate <= 0 and left > 0):
             return None
-        return self.since + max(0, round((self.model.work - self.done) / self.rate * SECOND))
+        takes = left / self.rate * SECOND if left else 0.0
+        return self.since + round(takes) if takes < NEVER - self.since else None

@@ -18,7 +18,9 @@ class Outage(msgspec.Struct, frozen=True):
 
     node: str
     at_s: float
-    for_s: float
+    """In seconds from the begin; a fork may begin in the middle of an outage, which then was before it."""
+    for_s: float | None
+    """None for an outage that never ends."""
 
 
 class Tasks(msgspec.Struct, frozen=True):

@@ -3,19 +3,21 @@
     Simulation(scenario).run()                     from an empty log, until nothing is left to happen
     Simulation(scenario, state=…, running=…)       a fork: from the state of another log, with models of its live apps
 
-Agents here are quick and right; what the live ones do about crashes of their own is tested where they live.  A node may crash
-with all that runs there: the peers of what was lost stand still until the master says what becomes of them.
+A fork is led by a new master, under the settings of the state; the scenario's policy and times are not used.  Its nodes are
+those of the state, and those of the scenario that the state does not have join at the begin.
 """
 
 from __future__ import annotations
 
-import copy
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.admission import app_id
+from dorm.core.admission import app_id, name_of
 from dorm.core.evolve import evolve
+from dorm.core.invariants import may_run
+from dorm.core.plans import copy_of
 from dorm.core.state import State
 from events import kinds as k
 from events import subjects
@@ -23,32 +25,35 @@ from events.codec import encode
 from events.log import Record
 from replay.simulator import SimulationError
 from replay.simulator.agenda import Agenda
+from replay.simulator.agents import VirtualAgents
 from replay.simulator.master import VirtualMaster
 from replay.simulator.partitions import SECOND, Partition
 from replay.simulator.scenario import BEGIN
-from replay.simulator.timings import FREE
-from replay.simulator.workload import SimulatedApp
+from replay.simulator.speed import Linear
+from replay.simulator.workload import SimulatedApp, SimulatedNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from replay.simulator.scenario import Outage, Scenario
-    from replay.simulator.workload import SimulatedNode
 
     Observer = Callable[[Record, k.Event], None]
     """Called after each record was folded, with what it held."""
 
-_PORTS = (20_000, 32_767)
 _TELLS_NOTHING_DUE = (k.AppProgressed, k.AppCheckpointed, k.ContainerStarted)
 """Facts after which a master has nothing to say, unless they stir the allocation."""
 
 
 class Running(msgspec.Struct, frozen=True):
-    """What a fork knows of a live app beyond the state: its model, and how much of its work is done."""
+    """What a fork knows of an app beyond the state: its model, and how much of its work is done."""
 
     model: SimulatedApp
-    done: float
-    """Units of work that are done and saved."""
+    done: float = 0.0
+    """Units of work that are done when the fork begins."""
+    saved: float | None = None
+    """Units that a restart would begin with; None for all that are done."""
+    failures: int = 0
+    """How many of its model's failures are behind it."""
 
 
 class Simulation:
@@ -60,25 +65,44 @@ class Simulation:
         *,
         state: State | None = None,
         running: Mapping[str, Running] | None = None,
-        name: str = "simulator",
+        name: str = "",
     ) -> None:
+        """`running` has every app of `state` that has not ended, by id, and those whose submission is not answered yet, by
+        the id that they will have.  `state` is not changed.  Raises SimulationError."""
         self.scenario = scenario
-        self.state = copy.deepcopy(state) if state is not None else State()
+        self.state = copy_of(state) if state is not None else State()
         self.agenda = Agenda(self.state.time or BEGIN)
         self.begin = self.agenda.now
-        self.partitions: dict[str, Partition] = {}
-        """By app."""
-        self._name = name
-        self._observers: list[Observer] = []
-        self._to_come: dict[str, SimulatedApp] = {}
-        """By the id of the app that they will be."""
-        self._up = {node.id: node.condition == "up" for node in self.state.nodes.values()}
-        self._master = VirtualMaster(self.agenda, self.state, self._append, scenario.decision_time, name)
+        """UTC ns; all times of the scenario count from here."""
+        self.name = name or (f"fork-{state.seq}" if state is not None else "simulator")
+        self.master = self._make_master()
+        self.agents = VirtualAgents(self.agenda, self.state, scenario, self._append, self.master)
         self._fresh = state is None
-        self._unfinished = 0
-        """Apps that have not ended, those to come included."""
-        for app, known in sorted((running or {}).items()):
-            self._adopt(app, known)
+        self._observers: list[Observer] = []
+        self._unanswered: dict[str, SimulatedApp] = {}
+        """Submitted, by the id of the app that they will be."""
+        self._to_come: dict[int, SimulatedApp] = {}
+        """By their place in the scenario."""
+        self._known = {
+            node.id: SimulatedNode(node.id, node.capacity, node.labels) for node in self.state.nodes.values()
+        } | {node.name: node for node in scenario.nodes}
+        _check(scenario, self._known)
+        self._adopt(dict(running or {}))
+
+    def _make_master(self) -> VirtualMaster:
+        return VirtualMaster(self.agenda, self.state, self._append, self.scenario.decision_time, self.name)
+
+    @property
+    def partitions(self) -> dict[str, Partition]:
+        """By app, as long as it lives or containers of it are left."""
+        return self.agents.partitions
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Names of the apps that have neither ended nor been refused, those to come included, sorted.  After a run that was
+        not cut off: those that will never end, since nothing is left to happen."""
+        submitted = [name_of(submission.spec) for submission in self.state.submissions.values() if not submission.app]
+        return sorted([*self.state.names, *submitted, *(app.spec.name for app in self._to_come.values())])
 
     def observe(self, observer: Observer) -> None:
         self._observers.append(observer)
@@ -95,10 +119,20 @@ class Simulation:
             due = self.agenda.next_at
             if until is not None and due is not None and due > until:
                 break
-            if not self._unfinished and until is None:
+            if until is None and not (self.state.names or self.state.submissions or self._to_come or self.partitions):
                 break
             self.agenda.step()
         return self.state
+
+    def running(self) -> dict[str, Running]:
+        """What a fork of the present state would have to know, by app."""
+        now = self.agenda.now
+        alive = {
+            name: Running(one.model, one.done_by(now), one.saved, one.failures)
+            for name, one in self.partitions.items()
+            if not one.ended
+        }
+        return alive | {name: Running(model) for name, model in self._unanswered.items()}
 
     # --- the begin ------------------------------------------------------------------------------------------------------
 
@@ -119,303 +153,106 @@ class Simulation:
                 ),
                 "operator",
             )
-            for node in scenario.nodes:
-                self._join(node)
-        self._master.elect()
-        known = {node.name: node for node in scenario.nodes}
+        for node in scenario.nodes:
+            if node.name not in self.state.nodes:
+                self.agents.join(node)
+        self.master.elect()
         for outage in scenario.outages:
-            if outage.node not in known:
-                raise SimulationError(f"an outage of {outage.node}, which is no node of the scenario")
-            self._plan_outage(outage, known[outage.node])
+            self._plan_outage(outage)
         for index, app in enumerate(scenario.apps):
-            self._unfinished += 1
-            self.agenda.at(self._moment(app.at_s), lambda index=index, app=app: self._submit(index, app))  # type: ignore[misc]
+            self._to_come[index] = app
+            self.agenda.at(self._moment(app.at_s), lambda index=index: self._submit(index))  # type: ignore[misc]
 
-    def _submit(self, index: int, app: SimulatedApp) -> None:
-        submission = f"{self._name}-{index}"
-        self._to_come[app_id(app.spec.name, submission)] = app
+    def _plan_outage(self, outage: Outage) -> None:
+        since = self._moment(outage.at_s)
+        if outage.at_s < 0:
+            self.agents.crash(outage.node, since)
+        else:
+            self.agenda.at(since, lambda: self.agents.crash(outage.node, since))
+        if outage.for_s is not None:
+            node = self._known[outage.node]
+            self.agenda.at(self._moment(outage.at_s + outage.for_s), lambda: self.agents.recover(node))
+
+    def _submit(self, index: int) -> None:
+        app = self._to_come.pop(index)
+        submission = app.submission or f"{self.name}-{index}"
+        name = app_id(app.spec.name, submission)
+        self._unanswered[name] = app
         spec = msgspec.to_builtins(app.spec, str_keys=True)
         self._append(k.AppSubmitted(id=submission, by=app.spec.user, spec=spec), "client")
         if app.cancel_at_s is not None:
-            name = app_id(app.spec.name, submission)
             self.agenda.at(
                 self._moment(app.cancel_at_s),
                 lambda: self._append(k.AppCancelRequested(app=name, reason="given up"), "client"),
             )
 
-    def _adopt(self, app_name: str, known: Running) -> None:
-        """A live app of the state that this run continues."""
-        app = self.state.apps[app_name]
-        self._unfinished += 1
-        partition = self._partition(app_name, known.model)
-        partition.done = partition.saved = known.done
-        partition.generation = app.generation
-        for number, generation in sorted(app.generations.items()):
-            if number == app.generation:
-                partition.placement = {slot: c.node for slot, c in generation.containers.items()}
-            left = {slot: c for slot, c in generation.containers.items() if c.state != "exited"}
-            if not generation.released or not left:
-                continue
-            partition.runs = {slot: c.node for slot, c in left.items()}
-            partition.runs_generation = number
-            partition.started = {slot for slot, c in left.items() if c.state == "running"}
-        if not partition.runs:
-            return
-        if partition.runs_generation != partition.generation:
-            self._stop(partition)
-        elif len(partition.started) == len(partition.placement):
-            self._work(partition)
-        else:
-            self._plan(partition, partition.timings.start_s, self._start)
+    def _adopt(self, running: dict[str, Running]) -> None:
+        for name, app in sorted(self.state.apps.items()):
+            if app.ended and any(may_run(generation) for generation in app.generations.values()):
+                self.agents.adopt(app, Running(SimulatedApp(at_s=0.0, spec=app.spec, work=0.0, speed=Linear())))
+            elif not app.ended:
+                self.agents.adopt(app, _known(running, name))
+        for submission in self.state.submissions.values():
+            if not submission.app and not submission.refused:
+                name = app_id(name_of(submission.spec), submission.id)
+                self._unanswered[name] = _known(running, name).model
+        for node in sorted(node.id for node in self.state.nodes.values() if node.condition == "lost"):
+            if all(outage.node != node or outage.at_s >= 0 for outage in self.scenario.outages):
+                self.agents.crash(node, self.begin - int(self.state.settings.node_grace_s * SECOND) - 1)
 
     # --- the log --------------------------------------------------------------------------------------------------------
 
     def _append(self, event: k.Event, who: str) -> None:
-        """Store it, fold it, and let everybody react."""
-        body = encode(event)
         if isinstance(event, k.Round):
             subject = subjects.rounds(self.scenario.cluster)
         else:
             subject = subjects.fact(self.scenario.cluster, type(event).__name__, who)
-        record = Record(self.state.seq + 1, self.agenda.now, subject, body, event.id)
+        self._take(subject, encode(event), event.id)
+
+    def _take(self, subject: str, body: bytes, msg_id: str) -> None:
+        """Store a record, fold it, and let everybody react."""
+        record = Record(self.state.seq + 1, self.agenda.now, subject, body, msg_id)
         stirred = self.state.stirred_seq
-        folded = evolve(self.state, record)
+        event = evolve(self.state, record)
         for observer in self._observers:
-            observer(record, folded)
-        if isinstance(folded, k.Round):
-            for fact in folded.events:
-                reaction = _REACTIONS.get(type(fact))
-                if reaction is not None:
-                    reaction(self, fact)
-        if self.state.stirred_seq != stirred or not isinstance(event, _TELLS_NOTHING_DUE):
-            self._master.note(stirred)
-
-    # --- what follows from the master's facts ---------------------------------------------------------------------------
-
-    def _partition(self, app: str, model: SimulatedApp) -> Partition:
-        tasks = self.scenario.tasks
-        partition = self.partitions[app] = Partition(
-            app=app,
-            model=model,
-            timings=FREE if tasks else model.timings or self.scenario.timings,
-            efficiency=tasks.efficiency if tasks else 1.0,
-        )
-        return partition
-
-    def _accepted(self, fact: k.AppAccepted) -> None:
-        self._partition(fact.app, self._to_come.pop(fact.app))
-
-    def _rejected(self, fact: k.AppRejected) -> None:
-        if self._to_come.pop(fact.app, None) is not None:
-            self._unfinished -= 1
-
-    def _resized(self, fact: k.Resized) -> None:
-        for change in fact.changes:
-            partition = self.partitions.get(change.app)
-            if partition is None or change.to_generation <= partition.generation:
-                continue
-            partition.generation = change.to_generation
-            partition.placement = {placed.slot: placed.node for placed in change.placement}
-            self._stop(partition)
-
-    def _released(self, fact: k.GenerationReleased) -> None:
-        partition = self.partitions[fact.app]
-        if partition.generation != fact.generation:
-            return
-        partition.stopping = False
-        partition.runs = dict(partition.placement)
-        partition.runs_generation = fact.generation
-        partition.started = set()
-        if not fact.resume:
-            partition.saved = 0.0
-        partition.fall_back()
-        self._plan(partition, partition.timings.start_s, self._start)
-
-    def _failed(self, fact: k.GenerationFailed) -> None:
-        partition = self.partitions[fact.app]
-        if partition.runs_generation == fact.generation:
-            partition.rest(self.agenda.now)
-            self._plan(partition, partition.timings.stop_s, self._exit)
-
-    def _ended(self, fact: k.AppCompleted | k.AppFailed | k.AppCancelled) -> None:
-        partition = self.partitions.pop(fact.app, None)
-        if partition is None or partition.ended:
-            return
-        partition.ended = True
-        self._unfinished -= 1
-        partition.rest(self.agenda.now)
-        if partition.runs:
-            self._plan(partition, partition.timings.stop_s, self._exit)
-
-    # --- agents and apps ------------------------------------------------------------------------------------------------
-
-    def _plan(self, partition: Partition, after_s: float, act: Callable[[Partition], None]) -> None:
-        """`act` in so many seconds, unless the app does something else until then."""
-        partition.turn += 1
-        turn = partition.turn
-
-        def if_still() -> None:
-            if partition.turn == turn:
-                act(partition)
-
-        self.agenda.at(self.agenda.now + int(after_s * SECOND), if_still)
-
-    def _stop(self, partition: Partition) -> None:
-        """What runs belongs to an earlier generation: save, then exit."""
-        if not partition.runs or partition.stopping:
-            return
-        worked = partition.since > 0
-        partition.rest(self.agenda.now)
-        partition.stopping = True
-        whole = len(partition.started) == len(partition.runs) and all(
-            self._up[node] for node in partition.runs.values()
-        )
-        if worked and whole and partition.timings.can_checkpoint:
-            self._plan(partition, partition.timings.checkpoint_s, self._checkpoint)
+            observer(record, event)
+        if isinstance(event, k.Round):
+            for fact in event.events:
+                self._react(fact)
         else:
-            self._plan(partition, partition.timings.stop_s, self._exit)
+            self._react(event)
+        if self.state.stirred_seq != stirred or not isinstance(event, _TELLS_NOTHING_DUE):
+            self.master.note(stirred)
 
-    def _checkpoint(self, partition: Partition) -> None:
-        partition.saved = partition.done
-        self._append(
-            k.AppCheckpointed(app=partition.app, generation=partition.runs_generation, step=partition.step),
-            partition.runs[min(partition.runs)],
-        )
-        self._plan(partition, partition.timings.stop_s, self._exit)
+    def _react(self, fact: Any) -> None:
+        if isinstance(fact, k.AppAccepted):
+            model = self._unanswered.pop(fact.app, None)
+            if model is None:
+                raise SimulationError(f"nothing is known of the work of {fact.app}; give its model")
+            self.agents.admit(fact.app, model)
+        elif isinstance(fact, k.AppRejected):
+            self._unanswered.pop(fact.app, None)
+        else:
+            self.agents.react(fact)
 
-    def _exit(self, partition: Partition) -> None:
-        """All of it that can still say so has stopped, as it was asked to."""
-        self._leave(partition, exit_code=143, asked=True)
 
-    def _leave(self, partition: Partition, *, exit_code: int, asked: bool) -> None:
-        generation, runs = partition.runs_generation, partition.runs
-        gone = [slot for slot, node in runs.items() if self._up[node]]
-        partition.runs = {slot: node for slot, node in runs.items() if slot not in set(gone)}
-        for slot in sorted(gone):
-            self._append(
-                k.ContainerExited(
-                    app=partition.app,
-                    generation=generation,
-                    slot=slot,
-                    node=runs[slot],
-                    exit_code=exit_code,
-                    asked=asked,
-                    exited_at=self.agenda.now,
-                ),
-                runs[slot],
+def _known(running: dict[str, Running], name: str) -> Running:
+    if name not in running:
+        raise SimulationError(f"nothing is known of the work of {name}; give its model")
+    return running[name]
+
+
+def _check(scenario: Scenario, nodes: Mapping[str, SimulatedNode]) -> None:
+    """What a run could not be held to account for."""
+    if len({node.name for node in scenario.nodes}) < len(scenario.nodes):
+        raise SimulationError("two nodes of the scenario have the same name; give each its own")
+    for outage in scenario.outages:
+        if outage.node not in nodes:
+            raise SimulationError(f"an outage of {outage.node}, which is no node of the scenario")
+        if not math.isfinite(outage.at_s) or (outage.for_s is not None and not 0 <= outage.for_s < math.inf):
+            raise SimulationError(f"an outage of {outage.node} begins or ends at no time; give seconds")
+    for app in scenario.apps:
+        if not (math.isfinite(app.at_s) and 0 <= app.work < math.inf):
+            raise SimulationError(
+                f"{app.spec.name}: submitted at {app.at_s} s with {app.work} of work; both have to be numbers"
             )
-
-    def _start(self, partition: Partition) -> None:
-        for slot, node in sorted(partition.runs.items()):
-            if slot not in partition.started and self._up[node]:
-                partition.started.add(slot)
-                self._append(
-                    k.ContainerStarted(
-                        app=partition.app,
-                        generation=partition.runs_generation,
-                        slot=slot,
-                        node=node,
-                        started_at=self.agenda.now,
-                    ),
-                    node,
-                )
-        if len(partition.started) == len(partition.placement):
-            timings = partition.timings
-            self._plan(partition, timings.resume_s if partition.saved else timings.boot_s, self._work)
-
-    def _work(self, partition: Partition) -> None:
-        partition.work(self.agenda.now)
-        done_at = partition.done_at()
-        if done_at is None:
-            return
-        turn = partition.turn
-
-        def finish() -> None:
-            if partition.turn == turn:
-                partition.rest(self.agenda.now)
-                self._leave(partition, exit_code=0, asked=False)
-
-        self.agenda.at(done_at, finish)
-        self._tell_later(partition, turn)
-
-    def _tell_later(self, partition: Partition, turn: int) -> None:
-        if self.scenario.progress_s <= 0:
-            return
-
-        def tell() -> None:
-            if partition.turn != turn:
-                return
-            partition.count(self.agenda.now)
-            self._append(
-                k.AppProgressed(
-                    app=partition.app,
-                    generation=partition.runs_generation,
-                    step=partition.step,
-                    samples_per_s=round(partition.rate * partition.model.steps_per_unit, 6),
-                ),
-                partition.runs[min(partition.runs)],
-            )
-            self._tell_later(partition, turn)
-
-        self.agenda.at(self.agenda.now + int(self.scenario.progress_s * SECOND), tell)
-
-    # --- nodes ----------------------------------------------------------------------------------------------------------
-
-    def _join(self, node: SimulatedNode) -> None:
-        self._up[node.name] = True
-        self._append(
-            k.NodeJoined(
-                node=node.name,
-                address=node.name,
-                capacity=node.capacity,
-                ports=_PORTS,
-                labels=node.labels,
-                runtime="simulated",
-            ),
-            node.name,
-        )
-
-    def _plan_outage(self, outage: Outage, node: SimulatedNode) -> None:
-        self.agenda.at(self._moment(outage.at_s), lambda: self._crash(outage.node))
-        self.agenda.at(self._moment(outage.at_s + outage.for_s), lambda: self._recover(node))
-
-    def _crash(self, node: str) -> None:
-        self._up[node] = False
-        self._master.silence(node)
-        for partition in self.partitions.values():
-            if node in partition.runs.values():
-                partition.rest(self.agenda.now)
-                partition.fall_back()
-                if partition.stopping:
-                    self._plan(partition, partition.timings.stop_s, self._exit)
-
-    def _recover(self, node: SimulatedNode) -> None:
-        """Its agent is back and tells what it does not find any more."""
-        self._join(node)
-        self._master.hear(node.name)
-        for partition in list(self.partitions.values()):
-            for slot in sorted(slot for slot, where in partition.runs.items() if where == node.name):
-                del partition.runs[slot]
-                self._append(
-                    k.ContainerExited(
-                        app=partition.app,
-                        generation=partition.runs_generation,
-                        slot=slot,
-                        node=node.name,
-                        reason="lost",
-                        message="the node had crashed",
-                    ),
-                    node.name,
-                )
-
-
-_REACTIONS: dict[type, Callable[[Simulation, Any], None]] = {
-    k.AppAccepted: Simulation._accepted,
-    k.AppRejected: Simulation._rejected,
-    k.Resized: Simulation._resized,
-    k.GenerationReleased: Simulation._released,
-    k.GenerationFailed: Simulation._failed,
-    k.AppCompleted: Simulation._ended,
-    k.AppFailed: Simulation._ended,
-    k.AppCancelled: Simulation._ended,
-}

@@ -9,6 +9,14 @@ from replay.simulator.speed import Speed
 from replay.simulator.timings import Timings
 
 
+class Failure(msgspec.Struct, frozen=True):
+    """A container of an app fails by itself, and takes what was not saved with it."""
+
+    work: float
+    """Once so much is done, in the units of the app's speed."""
+    exit_code: int = 1
+
+
 class SimulatedApp(msgspec.Struct, frozen=True):
     """One app: its submission, and how it will go."""
 
@@ -25,6 +33,8 @@ class SimulatedApp(msgspec.Struct, frozen=True):
     """Steps that it tells of, for each unit of work."""
     cancel_at_s: float | None = None
     """When its owner gives it up, in seconds from the workload's begin."""
+    fails_at: tuple[Failure, ...] = ()
+    """Each happens once, one after the other; those beyond its work never."""
     submission: str = ""
     """The id of its submission, where it is that of a real log: the app's own id follows from it.  '' for one of its place."""
 
