@@ -379,6 +379,11 @@ def theoretical_shares(instance: Instance, entitled: Flags) -> Floats:
     return np.where(np.abs(whole - found) < LOSS_TOLERANCE, whole, found)
 
 
+def level(held: float, weight: float) -> float:
+    """What an app has for its weight, to nine digits, so that of weights only the ratio decides; who has none comes last."""
+    return float(f"{held / min(weight, MOST_WEIGHT):.9g}") if weight > 0 else math.inf
+
+
 def change_cost(instance: Instance, rows: Rows, terms: Terms) -> float:
     return math.fsum(terms.prices[changed(instance, rows) & instance.kept].tolist())
 
