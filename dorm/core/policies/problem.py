@@ -84,6 +84,7 @@ class Reason(msgspec.Struct, frozen=True):
     `adjusting`     the app is in the middle of an adjustment,
     `static_count`  the static policy's fixed number,
     `queue`         the static policy serves an earlier app first,
+    `not_resized`   the app-level policy gives nothing more to an app that runs,
     `solver`        the solver stopped at its limit, so nothing better is known."""
     text: str
 
