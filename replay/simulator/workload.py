@@ -37,6 +37,8 @@ class SimulatedApp(msgspec.Struct, frozen=True):
     """Each happens once, one after the other; those beyond its work never."""
     submission: str = ""
     """The id of its submission, where it is that of a real log: the app's own id follows from it.  '' for one of its place."""
+    line: int = 0
+    """Of the trace that it was read from; 0 where it was not."""
 
 
 class SimulatedNode(msgspec.Struct, frozen=True):
@@ -53,6 +55,8 @@ class Skipped(msgspec.Struct, frozen=True):
     line: int
     """From 1, the header included."""
     reason: str
+    broken: bool = True
+    """False for a row that is right and left out by rule, such as a job that never ran."""
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -64,6 +68,10 @@ class Workload(msgspec.Struct, frozen=True):
     """The cluster that belongs to it, where it names one."""
     skipped: tuple[Skipped, ...] = ()
     rows: int = 0
-    """How many rows were read, skipped ones included; 0 for a workload that was not read."""
+    """How many rows were read: apps, `skipped` and `cut` together; 0 for a workload that was not read."""
+    cut: int = 0
+    """Rows that are right and were not asked for (another week, beyond a limit)."""
+    unsorted: tuple[int, ...] = ()
+    """Lines whose submission is before that of the line above; they were put in order."""
     assumptions: tuple[str, ...] = ()
     """What its source leaves open and was chosen here, each a sentence for a report."""
