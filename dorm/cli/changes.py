@@ -45,14 +45,19 @@ TIMES = {
 }
 """By their names in `PolicyChanged`."""
 
-_STATIC = {
+_OTHERS = {
     "count": "containers of an app that has no entry in counts",
     "counts": "containers by app id; a key that ends in * stands for all ids that begin so",
     "backfill": "whether a later app may start while an earlier one waits for room",
+    "grow": "whether apps that run take further offers, each of which restarts them",
+    "probes": "nodes that are probed for each task",
 }
+"""Parameters of the other policies."""
 _GISTS = {
     "dorm": "all of the cluster used, as far as fairness and few changes allow, at any size",
     "dorm-exact": "the same goals solved exactly: the reference, up to some 30 apps on 20 nodes",
+    "app-level": "room is offered to one app after the other and kept by who takes it, as in Mesos with DRF",
+    "task-level": "containers are slots for short tasks, shared anew by each decision, as in Sparrow",
     "static": "a fixed number of containers per app, first come first served, never resized",
 }
 
@@ -84,7 +89,7 @@ def in_force(settings: Settings) -> tuple[list[Setting], list[Setting]]:
 
 def meaning_of(parameter: str) -> str:
     """Of a policy's parameter, in a few words; '' for one that nobody has described."""
-    return OPTIMIZER[parameter].meaning if parameter in OPTIMIZER else _STATIC.get(parameter, "")
+    return OPTIMIZER[parameter].meaning if parameter in OPTIMIZER else _OTHERS.get(parameter, "")
 
 
 def gist_of(policy: str) -> str:

@@ -60,7 +60,7 @@ class TestWords:
             (["count=3"], "policy dorm has adjust_s, floor, horizon_s, max_changes, patience_s, theta1, theta2"),
             (["count=3"], "besides there are policy, quiet, quiet_limit, idle, node_grace, node_lease, retention"),
             (["policy=static", "theta1=0.1"], "policy static has backfill, count, counts"),
-            (["policy=lottery"], "unknown policy 'lottery' (known: dorm, dorm-exact, static)"),
+            (["policy=lottery"], "unknown policy 'lottery' (known: app-level, dorm, "),
             (["theta1=7"], "theta1 has to be between 0 and 1, not 7"),
             (["theta1=much"], "theta1 has to be a number, not 'much'"),
             (["theta1=["], "theta1: not YAML"),
@@ -211,7 +211,7 @@ async def _decision(lab: Lab, number: int) -> Resized:
     ("command", "incomplete", "wanted"),
     [
         ("set", "th", ["theta1=", "theta2="]),
-        ("set", "policy", ["policy=", "policy=dorm", "policy=dorm-exact", "policy=static"]),
+        ("set", "policy", ["policy=", *(f"policy={name}" for name in names())]),
         ("get", "quiet", ["quiet", "quiet_limit"]),
     ],
 )

@@ -39,7 +39,7 @@ USAGE = [
     (["up", "--policy", "dorm", "--param", "theta9=1"], "unknown parameter theta9 (it has"),
     (["up", "--policy", "dorm", "--param", "theta1=.nan"], "theta1 has to be between"),
     (["up", "--policy", "static", "--param", "count=many"], "count"),
-    (["up", "--policy", "lottery"], "unknown policy 'lottery' (known: dorm, dorm-exact, static)"),
+    (["up", "--policy", "lottery"], "unknown policy 'lottery' (known: app-level, dorm, "),
     (["up", "--runtime", "podman"], "'podman' is not one of"),
     (["master", "--policy", "lottery"], "unknown policy 'lottery'"),
     (["agent", "--ports", "20000"], "write first-last"),

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from dorm.core.policies import UnknownPolicy, exact, integer, model, names, policy
 from dorm.core.policies.problem import Allocation, Problem
-from tests.core import any_policy
 from tests.core.brute_force import World
 from tests.core.problems import DEFAULTS, GIB, PARAMS, after, app, node, problems, settle, slow_machine
 
@@ -479,7 +478,7 @@ def test_parameters_are_checked(params: dict[str, Any], message: str) -> None:
 def test_defaults_and_registry() -> None:
     assert DORM.check_params({}) == DEFAULTS
     assert DORM.check_params({"theta1": 1}) == {**DEFAULTS, "theta1": 1.0}
-    ours = [name for name in names() if name != any_policy.NAME]  # Other tests register that one.
-    assert ours == ["dorm", "dorm-exact", "static"]
-    with pytest.raises(UnknownPolicy, match=r"unknown policy 'drom' \(known: .*dorm, dorm-exact, static\)"):
+    assert names() == sorted(names())
+    assert {"app-level", "dorm", "dorm-exact", "static", "task-level"} <= set(names())
+    with pytest.raises(UnknownPolicy, match=rf"unknown policy 'drom' \(known: {', '.join(names())}\)"):
         policy("drom")

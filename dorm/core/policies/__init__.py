@@ -4,6 +4,8 @@
     optimizer   `dorm`: the paper's utilization-fairness optimizer, near the exact optimum at any size
     exact       `dorm-exact`: the same goals solved exactly, the reference
     static      `static`: fixed partitions, first come first served, the paper's baseline
+    app_level   `app-level`: offers by DRF, kept until the app ends, as in Mesos
+    task_level  `task-level`: slots for short tasks, given anew each time, as in Sparrow
     goals       what the first two are after, and in which order
     parameters  names, defaults and ranges
     integer     the problem as sorted integer arrays, and the exact score of an answer
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
     from dorm.core.policies.problem import Policy
 
 _REGISTRY = {
+    "app-level": ("dorm.core.policies.app_level", "AppLevelPolicy"),
     "dorm": ("dorm.core.policies.optimizer", "OptimizerPolicy"),
     "dorm-exact": ("dorm.core.policies.exact", "ExactPolicy"),
     "static": ("dorm.core.policies.static", "StaticPolicy"),
+    "task-level": ("dorm.core.policies.task_level", "TaskLevelPolicy"),
 }
 
 DEFAULT = "dorm"
