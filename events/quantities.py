@@ -97,6 +97,17 @@ def resources(quantities: Mapping[str, Quantity]) -> dict[str, int]:
     return {name: amount for name, amount in resolved.items() if amount}
 
 
+def capacity(text: str) -> dict[str, int]:
+    """`cpu=4,memory=8GiB,gpu=1` in base units.  Raises ValueError with a sentence for people."""
+    quantities: dict[str, Quantity] = {}
+    for part in text.split(","):
+        name, separator, amount = part.partition("=")
+        if not separator or not name.strip():
+            raise ValueError(f"{part!r}: write name=amount, such as cpu=4,memory=8GiB,gpu=1")
+        quantities[name.strip()] = amount.strip()
+    return resources(quantities)
+
+
 def duration(text: Quantity) -> float:
     """Seconds of `10s`, `500ms`, `2m`, `1.5h` or a plain number.  Raises ValueError for anything else."""
     seconds: int | float

@@ -14,7 +14,7 @@ from dorm.core.policies import names, policy
 from dorm.core.settings import TIMES
 from dorm.specfile import load_document, parse
 from events.kinds import PolicyChanged
-from events.quantities import Quantity, resources
+from events.quantities import Quantity, capacity, resources
 from events.spec import SpecError
 from events.spec_errors import readable, unknown_field
 
@@ -71,16 +71,8 @@ def load_cluster_file(path: Path | None) -> ClusterFile:
 
 def parse_capacity(text: str | None) -> dict[str, int] | None:
     """`cpu=4,memory=8GiB,gpu=1` in base units.  Raises typer.BadParameter."""
-    if text is None:
-        return None
-    quantities: dict[str, Quantity] = {}
-    for part in text.split(","):
-        name, separator, amount = part.partition("=")
-        if not separator or not name.strip():
-            raise typer.BadParameter(f"{part!r}: write name=amount, such as cpu=4,memory=8GiB,gpu=1")
-        quantities[name.strip()] = amount.strip()
     try:
-        return resources(quantities)
+        return None if text is None else capacity(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 

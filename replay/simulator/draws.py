@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import random
 from statistics import NormalDist
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from events.quantities import duration, short
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,3 +43,58 @@ class Draws:
         """In an order of chance."""
         keyed = [(self._random(), index, item) for index, item in enumerate(items)]
         return [item for _, _, item in sorted(keyed, key=lambda entry: entry[:2])]
+
+
+class Distribution(NamedTuple):
+    """A distribution as people write it; its values are never negative."""
+
+    kind: str
+    values: tuple[float, ...]
+
+    def draw(self, draws: Draws) -> float:
+        if self.kind == "uniform":
+            return draws.uniform(*self.values)
+        if self.kind == "exponential":
+            return draws.exponential(*self.values)
+        if self.kind == "lognormal":
+            return draws.lognormal(*self.values)
+        return self.values[min(int(draws.uniform(0, len(self.values))), len(self.values) - 1)]
+
+
+_VALUES = {"uniform": 2, "exponential": 1, "lognormal": 2}
+_LARGEST = 1e12
+
+
+def distribution(text: str, *, durations: bool = False) -> Distribution:
+    """`5`, `4:8:16` (one of them), `uniform:1:8`, `exponential:20m` (mean), `lognormal:3h:0.5` (mean, sigma of the logarithm).
+
+    With `durations`, values may have a unit and are seconds.  Raises ValueError with a sentence for people."""
+    kind, *parts = text.split(":")
+    if kind not in _VALUES:
+        kind, parts = "choice", [kind, *parts]
+    elif len(parts) != _VALUES[kind]:
+        raise ValueError(f"{kind} takes {_VALUES[kind]} value{'s' * (_VALUES[kind] > 1)}, got {short(text)}")
+    plain = {1} if kind == "lognormal" else set()
+    values = tuple(_value(part, text, durations and index not in plain) for index, part in enumerate(parts))
+    if kind == "uniform" and values[0] > values[1]:
+        raise ValueError(f"the first value is more than the second in {short(text)}")
+    if kind == "lognormal" and values[1] > _WIDEST_SIGMA:
+        raise ValueError(f"a sigma of more than {_WIDEST_SIGMA:g} in {short(text)}")
+    return Distribution(kind, values)
+
+
+_WIDEST_SIGMA = 5.0
+"""One app in a thousand is then five million times the median; beyond, nothing is simulated but chance."""
+
+
+def _value(part: str, text: str, as_duration: bool) -> float:
+    try:
+        value = duration(part) if as_duration else float(part)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= _LARGEST:
+        what = "a duration such as 20m or 3h" if as_duration else "a number of at least 0"
+        raise ValueError(
+            f"expected {what}, exponential:MEAN, uniform:LOW:HIGH or lognormal:MEAN:SIGMA, got {short(text)}"
+        )
+    return value
