@@ -1,6 +1,7 @@
 """What the next decision would be if something happened first: the same fold and the same decider, on a copy of the state.
 
     plan(state, now, Assumed(specs=(…,), removed=("node-2",)), rounds=1)
+    said_for(state, now, assumed)     what clients, operators and agents say where that happens, checked in the same way
 
 What is assumed becomes records with the next sequence numbers, folded into the copy as the log's own would be; the copy's
 master answers them (an app may be refused), says what follows at once, and then decides.  For further rounds every
@@ -64,7 +65,8 @@ class NewNodes(msgspec.Struct, frozen=True):
 
 
 class Assumed(msgspec.Struct, frozen=True):
-    """What happens first, in this order: settings, nodes that join, are removed, are drained; apps that end, and new ones."""
+    """What happens first, in this order: settings, nodes that join, are removed, are drained; apps that end, change, and new
+    ones."""
 
     settings: dict[str, Any] = {}
     """Parameters of the policy in force; `policy` names another one (its parameters then begin with its defaults)."""
@@ -74,6 +76,8 @@ class Assumed(msgspec.Struct, frozen=True):
     drained: tuple[str, ...] = ()
     cancelled: tuple[str, ...] = ()
     """Names or ids of apps."""
+    updated: tuple[k.AppUpdated, ...] = ()
+    """New bounds and weights."""
     specs: tuple[Any, ...] = ()
     """Documents, as clients submit them."""
 
@@ -182,6 +186,15 @@ def plan(state: State, now: int, assumed: Assumed | None = None, *, rounds: int 
     )
 
 
+def said_for(state: State, now: int, assumed: Assumed) -> tuple[list[str], list[tuple[k.Event, str]]]:
+    """What is assumed, in words, and as the facts of those who would say so, each with its publisher.  A node that is removed
+    has left.  Raises PlanError as `plan` does."""
+    course = _Course(state, max(now, state.time))
+    course.settle()
+    words = course.assume(assumed)
+    return words, course.said
+
+
 def copy_of(state: State) -> State:
     """One that shares nothing with it, and has the same digest."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State)
@@ -242,10 +255,13 @@ class _Course:
     def __init__(self, state: State, now: int) -> None:
         self.state = copy_of(state)
         self.now = now
+        self.said: list[tuple[k.Event, str]] = []
+        """What others than the master say, and who."""
 
     # --- saying ---------------------------------------------------------------------------------------------------------
 
     def say(self, event: k.Event, who: str = _WHO) -> None:
+        self.said.append((event, who))
         subject = subjects.fact(_CLUSTER, type(event).__name__, who)
         self._fold(subject, encode(event), event.id)
 
@@ -302,6 +318,7 @@ class _Course:
         words += [self._remove(node) for node in assumed.removed]
         words += [self._drain(node) for node in assumed.drained]
         words += [self._cancel(app) for app in assumed.cancelled]
+        words += [self._update(change) for change in assumed.updated]
         self.settle()
         words += [self._submit(index, spec) for index, spec in enumerate(assumed.specs)]
         self._restart_failed(running)
@@ -357,6 +374,7 @@ class _Course:
         ended = k.NodeLeaseEnded(node=name, last_heard=self.now)
         lost = [k.NodeLost(node=name, last_heard=self.now)] if node.condition == "up" else []
         self.round([*lost, ended])
+        self.said.append((k.NodeLeft(node=name), name))
         return f"without {name}"
 
     def _drain(self, name: str) -> str:
@@ -364,15 +382,31 @@ class _Course:
         self.say(k.NodeDrainRequested(node=name))
         return f"{name} drained"
 
-    def _cancel(self, name: str) -> str:
+    def _app(self, name: str) -> App:
         app = self.state.find_app(name)
         if app is None:
             known = ", ".join(list(self.state.names)[:10])
             raise PlanError(f"there is no app {name!r}" + (f"; there are {known}" if known else ""))
         if app.ended:
             raise PlanError(f"{app.name} has ended already ({app.ended})")
+        return app
+
+    def _cancel(self, name: str) -> str:
+        app = self._app(name)
         self.say(k.AppCancelRequested(app=app.id))
         return f"{app.name} cancelled"
+
+    def _update(self, change: k.AppUpdated) -> str:
+        app = self._app(change.app)
+        given = {"n_min": change.n_min, "n_max": change.n_max, "weight": change.weight}
+        before = {name: getattr(app, name) for name in given}
+        id = f"{_WHO}.{self.state.seq}"
+        self.say(msgspec.structs.replace(change, app=app.id, id=id))
+        for fact in self.settle():
+            if isinstance(fact, k.AppRejected) and fact.submission == id:
+                raise PlanError(f"{app.name}: {fact.reason}")
+        changes = [f"{name} = {value} (now {before[name]})" for name, value in given.items() if value is not None]
+        return f"{app.name} with {' and '.join(changes)}"
 
     def _submit(self, index: int, spec: Any) -> str:
         """Answered at once, as each is in a log where nothing else happens."""
