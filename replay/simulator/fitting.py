@@ -122,7 +122,8 @@ class Fitting:
         self._phases = defaultdict(list)
         for one in phases:
             self._phases[one.app].append(one)
-        self._common = fit_timings(phases)
+        self.common = fit_timings(phases)
+        """Timings of all apps together."""
         self._measured = bool(phases)
         known = [pace.parallel for pace in self._paces.values() if pace.parallel is not None]
         self._parallel = median(known) if known else None
@@ -220,11 +221,11 @@ class Fitting:
     def _timings(self, course: Course, *, in_steps: bool) -> tuple[Timings, Basis]:
         own = self._phases.get(course.app, [])
         gaps = self._history.phases.checkpoint_gaps_s.get(course.app, [])
-        timings = fit_timings(own, gaps_s=gaps, default=self._common)
+        timings = fit_timings(own, gaps_s=gaps, default=self.common)
         basis: Basis = "measured" if own else "alike" if self._measured else "guess"
         if not any(one.kind == "restart" for one in own):
             # One that says where to go on from, or saves by itself, is taken to save when it is asked to stop.
-            saves = bool(course.spec.resume or course.spec.checkpoint or gaps) or self._common.can_checkpoint
+            saves = bool(course.spec.resume or course.spec.checkpoint or gaps) or self.common.can_checkpoint
             timings = msgspec.structs.replace(timings, can_checkpoint=saves)
         if not in_steps:
             # Its work is counted from when its containers had started, so whatever it did before working is in it.

@@ -28,6 +28,7 @@ _NODES = (k.NodeJoined, k.NodeLeft)
 class Said(msgspec.Struct, frozen=True):
     """What somebody outside the master said, and when (UTC ns).  Apps in it are meant by id."""
 
+    seq: int
     at: int
     event: k.Event
     who: str
@@ -123,7 +124,7 @@ class History:
         self.courses: dict[str, Course] = {}
         """By app, in order of acceptance."""
         self.said: list[Said] = []
-        self.silences: list[Silence] = []
+        self.silences = [Silence(node.id, state.time) for node in state.nodes.values() if node.condition == "lost"]
         self.begin = self.end = state.time
         """Log times (UTC ns) of what it saw."""
         self.decisions_s: list[float] = []
@@ -244,7 +245,7 @@ class History:
             if app is None:
                 return
             event = msgspec.structs.replace(event, app=app.id)
-        self.said.append(Said(state.time, event, event.by or "operator"))
+        self.said.append(Said(state.seq, state.time, event, event.by or "operator"))
 
     def _node(self, state: State, event: k.NodeJoined | k.NodeLeft) -> None:
         for silence in self.silences:
@@ -259,7 +260,7 @@ class History:
             del self._nodes[event.node]
         else:
             self._nodes[event.node] = shape
-        self.said.append(Said(state.time, event, event.node))
+        self.said.append(Said(state.seq, state.time, event, event.node))
 
 
 def _shape(node: Node) -> tuple[dict[str, int], dict[str, str]]:
