@@ -1,0 +1,191 @@
+"""Measured profiles of training jobs, as Pollux's public simulator has them (`petuum/adaptdl`, folder `simulator/traces`).
+
+Of each model (Pollux, OSDI 2021, §5.3 "Simulator construction") there are
+
+    placements.csv      placement, local_bsz, step_time, sync_time            placement 124 is 1, 2 and 4 GPUs on three nodes
+    scalability.csv     num_nodes, num_replicas, local_bsz, step_time, sync_time
+    validation-B.csv    progress, iteration, metric, grad_sqr, grad_var       one row for each epoch with batch size B
+
+Times are seconds, batch sizes are samples, of one GPU where they are local.  What is in between is interpolated as it is
+there: a placement that was measured by its local batch size alone, any other over nodes, GPUs and local batch size.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.interpolate import LinearNDInterpolator
+
+from replay.simulator import SimulationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+MOST_NODES = 16
+"""Beyond so many nodes step times are taken to be as on so many (the public simulator does the same)."""
+_MOST_LOCAL = {"yolov3": 8}
+"""Samples that fit one GPU's memory, where that is less than what was measured (`applications.py` of the public simulator)."""
+_ABOUT_WHOLE = 1e-8
+"""Batch sizes are quotients that are rounded up: by so much they may be too large."""
+
+
+class Batch:
+    """How a batch of a fixed size is spread over so many GPUs."""
+
+    def __init__(self, size: int, gpus: int, profile: Profile) -> None:
+        """What does not fit the GPUs' memory at once is accumulated over several passes.  On one GPU a batch above the first
+        size takes two at least, since its gradient noise can't be measured with one (`Job.update_local_bsz`)."""
+        local = math.ceil(size / gpus - _ABOUT_WHOLE)
+        self.passes = math.ceil(local / profile.most_local - _ABOUT_WHOLE)
+        if gpus == 1 and size > profile.first_batch:
+            self.passes = max(2, self.passes)
+        self.local = math.ceil(local / self.passes - _ABOUT_WHOLE)
+        """Samples of one GPU in one pass."""
+        self.local = min(self.local, profile.last_batch // (gpus * self.passes))
+        self.size = gpus * self.passes * self.local
+        """What that comes to in all, which rounding may have made a little more or less."""
+
+
+class Profile:
+    """One model's tables."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises SimulationError for tables that are absent or can't be read."""
+        self.name = folder.name
+        self._placements: dict[str, Floats] = {}
+        """Local batch size, step time and sync time by placement, ascending."""
+        points: dict[tuple[int, int, float], list[tuple[float, float]]] = {}
+        placed: dict[str, list[tuple[float, ...]]] = {}
+        for placement, *row in _rows(folder / "placements.csv", ("placement", "local_bsz", "step_time", "sync_time")):
+            gpus = [int(digit) for digit in placement]
+            numbers = tuple(map(float, row))
+            placed.setdefault(placement, []).append(numbers)
+            points.setdefault((len(gpus), sum(gpus), numbers[0]), []).append(numbers[1:])  # type: ignore[arg-type]
+        self._placements = {name: np.array(sorted(rows)) for name, rows in placed.items()}
+        means = [(*key, *np.mean(rows, axis=0)) for key, rows in sorted(points.items())]
+        columns = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
+        further = [tuple(map(float, row)) for row in _rows(folder / "scalability.csv", columns)]
+        self._points = np.array([*means, *further])
+        locals_ = np.concatenate([table[:, 0] for table in self._placements.values()])
+        self.least_local = int(locals_.min())
+        self.most_local = min(int(locals_.max()), _MOST_LOCAL.get(self.name, int(locals_.max())))
+        self._epochs = _validations(folder)
+        self.first_batch, self.last_batch = min(self._epochs), max(self._epochs)
+
+    @cached_property
+    def _between(self) -> LinearNDInterpolator:
+        return LinearNDInterpolator(self._points[:, :3], self._points[:, 3:])
+
+    @property
+    def measured(self) -> list[str]:
+        """Placements with a table of their own."""
+        return sorted(self._placements)
+
+    @property
+    def points(self) -> Floats:
+        """All measurements: nodes, GPUs, local batch size, step time, sync time."""
+        return self._points
+
+    def most_gpus(self, batch: int) -> int:
+        """Over how many GPUs a batch can be spread at most, so that each has what was measured at least."""
+        return max(1, batch // self.least_local)
+
+    def step_s(self, placement: str, batch: Batch) -> float:
+        """Seconds of one step on a placement that was measured."""
+        table = self._placements[placement]
+        return _whole_step(
+            float(np.interp(batch.local, table[:, 0], table[:, 1])),
+            float(np.interp(batch.local, table[:, 0], table[:, 2])),
+            batch,
+        )
+
+    def step_between_s(self, nodes: int, batches: dict[int, Batch]) -> dict[int, float]:
+        """The same on so many nodes, by number of GPUs; what lies outside of all that was measured is left out."""
+        asked = [(min(nodes, MOST_NODES), gpus, batch.local) for gpus, batch in batches.items()]
+        found = self._between(np.array(asked, np.float64).reshape(-1, 3))
+        return {
+            gpus: _whole_step(float(step), float(sync), batch)
+            for (gpus, batch), (step, sync) in zip(batches.items(), found, strict=True)
+            if math.isfinite(step)
+        }
+
+    def iterations(self, batch: int) -> float:
+        """Steps of this batch size in all of the training.
+
+        Progress is counted in steps of the first batch size (Pollux, §3.1): epoch e takes P(e + 1) - P(e) of them, and one
+        step of M samples makes gain = (var + sqr) / (var / scale + sqr), with scale = M / M0 and the gradient's squared norm
+        and variance as measured in that epoch."""
+        progress = [float(min(table[epoch, 0] for table in self._epochs.values())) for epoch in range(self.epochs)]
+        scale = batch / self.first_batch
+        total = 0.0
+        for epoch in range(self.epochs):
+            sqr, var = self._noise(batch, epoch)
+            gain = (var + sqr) / (var / scale + sqr)
+            total += (progress[epoch] - (progress[epoch - 1] if epoch else 0.0)) / gain
+        return total
+
+    @property
+    def epochs(self) -> int:
+        return min(map(len, self._epochs.values()))
+
+    def _noise(self, batch: int, epoch: int) -> tuple[float, float]:
+        """Squared norm and variance of the gradient, in straight lines between the batch sizes that were measured."""
+        sizes = list(self._epochs)
+        rows = np.array([self._epochs[size][epoch, 1:] for size in sizes])
+        return float(np.interp(batch, sizes, rows[:, 0])), float(np.interp(batch, sizes, rows[:, 1]))
+
+
+def _whole_step(step: float, sync: float, batch: Batch) -> float:
+    """Each pass but the last computes and does not synchronise (Pollux, §3.2)."""
+    return step + (step - sync) * (batch.passes - 1)
+
+
+def _validations(folder: Path) -> dict[int, Floats]:
+    """Progress, squared norm and variance by epoch, by batch size, ascending."""
+    found = {}
+    for path in folder.glob("validation-*.csv"):
+        size = path.stem.removeprefix("validation-")
+        if not size.isdecimal():
+            raise SimulationError(f"{path}: its name has to end in a batch size, validation-256.csv")
+        rows = _rows(path, ("progress", "grad_sqr", "grad_var"))
+        found[int(size)] = np.array([tuple(map(float, row)) for row in rows])
+    if not found:
+        raise SimulationError(f"{folder}: there is no validation-B.csv in it")
+    return dict(sorted(found.items()))
+
+
+def _rows(path: Path, columns: Sequence[str]) -> list[list[str]]:
+    """These columns of a table, each value checked to be a number of 0 or more."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in columns if name not in (reader.fieldnames or ())]
+            if missing:
+                raise SimulationError(f"{path}: has no column {missing[0]}")
+            rows = [[row[name] for name in columns] for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no CSV file"
+        raise SimulationError(f"{path}: {str(reason).lower()}; profiles=DIR has to hold the model's tables") from None
+    for line, row in enumerate(rows, start=2):
+        for name, value in zip(columns, row, strict=True):
+            if not _is_amount(value) or (name == "placement" and not value.isdecimal()):
+                raise SimulationError(f"{path}:{line}: {name} is {value!r}, which is no measurement")
+    if not rows:
+        raise SimulationError(f"{path}: has no rows")
+    return rows
+
+
+def _is_amount(value: str | None) -> bool:
+    try:
+        return math.isfinite(float(value or "")) and float(value or "") >= 0
+    except ValueError:
+        return False
