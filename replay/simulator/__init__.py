@@ -11,6 +11,7 @@
     master      when rounds are said; the core says what is in them
     partitions  what runs: containers and the work that they do
     simulation  all of it together, writing an ordinary log
+    recorded    a log simulated again under its own timings: whether the decisions are the same
     contenders  who is compared: a policy, its parameters, and what sharing in its way costs
     runs        running scenarios, several at once
 

@@ -1,0 +1,148 @@
+"""A live run's log and its simulation under recorded timings take the same decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from dorm.core.state import SCHEMA
+from events import kinds as k
+from events import subjects
+from events.archive import open_archive
+from events.codec import decode, encode
+from events.jetstream import Connection
+from events.log import Record
+from replay.simulator import SimulationError
+from replay.simulator.recorded import decide_alike
+from tests.golden.made import FOLDER, archives
+from tests.replay.recorded import play as play_live
+from tests.replay.story import two_apps
+from tests.simulator.scenarios import play, scenarios
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from events.log import EventLog
+    from replay.simulator.scenario import Scenario
+    from tests.nats_server import NatsServer
+
+
+async def all_of(log: EventLog) -> list[Record]:
+    return [record async for batch in log.read() for record in batch]
+
+
+async def kept(path: Path) -> list[Record]:
+    log = await open_archive(path)
+    try:
+        return await all_of(log)
+    finally:
+        await log.close()
+
+
+@pytest.fixture(scope="module")
+def incident() -> list[Record]:
+    """What a real master and real agents wrote while a node was lost and came back."""
+    return asyncio.run(kept(FOLDER / "incident.dorm"))
+
+
+@pytest.mark.nats
+async def test_of_a_live_run(nats_server: NatsServer, tmp_path: Path) -> None:
+    name = f"single-source-{secrets.token_hex(4)}"
+    connection = await Connection.open(nats_server.url, name, create=True)
+    try:
+        await play_live(connection.log, connection.bus, name, tmp_path / "cluster")
+        records = await all_of(connection.log)
+    finally:
+        await connection.close()
+    found = decide_alike(records)
+    assert found.good, (found.seq, found.what, found.differences)
+    assert found.decisions >= 4
+    assert found.not_checked == 0
+    assert found.same_records == len(records)
+
+
+def test_of_an_incident(incident: list[Record]) -> None:
+    found = decide_alike(incident)
+    assert found.good, (found.seq, found.what, found.differences)
+    assert found.same_records == len(incident)
+    core = {event.core for record in incident if isinstance(event := decode(record), k.Round)}
+    if core == {SCHEMA}:
+        assert (found.decisions, found.not_checked) == (6, 0)
+
+
+@pytest.mark.parametrize("path", archives(), ids=lambda path: path.name)
+async def test_logs_of_earlier_releases_are_played_through(path: Path) -> None:
+    """What another core decided is taken as it is, and counted."""
+    records = await kept(path)
+    found = decide_alike(records)
+    assert found.good, (found.seq, found.what, found.differences)
+    assert found.same_records == len(records)
+    assert found.rounds + found.not_checked > 0
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(scenarios())
+def test_of_a_simulated_run(scenario: Scenario) -> None:
+    written = play(scenario)
+    found = decide_alike(written.records)
+    assert found.good, (found.seq, found.what, found.differences)
+    assert found.same_records == len(written.records)
+    decisions = [
+        fact for e in written.events if isinstance(e, k.Round) for fact in e.events if isinstance(fact, k.Resized)
+    ]
+    assert (found.decisions, found.not_checked) == (len(decisions), 0)
+
+
+def test_another_decision_is_found_and_told(incident: list[Record]) -> None:
+    """One container of one decision is put elsewhere: there the simulation ends."""
+    records = list(incident)
+    at, event = next(
+        (at, event)
+        for at, record in enumerate(records)
+        if isinstance(event := decode(record), k.Round) and any(isinstance(fact, k.Resized) for fact in event.events)
+    )
+    facts = list(event.events)
+    where = next(index for index, fact in enumerate(facts) if isinstance(fact, k.Resized))
+    resized = facts[where]
+    assert isinstance(resized, k.Resized)
+    change = resized.changes[0]
+    moved = msgspec.structs.replace(change.placement[0], port=change.placement[0].port + 1)
+    other = msgspec.structs.replace(change, placement=[moved, *change.placement[1:]])
+    facts[where] = msgspec.structs.replace(resized, changes=[other, *resized.changes[1:]])
+    records[at] = msgspec.structs.replace(records[at], body=encode(msgspec.structs.replace(event, events=facts)))
+    found = decide_alike(records)
+    assert found.seq == at + 1
+    assert found.same_records == at
+    assert [difference.path.endswith("placement[0].port") for difference in found.differences] == [True]
+    assert found.differences[0].again == str(change.placement[0].port)
+
+
+def test_a_master_that_did_not_wait_is_found() -> None:
+    """That story's master computes its allocations at once, without the quiet time that its settings have."""
+    found = decide_alike(two_apps().records)
+    assert not found.good
+    assert found.differences[0].path == "allocated"
+
+
+def test_an_election_that_others_came_before() -> None:
+    """Its basis is the empty log, of which there is no time."""
+    joined = k.NodeJoined(node="n0", address="n0", capacity={"cpu": 1000}, ports=(20_000, 20_999))
+    elected = k.Round(epoch=1, basis=0, allocated=False, events=[k.MasterElected(epoch=1)], core=SCHEMA)
+    found = decide_alike(
+        [
+            Record(1, 5_000, subjects.fact("c", "NodeJoined", "n0"), encode(joined)),
+            Record(2, 9_000, subjects.rounds("c"), encode(elected)),
+        ]
+    )
+    assert (found.good, found.rounds, found.same_records) == (True, 1, 2)
+
+
+def test_a_log_that_begins_later_has_no_timings(incident: list[Record]) -> None:
+    for records in ([], incident[1:]):
+        with pytest.raises(SimulationError, match="begins with its first record"):
+            decide_alike(records)
