@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HOUR_S = 3600.0
+LEAST = 0.01
+"""Utilization or fairness loss (both are sums of parts of 1) below which an hour's mean is next to nothing."""
 
 
 class Spread(NamedTuple):
@@ -70,8 +72,11 @@ class Comparison(msgspec.Struct, frozen=True):
     base: str = ""
     """Whom the others are compared with; '' for nobody."""
     window_s: float | None = None
-    """How much of a run's begin utilization and fairness are looked at; None: until the first of all runs ended, so that no
-    contender is measured on an empty cluster while another still works."""
+    """How much of a run's begin utilization and fairness are looked at, in seconds; never more than until the first of the
+    runs with this seed has ended, so that nobody is measured on an empty cluster while another still works."""
+
+    tasks: dict[str, float] = {}
+    """The part of their containers' time that launches of tasks take, of contenders that share by tasks (`scenario.Tasks`)."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -107,9 +112,8 @@ class Comparison(msgspec.Struct, frozen=True):
 
     def window_of(self, seed: int) -> float:
         """Seconds from the begin, of the runs with this seed (by place)."""
-        if self.window_s is not None:
-            return self.window_s
-        return min((runs[seed].end - runs[seed].begin) / SECOND for runs in self.runs.values())
+        first = min((runs[seed].end - runs[seed].begin) / SECOND for runs in self.runs.values())
+        return first if self.window_s is None else min(self.window_s, first)
 
     def window_means(self, label: str, figure: str) -> list[float | None]:
         """Of `utilization` or `fairness_loss`, one for each seed."""
@@ -132,14 +136,16 @@ class Comparison(msgspec.Struct, frozen=True):
         return spread(mine / other if mine is not None and other else None for mine, other in pairs)
 
     def best_hour(self, label: str, base: str, figure: str) -> Spread | None:
-        """The largest ratio of the two means over one hour, among hours in which both have some.
+        """The largest ratio of the two means over one hour, among hours in which both are at least `LEAST`.
 
-        An hour, because at single moments one of them may hold next to nothing, and any ratio could be had."""
+        An hour and a least mean, because at single moments one of them may have next to nothing, and any ratio could be had."""
         found = []
         for seed, (run, other) in enumerate(zip(self.runs[label], self.runs[base], strict=False)):
             mine, its = (hourly(one, figure, self.window_of(seed)) for one in (run, other))
             size = min(len(mine), len(its))
-            ratios = [a / b for a, b in zip(mine[:size].tolist(), its[:size].tolist(), strict=True) if a > 0 and b > 0]
+            ratios = [
+                a / b for a, b in zip(mine[:size].tolist(), its[:size].tolist(), strict=True) if min(a, b) >= LEAST
+            ]
             found.append(max(ratios, default=None))
         return spread(found)
 

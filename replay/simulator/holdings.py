@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dorm.core import shares
-from dorm.core.policies.integer import satisfies
+from dorm.core.policies.integer import LOSS_TOLERANCE, satisfies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,6 +148,8 @@ class Holdings:
         used = np.where(possible[:, None], fractions, 0.0) * (counts / gang)[:, None]
         unit = np.where(possible, shares.dominant_units(fractions), 0.0)
         fair = shares.theoretical_shares(fractions, self._weight[:size], np.where(possible, self._cap[:size], 0))
+        whole = np.rint(np.divide(fair, unit, out=np.zeros(size), where=unit > 0)) * unit
+        fair = np.where(np.abs(whole - fair) < LOSS_TOLERANCE, whole, fair)  # What rounding ŝ_i took is nobody's loss.
         loss = np.abs(counts / gang * unit - fair)[possible]
         return float(used.sum()), float(loss.sum())
 
