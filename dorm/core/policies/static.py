@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dorm.core.policies import answer, greedy, integer, reasons
+from dorm.core.policies import answer, fixed_counts, greedy, integer, reasons
 from dorm.core.policies.parameters import refuse_unknown
 from dorm.core.policies.problem import Reason
 
@@ -34,27 +34,16 @@ class StaticPolicy:
     version = 1
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
-        refuse_unknown(self.name, params, ("count", "counts", "backfill"))
-        count, counts = params.get("count", 2), params.get("counts", {})
-        backfill = params.get("backfill", False)
-        _check_count("count", count)
-        if not isinstance(counts, dict):
-            raise ValueError(f"policy static: counts has to be a map of app ids to numbers, not {counts!r}")
-        for key, value in counts.items():
-            if not isinstance(key, str) or not key:
-                raise ValueError(f"policy static: counts has the key {key!r}, which is no app id")
-            _check_count(f"counts[{key}]", value)
+        refuse_unknown(self.name, params, (*fixed_counts.NAMES, "backfill"))
+        counts, backfill = fixed_counts.check(self.name, params), params.get("backfill", False)
         if not isinstance(backfill, bool):
             raise ValueError(f"policy static: backfill has to be true or false, not {backfill!r}")
-        return {"count": count, "counts": dict(sorted(counts.items())), "backfill": backfill}
+        return {**counts, "backfill": backfill}
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
         settings = self.check_params(params)
         instance = integer.read(problem)
-        wanted = np.array(
-            [_wanted(instance, row, settings["count"], settings["counts"]) for row in range(len(instance.apps))],
-            np.int64,
-        )
+        wanted = fixed_counts.wanted(instance, settings)
         x, blocked = _serve(instance, wanted, backfill=settings["backfill"])
         return answer.assemble(
             instance,
@@ -67,19 +56,6 @@ class StaticPolicy:
             bound=integer.utilization(instance, x.sum(axis=1)),
             change_cost=0.0,
         )
-
-
-def _check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
-        raise ValueError(f"policy static: {name} has to be a whole number from 1 to 1000000, not {value!r}")
-
-
-def _wanted(instance: Instance, row: int, default: int, counts: dict[str, int]) -> int:
-    app = instance.apps[row]
-    patterns = [key for key in counts if key.endswith("*") and app.id.startswith(key[:-1])]
-    count = counts.get(app.id, counts[max(patterns, key=len)] if patterns else default)
-    gangs = -(-count // int(instance.gang[row]))
-    return max(min(gangs, int(instance.n_max[row]), int(instance.fits_empty[row])), int(instance.n_min[row]))
 
 
 def _serve(instance: Instance, wanted: Ints, *, backfill: bool) -> tuple[Ints, dict[int, int]]:
