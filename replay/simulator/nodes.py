@@ -72,6 +72,26 @@ def sized(workload: Workload, shape: Mapping[str, int], load: float = 0.8) -> tu
     resources, the one that needs most nodes decides.  Raises SimulationError where the shape lacks a resource, or the
     workload has no span.
     """
+    return named([(shape, {})] * max(1, math.ceil(_clusters(workload, shape, load))))
+
+
+def matched(workload: Workload, nodes: Sequence[SimulatedNode], load: float = 0.8) -> tuple[SimulatedNode, ...]:
+    """A smaller or larger cluster with the shapes of this one, in its proportions, of a size as `sized` finds it.
+
+    Every shape stays, so what fits by kind still does.  Raises SimulationError as `sized` does."""
+    totals: Counter[str] = Counter()
+    shapes: Counter[_Shape] = Counter()
+    for node in nodes:
+        totals.update(node.capacity)
+        shapes[_shape(node)] += 1
+    part = _clusters(workload, totals, load)
+    return named(
+        [(dict(has), dict(labels)) for (has, labels), count in shapes.items() for _ in range(math.ceil(part * count))]
+    )
+
+
+def _clusters(workload: Workload, has: Mapping[str, int], load: float) -> float:
+    """How many times this the workload needs."""
     if not 0 < load <= 100:
         raise SimulationError(f"load: expected more than 0 and at most 100, got {load:g}")
     if len(workload.apps) < 2 or (span_s := workload.apps[-1].at_s - workload.apps[0].at_s) <= 0:
@@ -82,14 +102,21 @@ def sized(workload: Workload, shape: Mapping[str, int], load: float = 0.8) -> tu
         container_s = n * app.work / app.speed.rate((n,))
         for name, amount in app.spec.resources().items():
             use[name] += amount * container_s / span_s
-    if lacking := sorted(name for name in use if not shape.get(name)):
-        raise SimulationError(f"workload {workload.name} needs {lacking[0]}, of which such nodes have none")
-    count = max(math.ceil(amount / (load * shape[name])) for name, amount in use.items())
+    if lacking := sorted(name for name in use if not has.get(name)):
+        raise SimulationError(f"workload {workload.name} needs {lacking[0]}, of which these nodes have none")
+    count = max(amount / (load * has[name]) for name, amount in use.items())
     if count > MOST_NODES:
         raise SimulationError(
-            f"workload {workload.name} would need {count:,} such nodes; at most {MOST_NODES:,} can be"
+            f"workload {workload.name} would need {count:,.0f} such nodes; at most {MOST_NODES:,} can be"
         )
-    return named([(shape, {})] * max(1, count))
+    return count
+
+
+_Shape = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]]
+
+
+def _shape(node: SimulatedNode) -> _Shape:
+    return tuple(sorted(node.capacity.items())), tuple(sorted(node.labels.items()))
 
 
 def fitting(workload: Workload, nodes: Sequence[SimulatedNode], *, strict: bool = False) -> Workload:
@@ -115,7 +142,7 @@ class _Room:
     """How many containers of a kind an empty cluster holds: asked often for few kinds."""
 
     def __init__(self, nodes: Sequence[SimulatedNode]) -> None:
-        shapes = Counter((tuple(sorted(n.capacity.items())), tuple(sorted(n.labels.items()))) for n in nodes)
+        shapes = Counter(_shape(node) for node in nodes)
         self._shapes = [(dict(has), dict(labels), number) for (has, labels), number in shapes.items()]
         self._known: dict[tuple[tuple[tuple[str, int], ...], str, int], int] = {}
 

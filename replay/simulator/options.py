@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from events.quantities import duration, short
 from replay.simulator import SimulationError
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from replay.simulator.draws import Distribution
     from replay.simulator.speed import Speed
+
+Choice = TypeVar("Choice", bound=str)
 
 _NEXT = re.compile(r",(?=[a-z_]+=)")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -86,11 +88,14 @@ class Options:
             raise self.error(name, "expected more than 0")
         return seconds
 
-    def choice(self, name: str, choices: Sequence[str], default: str) -> str:
+    def choice(self, name: str, choices: Sequence[Choice], default: Choice) -> Choice:
         text = self.text(name)
-        if text is not None and text not in choices:
-            raise self.error(name, f"expected {', '.join(choices[:-1])} or {choices[-1]}, got {short(text)}")
-        return text or default
+        if text is None:
+            return default
+        for choice in choices:
+            if choice == text:
+                return choice
+        raise self.error(name, f"expected {', '.join(choices[:-1])} or {choices[-1]}, got {short(text)}")
 
     def drawn(self, name: str, default: str, *, durations: bool = False) -> Distribution:
         """A distribution; of seconds, which may be written `3h`, where `durations`."""

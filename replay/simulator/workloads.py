@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from events.quantities import short
 from replay.simulator import SimulationError, paper, parametric
 from replay.simulator.options import Options, split
+from replay.simulator.traces import alibaba, philly, pollux, swf, table
 
 if TYPE_CHECKING:
     from replay.simulator.workload import Workload
@@ -14,6 +16,11 @@ if TYPE_CHECKING:
 KINDS = {
     "paper": "the workload of the Dorm paper",
     "parametric": "made-up apps, such as parametric,apps=50,arrival=exponential:10m,work=lognormal:10h:1",
+    "philly:": "Microsoft's Philly trace, such as philly:philly.csv,from=2017-10-01,to=2017-11-01",
+    "alibaba:": "the folder of Alibaba's GPU trace, such as alibaba:openb,from=119d,to=126d",
+    "swf:": "a log in the Standard Workload Format, such as swf:log.swf.gz,cores=8",
+    "csv:": "any CSV file, such as csv:jobs.csv,submit=created,duration=runtime,containers=gpus,gpu=1",
+    "pollux:": "a workload of Pollux's simulator, such as pollux:workload-6.csv,profiles=DIR",
 }
 """How a workload may begin, and what it is."""
 
@@ -24,9 +31,7 @@ def load(text: str, *, strict: bool = False, seed: int = 0) -> Workload:
     kind, colon, path = head.partition(":")
     wants_path = f"{kind}:" in KINDS
     if kind not in KINDS and not wants_path:
-        raise SimulationError(
-            f"there is no workload {short(head)}; write {', '.join(KINDS)} with its file behind the colon"
-        )
+        raise SimulationError(f"there is no workload {short(head)}; write {_choices()}")
     if wants_path and not path:
         raise SimulationError(f"workload {kind}: write its file behind the colon, {kind}:FILE")
     if colon and not wants_path:
@@ -34,7 +39,19 @@ def load(text: str, *, strict: bool = False, seed: int = 0) -> Workload:
     options = Options(kind, given)
     if kind == "paper":
         return _paper(options, seed)
-    return parametric.workload(options, seed)
+    if kind == "parametric":
+        return parametric.workload(options, seed)
+    if kind == "pollux":
+        return _pollux(Path(path), options)
+    return _TRACES[kind](Path(path), options, strict=strict, seed=seed)
+
+
+_TRACES = {"philly": philly.read, "alibaba": alibaba.read, "swf": swf.read, "csv": table.read}
+
+
+def _choices() -> str:
+    *first, last = (f"{kind}FILE" if kind.endswith(":") else kind for kind in KINDS)
+    return f"{', '.join(first)} or {last}"
 
 
 def _paper(options: Options, seed: int) -> Workload:
@@ -43,3 +60,12 @@ def _paper(options: Options, seed: int) -> Workload:
     speed = options.speed()
     options.done()
     return paper.workload(seed, hours=hours, arrival_s=arrival_s, speed=speed)
+
+
+def _pollux(path: Path, options: Options) -> Workload:
+    profiles = options.text("profiles")
+    bounds = options.choice("bounds", [*pollux.BOUNDS], "requested")
+    options.done()
+    if profiles is None:
+        raise options.error("profiles", "write profiles=DIR, the folder with the profiles of its applications")
+    return pollux.read(path, Path(profiles), bounds=bounds)

@@ -1,0 +1,13 @@
+"""Real traces as workloads: each row becomes an app that is submitted when its job was, and has the work that its job did.
+
+    rows        lines of a file and values in them; what is wrong with a row is said of that row
+    jobs        from jobs to apps: order, window, sample, bounds, names
+    philly      Microsoft's Philly, 2017
+    alibaba     Alibaba's GPU cluster, 2023
+    swf         the Standard Workload Format of the Parallel Workloads Archive
+    table       any CSV file, with a mapping of its columns
+    pollux      the workloads of Pollux's simulator, with the speeds of its profiles
+
+A row that can't be right is skipped, and named with its line and the reason; `strict` refuses the file instead.  Rows that are
+right and not asked for are cut; so rows = apps + skipped + cut.
+"""
