@@ -9,6 +9,7 @@
     scenario    workload, nodes, policy and everything else that a run depends on
     agenda      virtual time: what happens when, in one order
     master      when rounds are said; the core says what is in them
+    agents      what agents and apps make of that, and how a fork takes up what they were doing
     partitions  what runs: containers and the work that they do
     simulation  all of it together, writing an ordinary log
     recorded    a log simulated again under its own timings: whether the decisions are the same
