@@ -147,14 +147,18 @@ class VirtualAgents:
             self._after(partition, timings.resume_s if partition.saved else timings.boot_s, self._work)
 
     def _work(self, partition: Partition) -> None:
+        self._work_on(partition, self._agenda.now)
+
+    def _work_on(self, partition: Partition, began: int) -> None:
+        """It has worked since `began` (UTC ns), from when what it does now and then is counted."""
         partition.work(self._agenda.now)
         done_at = partition.done_at()
         if done_at is None:
             return
         self._at(partition, done_at, self._break if partition.failure_ahead else self._finish)
-        self._every(partition, self._scenario.progress_s, self._tell)
+        self._every(partition, self._scenario.progress_s, began, self._tell)
         if partition.timings.can_checkpoint:
-            self._every(partition, partition.timings.checkpoint_every_s, self._save)
+            self._every(partition, partition.timings.checkpoint_every_s, began, self._save)
 
     def _finish(self, partition: Partition) -> None:
         partition.rest(self._agenda.now, "")
@@ -171,16 +175,18 @@ class VirtualAgents:
         self._forget(partition, [first])
         self._say_exited(partition, first, node, failure.exit_code, asked=False)
 
-    def _every(self, partition: Partition, seconds: float, act: Callable[[Partition], None]) -> None:
+    def _every(self, partition: Partition, seconds: float, began: int, act: Callable[[Partition], None]) -> None:
         """`act` again and again, as long as it works on."""
         if seconds <= 0:
             return
+        interval = max(1, int(seconds * SECOND))
 
         def again(partition: Partition) -> None:
             act(partition)
-            self._after(partition, seconds, again)
+            self._at(partition, self._agenda.now + interval, again)
 
-        self._after(partition, seconds, again)
+        intervals = max(1, -((began - self._agenda.now) // interval))
+        self._at(partition, began + intervals * interval, again)
 
     def _tell(self, partition: Partition) -> None:
         self._append(
@@ -362,7 +368,7 @@ class VirtualAgents:
             partition.fall_back()
         elif ran.started_at:
             partition.doing = "booting"
-            self._at(partition, works_at, self._work)
+            self._at(partition, works_at, lambda partition: self._work_on(partition, works_at))
         else:
             partition.doing = "starting"
             self._at(partition, ran.released_at + int(timings.start_s * SECOND), self._start)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dorm.core.decide import decide
 from dorm.core.liveness import LEASE_MARGIN_S, conclude
-from dorm.core.quiet import Quiet
+from dorm.core.quiet import MILLISECOND, Quiet
 from dorm.core.state import SCHEMA
 from dorm.core.timing import next_deadline
 from events.kinds import MasterElected, Round
@@ -44,11 +44,18 @@ class VirtualMaster:
         """Nodes that can't be heard, and since when."""
 
     def elect(self) -> None:
-        """Its first round; decisions of earlier epochs are void from there on."""
-        self._epoch = self._state.epoch + 1
-        self._say([MasterElected(epoch=self._epoch)], self._agenda.now, self._state.seq, allocated=False)
-        self._quiet.stir(self._agenda.now)
-        self.wake(self._agenda.now)
+        """Its first round; decisions of earlier epochs are void from there on.
+
+        A live master asks for an allocation then, since it can't know what the one before it had seen.  Here the one before
+        has seen all that was quiet by then, so that a fork of a run goes on as the run would have."""
+        state, now = self._state, self._agenda.now
+        self._epoch = state.epoch + 1
+        seen = now - int(self._takes_s() * SECOND)
+        if state.stirred_at + state.settings.quiet_ms * MILLISECOND >= seen:
+            self._quiet.stir(state.stirred_at)
+        self._allocated_at = seen
+        self._say([MasterElected(epoch=self._epoch)], now, state.seq, allocated=False)
+        self.wake(now)
 
     def note(self, stirred_before: int) -> None:
         """A record was folded; `stirred_before` is the state's `stirred_seq` before it."""
@@ -113,7 +120,7 @@ class VirtualMaster:
     def _publish_later(self, facts: list[Any], decided_at: int) -> None:
         """Deciding takes its time, in which others write; the round is about the state that it was decided on."""
         basis = self._state.seq
-        takes_s = self._decision_time.seconds(len(self._state.names), len(self._state.nodes))
+        takes_s = self._takes_s()
         self._deciding = True
 
         def publish() -> None:
@@ -123,6 +130,9 @@ class VirtualMaster:
             self.wake(self._agenda.now)
 
         self._agenda.at(decided_at + int(takes_s * SECOND), publish)
+
+    def _takes_s(self) -> float:
+        return self._decision_time.seconds(len(self._state.names), len(self._state.nodes))
 
     def _conclude(self, now: int) -> None:
         heard = dict.fromkeys(self._state.nodes, now) | self._silent_since

@@ -137,7 +137,7 @@ class Simulation:
     # --- the begin ------------------------------------------------------------------------------------------------------
 
     def _moment(self, at_s: float) -> int:
-        return self.begin + int(at_s * SECOND)
+        return self.begin + round(at_s * SECOND)
 
     def _begin(self) -> None:
         scenario = self.scenario
