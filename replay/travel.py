@@ -122,11 +122,11 @@ async def _bounds(log: EventLog, end: int, moment: Moment | None) -> tuple[int, 
     if isinstance(moment, AtTime):
         return end, moment.time
     if isinstance(moment, BeforeEnd):
-        return end, await _time_of(log, end) - moment.span
+        return end, await time_of(log, end) - moment.span
     return end, None
 
 
-async def _time_of(log: EventLog, seq: int) -> int:
+async def time_of(log: EventLog, seq: int) -> int:
     """Log time of a record, 0 where there is none."""
     if seq:
         async with aclosing(log.read(after=seq - 1)) as batches:

@@ -71,11 +71,12 @@ def make(
     until_s: float | None = None,
     changes: Assumed | None = None,
     fitting: Fitting | None = None,
+    known: History | None = None,
     factor: float = 1.0,
 ) -> Fork:
-    """A fork at `state`, of a history that reaches at least so far.  `factor` multiplies what is left to do of apps of which
-    that is a guess, or that of alike apps."""
-    return _Making(history, state, fitting or Fitting(history), factor).fork(until_s, changes or Assumed())
+    """A fork at `state`, of a history that reaches at least so far.  Of live apps only what `known` tells is believed, where
+    it is given.  `factor` multiplies what is left to do of apps of which that is a guess, or that of alike apps."""
+    return _Making(history, state, fitting or Fitting(history), known, factor).fork(until_s, changes or Assumed())
 
 
 def play(fork: Fork, every_s: float, *, watching: Sequence[Observer] = ()) -> Run:
@@ -100,8 +101,9 @@ def _with_own_names(run: Run, aliases: dict[str, str]) -> Run:
 
 
 class _Making:
-    def __init__(self, history: History, state: State, fitting: Fitting, factor: float) -> None:
+    def __init__(self, history: History, state: State, fitting: Fitting, known: History | None, factor: float) -> None:
         self._history = history
+        self._known = (known, Fitting(known)) if known is not None else (history, fitting)
         self._fitting = fitting
         self._factor = factor
         self.state = copy_of(state)
@@ -130,18 +132,19 @@ class _Making:
 
     # --- apps -----------------------------------------------------------------------------------------------------------
 
-    def _fit(self, course: Course, app: str | None = None) -> Fitted:
-        found = self._fitting.fit(course, self.at, self.state.apps[app] if app else None).with_work(self._factor)
-        self.fitted[course.app] = found
+    def _fit(self, course: Course) -> Fitted:
+        """Of one that has nothing yet."""
+        found = self.fitted[course.app] = self._fitting.fit(course, self.at).with_work(self._factor)
         return found
 
     def _live(self) -> dict[str, Running]:
         running = {}
         for app in self.state.live_apps():
-            course = self._history.courses.get(app.id)
+            history, fitting = self._known
+            course = history.courses.get(app.id)
             if course is None:
                 course = Course(app.id, app.spec, app.user, app.submission, app.submitted_at)
-            found = self._fit(course, app.id)
+            found = self.fitted[app.id] = fitting.fit(course, self.at, app).with_work(self._factor)
             running[app.id] = Running(found.model, found.done, found.saved)
         return running
 

@@ -1,0 +1,130 @@
+"""How far a simulation of what happened is from what happened: the error that stands beside every what-if.
+
+The same moment of the same log, nothing changed, played on in the simulator and compared with the log's own rest: when apps
+ended and first ran, how much of the cluster was used, how fairly, and how often apps were adjusted.  What the models know
+makes the difference between two kinds: `hindsight` is of a fork with a future on the log, whose models know how much work the
+apps of that time turned out to have, so the error is the simulator's alone; without it (a fork at the log's end, tested at an
+earlier moment) they know what was known then, so the error is that of a forecast.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from replay.simulator.outcome import SECOND, mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from replay.simulator.outcome import AppRun, Run
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """One figure, as it really was and as it was simulated; None where nothing was measured."""
+
+    really: float | None
+    simulated: float | None
+
+
+class Backtest(msgspec.Struct, frozen=True, kw_only=True):
+    """Errors of the unchanged simulation."""
+
+    seq: int
+    """Where it forks the log."""
+    at: int
+    """The log time there (UTC ns)."""
+    window_s: float
+    """From there to the log's end."""
+    hindsight: bool
+    apps: int
+    """Apps that ended by themselves in the window, of which ends are compared."""
+    late: int
+    """How many of them had not ended in the simulation when it was cut off: their errors are larger than what is counted."""
+    completion_error_s: float | None
+    """Mean absolute error of when they ended; None without any."""
+    completion_error: float | None
+    """The same as a part of the time from the fork, or their submission, until they really ended."""
+    waits: int
+    """Apps that first ran in the window."""
+    wait_error_s: float | None
+    """Mean absolute error of when they first ran."""
+    utilization: Pair
+    fairness_loss: Pair
+    adjustments: Pair
+
+
+def compare(really: Run, simulated: Run, *, seq: int, hindsight: bool) -> Backtest:
+    """Two runs that begin at the same moment; the window is the real one's.  The simulated one may go on for longer."""
+    end = really.end
+    there = {app.app: app for app in simulated.apps}
+    ended = [app for app in really.apps if app.how in ("completed", "failed") and app.ended > really.begin]
+    errors = [abs(_moment(there.get(app.app), "ended", simulated.end) - app.ended) for app in ended]
+    spans = [app.ended - max(app.submitted, really.begin) for app in ended]
+    began = [app for app in really.apps if app.started > really.begin]
+    waits = [abs(_moment(there.get(app.app), "started", simulated.end) - app.started) for app in began]
+    window_s = (end - really.begin) / SECOND
+    return Backtest(
+        seq=seq,
+        at=really.begin,
+        window_s=window_s,
+        hindsight=hindsight,
+        apps=len(ended),
+        late=sum(1 for app in ended if not (one := there.get(app.app)) or not one.ended),
+        completion_error_s=_seconds(mean(errors)),
+        completion_error=sum(errors) / sum(spans) if sum(spans) > 0 else None,
+        waits=len(began),
+        wait_error_s=_seconds(mean(waits)),
+        utilization=Pair(utilization(really, window_s), utilization(simulated, window_s)),
+        fairness_loss=Pair(fairness_loss(really, window_s), fairness_loss(simulated, window_s)),
+        adjustments=Pair(adjustments(really, window_s), adjustments(simulated, window_s)),
+    )
+
+
+def _moment(app: AppRun | None, which: str, otherwise: int) -> int:
+    return (getattr(app, which) if app is not None else 0) or otherwise
+
+
+def _seconds(nanoseconds: float | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / SECOND
+
+
+def utilization(run: Run, window_s: float) -> float | None:
+    """Mean of it over so many seconds from the run's begin."""
+    return mean(sample.utilization for sample in run.during(0.0, window_s))
+
+
+def fairness_loss(run: Run, window_s: float) -> float | None:
+    return mean(sample.fairness_loss for sample in run.during(0.0, window_s))
+
+
+def adjustments(run: Run, window_s: float) -> int:
+    """How many times apps that ran were changed, in so many seconds from the run's begin."""
+    until = run.begin + int(window_s * SECOND)
+    return sum(one.changed + one.forced for one in run.decisions if one.at <= until)
+
+
+def in_words(found: Backtest | None) -> str:
+    """In one line, for beside a result."""
+    if found is None:
+        return "none possible: no app ended after a moment at which the log could be forked"
+    parts = []
+    if found.completion_error is not None and found.completion_error_s is not None:
+        late = f", {found.late} of them later than simulated at all" if found.late else ""
+        parts.append(
+            f"completion ±{found.completion_error * 100:.2g} % (±{found.completion_error_s:.3g} s, {found.apps} apps{late})"
+        )
+    if found.wait_error_s is not None:
+        parts.append(f"start ±{found.wait_error_s:.3g} s ({found.waits} apps)")
+    for name, pair in (("utilization", found.utilization), ("fairness loss", found.fairness_loss)):
+        if pair.really is not None and pair.simulated is not None:
+            parts.append(f"{name} {pair.simulated:.3g} for {pair.really:.3g}")
+    parts.append(f"adjustments {found.adjustments.simulated:g} for {found.adjustments.really:g}")
+    return "; ".join(parts)
+
+
+def common(runs: Iterable[Run | None]) -> set[str]:
+    """Ids of the apps that completed in all of these runs."""
+    found = [{app.app for app in run.apps if app.how == "completed"} for run in runs if run is not None]
+    return set.intersection(*found) if found else set()
