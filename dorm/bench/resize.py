@@ -64,7 +64,7 @@ async def bench_resize(*, runs: int, wanted: Wanted, docker_url: str | None, tel
     machine = this_machine()
     figures: dict[str, Figure] = {}
     measured = await runtimes(wanted, docker_url, tell)
-    spec = await asyncio.to_thread(_endless)
+    spec = await asyncio.to_thread(endless)
     for runtime in measured:
         async with bench_cluster(runtime, docker_url) as cluster:
             samples = await attended(cluster, _resize_all(cluster, spec, runtime, runs, tell))
@@ -93,7 +93,7 @@ def _figures(runtime: str, samples: list[Sample]) -> dict[str, Figure]:
     return figures
 
 
-def _endless() -> AppSpec:
+def endless() -> AppSpec:
     """The sample app's own spec, but for its number of steps, and with a line of progress for every step."""
     spec = load_spec(_SPEC)
 
