@@ -168,7 +168,8 @@ class Measures:
         current = app.current
         book.count = book.held = len(current.containers) if current else 0
         book.worked = any(generation.started_at for generation in app.generations.values()) or app.adjustments > 0
-        book.started = current.started_at if current and app.adjustments == 0 else app.accepted_at if book.worked else 0
+        first = [generation.started_at for generation in app.generations.values() if generation.started_at]
+        book.started = min(first, default=0) if app.adjustments == 0 else app.accepted_at
         book.adjusting = book.worked and not app.settled
         book.works_at = self._now if app.settled else _NEVER
         book.seen = len(app.history)
