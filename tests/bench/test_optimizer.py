@@ -17,7 +17,7 @@ import pytest
 from dorm.bench import BenchError, judge
 from dorm.bench import optimizer as bench
 from dorm.bench.optimizer import Answer, Played, Run, Samples, Solved, bench_optimizer, figures, gap_to_exact, measure
-from dorm.bench.optimizer_scale import SIZES, bench_scale, chosen_sizes, prefix
+from dorm.bench.optimizer_scale import SIZES, SMALL, bench_scale, chosen_sizes, prefix
 from dorm.core import policies
 from dorm.core.policies import policy
 from tests.bench.test_report import checked
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 SMALL = Run(apps=5, nodes=4, shapes=3, events=4, seed=1)
 TIMES = {"event_p50_s", "event_p95_s", "event_max_s", "event_wall_p50_s", "cold_start_s"}
+POOLED = ("instances", "gap_to_exact_max")
 ALWAYS = {
     *TIMES,
     "excess_mean",
@@ -331,6 +332,16 @@ def test_all_sizes_in_one_report_and_one_plot(tmp_path: Path) -> None:
     }
     assert [run for run, _ in scale.sizes] == runs
     assert shown(tmp_path / "scale.png") > 1000
+
+
+def test_small_sizes_count_together_too() -> None:
+    runs = [Run(apps=3, nodes=nodes, shapes=2, events=2, policy="static", reference="exact") for nodes in (2, 3)]
+    figures = bench_scale(runs, tell=quiet).report.figures
+    counts, worst = [
+        [figures[f"{name}_{figure}"].value for name in ("a3_n2_s2", "a3_n3_s2", SMALL)] for figure in POOLED
+    ]
+    assert counts[2] == counts[0] + counts[1] == 6
+    assert worst[2] == max(worst[:2]) > 0
 
 
 def test_sizes_measured_until_ctrl_c_are_given() -> None:

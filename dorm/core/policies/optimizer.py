@@ -63,7 +63,7 @@ class OptimizerPolicy:
     """Parameters: see `dorm.core.policies.parameters.OPTIMIZER`."""
 
     name = "dorm"
-    version = 3
+    version = 4
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return dict(read_numbers(self.name, params, OPTIMIZER))

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from dorm.core.policies.integer import Flags, Instance, Ints, Rows, Terms
 
-LARGEST = 110
-"""Apps times nodes of one program."""
+LARGEST, LARGEST_OF_MANY = 110, 80
+"""Apps times nodes of one program, the second on clusters of more than `FEW_NODES`."""
 
 FEW_NODES = 24
 """On more, a program is about a third as many of them: few nodes and many apps do better than the other way round."""
@@ -171,10 +171,11 @@ def neighbourhoods(
     tries, in_vain = MOST * longer, FRUITLESS * longer
     if kept.any() and len(instance.nodes) * len(instance.apps) <= CLOSER:
         tries, in_vain = max(tries, CLOSER_MOST), max(in_vain, CLOSER_FRUITLESS)
+    largest = LARGEST_OF_MANY if len(instance.nodes) > FEW_NODES else LARGEST
     fruitless = 0
     for attempt in range(tries):
         before = best()
-        yield _part(instance, node_class, kept, before, ranking if budget else (), attempt, int(LARGEST * wider))
+        yield _part(instance, node_class, kept, before, ranking if budget else (), attempt, int(largest * wider))
         fruitless = 0 if best() is not before else fruitless + 1
         if fruitless >= in_vain:
             return
