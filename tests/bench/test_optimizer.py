@@ -17,7 +17,7 @@ import pytest
 from dorm.bench import BenchError, judge
 from dorm.bench import optimizer as bench
 from dorm.bench.optimizer import Answer, Played, Run, Samples, Solved, bench_optimizer, figures, gap_to_exact, measure
-from dorm.bench.optimizer_scale import SIZES, SMALL, bench_scale, chosen_sizes, prefix
+from dorm.bench.optimizer_scale import SIZES, SMALL_SIZES, bench_scale, chosen_sizes, prefix
 from dorm.core import policies
 from dorm.core.policies import policy
 from tests.bench.test_report import checked
@@ -338,7 +338,7 @@ def test_small_sizes_count_together_too() -> None:
     runs = [Run(apps=3, nodes=nodes, shapes=2, events=2, policy="static", reference="exact") for nodes in (2, 3)]
     figures = bench_scale(runs, tell=quiet).report.figures
     counts, worst = [
-        [figures[f"{name}_{figure}"].value for name in ("a3_n2_s2", "a3_n3_s2", SMALL)] for figure in POOLED
+        [figures[f"{name}_{figure}"].value for name in ("a3_n2_s2", "a3_n3_s2", SMALL_SIZES)] for figure in POOLED
     ]
     assert counts[2] == counts[0] + counts[1] == 6
     assert worst[2] == max(worst[:2]) > 0
