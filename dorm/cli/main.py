@@ -1,40 +1,74 @@
-"""`dorm`: all commands."""
+"""`dorm`: all commands, each imported when it is asked for."""
 
 from __future__ import annotations
 
 import logging
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
-from dorm.cli import (
-    agent,
-    apps,
-    archive,
-    bench,
-    completion,
-    demo,
-    describe,
-    events,
-    explain,
-    log,
-    master,
-    nodes,
-    plan,
-    policy,
-    replay,
-    schema,
-    state,
-    step,
-    story,
-    timeline,
-    up,
-)
 from dorm.cli.errors import run_and_exit
 from dorm.cli.logs import configure
 
+_COMMANDS = {
+    "up": ("up",),
+    "apps": ("submit", "ps", "logs", "update", "cancel"),
+    "describe": ("describe",),
+    "explain": ("explain",),
+    "story": ("story",),
+    "plan": ("plan",),
+    "nodes": ("nodes", "drain"),
+    "events": ("events",),
+    "master": ("master",),
+    "agent": ("agent",),
+    "demo": ("demo",),
+    "schema": ("schema",),
+    "completion": ("completion",),
+    "state": ("state", "diff"),
+}
+"""Which commands a module of this package registers, in the order in which they are listed."""
+_GROUPS = {
+    "policy": "Nodes and the cluster",
+    "log": "The log",
+    "replay": "The log",
+    "bench": "More",
+}
+"""Modules that are a group of commands of their own, `app`, and the panel each stands in."""
+_MODULE_OF = {name: module for module, names in _COMMANDS.items() for name in names} | {name: name for name in _GROUPS}
+
+
+class _OnDemand(TyperGroup):
+    """Imports what a command needs when it is asked for: to import all of them takes longer than most commands."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        for module in dict.fromkeys(_MODULE_OF.values()):
+            self._import(module)
+        return [*_MODULE_OF]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _MODULE_OF:
+            self.list_commands(ctx)  # So that something near it can be suggested.
+        elif cmd_name not in self.commands:
+            self._import(_MODULE_OF[cmd_name])
+        return super().get_command(ctx, cmd_name)
+
+    def _import(self, name: str) -> None:
+        made = typer.Typer(rich_markup_mode="rich")
+        module = import_module(f"dorm.cli.{name}")
+        if name in _GROUPS:
+            made.add_typer(module.app, name=name, rich_help_panel=_GROUPS[name])
+        else:
+            module.register(made)
+        for one, command in get_group(made).commands.items():
+            self.commands.setdefault(one, command)
+
+
 app = typer.Typer(
     name="dorm",
+    cls=_OnDemand,
     help="Share one cluster among many machine-learning apps: each gets a partition of its own, resized while it runs.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -42,16 +76,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start here: [bold]dorm up[/] in one terminal, [bold]dorm submit app.yaml[/] in another.",
 )
-
-for module in (up, apps, describe, explain, story, plan, nodes, events, master, agent, demo, schema, completion, state):
-    module.register(app)
-app.add_typer(policy.app, name="policy", rich_help_panel="Nodes and the cluster")
-app.add_typer(log.app, name="log", rich_help_panel="The log")
-archive.register(replay.app)
-timeline.register(replay.app)
-step.register(replay.app)
-app.add_typer(replay.app, name="replay", rich_help_panel="The log")
-app.add_typer(bench.app, name="bench", rich_help_panel="More")
 
 
 def _version(wanted: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from dorm.cli import archive, step, timeline
 from dorm.cli.connect import ClusterName, Url
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, solver_prints_elsewhere
@@ -51,3 +52,7 @@ def verify(
         show_audit(found, output)
 
     run(work())
+
+
+for module in (archive, timeline, step):
+    module.register(app)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.main import get_command
 
+from dorm.cli.main import app
 from tests.e2e.commands import done, dorm, environment
 
 if TYPE_CHECKING:
@@ -56,10 +58,32 @@ async def test_a_script_for_each_shell(tmp_path: Path, shell: str) -> None:
         assert checker.returncode == 0
 
 
-async def test_light_commands_load_nothing_heavy(tmp_path: Path) -> None:
-    code = "import sys, dorm.cli.main; print(*sorted({'nats', 'aiohttp', 'scipy', 'numpy', 'aiodocker'} & set(sys.modules)))"
+_LISTED = """
+import sys
+from typer.main import get_command
+import dorm.cli.main
+early = [name for name in sys.modules if name.startswith("dorm.cli.")]
+group = get_command(dorm.cli.main.app)
+assert all(group.get_command(None, name) is not None for name in group.list_commands(None))
+print(*sorted({"nats", "aiohttp", "scipy", "numpy", "aiodocker"} & set(sys.modules)))
+print(*sorted(early))
+"""
+
+
+async def test_light_commands_load_nothing_heavy_and_only_their_own(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, env=environment(tmp_path)
+        sys.executable, "-c", _LISTED, stdout=asyncio.subprocess.PIPE, env=environment(tmp_path)
     )
-    out, _ = await process.communicate()
-    assert out == b"\n"
+    heavy, early = (await process.communicate())[0].decode().splitlines()
+    assert heavy == ""
+    assert early.split() == ["dorm.cli.errors", "dorm.cli.logs", "dorm.cli.main"]
+
+
+def test_each_command_is_found_where_it_is_said_to_be_defined() -> None:
+    everything: Any = get_command(app)
+    listed = everything.list_commands(None)
+    assert sorted(everything.commands) == sorted(listed)
+    for name in listed:
+        alone: Any = get_command(app)
+        assert alone.get_command(None, name) is not None
+        assert len(alone.commands) < len(listed)
