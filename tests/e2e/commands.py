@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from tests.e2e import forked
+
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -32,25 +34,10 @@ async def dorm(
     timeout: float = 60.0,
     env: Mapping[str, str] | None = None,
 ) -> tuple[int, str, str]:
-    """Run one command to its end: exit code, stdout, stderr."""
-    process = await asyncio.create_subprocess_exec(
-        *DORM,
-        *arguments,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=environment(home, **(env or {})),
-    )
+    """Run one command to its end, as a process that is forked (see `forked`): exit code, stdout, stderr."""
     given = stdin.encode() if isinstance(stdin, str) else stdin
-    try:
-        out, err = await asyncio.wait_for(process.communicate(given), timeout)
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-        raise
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+    code, out, err = await forked.command(arguments, environment(home, **(env or {})), given, timeout)
+    return code, out.decode(), err.decode()
 
 
 async def done(home: Path, *arguments: str, stdin: str | bytes = "", env: Mapping[str, str] | None = None) -> str:

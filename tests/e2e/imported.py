@@ -1,0 +1,34 @@
+"""What the process that commands are forked off has done before (see `forked`): imported what most of them need, also what
+is imported late, where a value is read or an allocation is computed."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import sys
+
+_LATE = (
+    "dorm.cli.changes", "dorm.client", "dorm.core.plans", "dorm.core.standing", "dorm.core.views", "dorm.specfile",
+    "dorm.tail", "events.archive", "events.jetstream", "events.segments", "replay.audit", "replay.diff", "replay.explain",
+    "replay.export", "replay.story", "replay.travel", "scipy.optimize",
+)  # fmt: skip
+
+
+def _import_all() -> None:
+    from dorm.cli.main import main
+    from dorm.core.policies import names, policy
+
+    for name in _LATE:
+        importlib.import_module(name)
+    for name in names():
+        policy(name)
+    sys.argv = ["dorm", "ps", "--output", "wrong"]
+    with open(os.devnull, "w") as nobody, contextlib.redirect_stderr(nobody), contextlib.suppress(SystemExit):
+        main()
+    gc.collect()
+    gc.freeze()  # Its memory stays shared with all that are forked.
+
+
+_import_all()
