@@ -49,6 +49,8 @@ _OTHERS = {
     "count": "containers of an app that has no entry in counts",
     "counts": "containers by app id; a key that ends in * stands for all ids that begin so",
     "backfill": "whether a later app may start while an earlier one waits for room",
+    "thresholds": "attained service (container-seconds) at which an app leaves one queue for the next",
+    "assumed_s": "seconds of work, on one container, that are assumed of an app which doesn't say",
     "grow": "whether apps that run take further offers, each of which restarts them",
     "probes": "nodes that are probed for each task",
 }
@@ -58,6 +60,8 @@ _GISTS = {
     "dorm-exact": "the same goals solved exactly: the reference, up to some 30 apps on 20 nodes",
     "app-level": "room is offered to one app after the other and kept by who takes it, as in Mesos with DRF",
     "task-level": "containers are slots for short tasks, shared anew by each decision, as in Sparrow",
+    "optimus": "each container goes where it shortens the remaining time most, as in Optimus: needs steps and speed",
+    "tiresias": "who has got least goes first, and others are stopped for it, as in Tiresias",
     "static": "a fixed number of containers per app, first come first served, never resized",
 }
 

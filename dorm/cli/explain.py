@@ -30,6 +30,7 @@ _TRY = {
     "floor": "dorm plan --set floor=0.3",
     "price": "dorm plan --set horizon_s=3600",
     "static_count": "dorm plan --set count=2",
+    "gain": "dorm plan --set policy=dorm",
     "not_resized": "dorm plan --set policy=dorm",
 }
 """What shows whether something else would help, by the code of the reason."""

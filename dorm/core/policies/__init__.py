@@ -6,6 +6,8 @@
     static      `static`: fixed partitions, first come first served, the paper's baseline
     app_level   `app-level`: offers by DRF, kept until the app ends, as in Mesos
     task_level  `task-level`: slots for short tasks, given anew each time, as in Sparrow
+    tiresias    `tiresias`: who has got least goes first and others are stopped for it, as in Tiresias
+    optimus     `optimus`: each container goes where it shortens the remaining time most, as in Optimus
     goals       what the first two are after, and in which order
     parameters  names, defaults and ranges
     integer     the problem as sorted integer arrays, and the exact score of an answer
@@ -18,6 +20,8 @@
     polish      of `dorm`: small exact programs over a few apps at a time
     model       the mixed-integer program of `dorm-exact` and of that polish
     greedy      the answer that `dorm-exact` starts from, and how `static` places
+    fixed_counts  of `static` and `tiresias`: containers that an operator fixes for each app
+    packing     of `tiresias` and `optimus`: whole partitions on few nodes
     reasons     why an app has no more than it has
     answer      from counts by node to the recorded allocation
 
@@ -37,8 +41,10 @@ _REGISTRY = {
     "app-level": ("dorm.core.policies.app_level", "AppLevelPolicy"),
     "dorm": ("dorm.core.policies.optimizer", "OptimizerPolicy"),
     "dorm-exact": ("dorm.core.policies.exact", "ExactPolicy"),
+    "optimus": ("dorm.core.policies.optimus", "OptimusPolicy"),
     "static": ("dorm.core.policies.static", "StaticPolicy"),
     "task-level": ("dorm.core.policies.task_level", "TaskLevelPolicy"),
+    "tiresias": ("dorm.core.policies.tiresias", "TiresiasPolicy"),
 }
 
 DEFAULT = "dorm"

@@ -82,8 +82,9 @@ class Reason(msgspec.Struct, frozen=True):
     `floor`         one more would take what another app needs to reach its soft floor,
     `price`         one more is worth less than the work that changing the app would lose,
     `adjusting`     the app is in the middle of an adjustment,
-    `static_count`  the static policy's fixed number,
-    `queue`         the static policy serves an earlier app first,
+    `static_count`  the fixed number of the static or the tiresias policy,
+    `queue`         the policy (static, tiresias, optimus) serves others first,
+    `gain`          the optimus policy gives further containers to those that gain more by them,
     `not_resized`   the app-level policy gives nothing more to an app that runs,
     `solver`        the solver stopped at its limit, so nothing better is known."""
     text: str
