@@ -7,12 +7,14 @@
     paper       the workload of the paper's evaluation
     draws       chance, from a seed
     scenario    workload, nodes, policy and everything else that a run depends on
+    outages     when nodes fail, by chance
     agenda      virtual time: what happens when, in one order
     master      when rounds are said; the core says what is in them
     agents      what agents and apps make of that, and how a fork takes up what they were doing
     partitions  what runs: containers and the work that they do
     simulation  all of it together, writing an ordinary log
     recorded    a log simulated again under its own timings: whether the decisions are the same
+    rehearsal   a real run played again with models in place of its apps: how far off it is
     contenders  who is compared: a policy, its parameters, and what sharing in its way costs
     runs        running scenarios, several at once
 
