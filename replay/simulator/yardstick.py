@@ -1,0 +1,45 @@
+"""Pollux's workloads as its public simulator runs them, so that policies stand beside what is published for others.
+
+The simulator of Pollux (OSDI 2021, §5.3; `petuum/adaptdl`, folder `simulator`) decides every 60 s and charges 30 s for every start
+and restart, in which the GPUs are held and nothing is done.  `scenario` runs its workloads so here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from replay.simulator.scenario import DecisionTime, Scenario
+from replay.simulator.timings import Timings
+from replay.simulator.traces.pollux import NODES, bounded
+
+if TYPE_CHECKING:
+    from replay.simulator.contenders import Contender
+    from replay.simulator.traces.pollux import Bounds
+    from replay.simulator.workload import Workload
+
+PUBLISHED = {"tiresias": 3469.69375, "optimus": 5301.875, "pollux": 2446.13125}
+"""Mean completion time (s) on workload 6, as the public simulator's README says; `pollux` tunes batch sizes as well."""
+ROUND_S = 60.0
+RESTART_S = 30.0
+
+_BOUNDS: dict[str, Bounds] = {"tiresias": "rigid", "static": "rigid", "optimus": "wide"}
+"""Policies for which the workload is bounded as for them in Pollux's simulator; the others take it as it was read."""
+
+
+def scenario(workload: Workload, contender: Contender) -> Scenario:
+    """One run of a workload that `traces.pollux` has read, with bounds `requested` where this is to stand beside Pollux's."""
+    bounds = _BOUNDS.get(contender.policy)
+    apps = workload.apps if bounds is None else tuple(bounded(app, bounds) for app in workload.apps)
+    base = Scenario(
+        apps=apps,
+        nodes=workload.nodes or NODES,
+        quiet_s=ROUND_S,
+        quiet_limit_s=ROUND_S,
+        idle_s=ROUND_S,
+        timings=Timings(checkpoint_s=0.0, stop_s=0.0, start_s=0.0, boot_s=RESTART_S, resume_s=RESTART_S),
+        decision_time=DecisionTime(0.0, 0.0),
+        progress_s=ROUND_S,
+    )
+    return contender.of(base)
