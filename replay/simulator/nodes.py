@@ -135,7 +135,8 @@ def fitting(workload: Workload, nodes: Sequence[SimulatedNode], *, strict: bool 
         skipped.append(Skipped(app.line, f"{app.spec.name} {lack}"))
     if not skipped:
         return workload
-    return msgspec.structs.replace(workload, apps=tuple(apps), skipped=(*workload.skipped, *skipped))
+    in_order = tuple(sorted((*workload.skipped, *skipped), key=lambda one: one.line))
+    return msgspec.structs.replace(workload, apps=tuple(apps), skipped=in_order)
 
 
 class _Room:

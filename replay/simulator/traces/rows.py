@@ -82,6 +82,11 @@ class Csv:
             )
         return self.columns.index(name)
 
+    @property
+    def listed(self) -> str:
+        """All columns, as a message names them."""
+        return ", ".join(name if name.isprintable() else short(name) for name in self.columns)[:200]
+
     def refuse_unknown(self, known: Sequence[str]) -> None:
         """A column that the format does not have may mean that this is another format."""
         for name in self.columns:

@@ -109,7 +109,7 @@ def _amount(table: Csv, name: str, text: str) -> tuple[str, Callable[[list[str]]
         try:
             resource(name, text)
         except ValueError:
-            words = f"{name}: {short(text)} is neither a column ({', '.join(table.columns)[:200]}) nor an amount"
+            words = f"{name}: {short(text)} is neither a column ({table.listed}) nor an amount"
             raise SimulationError(f"{table.path}: {words}") from None
         return name, lambda _: text
     place = table.column(column)

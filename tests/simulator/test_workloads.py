@@ -1,0 +1,214 @@
+"""Workloads that are made, and clusters for them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dorm.core.policies import policy
+from events.quantities import capacity
+from replay.simulator import SimulationError, nodes, paper, workloads
+from replay.simulator.draws import Draws, distribution
+from replay.simulator.speed import Amdahl, Linear
+
+GIB = 2**30
+
+
+def refused(text: str) -> str:
+    with pytest.raises(SimulationError) as caught:
+        workloads.load(text)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+class TestPaper:
+    def test_it_is_the_one_that_was_written_down_before_any_policy_was_run_on_it(self) -> None:
+        """A change here changes every figure of the evaluation, so it has to be meant."""
+        workload = paper.workload(0)
+        begin = [(app.spec.name, round(app.at_s), round(app.work)) for app in workload.apps[:4]]
+        assert begin == [
+            ("lr-01", 2208, 66341),
+            ("alexnet-01", 3337, 18108),
+            ("mf-01", 4950, 116176),
+            ("lr-02", 5471, 84772),
+        ]
+        assert round(workload.apps[-1].at_s) == 73158
+        assert round(sum(app.work for app in workload.apps) / 3600) == 1032
+
+    def test_the_cluster_has_what_the_paper_says(self) -> None:
+        total: Counter[str] = Counter()
+        for node in paper.nodes():
+            total.update(node.capacity)
+        assert len(paper.nodes()) == 20
+        assert total == {"cpu": 240_000, "gpu": 5, "memory": 2560 * GIB}
+
+    def test_it_has_50_apps_of_seven_types_in_an_order_of_the_seed(self) -> None:
+        first, again, other = paper.workload(1), paper.workload(1), paper.workload(2)
+        assert first == again != other
+        for workload in (first, other):
+            kinds = Counter(app.spec.labels["type"] for app in workload.apps)
+            assert kinds == {kind.name: kind.apps for kind in paper.APP_TYPES}
+            assert len({app.spec.name for app in workload.apps}) == 50
+            assert [app.at_s for app in workload.apps] == sorted(app.at_s for app in workload.apps)
+
+    def test_arrivals_and_durations_have_the_means_that_it_states(self) -> None:
+        many = [paper.workload(seed) for seed in range(60)]
+        assert sum(w.apps[-1].at_s for w in many) / 60 / 50 == pytest.approx(1200, rel=0.05)
+        hours = [app.work / app.spec.n_max * 4 / 3600 for w in many for app in w.apps if app.spec.n_max == 32]
+        assert sum(hours) / len(hours) == pytest.approx(3.0, rel=0.05)
+
+    def test_an_app_takes_its_duration_with_its_static_count_whatever_the_speed(self) -> None:
+        linear, amdahl = paper.workload(3), paper.workload(3, speed=Amdahl(parallel=0.95))
+        static = {kind.name: kind.static for kind in paper.APP_TYPES}
+        for one, other in zip(linear.apps, amdahl.apps, strict=True):
+            n = static[one.spec.labels["type"]]
+            assert one.work / one.speed.rate((n,)) == pytest.approx(other.work / other.speed.rate((n,)))
+
+    def test_its_static_counts_are_ones_that_the_policy_takes(self) -> None:
+        assert policy("static").check_params({"counts": paper.STATIC_COUNTS})["counts"]["lr-*"] == 8
+
+    def test_every_app_fits(self) -> None:
+        workload = paper.workload(0)
+        assert nodes.fitting(workload, workload.nodes) is workload
+
+    def test_options(self) -> None:
+        short = workloads.load("paper,hours=1.5,arrival=10m,speed=amdahl:0.98", seed=4)
+        long = paper.workload(4)
+        assert short.apps[7].at_s == pytest.approx(long.apps[7].at_s / 2, abs=0.01)
+        assert short.apps[7].speed == Amdahl(parallel=0.98)
+
+
+class TestParametric:
+    def test_the_seed_gives_it_all(self) -> None:
+        text = "parametric,apps=20,n_max=2:4:8,n_min=uniform:1:3,weight=1:2"
+        assert workloads.load(text, seed=1) == workloads.load(text, seed=1) != workloads.load(text, seed=2)
+        for app in workloads.load(text).apps:
+            assert 1 <= app.spec.n_min <= app.spec.n_max <= 8
+
+    def test_other_work_leaves_the_arrivals_as_they_are(self) -> None:
+        one, other = (workloads.load(f"parametric,apps=9,work={work}") for work in ("1h", "exponential:3h"))
+        assert [app.at_s for app in one.apps] == [app.at_s for app in other.apps]
+        assert {app.work for app in one.apps} == {3600.0}
+
+    def test_demand_and_speed(self) -> None:
+        (app,) = workloads.load("parametric,apps=1,cpu=4,memory=1GiB,gpu=2,speed=table:1:1:4:3.5").apps
+        assert app.spec.resources() == {"cpu": 4000, "memory": GIB, "gpu": 2}
+        assert app.speed.rate((2, 2)) == 3.5
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("", "there is no workload ''"),
+            ("papr", "parametric"),
+            ("paper:file", "has no file"),
+            ("philly", "write its file behind the colon"),
+            ("philly:", "write its file behind the colon"),
+            ("paper,hour=3", "did you mean hours?"),
+            ("paper,hours=0", "hours: expected a number above 0"),
+            ("paper,hours=nan", "hours: expected a number above 0"),
+            ("paper,hours=3,hours=4", "hours is given twice"),
+            ("paper,arrival=0", "arrival: expected more than 0"),
+            ("paper,speed=amdahl:1.5", "speed: expected linear, amdahl:0.95"),
+            ("parametric,speed=table:4:1:1:1", "speed: expected linear"),
+            ("parametric,apps=0", "apps: expected a whole number from 1"),
+            ("parametric,apps=", "apps: nothing follows the ="),
+            ("parametric,work=lognormal:3h", "lognormal takes 2 values"),
+            ("parametric,work=uniform:5:1", "the first value is more than the second"),
+            ("parametric,work=-1", "work: expected a duration"),
+            ("parametric,cpu=many", "demand.cpu: 'many' is not a quantity"),
+            ("parametric,n_max=1000000", "n_max: expected an integer of at most 100000"),
+        ],
+    )
+    def test_what_can_t_be_is_said_in_a_line(self, text: str, says: str) -> None:
+        assert says in refused(text)
+
+    @given(
+        text=st.text(max_size=30), kind=st.sampled_from(["", "paper,", "parametric,work=", "parametric,speed=", "swf:"])
+    )
+    def test_nothing_but_a_simulation_error_comes_out_of_any_text(self, text: str, kind: str) -> None:
+        with contextlib.suppress(SimulationError):
+            workloads.load(kind + text)
+
+
+class TestDraws:
+    def test_the_sequence_of_a_seed_never_changes(self) -> None:
+        draws = Draws(7, "arrivals")
+        assert [round(draws.exponential(1.0), 6) for _ in range(3)] == [4.075715, 1.240907, 0.076746]
+
+    @given(seed=st.integers(0, 2**32), items=st.lists(st.integers()))
+    def test_shuffled_keeps_everything(self, seed: int, items: list[int]) -> None:
+        assert sorted(Draws(seed, "x").shuffled(items)) == sorted(items)
+
+    @given(
+        text=st.sampled_from(["3", "1:2:4", "uniform:1:5", "exponential:2", "lognormal:3:0.5"]),
+        seed=st.integers(0, 1000),
+    )
+    def test_no_draw_is_negative(self, text: str, seed: int) -> None:
+        assert distribution(text).draw(Draws(seed, "x")) >= 0
+
+
+class TestNodes:
+    def test_groups_with_labels(self) -> None:
+        found = nodes.parse("9x gpu=4,cpu=32,memory=128GiB; 2 x cpu=64 zone=a gpu_type=t4;cpu=1")
+        assert [node.name for node in found] == [f"node-{i:02}" for i in range(1, 13)]
+        assert found[0].capacity == {"gpu": 4, "cpu": 32_000, "memory": 128 * GIB}
+        assert found[10].capacity == {"cpu": 64_000}
+        assert found[10].labels == {"zone": "a", "gpu_type": "t4"}
+        assert found[11].capacity == {"cpu": 1000}
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("", "a group is empty"),
+            ("cpu=1;", "a group is empty"),
+            ("4x", "write name=amount"),
+            ("0x cpu=1", "expected 1 to 100,000 nodes, got 0"),
+            ("999999999x cpu=1", "expected 1 to 100,000 nodes"),
+            ("cpu=0", "a node has to have something"),
+            ("cpu=lots", "is not a quantity"),
+            ("cpu=1 zone", "'zone' is no label"),
+        ],
+    )
+    def test_what_is_no_cluster(self, text: str, says: str) -> None:
+        with pytest.raises(SimulationError, match=says):
+            nodes.parse(text)
+
+    def test_a_cluster_of_a_size_that_suits_the_workload(self) -> None:
+        """Twelve apps of one core for an hour, one every ten minutes: 12 core-hours over 110 minutes are 6.5 cores."""
+        workload = workloads.load("parametric,apps=12,arrival=10m,work=1h,cpu=1,memory=1GiB")
+        assert len(nodes.sized(workload, capacity("cpu=1,memory=64GiB"), load=1.0)) == 7
+        assert len(nodes.sized(workload, capacity("cpu=1,memory=64GiB"), load=0.5)) == 14
+        assert len(nodes.sized(workload, capacity("cpu=64,memory=1GiB"), load=1.0)) == 7
+        with pytest.raises(SimulationError, match="needs memory, of which these nodes have none"):
+            nodes.sized(workload, capacity("cpu=4"))
+
+    def test_a_cluster_in_the_proportions_of_another(self) -> None:
+        workload = workloads.load("parametric,apps=12,arrival=10m,work=1h,cpu=1,memory=1GiB")
+        shape = nodes.parse("30x cpu=1,memory=8GiB; 10x cpu=2,memory=8GiB zone=b; 1x cpu=1,memory=1GiB")
+        found = nodes.matched(workload, shape, load=1.0)
+        assert Counter((n.capacity["cpu"], n.capacity["memory"] // GIB) for n in found) == {
+            (1000, 8): 4,
+            (2000, 8): 2,
+            (1000, 1): 1,
+        }
+
+    def test_what_fits_nowhere_is_skipped_or_refused(self) -> None:
+        workload = workloads.load("parametric,apps=3,cpu=3,n_min=1:5,n_max=5", seed=2)
+        small = nodes.parse("2x cpu=7,memory=64GiB")  # Two containers on each.
+        fits = [app for app in workload.apps if app.spec.n_min == 1]
+        assert 0 < len(fits) < 3
+        found = nodes.fitting(workload, small)
+        assert list(found.apps) == fits
+        assert len(found.skipped) == 3 - len(fits)
+        assert "needs 5 containers of 3 cores, 4 GiB; the empty cluster holds 4" in found.skipped[0].reason
+        with pytest.raises(SimulationError, match="needs 5 containers"):
+            nodes.fitting(workload, small, strict=True)
+
+
+def test_linear_is_what_an_app_has_where_nothing_is_said() -> None:
+    assert workloads.load("parametric,apps=1").apps[0].speed == Linear()
