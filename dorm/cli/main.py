@@ -20,6 +20,7 @@ _COMMANDS = {
     "explain": ("explain",),
     "story": ("story",),
     "plan": ("plan",),
+    "simulate": ("simulate",),
     "nodes": ("nodes", "drain"),
     "events": ("events",),
     "master": ("master",),

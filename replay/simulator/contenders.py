@@ -1,9 +1,14 @@
 """Who is compared: a policy with its parameters, and what sharing in its way costs.
 
-dorm,theta1=0.2,theta2=0.1          a policy with parameters, values as YAML reads them
-static,counts={lr-*: 8, mf-*: 4}    commas in brackets are part of a value
-dorm,timings=live                   its apps are resized while they run
-task-level,task_s=1.5,overhead_s=0.43
+    dorm,theta1=0.2,theta2=0.1          a policy with parameters, values as YAML reads them
+    dorm,static,task-level              three contenders: a part without = begins the next one
+    static,counts={lr-*: 8, mf-*: 4}    commas in brackets are part of a value
+    static,counts=paper                 the counts of the paper's baseline on its workload
+    fair:dorm,theta1=0                  under a name of its own
+    dorm,timings=live                   its apps are resized while they run
+    task-level,task_s=2,overhead_s=0.1  how long tasks take, and what each costs
+
+Whoever shares by tasks has nothing to adjust and pays with every task; the others pay for adjustments (`timings`).
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import yaml
 
 from dorm.core.policies import policy
 from replay.simulator import SimulationError
+from replay.simulator.paper import STATIC_COUNTS
 from replay.simulator.scenario import Tasks
 from replay.simulator.timings import FREE, LIVE, Timings
 
@@ -69,6 +75,8 @@ def parse(text: str) -> Contender:
             raise SimulationError(f"{text!r}: {key} is given twice")
         if key in ("timings", "pause") or (name in BY_TASKS and key in Tasks.__struct_fields__):
             own[key] = value.strip()
+        elif (name, key, value.strip()) == ("static", "counts", "paper"):
+            params[key] = dict(STATIC_COUNTS)
         else:
             params[key] = _value(text, key, value)
     try:
@@ -85,8 +93,8 @@ def parse(text: str) -> Contender:
 
 
 def parse_all(texts: Sequence[str]) -> list[Contender]:
-    """Several, of which no two have the same label.  Raises SimulationError."""
-    contenders = [parse(text) for text in texts]
+    """Each text names one or several; no two may have the same label.  Raises SimulationError."""
+    contenders = [parse(one) for text in texts for one in _each(text)]
     labels = [contender.label for contender in contenders]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
@@ -110,6 +118,17 @@ def with_timings(scenario: Scenario, timings: Timings) -> Scenario:
     """The same scenario with these timings for every app, whatever they had."""
     apps = tuple(app if app.timings is None else msgspec.structs.replace(app, timings=None) for app in scenario.apps)
     return msgspec.structs.replace(scenario, apps=apps, timings=timings)
+
+
+def _each(text: str) -> list[str]:
+    """One text for each policy that is named."""
+    found: list[str] = []
+    for part in _split(text):
+        if "=" in part and found:
+            found[-1] += f",{part}"
+        else:
+            found.append(part.strip())
+    return found
 
 
 def _split(text: str) -> list[str]:

@@ -1,0 +1,181 @@
+"""A comparison of simulated runs as a table and as a document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.text import Text
+
+from dorm.cli.output import Column, Format, console, counted, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from replay.simulator.comparison import Comparison, Row, Spread
+    from replay.simulator.contenders import Contender
+    from replay.simulator.outcome import Run
+    from replay.simulator.workload import Workload
+
+_UNITS = (("d", 86_400.0), ("h", 3600.0), ("m", 60.0))
+_MANY_UNITS = 3
+"""A time is given in the largest unit of which it has so many."""
+_MOST_NAMED = 3
+
+
+class _Figure(NamedTuple):
+    heading: str
+    field: str
+    kind: str
+    """`time` for seconds, `share` for parts of 1, `number`, `ratio` for multiples."""
+
+
+_FIGURES = (
+    _Figure("COMPLETION", "completion_s", "time"),
+    _Figure("P95", "p95_completion_s", "time"),
+    _Figure("WAIT", "wait_s", "time"),
+    _Figure("MAKESPAN", "makespan_s", "time"),
+    _Figure("UTILIZATION", "utilization", "number"),
+    _Figure("FAIRNESS LOSS", "fairness_loss", "number"),
+    _Figure("ADJUSTED", "adjustments", "number"),
+    _Figure("TIME LOST", "adjustment_time_share", "share"),
+    _Figure("WORST ρ", "worst_finish_ratio", "number"),
+    _Figure("UNFAIR", "unfair_share", "share"),
+    _Figure("SPEED-UP", "speed_up", "ratio"),
+)
+
+
+def show_comparison(comparison: Comparison, output: Format) -> None:
+    """One line for each contender: means over the seeds, and how far they spread."""
+    rows = [comparison.row(label) for label in comparison.labels]
+    columns: list[Column] = [("POLICY", "label"), ("DONE", "completed")]
+    drawn: list[dict[str, Any]] = [{"label": row.label, "completed": _done(comparison, row)} for row in rows]
+    for figure in _FIGURES:
+        if figure.field == "speed_up" and (len(rows) == 1 or not comparison.base):
+            continue
+        found = [getattr(row, figure.field) for row in rows]
+        unit, length = _unit(found) if figure.kind == "time" else ("", 1.0)
+        columns.append((f"{figure.heading}{f' {unit}' if unit else ''}", figure.field))
+        for line, value in zip(drawn, found, strict=True):
+            line[figure.field] = _spread(value, length, figure.kind, whole=output is Format.wide)
+    print_table(drawn, columns)
+    if comparison.base and len(rows) > 1:
+        spread = "lowest to highest" if output is Format.wide else "± half of what lies between them"
+        seeds = f"; means of {comparison.seeds} seeds, {spread}" if comparison.seeds > 1 else ""
+        console.print(
+            Text(f"\nspeed-up: how much faster an app is done than under {comparison.base}, on average{seeds}", "dim")
+        )
+
+
+def _done(comparison: Comparison, row: Row) -> str:
+    """Completed apps of all."""
+    runs = comparison.runs[row.label]
+    return f"{sum(len(run.completions) for run in runs)}/{sum(len(run.apps) + run.rejected for run in runs)}"
+
+
+def _unit(spreads: Sequence[Spread | None]) -> tuple[str, float]:
+    largest = max((one.mean for one in spreads if one is not None), default=0.0)
+    return next(((name, length) for name, length in _UNITS if largest >= _MANY_UNITS * length), ("s", 1.0))
+
+
+def _spread(spread: Spread | None, length: float, kind: str, *, whole: bool) -> str:
+    if spread is None:
+        return "-"
+    text = _number(spread.mean, length, kind)
+    if spread.low == spread.high:
+        return text
+    if whole:
+        return f"{text} ({_number(spread.low, length, kind)} to {_number(spread.high, length, kind)})"
+    return f"{text} ±{_number((spread.high - spread.low) / 2, length, kind)}"
+
+
+def _number(value: float, length: float, kind: str) -> str:
+    if kind == "share":
+        return f"{value * 100:.1f}%" if value >= 0.001 or value == 0 else f"{value * 100:.2g}%"
+    if kind == "ratio":
+        return f"×{value:.2f}"
+    scaled = value / length
+    return f"{scaled:,.0f}" if abs(scaled) >= 1000 else f"{scaled:.3g}"
+
+
+def document_of(
+    comparison: Comparison, contenders: Sequence[Contender], workload: Workload, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """All of it for programs: times in seconds, shares as parts of 1, each figure as mean, low and high over the seeds."""
+    return {
+        "workload": {
+            "name": workload.name,
+            "apps": len(workload.apps),
+            "rows": workload.rows,
+            "cut": workload.cut,
+            "skipped": [{"line": one.line, "reason": one.reason, "broken": one.broken} for one in workload.skipped],
+            "unsorted": list(workload.unsorted),
+            "assumptions": list(workload.assumptions),
+        },
+        "settings": settings,
+        "base": comparison.base,
+        "policies": [
+            {
+                "label": one.label,
+                "policy": one.policy,
+                "params": one.params,
+                **_figures(comparison.row(one.label)),
+                "runs": [
+                    {"seed": seed, **_run(run)}
+                    for seed, run in zip(settings["seeds"], comparison.runs[one.label], strict=True)
+                ],
+            }
+            for one in contenders
+        ],
+    }
+
+
+def _figures(row: Row) -> dict[str, Any]:
+    fields = [name for name in row.__struct_fields__ if name not in ("label", "over_budget")]
+    found = {name: spread._asdict() if (spread := getattr(row, name)) is not None else None for name in fields}
+    return {**found, "over_budget": row.over_budget}
+
+
+def _run(run: Run) -> dict[str, Any]:
+    return {
+        "completed": len(run.completions),
+        "unfinished": [app.name for app in run.apps if not app.how],
+        "rejected": run.rejected,
+        "completion_s": run.mean_completion_s,
+        "wait_s": run.mean_wait_s,
+        "makespan_s": run.makespan_s,
+        "utilization": run.mean_utilization,
+        "fairness_loss": run.mean_fairness_loss,
+        "adjustments": run.adjustments,
+        "adjustment_time_share": run.adjustment_time_share,
+        "worst_finish_ratio": run.worst_finish_ratio,
+        "decisions": len(run.decisions),
+    }
+
+
+def what_was_left_out(workload: Workload) -> str:
+    """One line: how many rows were skipped, the first with their reasons, and how many were out of order; '' for none."""
+    parts = []
+    if workload.skipped:
+        some = [f"line {one.line}: {one.reason}" if one.line else one.reason for one in workload.skipped[:_MOST_NAMED]]
+        more = len(workload.skipped) - len(some)
+        rest = f"; and {more:,} more" if more else ""
+        of = f" of {workload.rows:,}" if workload.rows else ""
+        what = "row" if workload.rows else "app"
+        parts.append(f"{counted(len(workload.skipped), what)}{of} skipped ({'; '.join(some)}{rest})")
+    if workload.unsorted:
+        lines = ", ".join(map(str, workload.unsorted[:_MOST_NAMED])) + (
+            ", …" if len(workload.unsorted) > _MOST_NAMED else ""
+        )
+        parts.append(f"{counted(len(workload.unsorted), 'row')} out of order, sorted (line {lines})")
+    return "; ".join(parts)
+
+
+def unfinished(label: str, run: Run) -> str:
+    """One line where apps had not ended when the run did; '' for none."""
+    names = [app.name for app in run.apps if not app.how]
+    if not names:
+        return ""
+    some = ", ".join(names[:_MOST_NAMED]) + (
+        f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    )
+    return f"{label}: {counted(len(names), 'app')} had not ended when the simulation did ({some})"

@@ -1,0 +1,337 @@
+"""`dorm simulate`: policies beside each other on one workload, in virtual time."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dorm.cli.errors import FAILED, USAGE, Fail, complain, line
+from dorm.cli.output import Format, console, show_document, solver_prints_elsewhere
+from dorm.cli.source import progress_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from replay.simulator.comparison import Comparison
+    from replay.simulator.contenders import Contender
+    from replay.simulator.scenario import Scenario
+    from replay.simulator.workload import SimulatedNode, Workload
+
+PANEL = "What if"
+_DRAWN = ("html", "png")
+_MOST_RUNS = 1000
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL)(simulate)
+
+
+def complete_workload(incomplete: str) -> list[str]:
+    """Kinds, and behind the colon of one that is read from a file, names of files."""
+    from replay.simulator.workloads import KINDS
+
+    kind, colon, path = incomplete.partition(":")
+    if not colon or f"{kind}:" not in KINDS:
+        return [name for name in KINDS if name.startswith(incomplete)]
+    begin = Path(path)
+    folder = begin if path.endswith("/") else begin.parent
+    found = sorted(one for one in folder.glob("*") if str(one).startswith(str(begin) if path else ""))
+    return [f"{kind}:{one}{'/' if one.is_dir() else ''}" for one in found]
+
+
+def complete_contender(incomplete: str) -> list[str]:
+    """Policies, and the parameters of the one that is being written."""
+    from dorm.core.policies import names, policy
+
+    begin, comma, last = incomplete.rpartition(",")
+    if not comma:
+        return [name for name in names() if name.startswith(last)]
+    chosen = next((part for part in reversed(begin.split(",")) if "=" not in part), "").rpartition(":")[2]
+    known = [f"{key}=" for key in sorted(policy(chosen).check_params({}))] if chosen in names() else []
+    return [f"{begin},{word}" for word in (*known, "timings=", "pause=", *names()) if word.startswith(last)]
+
+
+def _target(text: str) -> str:
+    if text in {*Format, *_DRAWN} or Path(text).suffix.lower() in (".html", ".png", ".json"):
+        return text
+    raise typer.BadParameter(
+        f"{text!r} is none of {', '.join([*Format, *_DRAWN])}, nor a file that ends in .html, .png or .json"
+    )
+
+
+def simulate(
+    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", autocompletion=complete_workload, help="paper; parametric,apps=50,…; or a trace, such as philly:FILE,from=2017-10-01,to=2017-10-08.")],
+    policy: Annotated[list[str] | None, typer.Option("--policy", "-p", metavar="P[,KEY=VALUE…]", autocompletion=complete_contender, help="Who is compared: dorm,theta1=0.2; may be repeated, or name several: dorm,static (the default). On paper, static has the paper's counts.")] = None,
+    nodes: Annotated[str | None, typer.Option(metavar="NODES", help="The cluster: '16x gpu=4,cpu=32,memory=128GiB; 4x cpu=64 zone=a'; default: the workload's own.")] = None,
+    load: Annotated[float | None, typer.Option(metavar="PART", min=0.001, max=100, help="As many nodes of the shape in --nodes as let the workload ask for this part of them, such as 0.8.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="What is drawn in the workload follows from it.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="So many seeds from --seed on; the table has means and their spread.")] = 1,
+    rounds: Annotated[float | None, typer.Option(metavar="SECONDS", min=0, max=600, help="Decide once in so many virtual seconds; default: soon after something happened, as live.")] = None,
+    timings: Annotated[str | None, typer.Option(metavar="docker|live|free|pause=30", help="What an adjustment costs: a restart as on Docker (the default), resizing while it runs, nothing, or so many seconds without work.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="DURATION", help="End after so much virtual time, such as 24h; default: when all apps have ended.")] = None,
+    every: Annotated[float, typer.Option(metavar="SECONDS", min=1, max=86400, help="How often utilization and fairness are sampled.")] = 300.0,
+    base: Annotated[str | None, typer.Option(metavar="POLICY", help="With whom speed-ups compare; default: static, where it is among them.")] = None,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FORMAT|FILE", callback=_target, envvar="DORM_OUTPUT", help="table, wide, json, yaml, html or png; or a file to write: NAME.html, NAME.png, NAME.json.")] = "table",
+    log: Annotated[Path | None, typer.Option("--log", metavar="FILE.dorm", help="Keep the log of the run, for dorm replay, dorm state and dorm story; of several runs, each in a file of its own.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse a workload with rows that can't be used, instead of skipping them.")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Runs at the same time; default: one for each core.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+) -> None:  # fmt: skip
+    """Compare policies on a workload, in virtual time.
+
+    The core that runs live decides, and simulated agents and apps answer it.
+    All policies see the same apps at the same moments. A run depends on the
+    workload, the options and the seed alone.
+
+    COMPLETION, P95 and WAIT are of apps, from their submission; UTILIZATION
+    is summed over kinds of resources; TIME LOST is the part of the time of
+    allocated containers that adjustments took; WORST ρ and UNFAIR (ρ > 1.1)
+    are finish-time fairness: how much longer an app took than with its part
+    of the cluster to itself. Exit code 1: an app had not ended, though no
+    --until was given.
+
+    [bold]Examples[/]
+
+      dorm simulate paper
+
+      dorm simulate paper -p dorm,static,app-level,task-level --seeds 3
+
+      dorm simulate paper -p dorm -p careful:dorm,theta2=0.05 -o paper.html
+
+      dorm simulate parametric,apps=200 --nodes '16x gpu=4,cpu=32,memory=128GiB'
+
+      dorm simulate philly:philly.csv,from=2017-10-01,to=2017-10-08 \\
+        --nodes gpu=8,cpu=64 --load 0.8 --rounds 60 --timings pause=30
+
+      dorm simulate paper -p dorm --log run.dorm
+      dorm replay timeline --file run.dorm -o run.html
+    """
+    contenders = _contenders(policy, workload)
+    label = _base(base, contenders)
+    _check_target(output, force=force)
+    loaded = _workloads(workload, range(seed, seed + seeds), strict=strict)
+    base_scenarios = [
+        _scenario(one, _nodes(one, nodes, load), rounds=rounds, timings=timings, until=until, strict=strict)
+        for one in loaded
+    ]
+    used = list(range(seed, seed + len(loaded)))
+    settings = {"seeds": used, "nodes": len(base_scenarios[0].nodes), "rounds_s": rounds,
+                "timings": timings or "docker", "until": until, "every_s": every}  # fmt: skip
+    compared = _run(
+        loaded[0].name, contenders, base_scenarios, used,
+        base=label, every_s=every, log=log, force=force, workers=workers,
+    )  # fmt: skip
+    _show(compared, contenders, loaded[0], settings, output, force=force)
+    _tell_unfinished(compared, cut=until is not None)
+
+
+def _usage(error: Exception) -> Fail:
+    return Fail(str(error), USAGE)
+
+
+def _contenders(texts: list[str] | None, workload: str) -> list[Contender]:
+    """On the paper's workload a `static` without counts is the paper's baseline."""
+    import msgspec
+
+    from replay.simulator import SimulationError
+    from replay.simulator.contenders import parse_all
+    from replay.simulator.paper import STATIC_COUNTS
+
+    try:
+        found = parse_all(texts or ["dorm,static"])
+    except SimulationError as error:
+        raise _usage(error) from None
+    if not re.match(r"paper(,|$)", workload):
+        return found
+    return [
+        msgspec.structs.replace(one, params={**one.params, "counts": dict(STATIC_COUNTS)})
+        if one.policy == "static" and not {"count", "counts"} & one.params.keys()
+        else one
+        for one in found
+    ]
+
+
+def _base(wanted: str | None, contenders: Sequence[Contender]) -> str:
+    """The label of whom the others are compared with, '' for nobody."""
+    labels = [one.label for one in contenders]
+    if wanted is None:
+        return next((one.label for one in contenders if one.policy == "static"), "")
+    if wanted not in labels:
+        raise Fail(f"--base {wanted!r} is none of those that are compared: {', '.join(labels)}", USAGE)
+    return wanted
+
+
+def _workloads(text: str, seeds: Sequence[int], *, strict: bool) -> list[Workload]:
+    """One for each seed; a single one where nothing in it is drawn."""
+    from replay.simulator import SimulationError
+    from replay.simulator.workloads import KINDS, load
+
+    try:
+        found = [load(text, strict=strict, seed=seeds[0])]
+    except SimulationError as error:
+        of_file = f"{text.partition(':')[0]}:" in KINDS
+        raise Fail(str(error), FAILED if of_file else USAGE) from None
+    for seed in seeds[1:]:
+        other = load(text, strict=strict, seed=seed)
+        if other.apps == found[0].apps:
+            _say(f"nothing in {found[0].name} is drawn: all seeds are one")
+            break
+        found.append(other)
+    return found
+
+
+def _nodes(workload: Workload, text: str | None, load: float | None) -> tuple[SimulatedNode, ...]:
+    from replay.simulator import SimulationError
+    from replay.simulator.nodes import parse, sized
+
+    if text is None and load is not None:
+        raise Fail("--load needs the shape of a node: --nodes gpu=8,cpu=64,memory=512GiB", USAGE)
+    if text is None:
+        if not workload.nodes:
+            raise Fail(
+                f"workload {workload.name} names no cluster; say --nodes '16x gpu=4,cpu=32,memory=128GiB', or a shape with "
+                "--load 0.8", USAGE,
+            )  # fmt: skip
+        return workload.nodes
+    try:
+        given = parse(text)
+        if load is None:
+            return given
+        if len(given) != 1:
+            raise SimulationError(f"--load needs one shape of node in --nodes, not {len(given)} nodes")
+        return sized(workload, given[0].capacity, load)
+    except SimulationError as error:
+        raise _usage(error) from None
+
+
+def _scenario(
+    workload: Workload, nodes: tuple[SimulatedNode, ...], *, rounds: float | None, timings: str | None, until: str | None,
+    strict: bool,
+) -> Scenario:  # fmt: skip
+    from dorm.cli.comparisons import what_was_left_out
+    from events.quantities import duration
+    from replay.simulator import SimulationError
+    from replay.simulator.contenders import parse_timings, with_timings
+    from replay.simulator.nodes import fitting
+    from replay.simulator.scenario import Scenario
+
+    fits = fitting(workload, nodes, strict=strict)
+    if left := what_was_left_out(fits):
+        _say(left)
+    if not fits.apps:
+        raise Fail(f"workload {workload.name} has no app that these nodes could run")
+    options: dict[str, Any] = {} if rounds is None else {"quiet_s": rounds, "quiet_limit_s": rounds}
+    try:
+        options["until_s"] = None if until is None else duration(until)
+        found = Scenario(apps=fits.apps, nodes=nodes, **options)
+        return found if timings is None else with_timings(found, parse_timings(timings))
+    except (SimulationError, ValueError) as error:
+        raise _usage(error) from None
+
+
+def _run(
+    name: str, contenders: Sequence[Contender], scenarios: Sequence[Scenario], seeds: Sequence[int], *,
+    base: str, every_s: float, log: Path | None, force: bool, workers: int | None,
+) -> Comparison:  # fmt: skip
+    from replay.simulator.comparison import Comparison
+    from replay.simulator.runs import run_all
+
+    jobs = [
+        (one, seed, one.of(scenario)) for one in contenders for seed, scenario in zip(seeds, scenarios, strict=True)
+    ]
+    if len(jobs) > _MOST_RUNS:
+        raise Fail(f"{len(jobs):,} runs are too many; at most {_MOST_RUNS:,}", USAGE)
+    logs = [log_file(log, one.label, seed, alone=len(jobs) == 1) for one, seed, _ in jobs]
+    with progress_of("simulating") as told, solver_prints_elsewhere():
+        runs = run_all(
+            [scenario for _, _, scenario in jobs],
+            every_s=every_s, workers=workers, tell=told, logs=logs, force=force,
+        )  # fmt: skip
+    by_label = {
+        one.label: tuple(run for run, (its, _, _) in zip(runs, jobs, strict=True) if its is one) for one in contenders
+    }
+    return Comparison(name=name, runs=by_label, base=base)
+
+
+def log_file(path: Path | None, label: str, seed: int, *, alone: bool) -> Path | None:
+    """Where a run's log goes: `run.dorm`, or `run-static-seed-1.dorm` where there are several."""
+    if path is None or alone:
+        return path
+    words = re.sub(r"[^A-Za-z0-9._]+", "-", label).strip("-")
+    return path.with_name(f"{path.stem}-{words}-seed-{seed}{path.suffix}")
+
+
+def _check_target(output: str, *, force: bool) -> None:
+    """Before anything is computed for a result that could not be written."""
+    if output in _DRAWN and sys.stdout.isatty():
+        raise Fail(f"-o {output} is no text for a terminal; write it to a file: -o comparison.{output}", USAGE)
+    if output in {*Format, *_DRAWN}:
+        return
+    path = Path(output)
+    if not path.parent.is_dir():
+        raise Fail(f"{path}: there is no folder {path.parent}")
+    if path.exists() and not force:
+        raise Fail(f"{path} is there already; choose another name, or replace it with --force")
+
+
+def _show(
+    compared: Comparison, contenders: Sequence[Contender], workload: Workload, settings: dict[str, Any], output: str, *,
+    force: bool,
+) -> None:  # fmt: skip
+    from dorm.cli.comparisons import document_of, show_comparison
+    from replay.whole_file import whole_file_now
+
+    if output in (Format.table, Format.wide):
+        console.print(headline(workload, settings), markup=False)
+        show_comparison(compared, Format(output))
+        return
+    document = document_of(compared, contenders, workload, settings)
+    if output in (Format.json, Format.yaml):
+        show_document(document, Format(output))
+        return
+    drawn = _draw(output.rpartition(".")[2].lower(), compared, document, f"dorm simulate {workload.name}")
+    if output in _DRAWN:
+        sys.stdout.buffer.write(drawn)
+        sys.stdout.buffer.flush()
+        return
+    with whole_file_now(Path(output), force=force) as file:
+        file.write(drawn)
+    console.print(f"{len(compared.labels)} policies are compared in {output} ({len(drawn):,} bytes)", markup=False)
+
+
+def headline(workload: Workload, settings: dict[str, Any]) -> str:
+    """What was simulated, in one line."""
+    seeds = f", seed {settings['seeds'][0]}" if len(settings["seeds"]) == 1 else f", {len(settings['seeds'])} seeds"
+    return f"{workload.name}: {len(workload.apps):,} apps on {settings['nodes']:,} nodes{seeds}\n"
+
+
+def _draw(form: str, compared: Comparison, document: dict[str, Any], title: str) -> bytes:
+    """The whole file.  What draws it is imported only now."""
+    if form == "html":
+        from replay.simulator.page import html
+
+        return html(compared, title).encode("utf-8", "replace")
+    if form == "png":
+        from replay.simulator.plots import png
+
+        return png(compared, title)
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def _tell_unfinished(compared: Comparison, *, cut: bool) -> None:
+    from dorm.cli.comparisons import unfinished
+
+    for label in compared.labels:
+        for run in compared.runs[label]:
+            if text := unfinished(label, run):
+                (_say if cut else complain)(text)
+
+
+def _say(text: str) -> None:
+    print(line(Exception(text)), file=sys.stderr, flush=True)
