@@ -5,6 +5,11 @@
     timings     how long the phases of an adjustment take
     fitting_timings  what they took on a log, and the timings that follow
     paper       the workload of the paper's evaluation
+    workloads   workloads by the text that names one; options, what stands behind it
+    parametric  made-up workloads
+    traces      real ones
+    telling     what owners say of their apps
+    nodes       clusters: written, sized for a workload, and what fits
     draws       chance, from a seed
     scenario    workload, nodes, policy and everything else that a run depends on
     outages     when nodes fail, by chance

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from events.quantities import short
 from replay.simulator import SimulationError, paper, parametric
 from replay.simulator.options import Options, split
+from replay.simulator.telling import told
 from replay.simulator.traces import alibaba, philly, pollux, swf, table
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ KINDS = {
 
 
 def load(text: str, *, strict: bool = False, seed: int = 0) -> Workload:
-    """The workload that a text names.  With `strict`, what would be skipped is refused.  Raises SimulationError."""
+    """The workload that a text names.  With `strict`, what would be skipped is refused.  Raises SimulationError.
+
+    All kinds have the option `told` (no): whether owners say how much work their apps have and how fast they are."""
     head, given = split(text)
     kind, colon, path = head.partition(":")
     wants_path = f"{kind}:" in KINDS
@@ -37,13 +40,19 @@ def load(text: str, *, strict: bool = False, seed: int = 0) -> Workload:
     if colon and not wants_path:
         raise SimulationError(f"workload {kind} has no file; write its options behind a comma, {kind},name=value")
     options = Options(kind, given)
+    tells = options.choice("told", ["no", "yes"], "no") == "yes"
+    workload = _read(kind, Path(path), options, strict=strict, seed=seed)
+    return told(workload) if tells else workload
+
+
+def _read(kind: str, path: Path, options: Options, *, strict: bool, seed: int) -> Workload:
     if kind == "paper":
         return _paper(options, seed)
     if kind == "parametric":
         return parametric.workload(options, seed)
     if kind == "pollux":
-        return _pollux(Path(path), options)
-    return _TRACES[kind](Path(path), options, strict=strict, seed=seed)
+        return _pollux(path, options, strict=strict)
+    return _TRACES[kind](path, options, strict=strict, seed=seed)
 
 
 _TRACES = {"philly": philly.read, "alibaba": alibaba.read, "swf": swf.read, "csv": table.read}
@@ -62,10 +71,17 @@ def _paper(options: Options, seed: int) -> Workload:
     return paper.workload(seed, hours=hours, arrival_s=arrival_s, speed=speed)
 
 
-def _pollux(path: Path, options: Options) -> Workload:
+def _pollux(path: Path, options: Options, *, strict: bool) -> Workload:
     profiles = options.text("profiles")
     bounds = options.choice("bounds", [*pollux.BOUNDS], "requested")
     options.done()
     if profiles is None:
         raise options.error("profiles", "write profiles=DIR, the folder with the profiles of its applications")
-    return pollux.read(path, Path(profiles), bounds=bounds)
+    workload = pollux.read(path, Path(profiles), bounds=bounds)
+    if strict and workload.skipped:
+        raise SimulationError(f"{path}:{workload.skipped[0].line}: {workload.skipped[0].reason}")
+    if strict and workload.unsorted:
+        raise SimulationError(
+            f"{path}:{workload.unsorted[0]}: submitted before the row above; rows have to be in order"
+        )
+    return workload

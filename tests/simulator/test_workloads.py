@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dorm.core.policies import policy
 from events.quantities import capacity
+from events.spec import check_spec
 from replay.simulator import SimulationError, nodes, paper, workloads
 from replay.simulator.draws import Draws, distribution
 from replay.simulator.speed import Amdahl, Linear
@@ -208,6 +210,19 @@ class TestNodes:
         assert "needs 5 containers of 3 cores, 4 GiB; the empty cluster holds 4" in found.skipped[0].reason
         with pytest.raises(SimulationError, match="needs 5 containers"):
             nodes.fitting(workload, small, strict=True)
+
+
+class TestTelling:
+    def test_owners_say_what_is_true(self) -> None:
+        (app,) = workloads.load("parametric,apps=1,work=3h,n_max=40,speed=amdahl:0.9,told=yes").apps
+        assert app.spec.steps == 3 * 3600
+        assert [n for n, _ in app.spec.speed] == [*range(1, 17), 32, 40]
+        assert all(rate == app.speed.rate((n,)) for n, rate in app.spec.speed)
+        assert check_spec(msgspec.to_builtins(app.spec)) == app.spec
+
+    def test_by_default_they_say_nothing(self) -> None:
+        app = workloads.load("paper").apps[0]
+        assert (app.spec.steps, app.spec.speed) == (0, [])
 
 
 def test_linear_is_what_an_app_has_where_nothing_is_said() -> None:
