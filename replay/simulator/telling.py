@@ -1,7 +1,7 @@
 """What owners say of their apps: nothing, or all that a simulation knows.
 
-Policies that go by remaining work or by speed (`optimus`) need both from the spec.  Real owners seldom know them, so a workload
-says nothing of them unless asked to; then what it says is true, which is the best that such a policy can be given.
+Policies that go by remaining work or by speed (`optimus`) need both from the spec.  Real owners seldom know them, so a
+workload says nothing of them unless asked to; then what it says is true, which is the best that such a policy can be given.
 """
 
 from __future__ import annotations
