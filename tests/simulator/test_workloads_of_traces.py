@@ -156,7 +156,9 @@ class TestStandardWorkloadFormat:
             13: "the submit time is negative ('-1')",
             14: "it is a part of a job, which has a row of its own",
             15: "'x' is no number",
+            16: "it ran for less than half a second, or not at all",
         }
+        assert [one.line for one in workload.skipped if not one.broken] == [7, 14, 16]
 
     def test_containers_of_several_cores_and_a_calendar_from_the_header(self) -> None:
         workload = workloads.load(f"{SWF},cores=3,bounds=rigid,from=2001-09-09,to=2001-09-09T01:47:00")

@@ -16,7 +16,7 @@ from events.quantities import short
 from replay.simulator.nodes import fitting, named
 from replay.simulator.options import NUMBER
 from replay.simulator.traces.jobs import Collected, Job, Rules
-from replay.simulator.traces.rows import LATEST_S, MOST_CONTAINERS, BrokenRow, LeftOutRow, lines, number, run_time
+from replay.simulator.traces.rows import LATEST_S, LONGEST_S, MOST_CONTAINERS, BrokenRow, LeftOutRow, lines, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,11 +73,13 @@ def _reader(header: dict[str, int], cores: int) -> Callable[[list[str]], Job]:
         at = number(fields[SUBMIT], "the submit time", most=LATEST_S)
         if fields[STATUS] in PARTIAL:
             raise LeftOutRow("it is a part of a job, which has a row of its own")
-        if fields[RUN] == "0" or (fields[RUN] == "-1" and fields[STATUS] == CANCELLED):
+        if fields[RUN] == "-1" and fields[STATUS] == CANCELLED:
             raise LeftOutRow("it never ran")
         if fields[RUN] == "-1":
             raise BrokenRow("the run time is unknown")
-        duration_s = run_time(fields[RUN], "the run time")
+        duration_s = number(fields[RUN], "the run time", most=LONGEST_S)
+        if not duration_s:  # Rounded, says the format; cancelled jobs have it too.
+            raise LeftOutRow("it ran for less than half a second, or not at all")
         processors = _known(fields[REQUESTED]) or _known(fields[ALLOCATED])
         if processors is None:
             raise BrokenRow("neither the requested nor the allocated processors are known")
@@ -106,8 +108,9 @@ def _known(text: str) -> int | None:
 
 
 def _nodes(header: dict[str, int]) -> tuple[SimulatedNode, ...]:
-    """The machine, where the header has both nodes and processors."""
-    nodes, processors = header.get("MaxNodes", 0), header.get("MaxProcs", 0)
+    """The machine, where the header has its nodes; each is one processor where it does not say how many those have."""
+    nodes = header.get("MaxNodes", 0)
+    processors = header.get("MaxProcs", nodes)
     if not 1 <= nodes <= min(processors, MOST_CONTAINERS):
         return ()
     memory = {"memory": header["MaxMemory"] * KIB} if header.get("MaxMemory") else {}
