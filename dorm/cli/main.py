@@ -21,6 +21,7 @@ _COMMANDS = {
     "story": ("story",),
     "plan": ("plan",),
     "simulate": ("simulate",),
+    "whatif": ("whatif",),
     "nodes": ("nodes", "drain"),
     "events": ("events",),
     "master": ("master",),

@@ -25,7 +25,7 @@ import numpy as np
 
 from replay.simulator.fitting_timings import fit as fit_timings
 from replay.simulator.speed import Linear, Table, interpolated
-from replay.simulator.workload import SimulatedApp
+from replay.simulator.workload import Failure, SimulatedApp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,8 +42,9 @@ UNKNOWN_S = 600.0
 NEVER_DONE = 1e6
 """Of an app that was cancelled it is only known that its work was not done by then: so many times what it had done."""
 
-Basis = Literal["known", "declared", "measured", "alike", "guess"]
-"""`known`: the log tells how it came out; `declared` by its owner; `measured` of this app; measured of `alike` apps."""
+Basis = Literal["known", "cancelled", "declared", "measured", "alike", "guess"]
+"""`known`: the log tells how it came out; `cancelled`: its owner ended it before its work was done; `declared` by its owner;
+`measured` of this app; measured of `alike` apps."""
 
 
 class Curve(msgspec.Struct, frozen=True, tag="curve"):
@@ -81,6 +82,8 @@ class Fitted(msgspec.Struct, frozen=True):
     """Units of work that it has done by then."""
     saved: float
     """Units that a restart would begin with."""
+    failures: int
+    """How many of its model's failures are behind it."""
     work_from: Basis
     speed_from: Basis
     timings_from: Basis
@@ -88,7 +91,7 @@ class Fitted(msgspec.Struct, frozen=True):
     @property
     def guessed(self) -> bool:
         """Whether when it ends is a guess."""
-        return "guess" in (self.work_from, self.speed_from)
+        return self.work_from == "guess" or (self.speed_from == "guess" and self.work_from != "cancelled")
 
     def with_work(self, factor: float) -> Fitted:
         """Where what is left is a guess or that of alike apps: so many times as much."""
@@ -132,8 +135,16 @@ class Fitting:
         """Its model, seen from `at` (UTC ns), and where it stands then: at the begin, unless `app` is the state's own."""
         in_steps, speed, speed_from = self._speed(course)
         timings, timings_from = self._timings(course, in_steps=in_steps)
-        done, saved = (0.0, 0.0) if app is None else _stands(app, at, speed, timings, in_steps=in_steps)
-        work, work_from = self._work(course, done, speed, in_steps=in_steps)
+        if app is None:
+            done = saved = 0.0
+        elif in_steps:
+            done, saved = _steps_of(app, at, speed, timings)
+        else:
+            done = saved = course.kept_s(at)
+        failures = tuple(
+            Failure(course.steps_at(one) if in_steps else course.work_s(one), one.exit_code) for one in course.failures
+        )
+        work, work_from = self._work(course, done, speed, failures, in_steps=in_steps)
         model = SimulatedApp(
             at_s=(course.submitted_at - at) / SECOND,
             spec=course.spec,
@@ -141,12 +152,14 @@ class Fitting:
             speed=speed,
             timings=timings,
             submission=course.submission,
+            fails_at=failures,
         )
         return Fitted(
             app=course.app,
             model=model,
             done=done,
             saved=saved,
+            failures=sum(1 for one in course.failures if one.at <= at),
             work_from=work_from,
             speed_from=speed_from,
             timings_from=timings_from,
@@ -184,17 +197,21 @@ class Fitting:
 
     # --- work -----------------------------------------------------------------------------------------------------------
 
-    def _work(self, course: Course, done: float, speed: Speed, *, in_steps: bool) -> tuple[float, Basis]:
+    def _work(
+        self, course: Course, done: float, speed: Speed, failures: Sequence[Failure], *, in_steps: bool
+    ) -> tuple[float, Basis]:
         """All that it has to do, and how that is known."""
         if course.ended in ("completed", "failed"):
-            total = course.steps_at_end() if in_steps else course.served_s(course.ended_at)
+            total = course.steps_at_end() if in_steps else course.kept_s(course.ended_at)
+            if course.ended == "failed" and failures:
+                return max(total, *(one.work for one in failures)) + 1.0, "known"
             if total > 0:
                 return total, "known"
         if in_steps and course.spec.steps:
             return float(course.spec.steps), "declared"
         if course.ended == "cancelled" and course.stretches:
-            total = course.steps_at_end() if in_steps else course.served_s(course.ended_at)
-            return max(total, 1.0) * NEVER_DONE, "known"
+            total = course.steps_at_end() if in_steps else course.kept_s(course.ended_at)
+            return max(total, 1.0) * NEVER_DONE, "cancelled"
         for key in _likeness(course.spec, course.user):
             totals = [total for one in self._alike[key] if (total := self._total(one, in_steps=in_steps)) > done]
             if totals:
@@ -214,7 +231,7 @@ class Fitting:
             return 0.0
         if in_steps:
             return course.steps_at_end() if course.tells else 0.0
-        return 0.0 if course.tells else course.served_s(course.ended_at)
+        return 0.0 if course.tells else course.kept_s(course.ended_at)
 
     # --- timings --------------------------------------------------------------------------------------------------------
 
@@ -233,11 +250,8 @@ class Fitting:
         return timings, basis
 
 
-def _stands(app: App, at: int, speed: Speed, timings: Timings, *, in_steps: bool) -> tuple[float, float]:
-    """Units of work that it has done at `at` (UTC ns), and those that are saved."""
-    if not in_steps:
-        served = app.served_until(at) / SECOND
-        return served, served
+def _steps_of(app: App, at: int, speed: Speed, timings: Timings) -> tuple[float, float]:
+    """Steps that it has done at `at` (UTC ns), and those that are saved."""
     saved = float(app.checkpoint or 0)
     works = next(
         (g for g in app.generations.values() if g.released and g.started_at and not g.exited and not g.failed), None

@@ -68,15 +68,18 @@ def make(
     history: History,
     state: State,
     *,
+    now: int = 0,
     until_s: float | None = None,
     changes: Assumed | None = None,
     fitting: Fitting | None = None,
     known: History | None = None,
     factor: float = 1.0,
 ) -> Fork:
-    """A fork at `state`, of a history that reaches at least so far.  Of live apps only what `known` tells is believed, where
-    it is given.  `factor` multiplies what is left to do of apps of which that is a guess, or that of alike apps."""
-    return _Making(history, state, fitting or Fitting(history), known, factor).fork(until_s, changes or Assumed())
+    """A fork at `state`, of a history that reaches at least so far; `now` (UTC ns) is when that is later than the state's last
+    record.  Of live apps only what `known` tells is believed, where it is given.  `factor` multiplies what is left to do of
+    apps of which that is a guess, or that of alike apps."""
+    at = max(state.time or history.begin, now)
+    return _Making(history, state, at, fitting or Fitting(history), known, factor).fork(until_s, changes or Assumed())
 
 
 def play(fork: Fork, every_s: float, *, watching: Sequence[Observer] = ()) -> Run:
@@ -101,13 +104,15 @@ def _with_own_names(run: Run, aliases: dict[str, str]) -> Run:
 
 
 class _Making:
-    def __init__(self, history: History, state: State, fitting: Fitting, known: History | None, factor: float) -> None:
+    def __init__(
+        self, history: History, state: State, at: int, fitting: Fitting, known: History | None, factor: float
+    ) -> None:
         self._history = history
         self._known = (known, Fitting(known)) if known is not None else (history, fitting)
         self._fitting = fitting
         self._factor = factor
         self.state = copy_of(state)
-        self.state.time = self.at = state.time or history.begin
+        self.state.time = self.at = at
         self.fitted: dict[str, Fitted] = {}
         self.aliases: dict[str, str] = {}
         self._names = set(state.names)
@@ -145,7 +150,7 @@ class _Making:
             if course is None:
                 course = Course(app.id, app.spec, app.user, app.submission, app.submitted_at)
             found = self.fitted[app.id] = fitting.fit(course, self.at, app).with_work(self._factor)
-            running[app.id] = Running(found.model, found.done, found.saved)
+            running[app.id] = Running(found.model, found.done, found.saved, found.failures)
         return running
 
     def _unanswered(self) -> dict[str, Running]:

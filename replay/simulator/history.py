@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dorm.core.state import can_be_kept
 from events import kinds as k
 from replay.simulator.fitting_timings import PhaseWatch
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000_000
 _CLIENTS = (k.AppUpdated, k.AppCancelRequested, k.NodeDrainRequested, k.PolicyChanged)
+_NOT_ITS_OWN = ("lost", "port")
+"""Reasons of exits that are the cluster's doing."""
 _NODES = (k.NodeJoined, k.NodeLeft)
 
 
@@ -53,6 +56,8 @@ class Stretch:
     begin: int
     end: int = 0
     """When it was decided to stop it, or a container of it had ended (UTC ns); 0 while it works."""
+    kept: bool = True
+    """Whether what it did was kept: not where it ended by itself, unless its work was done."""
     pace: Pace | None = None
     told_s: float = 0.0
     """Of an adjustment before the history begins, only its pace is known: that over so long."""
@@ -77,6 +82,20 @@ class Stretch:
         end = min(self.end or until, until)
         return self.containers * max(0, end - self.begin) / SECOND if self.begin else 0.0
 
+    def steps_by(self, at: int) -> float:
+        """Those that it told of last before its end, and at its pace what it did from there until `at` (UTC ns)."""
+        pace = self.pace
+        return pace.last_step + self.rate * max(0, at - pace.last_at) / SECOND if pace is not None else 0.0
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """A container ended by itself before its work was done, the first of its generation."""
+
+    at: int
+    """UTC ns."""
+    generation: int
+    exit_code: int
+
 
 @dataclass
 class Course:
@@ -95,6 +114,7 @@ class Course:
     """Whether it told of its progress."""
     step: int = 0
     """The furthest that it told of."""
+    failures: list[Failed] = field(default_factory=list)
     before_s: float = 0.0
     """Container-seconds that it had got before the history begins."""
 
@@ -103,17 +123,27 @@ class Course:
         """What works now."""
         return self.stretches[-1] if self.stretches and not self.stretches[-1].end else None
 
-    def served_s(self, until: int) -> float:
-        """Container-seconds that it has worked until then (UTC ns)."""
-        return self.before_s + sum(stretch.served_s(until) for stretch in self.stretches)
+    def kept_s(self, until: int) -> float:
+        """Container-seconds of work until then (UTC ns), without those that it had to do again."""
+        stretches = [one for one in self.stretches if one.begin <= until]
+        return self.before_s + sum(one.served_s(until) for one in stretches if one.kept or one.end > until)
+
+    def work_s(self, failed: Failed) -> float:
+        """Container-seconds that it had done when it failed: what it had kept, and what was lost then."""
+        lost = [
+            one.served_s(failed.at) for one in self.stretches if one.generation == failed.generation and not one.kept
+        ]
+        return self.kept_s(failed.at) + sum(lost)
+
+    def steps_at(self, failed: Failed) -> float:
+        """Steps that it had done when it failed."""
+        of_it = [one for one in self.stretches if one.generation == failed.generation and one.pace]
+        return of_it[-1].steps_by(failed.at) if of_it else 0.0
 
     def steps_at_end(self) -> float:
         """All steps of one that has ended: those that it told of, and at its pace what came until its first exit."""
         last = self.stretches[-1] if self.stretches else None
-        if last is None or last.pace is None or not last.end:
-            return float(self.step)
-        after_s = max(0, last.end - last.pace.last_at) / SECOND
-        return max(float(self.step), last.pace.last_step + last.rate * after_s)
+        return max(float(self.step), last.steps_by(last.end) if last is not None else 0.0)
 
 
 class History:
@@ -185,8 +215,13 @@ class History:
     def _exited(self, state: State, event: k.ContainerExited) -> None:
         course = self.courses.get(event.app)
         current = course.current if course is not None else None
+        if course is None:
+            return
         if current is not None and current.generation == event.generation:
-            current.end = state.time
+            current.end, current.kept = state.time, event.asked or event.exit_code == 0
+        own = event.reason not in _NOT_ITS_OWN and not event.asked and event.exit_code != 0
+        if own and all(known.generation != event.generation for known in course.failures):
+            course.failures.append(Failed(state.time, event.generation, event.exit_code or 1))
 
     def _worked(self, state: State, event: k.AppProgressed | k.AppCheckpointed) -> None:
         app, course = state.apps.get(event.app), self.courses.get(event.app)
@@ -210,7 +245,7 @@ class History:
                 for change in fact.changes:
                     self._close(state, change.app)
             elif isinstance(fact, k.GenerationFailed):
-                self._close(state, fact.app)
+                self._close(state, fact.app, kept=False)
             elif isinstance(fact, k.AppCompleted | k.AppFailed | k.AppCancelled):
                 self._ended(state, fact)
             elif isinstance(fact, k.NodeLost):
@@ -224,10 +259,10 @@ class History:
         if app is not None and fact.app not in self.courses:
             self.courses[fact.app] = Course(fact.app, fact.spec, app.user, fact.submission, app.submitted_at)
 
-    def _close(self, state: State, app: str) -> None:
+    def _close(self, state: State, app: str, *, kept: bool = True) -> None:
         current = self.courses[app].current if app in self.courses else None
         if current is not None:
-            current.end = state.time
+            current.end, current.kept = state.time, kept
 
     def _ended(self, state: State, fact: k.AppCompleted | k.AppFailed | k.AppCancelled) -> None:
         course = self.courses.get(fact.app)
@@ -245,7 +280,8 @@ class History:
             if app is None:
                 return
             event = msgspec.structs.replace(event, app=app.id)
-        self.said.append(Said(state.seq, state.time, event, event.by or "operator"))
+        if can_be_kept(event):
+            self.said.append(Said(state.seq, state.time, event, event.by or "operator"))
 
     def _node(self, state: State, event: k.NodeJoined | k.NodeLeft) -> None:
         for silence in self.silences:

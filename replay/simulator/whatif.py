@@ -24,13 +24,16 @@ from replay.moments import AtSequence, AtTime, MomentError
 from replay.simulator import SimulationError, forks
 from replay.simulator.backtest import Backtest, adjustments, common, compare, fairness_loss, utilization
 from replay.simulator.fitting import Basis, Fitting
+from replay.simulator.fork_log import ForkLog
 from replay.simulator.history import History
 from replay.simulator.measures import Measures
 from replay.simulator.outcome import SECOND, mean
 from replay.travel import fold_on, state_at, time_of
+from replay.whole_file import whole_file_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from dorm.core.plans import Assumed
     from events.kinds import Event
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from replay.simulator.fitting import Fitted
     from replay.simulator.forks import Fork
     from replay.simulator.outcome import Run
+    from replay.simulator.simulation import Observer
 
 HORIZON_S = 86_400.0
 """How far a fork without a future on the log is played on, unless something else is asked for."""
@@ -145,13 +149,17 @@ async def whatif(
     moment: Moment | None,
     changes: Assumed,
     *,
+    now: int = 0,
     horizon_s: float | None = None,
+    keep: Path | None = None,
+    force: bool = False,
     reading: Progress | None = None,
     playing: Progress | None = None,
 ) -> WhatIf:
-    """Forks `log` at `moment`, without one at its end.  `reading` is told of records, `playing` of thousandths of all runs.
+    """Forks `log` at `moment`, without one at its end, or `now` (UTC ns) where that is later.  The log of the last simulation
+    is kept in the file `keep`.  `reading` is told of records, `playing` of thousandths of all runs.
 
-    Raises WhatIfError, PlanError where what is assumed can't be, and as `replay.travel.state_at`."""
+    Raises WhatIfError, PlanError where what is assumed can't be, ExportError, and as `replay.travel.state_at`."""
     end = await log.end()
     if not end:
         raise WhatIfError("the log is empty; there is nothing to play on with")
@@ -163,8 +171,9 @@ async def whatif(
     played_s = horizon_s or (max(2 * after_s, LEAST_S) if future else HORIZON_S)
     fitting = Fitting(read.history)
     # What is assumed is checked before anything takes long.
-    changed = forks.make(read.history, read.fork, until_s=played_s, changes=changes, fitting=fitting)
-    unchanged = forks.make(read.history, read.fork, until_s=played_s, fitting=fitting)
+    now = 0 if future else now
+    changed = forks.make(read.history, read.fork, now=now, until_s=played_s, changes=changes, fitting=fitting)
+    unchanged = forks.make(read.history, read.fork, now=now, until_s=played_s, fitting=fitting)
     if not changed.fitted:
         raise WhatIfError(
             f"nothing runs, waits or comes after sequence {fork.seq}; fork the log earlier (--from), or submit something"
@@ -172,8 +181,8 @@ async def whatif(
     differs = changes != type(changes)()
     plays = _Plays(1 + differs + (not future), playing)
     every_s = _every_s(played_s)
-    base = await plays.play(unchanged, every_s)
-    other = await plays.play(changed, every_s) if differs else None
+    base = await plays.play(unchanged, every_s, keep=None if differs else keep, force=force)
+    other = await plays.play(changed, every_s, keep=keep, force=force) if differs else None
     really = read.measures.result(ends_at) if read.measures else None
     if really is not None:
         backtest: Backtest | None = compare(really, base, seq=fork.seq, hindsight=True)
@@ -246,7 +255,7 @@ class _Plays:
         self._progress = progress
         self._done = 0
 
-    async def play(self, fork: Fork, every_s: float) -> Run:
+    async def play(self, fork: Fork, every_s: float, *, keep: Path | None = None, force: bool = False) -> Run:
         unwanted = threading.Event()
         span = max(1, int((fork.scenario.until_s or 1.0) * SECOND))
         reached = 0
@@ -262,13 +271,20 @@ class _Plays:
                 self._progress(self._done * 1000 + min(reached, 1000), self._total * 1000)
 
         try:
-            run = await asyncio.to_thread(forks.play, fork, every_s, watching=[watch])
+            run = await asyncio.to_thread(_play, fork, every_s, watch, keep, force=force)
         finally:
             unwanted.set()
         self._done += 1
         if self._progress:
             self._progress(self._done * 1000, self._total * 1000)
         return run
+
+
+def _play(fork: Fork, every_s: float, watch: Observer, keep: Path | None, *, force: bool) -> Run:
+    if keep is None:
+        return forks.play(fork, every_s, watching=[watch])
+    with whole_file_now(keep, force=force) as file, ForkLog(file, fork) as kept:
+        return forks.play(fork, every_s, watching=[watch, kept])
 
 
 class _Telling:
