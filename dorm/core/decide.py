@@ -26,6 +26,8 @@ from events.quantities import duration
 from events.spec import LARGEST_SPEC
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from dorm.core.state import App, Container, Generation, State
 
 SECOND = 1_000_000_000
@@ -71,7 +73,8 @@ def _answers(state: State) -> list[Event]:
 
 def _ends_and_failures(state: State, now: int) -> list[Event]:
     facts: list[Event] = []
-    for app in state.live_apps():
+    # Asked after every record, and of most apps there is no news: no more than a look at each.
+    for app in sorted(filter(_may_have_news, state.apps.values()), key=lambda app: (app.seq, app.id)):
         if app.cancel_requested:
             facts.append(AppCancelled(app=app.id, generation=app.generation, reason=app.cancel_reason))
             continue
@@ -85,6 +88,18 @@ def _ends_and_failures(state: State, now: int) -> list[Event]:
             if failed:
                 facts.append(_failure(app, ran, failed, now))
     return facts
+
+
+def _may_have_news(app: App) -> bool:
+    """Whether it may have ended or failed: only what has exited, or was empty from the begin, can tell."""
+    if app.ended:
+        return False
+    if app.cancel_requested:
+        return True
+    for generation in app.generations.values():  # noqa: SIM110 (a generator takes three times as long)
+        if generation.exited or not generation.containers:
+            return True
+    return False
 
 
 def _done(container: Container) -> bool:
@@ -132,33 +147,36 @@ def _why(container: Container) -> str:
 
 def _releases(state: State, now: int, ended: set[str]) -> list[Event]:
     """Generations whose predecessors have surely ended and whose room is surely free, first decided first."""
-    candidates = [
-        (app, generation)
-        for app in state.live_apps()
-        if app.id not in ended and (generation := app.current) is not None and not generation.released
-    ]
+    candidates = []
+    for app in state.apps.values():
+        generation = app.generations.get(app.generation)
+        if app.ended or generation is None or generation.released or app.current is None or app.id in ended:
+            continue
+        earlier = [g for number, g in sorted(app.generations.items()) if number < generation.number]
+        if all(g.ended for g in earlier):
+            candidates.append((app, generation, earlier))
     if not candidates:
         return []
-    free = _surely_free(state)
-    facts: list[Event] = []
-    for app, generation in sorted(candidates, key=lambda c: (c[1].decided_seq, c[0].seq, c[0].id)):
-        earlier = [g for number, g in sorted(app.generations.items()) if number < generation.number]
-        if all(g.ended for g in earlier) and _take_room(state, free, app, generation):
-            facts.append(_release(app, generation, earlier, now))
-    return facts
+    free = _surely_free(state, {c.node for _, generation, _ in candidates for c in generation.containers.values()})
+    return [
+        _release(app, generation, earlier, now)
+        for app, generation, earlier in sorted(candidates, key=lambda c: (c[1].decided_seq, c[0].seq, c[0].id))
+        if _take_room(state, free, app, generation)
+    ]
 
 
-def _surely_free(state: State) -> dict[str, dict[str, int]]:
-    """Capacity less whatever may still run, by node."""
-    free = {node.id: dict(node.capacity) for node in state.nodes.values()}
+def _surely_free(state: State, nodes: Collection[str]) -> dict[str, dict[str, int]]:
+    """Capacity less whatever may still run, of these nodes."""
+    free = {node.id: dict(node.capacity) for node in state.nodes.values() if node.id in nodes}
     for app in state.apps.values():
         for generation in app.generations.values():
-            if not generation.released:
+            if generation.ended:
                 continue
             for container in generation.containers.values():
                 if container.state != "exited" and container.node in free:
+                    room = free[container.node]
                     for name, amount in app.demand.items():
-                        free[container.node][name] = free[container.node].get(name, 0) - amount
+                        room[name] = room.get(name, 0) - amount
     return free
 
 

@@ -538,7 +538,7 @@ class World:
         ]
 
     def check_end(self) -> None:
-        free = deciding._surely_free(self.whole)
+        free = deciding._surely_free(self.whole, self.whole.nodes)
         for node in self.nodes:
             known = self.whole.nodes.get(node.name)
             if known is not None and node.agent_up and node.connected:
