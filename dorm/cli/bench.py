@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from dorm.bench.report import Figure, Report
     from events.log import Record
+    from replay.simulator.rehearsal import Row
 
 app = typer.Typer(
     help="Measure this system on this machine.  Results are one object, the same for every bench: -o json.",
@@ -142,6 +143,52 @@ def resize(
     with _progress("resize") as tell:
         report = run(_unless_stopped(bench_resize(runs=runs, wanted=runtime.value, docker_url=docker, tell=tell)))
     _show(report, output)
+
+
+@app.command()
+def calibration(
+    runs: Annotated[int, typer.Option(min=8, max=100_000, help="How many resizes: half to fit, half to compare.")] = 24,
+    runtime: Runtime = RuntimeWanted.auto,
+    docker: Docker = None,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """How true the simulator is: real adjustments and completion times beside simulated ones.
+
+    Timings and speeds are fitted from one part of what is measured, and the other is simulated with them. That takes minutes.
+
+    [bold]Examples[/]
+
+      dorm bench calibration --runtime docker
+
+      dorm bench calibration --runtime process --runs 8 -o json
+    """
+    from dorm.bench.calibration import bench_calibration
+
+    configure(verbose, False, quiet_level=logging.ERROR)
+    tables: dict[tuple[str, str], list[Row]] = {}
+
+    async def measured(tell: Callable[[str], None]) -> Report:
+        done = await bench_calibration(runs=runs, wanted=runtime.value, docker_url=docker, tell=tell)
+        tables.update(done.tables)
+        return done.report
+
+    with _progress("calibration") as tell:
+        report = run(_unless_stopped(measured(tell)))
+    if output in (Format.json, Format.yaml):
+        show_document(report, output)
+        return
+    rows = [
+        {
+            "runtime": name, "what": f"{what} {row.name}", "real": f"{row.real_s:.3f}",
+            "simulated": f"{row.simulated_s:.3f}", "error": f"{100 * row.error:+.1f} %",
+        }
+        for (name, what), found in tables.items()
+        for row in found
+    ]  # fmt: skip
+    columns = [("RUNTIME", "runtime"), ("MEAN OF", "what"), ("REAL S", "real"), ("SIMULATED S", "simulated")]
+    print_table(rows, [*columns, ("ERROR", "error")])
+    _show_machine(report)
 
 
 @app.command()

@@ -1,0 +1,220 @@
+"""How true the simulator is: real adjustments and completions beside simulated ones.
+
+Three runs for each runtime, on clusters of real parts:
+
+    resizes      the NumPy sample app is resized to and fro; timings and speeds are fitted from the first half, and the second
+                 half is simulated and compared phase by phase (`replay.simulator.fitting_timings` says what the phases are)
+    fitted       three sample apps contend until all are completed, and timings and speeds are fitted from it
+    contended    the same apps contend in another order, at other times; that is simulated with what was fitted before, and
+                 the completion times are compared
+
+A simulation is given what was submitted or asked for, and when, and nothing of what came of it (`replay.simulator.rehearsal`).
+All times are the log's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from dorm.bench import BenchError
+from dorm.bench.cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
+from dorm.bench.report import Report, figure, this_machine
+from dorm.bench.resize import endless
+from dorm.core.evolve import evolve
+from dorm.core.state import State
+from dorm.specfile import load_spec
+from replay.simulator.fitting import Fitting
+from replay.simulator.history import History
+from replay.simulator.rehearsal import Row, completion_rows, completions, phase_rows, rehearse, sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from dorm.bench.cluster import RuntimeName, Wanted
+    from dorm.bench.report import Figure, Tell
+    from dorm.local import LocalCluster
+    from events.kinds import Event
+    from events.log import Record
+    from events.spec import AppSpec
+
+GOAL_ERROR = 0.1
+"""Of the mean pause, and of completion times on average."""
+SIZES = (2, 4, 1, 3)
+"""Containers, in turns; the app begins with the most that it may have, 4."""
+FITTED = ((0.0, "logistic"), (6.0, "mlp"), (12.0, "factorize"))
+CONTENDED = ((0.0, "factorize"), (4.0, "logistic"), (9.0, "mlp"))
+"""Seconds from the run's begin, and the sample app that is submitted then."""
+_APPS = Path(__file__).parents[2] / "compose" / "apps"
+_STEPS_OF_A_PACE = 6
+"""After a resize the app does so many steps before the next one: then it is known how fast it works."""
+_LONGEST_S = 60.0
+_LONGEST_RUN_S = 600.0
+
+
+class Calibrated(NamedTuple):
+    """The report, and its tables by runtime and name."""
+
+    report: Report
+    tables: dict[tuple[str, str], list[Row]]
+
+
+class _Run(NamedTuple):
+    """A real run: what its log tells."""
+
+    history: History
+    state: State
+
+
+async def bench_calibration(*, runs: int, wanted: Wanted, docker_url: str | None, tell: Tell) -> Calibrated:
+    """`runs` resizes for each runtime, half of them to fit.  Raises BenchError and what a cluster raises that can't start."""
+    machine = this_machine()
+    figures: dict[str, Figure] = {}
+    tables: dict[tuple[str, str], list[Row]] = {}
+    timings = {}
+    measured = await runtimes(wanted, docker_url, tell)
+    for runtime in measured:
+        records = await _on_a_cluster(runtime, docker_url, lambda cluster: _resize_all(cluster, runtime, runs, tell))  # noqa: B023
+        fitting, rows, same = await asyncio.to_thread(resizes_compared, records)
+        timings[runtime] = msgspec.to_builtins(fitting.common)
+        tables[runtime, "adjustment"] = rows
+        first = await _on_a_cluster(runtime, docker_url, lambda cluster: _contend(cluster, runtime, FITTED, tell))  # noqa: B023
+        second = await _on_a_cluster(runtime, docker_url, lambda cluster: _contend(cluster, runtime, CONTENDED, tell))  # noqa: B023
+        completed, alike = await asyncio.to_thread(contentions_compared, first, second)
+        tables[runtime, "completion"] = completed
+        figures |= _figures(runtime, rows, completed)
+        figures[f"{runtime}_same_sizes"] = figure((same + alike) / (1 + len(completed)), "ratio")
+    settings = {
+        "resizes": runs,
+        "containers": list(SIZES),
+        "fitted_from": {"adjustment": "the first half of the resizes", "completion": [list(one) for one in FITTED]},
+        "contended": [list(one) for one in CONTENDED],
+        "timings": timings,
+        "runtimes": measured,
+        "nodes": NODES,
+        "node_capacity": CAPACITY,
+        "clock": "log time",
+    }
+    return Calibrated(Report(bench="calibration", machine=machine, settings=settings, figures=figures), tables)
+
+
+def _figures(runtime: str, adjustment: Sequence[Row], completion: Sequence[Row]) -> dict[str, Figure]:
+    figures = {}
+    for row in adjustment:
+        figures[f"{runtime}_{row.name}_real_s"] = figure(row.real_s, "s")
+        figures[f"{runtime}_{row.name}_simulated_s"] = figure(row.simulated_s, "s")
+    figures[f"{runtime}_pause_error"] = figure(abs(adjustment[-1].error), "ratio", f"<= {GOAL_ERROR:g}")
+    for row in completion:
+        name = row.name.removeprefix("digits-")
+        figures[f"{runtime}_{name}_completion_real_s"] = figure(row.real_s, "s")
+        figures[f"{runtime}_{name}_completion_simulated_s"] = figure(row.simulated_s, "s")
+    figures[f"{runtime}_completion_error"] = figure(
+        fmean(abs(row.error) for row in completion), "ratio", f"<= {GOAL_ERROR:g}"
+    )
+    return figures
+
+
+# --- comparing ----------------------------------------------------------------------------------------------------------
+
+
+def resizes_compared(records: Sequence[Record]) -> tuple[Fitting, list[Row], bool]:
+    """What the first half of the resizes gives, the second half beside its simulation, and whether the sizes are the same.
+    Raises BenchError, SimulationError."""
+    asked = [record.seq for record in records if ".AppUpdated." in record.subject]
+    if len(asked) < 2:
+        raise BenchError("two resizes are the least that can be compared with each other")
+    half = asked[len(asked) // 2] - 1
+    known, whole = _told(records[:half]), _told(records)
+    fitting = Fitting(known.history)
+    said = rehearse(whole.history, whole.state, fitting, known.history.decisions_s)
+    seen = {(one.app, one.generation) for one in known.history.phases.phases}
+    real, simulated = (
+        [one for one in phases if one.kind == "restart" and (one.app, one.generation) not in seen]
+        for phases in (whole.history.phases.phases, said.phases)
+    )
+    return fitting, phase_rows(real, simulated), said.sizes == sizes(whole.history.phases.phases)
+
+
+def contentions_compared(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Row], int]:
+    """Completion times of the second run beside its simulation with what the first one gives, and how many apps had the same
+    sizes in the same order.  Raises BenchError, SimulationError."""
+    known, really = _told(first), _told(second)
+    said = rehearse(really.history, really.state, Fitting(known.history), known.history.decisions_s)
+    rows = completion_rows(completions(really.state), said.completions)
+    if not rows:
+        raise BenchError("no app was completed both really and in the simulation")
+    real = sizes(really.history.phases.phases)
+    return rows, sum(said.sizes.get(app) == counts for app, counts in real.items())
+
+
+def _told(records: Sequence[Record]) -> _Run:
+    state = State()
+    history = History(state)
+    for record in records:
+        history.see(state, record, evolve(state, record))
+    return _Run(history, state)
+
+
+# --- running ------------------------------------------------------------------------------------------------------------
+
+
+async def _on_a_cluster(
+    runtime: RuntimeName, docker_url: str | None, work: Callable[[LocalCluster], Coroutine[None, None, None]]
+) -> list[Record]:
+    """All that a cluster of its own wrote during this."""
+    async with bench_cluster(runtime, docker_url) as cluster:
+        await attended(cluster, work(cluster))
+        return [record async for batch in cluster.client.log.read() for record in batch]
+
+
+async def _resize_all(cluster: LocalCluster, runtime: RuntimeName, runs: int, tell: Tell) -> None:
+    spec = await asyncio.to_thread(lambda: _declared(endless()))
+    async with contextlib.aclosing(Watch(cluster.client.log)) as watch:
+        tell(f"{runtime}: starting the app")
+        app = await cluster.client.submit(spec, answer_timeout=_LONGEST_S)
+        await _paced(watch, app.id, generation=1)
+        for number in range(runs):
+            size = SIZES[number % len(SIZES)]
+            tell(f"{runtime}: resize {number + 1} of {runs}, to {size} containers")
+            await cluster.client.update(app.id, n_max=size)
+            await _paced(watch, app.id, generation=number + 2)
+
+
+async def _paced(watch: Watch, app_id: str, *, generation: int) -> None:
+    """Wait until this generation has told of a few steps."""
+
+    def holds(state: State, _: Event) -> bool:
+        app = state.apps.get(app_id)
+        found = app.generations.get(generation) if app is not None and app.settled else None
+        return bool(found and found.pace and found.pace.last_step - found.pace.first_step >= _STEPS_OF_A_PACE)
+
+    await watch.until(holds, f"generation {generation}'s first steps", timeout=_LONGEST_S)
+
+
+async def _contend(
+    cluster: LocalCluster, runtime: RuntimeName, arrivals: Sequence[tuple[float, str]], tell: Tell
+) -> None:
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    async with contextlib.aclosing(Watch(cluster.client.log)) as watch:
+        for at_s, name in arrivals:
+            spec = await asyncio.to_thread(lambda name=name: _declared(load_spec(_APPS / f"{name}.yaml")))  # type: ignore[misc]
+            await asyncio.sleep(max(0.0, begin + at_s - loop.time()))
+            tell(f"{runtime}: {name} joins those that contend")
+            await cluster.client.submit(spec, answer_timeout=_LONGEST_S)
+
+        def done(state: State, _: Event) -> bool:
+            return len(state.apps) == len(arrivals) and not state.names
+
+        tell(f"{runtime}: waiting for all of them to complete")
+        await watch.until(done, "the completion of all apps", timeout=_LONGEST_RUN_S)
+
+
+def _declared(spec: AppSpec) -> AppSpec:
+    """With the steps that its command names, as its owner would declare them."""
+    return msgspec.structs.replace(spec, steps=int(spec.command[spec.command.index("--steps") + 1]))
