@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from events.kinds import Event
     from replay.simulator.agenda import Agenda
-    from replay.simulator.scenario import DecisionTime
+    from replay.simulator.scenario import DecisionTime, Rounds
 
 SECOND = 1_000_000_000
 
@@ -40,6 +40,9 @@ class VirtualMaster:
         self._woken_at: int | None = None
         """When the next turn is, None where none is planned."""
         self._deciding = False
+        self._deadline_of: tuple[int, int] | None = None
+        self._deadline_at: int | None = None
+        """As of that sequence and that allocation."""
         self._silent_since: dict[str, int] = {}
         """Nodes that can't be heard, and since when."""
 
@@ -104,18 +107,19 @@ class VirtualMaster:
         self._plan_next(now)
 
     def _is_due(self, now: int) -> bool:
+        due = self._due()
+        return due is not None and due <= now
+
+    def _due(self) -> int | None:
+        """When (UTC ns) an allocation is due, None where none is."""
         ends = self._quiet.ends(self._state.settings)
-        if ends is not None and ends <= now:
-            return True
         deadline = next_deadline(self._state, self._allocated_at)
-        return deadline is not None and deadline <= now
+        return min((at for at in (ends, deadline) if at is not None), default=None)
 
     def _plan_next(self, now: int) -> None:
-        ends = self._quiet.ends(self._state.settings)
-        deadline = next_deadline(self._state, self._allocated_at)
-        due = [at for at in (ends, deadline) if at is not None]
-        if due:
-            self.wake(max(now, min(due)))
+        due = self._due()
+        if due is not None:
+            self.wake(max(now, due))
 
     def _publish_later(self, facts: list[Any], decided_at: int) -> None:
         """Deciding takes its time, in which others write; the round is about the state that it was decided on."""
@@ -152,3 +156,32 @@ class VirtualMaster:
             core=SCHEMA,
         )
         self._append(event, "master")
+
+
+class RoundsMaster(VirtualMaster):
+    """Decides at multiples of `rounds.every_s` from the begin."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        state: State,
+        append: Callable[[Event, str], None],
+        decision_time: DecisionTime,
+        name: str,
+        rounds: Rounds,
+    ) -> None:
+        super().__init__(agenda, state, append, decision_time, name)
+        self._begin = agenda.now
+        self._every = max(1, int(rounds.every_s * SECOND))
+        self._always = rounds.always
+
+    def _due(self) -> int | None:
+        """The first round that is not over, where there is a cause for it; with `always`, as long as anything is to come."""
+        if self._always and self._agenda and self._state.names:
+            since: int | None = self._agenda.now
+        else:
+            since = super()._due()
+        return None if since is None else self._round_after(max(since, self._allocated_at + 1))
+
+    def _round_after(self, at: int) -> int:
+        return self._begin - (self._begin - at) // self._every * self._every

@@ -46,6 +46,14 @@ class DecisionTime(msgspec.Struct, frozen=True):
         return self.fixed_s + self.per_cell_s * apps * nodes
 
 
+class Rounds(msgspec.Struct, frozen=True):
+    """Decisions at fixed times only, as schedulers that work in rounds take them, and not when the log has been quiet."""
+
+    every_s: float
+    always: bool = False
+    """Also where nothing has happened: for policies that go by what apps were served, or by what is left of their work."""
+
+
 class Scenario(msgspec.Struct, frozen=True):
     """One run.  Equal scenarios give equal logs, byte for byte."""
 
@@ -57,6 +65,8 @@ class Scenario(msgspec.Struct, frozen=True):
     quiet_s: float = 0.2
     quiet_limit_s: float = 1.0
     idle_s: float = 30.0
+    rounds: Rounds | None = None
+    """Set where decisions come in rounds: what has been quiet for `quiet_s` (which may be 0) waits for the next one."""
     retention_s: float = 3600.0
     """How long ended apps stay in the state; a long trace need not remember all of them."""
     timings: Timings = Timings()

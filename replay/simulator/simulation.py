@@ -26,7 +26,7 @@ from events.log import Record
 from replay.simulator import SimulationError
 from replay.simulator.agenda import Agenda
 from replay.simulator.agents import VirtualAgents
-from replay.simulator.master import VirtualMaster
+from replay.simulator.master import RoundsMaster, VirtualMaster
 from replay.simulator.partitions import SECOND, Partition
 from replay.simulator.scenario import BEGIN
 from replay.simulator.speed import Linear
@@ -90,7 +90,10 @@ class Simulation:
         self._adopt(dict(running or {}))
 
     def _make_master(self) -> VirtualMaster:
-        return VirtualMaster(self.agenda, self.state, self._append, self.scenario.decision_time, self.name)
+        decision_time, rounds = self.scenario.decision_time, self.scenario.rounds
+        if rounds is not None:
+            return RoundsMaster(self.agenda, self.state, self._append, decision_time, self.name, rounds)
+        return VirtualMaster(self.agenda, self.state, self._append, decision_time, self.name)
 
     @property
     def partitions(self) -> dict[str, Partition]:
