@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PUBLISHED = {"tiresias": 3469.69375, "optimus": 5301.875, "pollux": 2446.13125}
 """Mean completion time (s) on workload 6, as the public simulator's README says; `pollux` tunes batch sizes as well."""
 DIFFERENCES = (
-    "There, work is counted by epochs, each rounded to whole seconds; here in steps, by the mean worth of a step over all epochs.",
+    "There, work is counted by epochs, each rounded to whole seconds; here in steps, each worth the mean over all epochs.",
     "There, Optimus knows what is left by whole epochs; here to the step, as it was last told (every 60 s).",
     "There, apps of the second queue of Tiresias go by when they left the first; here by arrival, as in the first.",
     "There, a job that keeps its GPUs is charged for nothing; here too, and every other change, moves between equal nodes "
