@@ -113,8 +113,14 @@ class VirtualMaster:
     def _due(self) -> int | None:
         """When (UTC ns) an allocation is due, None where none is."""
         ends = self._quiet.ends(self._state.settings)
-        deadline = next_deadline(self._state, self._allocated_at)
-        return min((at for at in (ends, deadline) if at is not None), default=None)
+        return min((at for at in (ends, self._deadline()) if at is not None), default=None)
+
+    def _deadline(self) -> int | None:
+        """Asked twice in most turns, with nothing said in between."""
+        key = (self._state.seq, self._allocated_at)
+        if self._deadline_of != key:
+            self._deadline_of, self._deadline_at = key, next_deadline(self._state, self._allocated_at)
+        return self._deadline_at
 
     def _plan_next(self, now: int) -> None:
         due = self._due()
