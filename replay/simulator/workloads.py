@@ -42,7 +42,20 @@ def load(text: str, *, strict: bool = False, seed: int = 0) -> Workload:
     options = Options(kind, given)
     tells = options.choice("told", ["no", "yes"], "no") == "yes"
     workload = _read(kind, Path(path), options, strict=strict, seed=seed)
+    _refuse_endless(workload)
     return told(workload) if tells else workload
+
+
+LONGEST_S = 100 * 365.25 * 86400
+"""No workload goes on for longer; virtual time is nanoseconds in 64 bits, and some hundred years are all it has."""
+
+
+def _refuse_endless(workload: Workload) -> None:
+    for app in workload.apps:
+        rate = app.speed.rate((app.spec.n_min,))
+        if app.at_s > LONGEST_S or app.work > LONGEST_S * rate:
+            what = "is submitted after" if app.at_s > LONGEST_S else f"would run with {app.spec.n_min} containers for"
+            raise SimulationError(f"workload {workload.name}: {app.spec.name} {what} more than a hundred years")
 
 
 def _read(kind: str, path: Path, options: Options, *, strict: bool, seed: int) -> Workload:

@@ -123,6 +123,8 @@ class TestParametric:
             ("parametric,work=uniform:5:1", "the first value is more than the second"),
             ("parametric,work=-1", "work: expected a duration"),
             ("parametric,cpu=many", "demand.cpu: 'many' is not a quantity"),
+            ("parametric,apps=150,arrival=366d", "is submitted after more than a hundred years"),
+            ("parametric,speed=table:1:1e-9", "would run with 1 containers for more than a hundred years"),
             ("parametric,n_max=1000000", "n_max: expected an integer of at most 100000"),
         ],
     )
@@ -179,6 +181,11 @@ class TestNodes:
     def test_what_is_no_cluster(self, text: str, says: str) -> None:
         with pytest.raises(SimulationError, match=says):
             nodes.parse(text)
+
+    @given(text=st.text(st.sampled_from("14x cpugm=,; .0zGiB\u0663\x00"), max_size=20))
+    def test_nothing_but_a_simulation_error_comes_out_of_any_text(self, text: str) -> None:
+        with contextlib.suppress(SimulationError):
+            assert nodes.parse(text)
 
     def test_a_cluster_of_a_size_that_suits_the_workload(self) -> None:
         """Twelve apps of one core for an hour, one every ten minutes: 12 core-hours over 110 minutes are 6.5 cores."""

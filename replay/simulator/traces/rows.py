@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-LATEST_S = 1e11
-"""No time of a trace is later (seconds): that is the year 5138 in seconds since 1970."""
+LATEST_S = 4e9
+"""No time of a trace is later (seconds): that is the year 2096 in seconds since 1970, and 126 years on a clock of its own."""
 LONGEST_S = 10 * 366 * 86400.0
 """No job runs longer."""
 MOST_CONTAINERS = 100_000
@@ -44,6 +44,8 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
                     yield number, text
     except OSError as error:
         raise SimulationError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:  # Such as a NUL in its name.
+        raise SimulationError(f"{short(str(path))}: {error}") from None
     except (EOFError, zlib.error):
         raise SimulationError(f"{path}: the compressed file is cut off or damaged") from None
 
@@ -160,8 +162,8 @@ def moment(text: str, what: str) -> float:
         seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         raise BrokenRow(f"{what} is {_shown(text)}, which is no time such as 2017-10-09 07:01:55") from None
-    if seconds < 0:
-        raise BrokenRow(f"{what} is {_shown(text)}, before 1970")
+    if not 0 <= seconds <= LATEST_S:
+        raise BrokenRow(f"{what} is {_shown(text)}, {'before 1970' if seconds < 0 else 'in the far future'}")
     return seconds
 
 
