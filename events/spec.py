@@ -168,6 +168,36 @@ def check_spec(document: object) -> AppSpec:
     return spec
 
 
+def document_of(spec: AppSpec) -> dict[str, Any]:
+    """What an owner would have written: fields that are not as by default.
+
+    Defaults are told by value.  msgspec's own `omit_defaults` tells them by identity, so it writes another document of a spec
+    that was sent to another process."""
+    document: dict[str, Any] = _differing(spec, _DEFAULTS)
+    if "retries" in document:
+        document["retries"] = _differing(spec.retries, _RETRIES)
+    return document
+
+
+def _differing(struct: msgspec.Struct, defaults: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: msgspec.to_builtins(value, str_keys=True)
+        for name in struct.__struct_fields__
+        if (value := getattr(struct, name)) != defaults.get(name, msgspec.NODEFAULT)
+    }
+
+
+def _defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {
+        field.name: field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+        for field in msgspec.structs.fields(kind)
+        if not field.required
+    }
+
+
+_DEFAULTS, _RETRIES = _defaults_of(AppSpec), _defaults_of(Retries)
+
+
 def broken_gang(gang: int, **bounds: int) -> str:
     """What to say of the first bound that would break up a gang, '' where all are multiples of it."""
     for name, bound in bounds.items():

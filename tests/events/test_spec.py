@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from events.quantities import LARGEST, duration, humanize, resource, resources
-from events.spec import LARGEST_ARGUMENT, AppSpec, SpecError, check_spec, spec_schema
+from events.spec import LARGEST_ARGUMENT, AppSpec, SpecError, check_spec, document_of, spec_schema
 from tests.events.any_event import PLAIN, specs
 
 SAMPLES = sorted((Path(__file__).parents[2] / "compose").glob("**/apps/*.yaml"))
@@ -330,3 +331,12 @@ def test_amounts_for_people() -> None:
         "2 GiB",
         "3 gpu",
     ]
+
+
+@pytest.mark.parametrize("document", [GOOD, FULL, {**GOOD, "retries": {"limit": 1}, "grace": "3s"}])
+def test_a_document_of_a_spec_is_the_same_in_every_process(document: dict[str, Any]) -> None:
+    spec = check_spec(document)
+    sent = pickle.loads(pickle.dumps(spec))
+    assert document_of(sent) == document_of(spec)
+    assert msgspec.json.encode(document_of(spec), order="sorted") == msgspec.json.encode(spec, order="sorted")
+    assert check_spec(document_of(sent)) == spec
