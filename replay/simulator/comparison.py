@@ -57,7 +57,7 @@ class Row(msgspec.Struct, frozen=True):
     unfair_share: Spread | None
     """Completed apps with ρ > 1.1: one in ten slower than a fair part of the cluster would have made it."""
     late_share: Spread | None
-    """Completed apps with ρ > 1."""
+    """Completed apps with ρ > 1.01: the first hundredth is what a decision and a start take of anybody."""
     speed_up: Spread | None
     """Mean over apps, against the comparison's base."""
     over_budget: int
@@ -105,7 +105,7 @@ class Comparison(msgspec.Struct, frozen=True):
             adjustment_time_share=over(lambda run: run.adjustment_time_share),
             worst_finish_ratio=over(lambda run: run.worst_finish_ratio),
             unfair_share=over(lambda run: run.unfair_share(1.1)),
-            late_share=over(lambda run: run.unfair_share(1.0)),
+            late_share=over(lambda run: run.unfair_share(1.01)),
             speed_up=self.speed_up(label),
             over_budget=sum(run.decisions_over_budget for run in runs),
         )
