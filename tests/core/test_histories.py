@@ -23,6 +23,7 @@ from dorm.core.policies import optimizer
 from dorm.core.policies.problem import AppDemand
 from tests.core.histories import ROUND_S, History, cores, large, small
 from tests.core.problems import slow_machine
+from tests.tries import LONG, tries
 
 PATIENCE_S = 300.0
 LONGEST = 12
@@ -83,7 +84,7 @@ def check_waits(history: History) -> int:
     return sum(waited > PATIENCE_S for waited in history.waits.values())
 
 
-@settings(slow_machine, max_examples=6)
+@settings(slow_machine, max_examples=tries(5, 60))
 @given(st.integers(0, 10**6), PARAMS, st.booleans())
 def test_nobody_waits_longer_than_its_turn_takes(seed: int, params: dict[str, float], losses: bool) -> None:
     history = stream(seed, 40, params, losses=losses)
@@ -92,16 +93,18 @@ def test_nobody_waits_longer_than_its_turn_takes(seed: int, params: dict[str, fl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("tiny", [True, False])
-def test_nor_over_long_histories(seed: int, tiny: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("losses", "tiny"), [(False, False), (True, True), *([(False, True), (True, False)] if LONG else [])]
+)
+def test_nor_over_long_histories(losses: bool, tiny: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not tiny:
         monkeypatch.setattr(optimizer, "TINY", 0)
-    beyond = 0
-    for theta2, cap in ((0.0, 50), (0.1, 50), (1.0, 1)):
-        params = {"theta2": theta2, "max_changes": float(cap), "patience_s": PATIENCE_S}
-        beyond += check_waits(stream(seed, 100, params, losses=bool(seed % 2)))
-    assert beyond > 0, "nobody's patience was tried"
+    for seed in range(int(losses), tries(2, 6), 2):
+        beyond = 0
+        for theta2, cap in ((0.0, 50), (0.1, 50), (1.0, 1)):
+            params = {"theta2": theta2, "max_changes": float(cap), "patience_s": PATIENCE_S}
+            beyond += check_waits(stream(seed, tries(60, 100), params, losses=losses))
+        assert beyond > 0, "nobody's patience was tried"
 
 
 def small_ones_without_end(params: dict[str, float], rounds: int) -> History:

@@ -19,6 +19,7 @@ from dorm.core.policies.parameters import OPTIMIZER
 from dorm.core.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from tests.core.problems import PARAMS, app, crowded, node, problems, slow_machine
 from tests.core.test_exact_policy import check_promises
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,11 +96,11 @@ class Compared:
 
 def test_small_clusters_are_within_a_thousandth_of_the_bound_and_miss_no_n_min() -> None:
     compared = Compared()
-    for problem in small_worlds(30, 5, apps=(2, 6), nodes=(1, 5)):
+    for problem in small_worlds(tries(20, 60), 5, apps=(2, 6), nodes=(1, 5)):
         compared.add(problem, {})
-    assert compared.number == 150
+    assert compared.number >= 100
     assert (compared.missed, compared.unfair) == (0, 0)
-    assert len(compared.gaps) >= 145
+    assert len(compared.gaps) >= 0.96 * compared.number
     assert sum(compared.gaps) / len(compared.gaps) < 1e-4
 
 
@@ -108,14 +109,14 @@ def test_what_is_not_solved_at_once_is_near_the_bound_on_average() -> None:
     """Measured: 0.13 % on average; 2 of 80 miss an n_min, both on a cold start whose n_min hardly fit, and 4 the best ξ."""
     compared = Compared()
     beyond = 0
-    for problem in small_worlds(16, 5, apps=(9, 12), nodes=(8, 10)):
+    for problem in small_worlds(tries(6, 16), 5, apps=(9, tries(10, 12)), nodes=(8, tries(9, 10))):
         beyond += len(problem.apps) * len(problem.nodes) > optimizer.TINY
         compared.add(problem, {})
-    assert compared.number == 80
-    assert beyond > 60
-    assert compared.missed <= 4
-    assert compared.unfair <= 8
-    assert len(compared.gaps) >= 65
+    assert compared.number >= 30
+    assert beyond > 0.75 * compared.number
+    assert compared.missed <= 0.05 * compared.number
+    assert compared.unfair <= 0.1 * compared.number
+    assert len(compared.gaps) >= 0.8 * compared.number
     assert sum(compared.gaps) / len(compared.gaps) < 0.003
 
 
@@ -125,12 +126,12 @@ def test_nor_far_from_it_where_nodes_are_fewest(monkeypatch: pytest.MonkeyPatch)
     8 of 150 miss an n_min, nearly all on cold starts.  It never comes to this: such clusters are solved exactly."""
     monkeypatch.setattr(optimizer, "TINY", 0)
     compared = Compared()
-    for problem in small_worlds(30, 5, apps=(2, 8), nodes=(1, 7)):
+    for problem in small_worlds(tries(10, 30), 5, apps=(2, 8), nodes=(1, 7)):
         compared.add(problem, {})
-    assert compared.number == 150
-    assert compared.missed <= 15
-    assert compared.unfair <= 8
-    assert len(compared.gaps) >= 125
+    assert compared.number >= 50
+    assert compared.missed <= 0.1 * compared.number
+    assert compared.unfair <= 0.06 * compared.number
+    assert len(compared.gaps) >= 0.8 * compared.number
     assert sum(compared.gaps) / len(compared.gaps) < 0.004
 
 
@@ -202,7 +203,7 @@ def check_at_size(problem: Problem, allocation: Allocation) -> None:
     "params", [{}, {"theta2": 0.0}, {"theta1": 0.0, "max_changes": 1}, {"theta1": 1.0, "floor": 1.0}]
 )
 def test_promises_hold_on_a_hundred_nodes(params: dict[str, float]) -> None:
-    answers = play(100, 100, 3, seed=1, events=5, params=params)
+    answers = play(100, 100, 3, seed=1, events=tries(3, 20), params=params)
     assert answers[0].utilization > 1.5
     assert not answers[0].shortage
 
@@ -215,7 +216,7 @@ def test_promises_hold_on_a_thousand_nodes_of_twelve_shapes() -> None:
 
 @pytest.mark.slow
 def test_promises_hold_on_five_thousand_nodes() -> None:
-    answers = play(2000, 5000, 3, seed=3, events=2, params={})
+    answers = play(tries(600, 2000), 5000, 3, seed=3, events=2, params={})
     assert answers[0].utilization > 1.5
 
 

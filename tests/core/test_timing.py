@@ -14,6 +14,7 @@ from dorm.core.policies.problem import Allocation, Problem
 from dorm.core.timing import next_deadline, tick_is_due, trigger
 from events import kinds as k
 from tests.core.records import SECOND, Bench, joined
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -233,7 +234,7 @@ class TestPatience:
         assert second.waiting_since == since
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(30, 300), deadline=None)
 @given(st.data())
 def test_ticks_come_to_an_end_whatever_happened(data: st.DataObject) -> None:
     """After any history, asking again every `idle_s` is soon answered with nothing, and for good."""

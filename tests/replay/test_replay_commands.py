@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -316,9 +315,9 @@ def test_ctrl_c_leaves_no_file(tmp_path: Path) -> None:
     with subprocess.Popen([*_DORM, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdin is not None
         assert running.stderr is not None
-        running.stdin.write(b"DORMLOG2")
+        # More than a pipe holds, so once all is written the program reads.
+        running.stdin.write(b"DORMLOG2" + bytes(1 << 20))
         running.stdin.flush()
-        time.sleep(1.0)
         running.send_signal(signal.SIGINT)
         assert running.wait(20) == 130
         assert running.stderr.read() == b""
