@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SETTINGS = ((0.2, 0.1), (0.1, 0.2), (0.1, 0.1))
 """θ1 and θ2, the paper's three."""
 ROUND_S = 60.0
-"""How often a policy is asked that changes its mind though nothing happens; so often in Pollux's simulator (OSDI 2021, §5.1)."""
+"""How often a policy is asked that may answer otherwise though nothing happens; as in Pollux's simulator (OSDI 2021, §5)."""
 
 
 class Variation(msgspec.Struct, frozen=True):

@@ -57,7 +57,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def in_rounds(scenario: Scenario, contender: Contender, every_s: float) -> Scenario:
-    """Policies that go by what apps were served, or have left, are asked again and again, the others where something happens."""
+    """Policies that go by what apps were served, or have left, are asked again and again, others where something happens."""
     if contender.policy not in ("tiresias", "optimus"):
         return scenario
     return msgspec.structs.replace(scenario, rounds=Rounds(every_s, always=True), quiet_s=0.0)

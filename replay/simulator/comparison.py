@@ -138,7 +138,7 @@ class Comparison(msgspec.Struct, frozen=True):
     def best_hour(self, label: str, base: str, figure: str) -> Spread | None:
         """The largest ratio of the two means over one hour, among hours in which both are at least `LEAST`.
 
-        An hour and a least mean, because at single moments one of them may have next to nothing, and any ratio could be had."""
+        An hour and a least mean, because at a single moment one may have next to nothing, and any ratio could be had."""
         found = []
         for seed, (run, other) in enumerate(zip(self.runs[label], self.runs[base], strict=False)):
             mine, its = (hourly(one, figure, self.window_of(seed)) for one in (run, other))
