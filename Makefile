@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test test-fast check format clean
+.PHONY: help setup demo test test-fast test-long check format clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,10 +19,13 @@ demo: setup ## three agents, contending training apps, a replay of what happened
 	@$(BIN)/dorm demo
 
 test: setup ## all tests: real NATS, real processes, real Docker
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-fast: setup ## the part without servers, Docker and processes: under a minute
-	$(BIN)/python -m pytest -q -n 2 -m "not nats and not docker and not cluster and not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not nats and not docker and not cluster and not slow"
+
+test-long: setup ## the same as test, with many more seeds and examples: an hour or so
+	DORM_TESTS=long $(BIN)/python -m pytest -q -n 2 --dist worksteal --timeout 1800
 
 check: setup ## lint, types and import rules
 	$(BIN)/ruff format --check .
