@@ -23,6 +23,7 @@ from events import kinds as k
 from events import subjects
 from events.codec import encode
 from events.log import Record
+from events.spec import document_of
 from replay.simulator import SimulationError
 from replay.simulator.agenda import Agenda
 from replay.simulator.agents import VirtualAgents
@@ -33,7 +34,7 @@ from replay.simulator.speed import Linear
 from replay.simulator.workload import SimulatedApp, SimulatedNode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from replay.simulator.scenario import Outage, Scenario
 
@@ -116,6 +117,12 @@ class Simulation:
 
     def run(self) -> State:
         """Until nothing is left to happen, or `until_s`.  Gives the last state.  Raises SimulationError."""
+        for _ in self.play():
+            pass
+        return self.state
+
+    def play(self) -> Iterator[int]:
+        """The same, act by act: gives the time after each (UTC ns)."""
         self._begin()
         until = None if self.scenario.until_s is None else self._moment(self.scenario.until_s)
         while self.agenda:
@@ -125,7 +132,7 @@ class Simulation:
             if until is None and not (self.state.names or self.state.submissions or self._to_come or self.partitions):
                 break
             self.agenda.step()
-        return self.state
+            yield self.agenda.now
 
     def running(self) -> dict[str, Running]:
         """What a fork of the present state would have to know, by app."""
@@ -181,7 +188,7 @@ class Simulation:
         submission = app.submission or f"{self.name}-{index}"
         name = app_id(app.spec.name, submission)
         self._unanswered[name] = app
-        spec = msgspec.to_builtins(app.spec, str_keys=True)
+        spec = document_of(app.spec)
         self._append(k.AppSubmitted(id=submission, by=app.spec.user, spec=spec), "client")
         if app.cancel_at_s is not None:
             self.agenda.at(
