@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test test-fast test-long check format clean
+.PHONY: help setup demo test test-fast test-long check format evaluation clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,6 +36,11 @@ check: setup ## lint, types and import rules
 format: setup ## format and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+TO ?= build/evaluation
+
+evaluation: setup ## Dorm against the others, simulated: a report in TO=FOLDER, with real traces from TRACES=DIR
+	@$(BIN)/dorm bench evaluation --to "$(TO)" $(if $(TRACES),--traces "$(TRACES)")
 
 clean: ## remove the virtual environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
