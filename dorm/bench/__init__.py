@@ -4,6 +4,7 @@
     codec      µs per event: encode, decode, fold
     submit     submission stored → container started
     resize     decision → the whole new generation started, phase by phase
+    calibration  real adjustments and completion times beside simulated ones
     demo_log   the log that `codec` reads: the demo's, written by the core in virtual time
     optimizer  one round of a policy: CPU time, gap to the best answer, apps changed; at one size
     optimizer_scale  the same at all sizes; optimizer_plot  what both can draw

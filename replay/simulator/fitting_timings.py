@@ -138,11 +138,11 @@ class PhaseWatch:
             release.started_at = generation.started_at
 
     def _worked(self, event: k.AppProgressed | k.AppCheckpointed) -> None:
-        now = self._state.time
+        now, app = self._state.time, self._state.apps.get(event.app)
+        is_current = app is not None and app.generation == event.generation
         if isinstance(event, k.AppCheckpointed):
             number, saved_at = self._saved.get(event.app, (0, 0))
-            current = self._state.apps[event.app].generation if event.app in self._state.apps else 0
-            if number == event.generation == current:
+            if is_current and number == event.generation:
                 self.checkpoint_gaps_s.setdefault(event.app, []).append((now - saved_at) / SECOND)
             self._saved[event.app] = event.generation, now
         release = self._releases.get((event.app, event.generation))
@@ -150,7 +150,7 @@ class PhaseWatch:
             return
         if not release.first_at:
             release.first_at, release.first_step = now, event.step
-        if event.step > release.last_step:
+        if is_current and event.step > release.last_step:  # Who was told to stop may have stopped before telling so.
             release.last_at, release.last_step = now, event.step
 
 
