@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-from scipy.optimize import least_squares
 
 from replay.simulator.profiles import MOST_NODES, Batch
 
@@ -137,6 +136,8 @@ def curve(speed: Profiled | StepTime, most: int) -> list[tuple[int, float]]:
 def fitted(profile: Profile, batch: int) -> StepTime:
     """The model's parameters by least squares of the logarithms of all measured step and compute times, as Pollux fits them
     (§4.1, root mean squared logarithmic error)."""
+    from scipy.optimize import least_squares  # Slow to import, and most workloads need none.
+
     nodes, gpus, local, step, sync = profile.points.T
     compute = np.maximum(step - sync, 1e-6)
 

@@ -18,7 +18,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.interpolate import LinearNDInterpolator
 
 from replay.simulator import SimulationError
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+    from scipy.interpolate import LinearNDInterpolator
 
     Floats = NDArray[np.float64]
 
@@ -83,6 +83,8 @@ class Profile:
 
     @cached_property
     def _between(self) -> LinearNDInterpolator:
+        from scipy.interpolate import LinearNDInterpolator  # Slow to import, and most workloads need none.
+
         return LinearNDInterpolator(self._points[:, :3], self._points[:, 3:])
 
     @property

@@ -87,7 +87,8 @@ def read(path: Path, profiles: Path, *, bounds: Bounds = "requested", strict: bo
 
 def bounded(app: SimulatedApp, bounds: Bounds) -> SimulatedApp:
     """The same job with other bounds.  What it asked for is its `n_max` as it was read with any but `wide`."""
-    asked, most = app.spec.n_max, app.spec.speed[-1][0]
+    asked = app.spec.n_max
+    most = app.spec.speed[-1][0] if app.spec.speed else asked
     n_min, n_max = {"requested": (1, asked), "rigid": (asked, asked), "wide": (1, max(asked, most))}[bounds]
     return msgspec.structs.replace(app, spec=msgspec.structs.replace(app.spec, n_min=n_min, n_max=n_max))
 
