@@ -2,11 +2,12 @@
 
 Three runs for each runtime, on clusters of real parts:
 
-    resizes      the NumPy sample app is resized to and fro; timings and speeds are fitted from the first half, and the second
-                 half is simulated and compared phase by phase (`replay.simulator.fitting_timings` says what the phases are)
-    fitted       three sample apps contend until all are completed, and timings and speeds are fitted from it
-    contended    the same apps contend in another order, at other times; that is simulated with what was fitted before, and
-                 the completion times are compared
+    resizes      the NumPy sample app is resized to and fro.  Timings are fitted from every second turn through all sizes, and
+                 the turns between are simulated and compared phase by phase (`replay.simulator.fitting_timings` says what
+                 the phases are).  In turns, since what else runs on a machine changes within minutes
+    first        three sample apps contend until all are completed
+    second       the same apps contend in another order, at other times.  Each of the two is simulated with the timings and
+                 speeds that are fitted from the other, and completion times are compared
 
 A simulation is given what was submitted or asked for, and when, and nothing of what came of it (`replay.simulator.rehearsal`).
 All times are the log's own.
@@ -30,6 +31,7 @@ from dorm.core.evolve import evolve
 from dorm.core.state import State
 from dorm.specfile import load_spec
 from replay.simulator.fitting import Fitting
+from replay.simulator.fitting_timings import fit
 from replay.simulator.history import History
 from replay.simulator.rehearsal import Row, completion_rows, completions, phase_rows, rehearse, sizes
 
@@ -42,13 +44,15 @@ if TYPE_CHECKING:
     from events.kinds import Event
     from events.log import Record
     from events.spec import AppSpec
+    from replay.simulator.fitting_timings import Phases
+    from replay.simulator.timings import Timings
 
 GOAL_ERROR = 0.1
 """Of the mean pause, and of completion times on average."""
 SIZES = (2, 4, 1, 3)
 """Containers, in turns; the app begins with the most that it may have, 4."""
-FITTED = ((0.0, "logistic"), (6.0, "mlp"), (12.0, "factorize"))
-CONTENDED = ((0.0, "factorize"), (4.0, "logistic"), (9.0, "mlp"))
+FIRST = ((0.0, "logistic"), (6.0, "mlp"), (12.0, "factorize"))
+SECOND = ((0.0, "factorize"), (4.0, "logistic"), (9.0, "mlp"))
 """Seconds from the run's begin, and the sample app that is submitted then."""
 _APPS = Path(__file__).parents[2] / "compose" / "apps"
 _STEPS_OF_A_PACE = 6
@@ -72,29 +76,35 @@ class _Run(NamedTuple):
 
 
 async def bench_calibration(*, runs: int, wanted: Wanted, docker_url: str | None, tell: Tell) -> Calibrated:
-    """`runs` resizes for each runtime, half of them to fit.  Raises BenchError and what a cluster raises that can't start."""
+    """`runs` resizes for each runtime, at least two turns through all sizes.  Raises BenchError, and what a cluster raises
+    that can't start."""
     machine = this_machine()
     figures: dict[str, Figure] = {}
     tables: dict[tuple[str, str], list[Row]] = {}
-    timings = {}
+    timings: dict[str, Timings] = {}
     measured = await runtimes(wanted, docker_url, tell)
     for runtime in measured:
         records = await _on_a_cluster(runtime, docker_url, lambda cluster: _resize_all(cluster, runtime, runs, tell))  # noqa: B023
-        fitting, rows, same = await asyncio.to_thread(resizes_compared, records)
-        timings[runtime] = msgspec.to_builtins(fitting.common)
-        tables[runtime, "adjustment"] = rows
-        first = await _on_a_cluster(runtime, docker_url, lambda cluster: _contend(cluster, runtime, FITTED, tell))  # noqa: B023
-        second = await _on_a_cluster(runtime, docker_url, lambda cluster: _contend(cluster, runtime, CONTENDED, tell))  # noqa: B023
-        completed, alike = await asyncio.to_thread(contentions_compared, first, second)
-        tables[runtime, "completion"] = completed
+        timings[runtime], rows, same = await asyncio.to_thread(resizes_compared, records)
+        first, second = [
+            await _on_a_cluster(runtime, docker_url, lambda cluster: _contend(cluster, runtime, arrivals, tell))  # noqa: B023
+            for arrivals in (FIRST, SECOND)
+        ]
+        foretold = await asyncio.to_thread(contentions_compared, first, second)
+        the_other = await asyncio.to_thread(contentions_compared, second, first)
+        tables |= {
+            (runtime, "adjustment:"): rows, (runtime, "second run:"): foretold[0], (runtime, "first run:"): the_other[0]
+        }  # fmt: skip
+        completed = [*foretold[0], *the_other[0]]
         figures |= _figures(runtime, rows, completed)
-        figures[f"{runtime}_same_sizes"] = figure((same + alike) / (1 + len(completed)), "ratio")
+        alike = same + foretold[1] + the_other[1]
+        figures[f"{runtime}_same_sizes"] = figure(alike / (1 + len(completed)), "ratio")
     settings = {
         "resizes": runs,
         "containers": list(SIZES),
-        "fitted_from": {"adjustment": "the first half of the resizes", "completion": [list(one) for one in FITTED]},
-        "contended": [list(one) for one in CONTENDED],
-        "timings": timings,
+        "first_run": [list(one) for one in FIRST],
+        "second_run": [list(one) for one in SECOND],
+        "timings": {runtime: msgspec.to_builtins(found) for runtime, found in timings.items()},
         "runtimes": measured,
         "nodes": NODES,
         "node_capacity": CAPACITY,
@@ -109,10 +119,8 @@ def _figures(runtime: str, adjustment: Sequence[Row], completion: Sequence[Row])
         figures[f"{runtime}_{row.name}_real_s"] = figure(row.real_s, "s")
         figures[f"{runtime}_{row.name}_simulated_s"] = figure(row.simulated_s, "s")
     figures[f"{runtime}_pause_error"] = figure(abs(adjustment[-1].error), "ratio", f"<= {GOAL_ERROR:g}")
-    for row in completion:
-        name = row.name.removeprefix("digits-")
-        figures[f"{runtime}_{name}_completion_real_s"] = figure(row.real_s, "s")
-        figures[f"{runtime}_{name}_completion_simulated_s"] = figure(row.simulated_s, "s")
+    figures[f"{runtime}_completion_real_s"] = figure(fmean(row.real_s for row in completion), "s")
+    figures[f"{runtime}_completion_simulated_s"] = figure(fmean(row.simulated_s for row in completion), "s")
     figures[f"{runtime}_completion_error"] = figure(
         fmean(abs(row.error) for row in completion), "ratio", f"<= {GOAL_ERROR:g}"
     )
@@ -122,27 +130,29 @@ def _figures(runtime: str, adjustment: Sequence[Row], completion: Sequence[Row])
 # --- comparing ----------------------------------------------------------------------------------------------------------
 
 
-def resizes_compared(records: Sequence[Record]) -> tuple[Fitting, list[Row], bool]:
-    """What the first half of the resizes gives, the second half beside its simulation, and whether the sizes are the same.
-    Raises BenchError, SimulationError."""
-    asked = [record.seq for record in records if ".AppUpdated." in record.subject]
-    if len(asked) < 2:
-        raise BenchError("two resizes are the least that can be compared with each other")
-    half = asked[len(asked) // 2] - 1
-    known, whole = _told(records[:half]), _told(records)
-    fitting = Fitting(known.history)
-    said = rehearse(whole.history, whole.state, fitting, known.history.decisions_s)
-    seen = {(one.app, one.generation) for one in known.history.phases.phases}
-    real, simulated = (
-        [one for one in phases if one.kind == "restart" and (one.app, one.generation) not in seen]
-        for phases in (whole.history.phases.phases, said.phases)
-    )
-    return fitting, phase_rows(real, simulated), said.sizes == sizes(whole.history.phases.phases)
+def resizes_compared(records: Sequence[Record]) -> tuple[Timings, list[Row], bool]:
+    """Timings from every second turn of resizes, the turns between beside their simulation, and whether all sizes are the
+    same.  Raises BenchError, SimulationError."""
+    whole = _told(records)
+    phases = whole.history.phases.phases
+    numbers = {(one.app, one.generation): index for index, one in enumerate(_restarts(phases))}
+
+    def is_compared(one: Phases) -> bool:
+        return numbers.get((one.app, one.generation), 0) // len(SIZES) % 2 == 1
+
+    timings = fit([one for one in phases if not is_compared(one)])
+    said = rehearse(whole.history, whole.state, Fitting(whole.history), whole.history.decisions_s, timings)
+    real, simulated = ([one for one in _restarts(many) if is_compared(one)] for many in (phases, said.phases))
+    return timings, phase_rows(real, simulated), said.sizes == sizes(phases)
+
+
+def _restarts(phases: Sequence[Phases]) -> list[Phases]:
+    return [one for one in phases if one.kind == "restart"]
 
 
 def contentions_compared(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Row], int]:
-    """Completion times of the second run beside its simulation with what the first one gives, and how many apps had the same
-    sizes in the same order.  Raises BenchError, SimulationError."""
+    """Completion times of the second run beside its simulation with what the first one gives, and of how many apps the sizes
+    are the same, in their order.  Raises BenchError, SimulationError."""
     known, really = _told(first), _told(second)
     said = rehearse(really.history, really.state, Fitting(known.history), known.history.decisions_s)
     rows = completion_rows(completions(really.state), said.completions)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from replay.simulator.fitting import Fitting
     from replay.simulator.history import History
+    from replay.simulator.timings import Timings
 
 SECOND = 1_000_000_000
 _LEAD_S = 1.0
@@ -57,25 +58,31 @@ class Rehearsed(msgspec.Struct, frozen=True):
     """By app, the containers of each of its generations that were released."""
 
 
-def rehearse(outside: History, last: State, fitting: Fitting, decisions_s: Sequence[float]) -> Rehearsed:
+def rehearse(
+    outside: History, last: State, fitting: Fitting, decisions_s: Sequence[float], timings: Timings | None = None
+) -> Rehearsed:
     """Simulate the run that `outside` and its `last` state tell of, until its end.  `decisions_s` are times that decisions
-    took elsewhere.  Raises SimulationError where no app was submitted."""
+    took elsewhere; `timings` are those of all apps, where they are not to be taken from `fitting`.  Raises SimulationError
+    where no app was submitted."""
     if not outside.courses:
         raise SimulationError("nothing was submitted in this run; there is nothing to simulate")
     begin = min(course.submitted_at for course in outside.courses.values()) - int(_LEAD_S * SECOND)
     bare = [
         Course(one.app, one.spec, one.user, one.submission, one.submitted_at) for one in outside.courses.values()
     ]  # Without what came of them.
+    models = [fitting.fit(course, begin).model for course in bare]
+    if timings is not None:
+        models = [msgspec.structs.replace(model, timings=timings) for model in models]
     settings = last.settings
     scenario = Scenario(
-        apps=tuple(fitting.fit(course, begin).model for course in bare),
+        apps=tuple(models),
         nodes=tuple(SimulatedNode(node.id, node.capacity, node.labels) for node in last.nodes.values()),
         policy=settings.policy,
         params=settings.params,
         quiet_s=settings.quiet_ms / 1000,
         quiet_limit_s=settings.quiet_limit_ms / 1000,
         idle_s=settings.idle_s,
-        timings=fitting.common,
+        timings=timings or fitting.common,
         decision_time=DecisionTime(median(decisions_s), 0.0) if decisions_s else DecisionTime(),
         progress_s=_TOLD_S,
         until_s=_until_s(outside, begin),
