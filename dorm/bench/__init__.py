@@ -8,6 +8,7 @@
     demo_log   the log that `codec` reads: the demo's, written by the core in virtual time
     optimizer  one round of a policy: CPU time, gap to the best answer, apps changed; at one size
     optimizer_scale  the same at all sizes; optimizer_plot  what both can draw
+    simulate   a month of a real cluster in virtual time
     replay     looking back: folds from archives and servers, the state at a moment, deciding again; with
                replay_steps (what runs in processes of its own) and replay_server
     replay_log a history of any length: a cluster in virtual time, told again and again

@@ -234,6 +234,49 @@ def replay(
 
 
 @app.command()
+def simulate(
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="Philly's trace, a CSV file; without it apps are made up that are as many.",
+        ),
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, max=100_000, help="How many, of 8 GPUs each.")] = 80,
+    rounds: Annotated[
+        list[int] | None,
+        typer.Option(min=1, metavar="SECONDS", help="Of virtual time between allocations; 300 and 60 unless given."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A look in half a minute: the first 1,500 apps, rounds of 300 s.")
+    ] = False,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """What simulating costs: a month of a real cluster in virtual time, under the policies `static` and `dorm`.
+
+    The whole takes some ten minutes; Ctrl-C prints what was measured until then.
+
+    [bold]Examples[/]
+
+      dorm bench simulate --quick
+
+      dorm bench simulate --trace philly.csv --rounds 300
+
+      dorm bench simulate --trace philly.csv -o json
+    """
+    from dorm.bench.simulate import Wanted, bench_simulate
+
+    configure(verbose, False, quiet_level=logging.ERROR)
+    wanted = Wanted(trace, nodes, tuple(rounds or ((300,) if quick else (300, 60))), quick)
+    with _progress("simulate") as tell, solver_prints_elsewhere(), _sigterm_interrupts():
+        done = bench_simulate(wanted, tell=tell)
+    _show(done.report, output)
+    _end_if(done.interrupted)
+
+
+@app.command()
 def optimizer(
     apps: Annotated[int, typer.Option(min=1, max=100_000, help="How many there are, about.")] = 30,
     nodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many nodes.")] = 20,

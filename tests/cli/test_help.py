@@ -21,7 +21,7 @@ COMMANDS = [
     "logs", "events", "cancel", "nodes", "drain", "policy show", "policy get", "policy set", "policy list", "schema",
     "demo", "completion", "log seal", "log verify", "log key",
     "state", "diff", "replay verify", "replay export", "replay import", "replay step",
-    "bench codec", "bench submit", "bench resize", "bench calibration",
+    "bench codec", "bench submit", "bench resize", "bench calibration", "bench simulate",
 ]  # fmt: skip
 
 
