@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PANEL = "What if"
 _COLUMNS = [
-    ("APP", "name"), ("BASIS", "basis"), ("REALLY", "really"), ("UNCHANGED", "unchanged"), ("CHANGED", "changed"),
+    ("APP", "name"), ("WORK", "work_from"), ("SPEED", "speed_from"), ("REALLY", "really"), ("UNCHANGED", "unchanged"), ("CHANGED", "changed"),
     ("WAIT", "wait"), ("ADJUSTED", "adjusted"),
 ]  # fmt: skip
 
@@ -92,10 +92,10 @@ def whatif(
     """Play the log on from a moment, as it was and with something changed, and compare.
 
     What apps do comes from the log: their speeds, how long adjusting them
-    takes, and, where they have ended, how much they had to do.  BASIS says
-    what is known of the work and the speed of each: known, declared by its
-    owner, measured, alike (of apps like it), or a guess.  What others did
-    after the fork (submissions, cancellations, nodes) comes again.
+    takes, and, where they have ended, how much they had to do.  WORK and
+    SPEED say what that rests on: known, declared by its owner, measured,
+    alike (of apps like it), or a guess.  What others did after the fork
+    (submissions, cancellations, nodes) comes again.
 
     The line "backtest" is the error of the unchanged simulation against what
     really happened: no result is better than that.  Of a fork at the log's
@@ -269,10 +269,10 @@ def _span(seconds: float | None) -> str | None:
 
 def _row(app: WhatIfApp, found: WhatIf) -> dict[str, Any]:
     last = app.changed if found.changed is not None else app.unchanged
-    basis = app.work_from if app.work_from == app.speed_from else f"{app.work_from}, {app.speed_from} speed"
     return {
         "name": app.name,
-        "basis": f"{basis} (a guess)" if app.guess and "guess" not in (app.work_from,) else basis,
+        "work_from": app.work_from,
+        "speed_from": app.speed_from,
         "really": _end(app.really),
         "unchanged": _end(app.unchanged),
         "changed": _end(app.changed),

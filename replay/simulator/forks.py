@@ -41,8 +41,10 @@ if TYPE_CHECKING:
     from replay.simulator.simulation import Observer
 
 SECOND = 1_000_000_000
-TOLD = 200
-"""How often a working app tells of its progress in a run: often enough for policies that go by it."""
+TOLD = 500_000
+"""At most about so many times apps tell of their progress in a run."""
+LEAST_TOLD_S = 60.0
+"""How often they do where the log has no apps that tell of it."""
 _LONGEST_NAME = 48
 _REFUSED = AppSpec(name="refused", command=["refused"], demand={"cpu": 1})
 
@@ -294,6 +296,15 @@ class _Making:
                 if silence.until:
                     yield (silence.until - self.at) / SECOND, joined[node], node
 
+    def _told_every_s(self, until_s: float | None) -> float:
+        """As often as on the log, since what an adjustment costs is measured by it, but not without end."""
+        total_s = 0.0
+        for one in self.fitted.values():
+            rate = one.model.speed.rate((one.model.spec.n_min,))
+            left_s = (one.model.work - one.done) / rate if rate > 0 else 0.0
+            total_s += min(left_s, until_s if until_s is not None else left_s)
+        return max(self._history.told_every_s or LEAST_TOLD_S, total_s / TOLD)
+
     def _scenario(self, until_s: float | None, apps: list[SimulatedApp], changes: Assumed) -> Scenario:
         policy = changes.settings.get("policy", self.state.settings.policy)
         decisions = self._history.decisions_s
@@ -304,7 +315,7 @@ class _Making:
             tasks=Tasks() if policy in BY_TASKS else None,
             decision_time=DecisionTime(median(decisions), 0.0) if decisions else DecisionTime(),
             outages=tuple(self._outages(changes)),
-            progress_s=max(1.0, (until_s or 0.0) / TOLD),
+            progress_s=self._told_every_s(until_s),
             until_s=until_s,
             cluster="whatif",
         )

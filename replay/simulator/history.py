@@ -159,10 +159,18 @@ class History:
         """Log times (UTC ns) of what it saw."""
         self.decisions_s: list[float] = []
         """How long decisions took, from their moment to their record."""
+        self.told = 0
+        """How often apps told of their progress."""
         self.phases = PhaseWatch(state)
         self._nodes = {node.id: _shape(node) for node in state.nodes.values() if node.condition != "left"}
         for app in sorted(state.apps.values(), key=lambda app: (app.seq, app.id)):
             self._begin_with(app)
+
+    @property
+    def told_every_s(self) -> float | None:
+        """How often a working app told of its progress, on average; None where none did."""
+        seen_s = sum(one.rated_s for course in self.courses.values() for one in course.stretches if one.pace)
+        return seen_s / self.told if seen_s and self.told else None
 
     def see(self, state: State, record: Record, event: k.Event) -> None:
         """After each record was folded."""
@@ -227,6 +235,7 @@ class History:
         app, course = state.apps.get(event.app), self.courses.get(event.app)
         if app is None or course is None:
             return
+        self.told += isinstance(event, k.AppProgressed)
         course.tells, course.step = True, max(course.step, event.step)
         generation = app.generations.get(event.generation)
         last = course.stretches[-1] if course.stretches else None

@@ -68,7 +68,7 @@ class Outcome(msgspec.Struct, frozen=True):
     completion_s: float | None
     """From its submission until its end, however it ended."""
     wait_s: float | None
-    """From its submission until it first ran."""
+    """From its submission until it first ran; None where that was before the fork."""
     adjustments: int
     """From the fork on."""
 
@@ -383,7 +383,7 @@ def _outcomes(run: Run | None) -> dict[str, Outcome]:
             how=app.how,
             ended_at=app.ended or None,
             completion_s=(app.ended - app.submitted) / SECOND if app.ended else None,
-            wait_s=app.wait_s,
+            wait_s=app.wait_s if run is not None and app.started > run.begin else None,
             adjustments=app.adjustments,
         )
         for app in (run.apps if run is not None else ())
