@@ -17,7 +17,7 @@ from tests.core.problems import after, app, node, problems, slow_machine
 
 FEW = settings(slow_machine, max_examples=30)
 TWO = (node("n0", 4, 16), node("n1", 4, 16))
-PARAMS = {"app-level": ({}, {"grow": True}), "task-level": ({}, {"probes": 1})}
+PARAMS: dict[str, tuple[dict[str, Any], ...]] = {"app-level": ({}, {"grow": True}), "task-level": ({}, {"probes": 1})}
 EACH = pytest.mark.parametrize(
     ("name", "params"), [(name, params) for name, several in PARAMS.items() for params in several]
 )

@@ -1,0 +1,90 @@
+"""Contenders as people write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from replay.simulator import SimulationError
+from replay.simulator.contenders import parse, parse_all, parse_timings
+from replay.simulator.paper import STATIC_COUNTS
+from replay.simulator.scenario import Scenario, Tasks
+from replay.simulator.timings import LIVE, Timings
+from tests.simulator.scenarios import app, nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "policy", "params"),
+    [
+        ("dorm", "dorm", "dorm", {}),
+        ("dorm,theta1=0.2,theta2=0.1", "dorm,theta1=0.2,theta2=0.1", "dorm", {"theta1": 0.2, "theta2": 0.1}),
+        ("fair: dorm , theta1 = 0", "fair", "dorm", {"theta1": 0}),
+        ("static,counts={lr-*: 8, 'm,f': 4},count=1", None, "static", {"counts": {"lr-*": 8, "m,f": 4}, "count": 1}),
+        ("static,counts=paper", None, "static", {"counts": STATIC_COUNTS}),
+        ("app-level,grow=true", None, "app-level", {"grow": True}),
+    ],
+)
+def test_a_policy_with_its_parameters(text: str, label: str | None, policy: str, params: dict[str, Any]) -> None:
+    found = parse(text)
+    assert (found.label, found.policy, found.params) == (label or text, policy, params)
+    assert found.tasks is None
+    assert found.timings is None
+
+
+def test_several_in_one_text() -> None:
+    found = parse_all(["dorm,theta1=0.2,static,counts={a: 1, b: 2},few:dorm,theta2=0.05", "task-level"])
+    assert [one.label for one in found] == ["dorm,theta1=0.2", "static,counts={a: 1, b: 2}", "few", "task-level"]
+
+
+def test_whoever_shares_by_tasks_pays_for_tasks() -> None:
+    assert parse("task-level").tasks == Tasks()
+    found = parse("task-level,task_s=2,overhead_s=0s,probes=3")
+    assert found.tasks == Tasks(task_s=2.0, overhead_s=0.0)
+    assert found.params == {"probes": 3}
+
+
+def test_timings_of_its_own_hold_for_all_apps() -> None:
+    own = app("b", 0, 10, timings=Timings(resume_s=9))
+    scenario = Scenario(apps=(app("a", 0, 10), own), nodes=nodes(1))
+    found = parse("dorm,timings=live").of(scenario)
+    assert found.timings == LIVE
+    assert [one.timings for one in found.apps] == [None, None]
+    assert parse("dorm,pause=30s").of(scenario).timings.pause_s == 30
+    kept = parse("static,count=3").of(scenario)
+    assert kept.apps == scenario.apps
+    assert (kept.policy, kept.params) == ("static", {"count": 3})
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["lottery"], r"unknown policy 'lottery' \(known: "),
+        ([""], "unknown policy ''"),
+        (["dorm,theta9=1"], "unknown parameter theta9"),
+        (["dorm,theta1=7"], "theta1 has to be between 0 and 1, not 7"),
+        (["dorm,theta1=["], "theta1 has a value that is not YAML"),
+        (["dorm,theta1=0,theta1=1"], "theta1 is given twice"),
+        (["dorm,=1"], "is no key=value"),
+        (["dorm", "static,dorm"], r"'dorm' is given twice; LABEL:dorm gives"),
+        (["dorm,timings=slow"], "timings 'slow': there are docker, live, free, and pause=SECONDS"),
+        (["dorm,pause=soon"], "pause: 'soon' is no number of seconds"),
+        (["dorm,pause=nan"], "pause: nan is not between 0 and 1e9 seconds"),
+        (["dorm,pause=1,timings=live"], "say the same twice"),
+        (["dorm,task_s=1"], "unknown parameter task_s"),
+        (["task-level,task_s=0"], "task_s has to be more than 0"),
+        (["static,counts=papers"], "counts has to be a map"),
+    ],
+)
+def test_what_can_not_be_is_said(texts: list[str], message: str) -> None:
+    with pytest.raises(SimulationError, match=message) as raised:
+        parse_all(texts)
+    assert "\n" not in str(raised.value)
+
+
+def test_timings_by_name() -> None:
+    assert parse_timings("live") == LIVE
+    assert parse_timings("docker") == Timings()
+    assert parse_timings("pause=30").pause_s == 30
+    with pytest.raises(SimulationError, match="pause: -1 is not between"):
+        parse_timings("pause=-1")
