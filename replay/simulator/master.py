@@ -11,6 +11,7 @@ from dorm.core.state import SCHEMA
 from dorm.core.timing import next_deadline
 from events.kinds import MasterElected, Round
 from replay.simulator.agenda import LAST
+from replay.simulator.scenario import BEGIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,7 +166,7 @@ class VirtualMaster:
 
 
 class RoundsMaster(VirtualMaster):
-    """Decides at multiples of `rounds.every_s` from the begin."""
+    """Decides at multiples of `rounds.every_s` from `BEGIN`: in a fork at those of the run that it was taken from."""
 
     def __init__(
         self,
@@ -177,7 +178,6 @@ class RoundsMaster(VirtualMaster):
         rounds: Rounds,
     ) -> None:
         super().__init__(agenda, state, append, decision_time, name)
-        self._begin = agenda.now
         self._every = max(1, int(rounds.every_s * SECOND))
         self._always = rounds.always
 
@@ -190,4 +190,4 @@ class RoundsMaster(VirtualMaster):
         return None if since is None else self._round_after(max(since, self._allocated_at + 1))
 
     def _round_after(self, at: int) -> int:
-        return self._begin - (self._begin - at) // self._every * self._every
+        return BEGIN - (BEGIN - at) // self._every * self._every

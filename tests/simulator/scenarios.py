@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hypothesis import strategies as st
 
 from events.spec import check_spec
-from replay.simulator.scenario import DecisionTime, Outage, Scenario
+from replay.simulator.scenario import DecisionTime, Outage, Rounds, Scenario
 from replay.simulator.simulation import Simulation
 from replay.simulator.speed import Amdahl, Linear, Table
 from replay.simulator.timings import LIVE, Timings
@@ -108,14 +108,15 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         at_s=_seconds,
         for_s=st.none() | st.sampled_from((3.0, 40.0, 330.0, 800.0)),
     )
-    policy = draw(st.sampled_from(("static", "dorm")))
+    policy = draw(st.sampled_from(("static", "dorm", "dorm", "tiresias", "optimus")))
     return Scenario(
         apps=draw(apps()),
         nodes=machines,
         policy=policy,
-        params={"count": draw(st.integers(1, 4))} if policy == "static" else {},
+        params={"count": draw(st.integers(1, 4))} if policy in ("static", "tiresias") else {},
         quiet_limit_s=draw(st.sampled_from((1.0, 60.0))),
         quiet_s=draw(st.sampled_from((0.2, 60.0))),
+        rounds=draw(st.none() | st.none() | st.sampled_from((Rounds(60.0), Rounds(20.0, always=True)))),
         retention_s=draw(st.sampled_from((10.0, 3600.0))),
         timings=draw(_timings),
         decision_time=draw(st.sampled_from((DecisionTime(), DecisionTime(fixed_s=4.0), DecisionTime(0.0, 0.0)))),
