@@ -107,6 +107,7 @@ def sample(seed: int) -> Problem:
     return Problem(nodes, (*after(problem, solve(problem)).apps[1:], app("late", 2, 4, (2, 6))))
 
 
+@pytest.mark.slow
 def test_the_hash_seed_decides_nothing() -> None:
     program = (
         "import sys, msgspec; from tests.core.test_exact_policy import sample, solve\n"
@@ -310,6 +311,7 @@ def test_a_pinned_app_stays_and_its_room_is_taken() -> None:
 # Waiting
 
 
+@pytest.mark.slow
 @settings(slow_machine, max_examples=40)
 @given(st.integers(1, 2), st.lists(st.integers(1, 3), min_size=2, max_size=4), st.integers(0, 2), st.booleans())
 def test_who_has_waited_too_long_is_not_overtaken_while_others_shrink_for_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,6 +80,7 @@ def test_no_goal_gets_worse(problem: Problem, params: dict[str, float], loss_pri
     assert (draft.n == integer.counts_of(draft.rows)).all()
 
 
+@pytest.mark.slow
 def test_rounds_leave_no_pieces_behind() -> None:
     """On a large cluster, over a few dozen events: without exchanges the gap to the bound is more than twice this."""
     world = World(apps=260, nodes=800, shapes=3, seed=0)

@@ -84,6 +84,7 @@ def check_waits(history: History) -> int:
     return sum(waited > PATIENCE_S for waited in history.waits.values())
 
 
+@pytest.mark.slow
 @settings(slow_machine, max_examples=tries(5, 60))
 @given(st.integers(0, 10**6), PARAMS, st.booleans())
 def test_nobody_waits_longer_than_its_turn_takes(seed: int, params: dict[str, float], losses: bool) -> None:
@@ -132,6 +133,7 @@ def test_a_stream_of_small_apps_starves_no_large_one(theta2: float, cap: int) ->
     assert len(history.waits) > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theta2", [0.0, 1.0])
 def test_without_ageing_it_would_starve(theta2: float) -> None:
     """What the tests above rest on: with endless patience, the same stream starves the same app."""

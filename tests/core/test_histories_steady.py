@@ -15,6 +15,8 @@ from dorm.core.policies.problem import AppDemand
 from tests.core.histories import History, cores
 from tests.tries import tries
 
+pytestmark = pytest.mark.slow
+
 GIB = 2**30
 REST = 12
 """Rounds within which everything has come to rest; more than 5 were never seen."""

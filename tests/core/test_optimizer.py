@@ -94,6 +94,7 @@ class Compared:
                 self.gaps.append(max(0.0, exact.bound - net(ours)) / max(exact.bound, 1e-9))
 
 
+@pytest.mark.slow
 def test_small_clusters_are_within_a_thousandth_of_the_bound_and_miss_no_n_min() -> None:
     compared = Compared()
     for problem in small_worlds(tries(20, 60), 5, apps=(2, 6), nodes=(1, 5)):
@@ -199,6 +200,7 @@ def check_at_size(problem: Problem, allocation: Allocation) -> None:
     assert allocation.status in ("optimal", "near")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params", [{}, {"theta2": 0.0}, {"theta1": 0.0, "max_changes": 1}, {"theta1": 1.0, "floor": 1.0}]
 )
@@ -208,6 +210,7 @@ def test_promises_hold_on_a_hundred_nodes(params: dict[str, float]) -> None:
     assert not answers[0].shortage
 
 
+@pytest.mark.slow
 def test_promises_hold_on_a_thousand_nodes_of_twelve_shapes() -> None:
     answers = play(500, 1000, 12, seed=2, events=2, params={})
     assert len(answers[0].counts) == 500
@@ -220,6 +223,7 @@ def test_promises_hold_on_five_thousand_nodes() -> None:
     assert answers[0].utilization > 1.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cap", [0, 1, 3])
 def test_the_absolute_cap_holds_at_any_size(cap: int) -> None:
     world = World(apps=60, nodes=40, shapes=3, seed=5)

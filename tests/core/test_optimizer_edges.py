@@ -60,6 +60,7 @@ def played(apps: int, nodes: int, shapes: int, events: int, order: Random | None
 SIZES = [(6, 5, 3, 6), (30, 20, 3, 5), (200, 300, 12, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_the_order_of_nodes_decides_nothing(size: tuple[int, int, int, int]) -> None:
     first, again = played(*size), played(*size, order=Random(1))
@@ -99,6 +100,7 @@ def turned(mapping: dict[str, Any]) -> dict[str, Any]:
     return dict(reversed(mapping.items()))
 
 
+@pytest.mark.slow
 def test_the_hash_seed_decides_nothing() -> None:
     program = (
         "import sys; from tests.core.test_optimizer_edges import *\n"
@@ -197,6 +199,7 @@ def answers_that_stand() -> list[Allocation]:
     return answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", LINE)
 def test_when_the_linear_program_fails_the_greedy_answer_stands(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimizer, "TINY", 0)

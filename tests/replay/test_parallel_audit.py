@@ -96,6 +96,7 @@ def lies(written: list[Record]) -> list[list[Record]]:
     ]
 
 
+@pytest.mark.slow
 async def test_the_same_report_by_one_process_and_by_several(written: list[Record]) -> None:
     told: list[tuple[int, int]] = []
     several = await verify(log_of(written), jobs=2, progress=lambda done, total: told.append((done, total)))

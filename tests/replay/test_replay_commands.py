@@ -167,6 +167,7 @@ def test_mistakes_get_one_line(
         assert len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_installed_program_ends_with_these_codes(log_file: Path) -> None:
     program: list[str] = [
         sys.executable,
@@ -290,6 +291,7 @@ def test_a_selection_is_read_and_not_folded(dorm: Dorm, log_file: Path, tmp_path
 _DORM = [sys.executable, "-c", "from dorm.cli.main import main; main()", "replay"]
 
 
+@pytest.mark.slow
 def test_an_archive_goes_through_pipes(log_file: Path, written: list[Record]) -> None:
     copy = subprocess.run([*_DORM, "export", "-", "--file", str(log_file)], capture_output=True, check=True)
     assert (copy.stdout, copy.stderr) == (log_file.read_bytes(), b"")
