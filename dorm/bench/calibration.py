@@ -98,7 +98,7 @@ async def bench_calibration(*, runs: int, wanted: Wanted, docker_url: str | None
         completed = [*foretold[0], *the_other[0]]
         figures |= _figures(runtime, rows, completed)
         alike = same + foretold[1] + the_other[1]
-        figures[f"{runtime}_same_sizes"] = figure(alike / (1 + len(completed)), "ratio")
+        figures[f"{runtime}_same_sizes_mean"] = figure(alike / (1 + len(completed)), "ratio")
     settings = {
         "resizes": runs,
         "containers": list(SIZES),
@@ -118,10 +118,10 @@ def _figures(runtime: str, adjustment: Sequence[Row], completion: Sequence[Row])
     for row in adjustment:
         figures[f"{runtime}_{row.name}_real_s"] = figure(row.real_s, "s")
         figures[f"{runtime}_{row.name}_simulated_s"] = figure(row.simulated_s, "s")
-    figures[f"{runtime}_pause_error"] = figure(abs(adjustment[-1].error), "ratio", f"<= {GOAL_ERROR:g}")
+    figures[f"{runtime}_pause_error_mean"] = figure(abs(adjustment[-1].error), "ratio", f"<= {GOAL_ERROR:g}")
     figures[f"{runtime}_completion_real_s"] = figure(fmean(row.real_s for row in completion), "s")
     figures[f"{runtime}_completion_simulated_s"] = figure(fmean(row.simulated_s for row in completion), "s")
-    figures[f"{runtime}_completion_error"] = figure(
+    figures[f"{runtime}_completion_error_mean"] = figure(
         fmean(abs(row.error) for row in completion), "ratio", f"<= {GOAL_ERROR:g}"
     )
     return figures
@@ -136,6 +136,8 @@ def resizes_compared(records: Sequence[Record]) -> tuple[Timings, list[Row], boo
     whole = _told(records)
     phases = whole.history.phases.phases
     numbers = {(one.app, one.generation): index for index, one in enumerate(_restarts(phases))}
+    if len(numbers) <= len(SIZES):
+        raise BenchError(f"{len(numbers)} resizes are not enough: two turns through {len(SIZES)} sizes are the least")
 
     def is_compared(one: Phases) -> bool:
         return numbers.get((one.app, one.generation), 0) // len(SIZES) % 2 == 1
