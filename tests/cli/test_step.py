@@ -8,6 +8,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -353,18 +354,24 @@ class Terminal:
             env=environment(home, TERM="xterm-256color", COLUMNS="80"),
         )  # fmt: skip
         self.inside = inside
+        self._ends = os.pidfd_open(self.program.pid)
         self._said = b""
-        os.set_blocking(self._end, False)
 
     def until(self, words: str) -> None:
         """Until it has shown these, anew."""
         deadline = time.monotonic() + PATIENCE_S
         while words not in self._plain():
-            assert time.monotonic() < deadline, self._plain()[-2000:]
-            with contextlib.suppress(BlockingIOError):
-                self._said += os.read(self._end, 65536)
-            time.sleep(0.01)
+            assert self._hear(deadline), self._plain()[-2000:]
         self._said = b""
+
+    def _hear(self, deadline: float) -> bool:
+        """Waits for what it says next; False once it has ended and has nothing more to say."""
+        ready, _, _ = select.select([self._end, self._ends], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, self._plain()[-2000:]
+        if self._end not in ready:
+            return False
+        self._said += os.read(self._end, 65536)
+        return True
 
     def _plain(self) -> str:
         return re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|.)", "", self._said.decode("utf-8", "replace"))
@@ -375,21 +382,16 @@ class Terminal:
     def ended(self) -> tuple[int, bytes]:
         """Exit code, and what was said since `until`."""
         deadline = time.monotonic() + PATIENCE_S
-        while self.program.poll() is None:
-            assert time.monotonic() < deadline
-            with contextlib.suppress(BlockingIOError):
-                self._said += os.read(self._end, 65536)
-            time.sleep(0.01)
-        with contextlib.suppress(OSError):
-            self._said += os.read(self._end, 65536)
-        return self.program.returncode, self._said
+        while self._hear(deadline):
+            pass
+        return self.program.wait(), self._said
 
     def close(self) -> None:
         if self.program.poll() is None:
             self.program.kill()
         self.program.wait()
-        os.close(self._end)
-        os.close(self.inside)
+        for descriptor in (self._end, self._ends, self.inside):
+            os.close(descriptor)
 
 
 @pytest.mark.parametrize("way", ["q", "SIGTERM"])
