@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PANEL = "What if"
 _DRAWN = ("html", "png")
 _MOST_RUNS = 1000
+_OUTAGES_AFTER_S = 30 * 86_400.0
 
 
 def register(app: typer.Typer) -> None:
@@ -64,14 +65,16 @@ def _target(text: str) -> str:
 
 
 def simulate(
-    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", autocompletion=complete_workload, help="paper; parametric,apps=50,…; or a trace, such as philly:FILE,from=2017-10-01,to=2017-10-08.")],
-    policy: Annotated[list[str] | None, typer.Option("--policy", "-p", metavar="P[,KEY=VALUE…]", autocompletion=complete_contender, help="Who is compared: dorm,theta1=0.2; may be repeated, or name several: dorm,static (the default). On paper, static has the paper's counts.")] = None,
+    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", autocompletion=complete_workload, help="paper; parametric,apps=50; or a trace, such as philly:FILE,from=2017-10-01,to=2017-10-08.")],
+    policy: Annotated[list[str] | None, typer.Option("--policy", "-p", metavar="P[,KEY=VALUE,...]", autocompletion=complete_contender, help="Who is compared: dorm,theta1=0.2; may be repeated, or name several: dorm,static (the default). On paper, static has the paper's counts.")] = None,
     nodes: Annotated[str | None, typer.Option(metavar="NODES", help="The cluster: '16x gpu=4,cpu=32,memory=128GiB; 4x cpu=64 zone=a'; default: the workload's own.")] = None,
     load: Annotated[float | None, typer.Option(metavar="PART", min=0.001, max=100, help="As many nodes of the shape in --nodes as let the workload ask for this part of them, such as 0.8.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="What is drawn in the workload follows from it.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="So many seeds from --seed on; the table has means and their spread.")] = 1,
     rounds: Annotated[float | None, typer.Option(metavar="SECONDS", min=0, max=600, help="Decide once in so many virtual seconds; default: soon after something happened, as live.")] = None,
     timings: Annotated[str | None, typer.Option(metavar="docker|live|free|pause=30", help="What an adjustment costs: a restart as on Docker (the default), resizing while it runs, nothing, or so many seconds without work.")] = None,
+    mtbf: Annotated[str | None, typer.Option(metavar="DURATION", help="Nodes crash: the mean time until one does, such as 30d.")] = None,
+    repair: Annotated[str, typer.Option(metavar="DURATION", help="With --mtbf: the mean time that a node is away.")] = "1h",
     until: Annotated[str | None, typer.Option(metavar="DURATION", help="End after so much virtual time, such as 24h; default: when all apps have ended.")] = None,
     every: Annotated[float, typer.Option(metavar="SECONDS", min=1, max=86400, help="How often utilization and fairness are sampled.")] = 300.0,
     base: Annotated[str | None, typer.Option(metavar="POLICY", help="With whom speed-ups compare; default: static, where it is among them.")] = None,
@@ -118,9 +121,12 @@ def simulate(
         _scenario(one, _nodes(one, nodes, load), rounds=rounds, timings=timings, until=until, strict=strict)
         for one in loaded
     ]
+    if mtbf is not None:
+        base_scenarios = [_failing(one, mtbf, repair, seed + place) for place, one in enumerate(base_scenarios)]
+    _check_told(contenders, loaded[0])
     used = list(range(seed, seed + len(loaded)))
     settings = {"seeds": used, "nodes": len(base_scenarios[0].nodes), "rounds_s": rounds,
-                "timings": timings or "docker", "until": until, "every_s": every}  # fmt: skip
+                "timings": timings or "docker", "mtbf": mtbf, "repair": repair if mtbf else None, "until": until, "every_s": every}  # fmt: skip
     compared = _run(
         loaded[0].name, contenders, base_scenarios, used,
         base=label, every_s=every, log=log, force=force, workers=workers,
@@ -217,20 +223,43 @@ def _scenario(
     from replay.simulator import SimulationError
     from replay.simulator.contenders import parse_timings, with_timings
     from replay.simulator.nodes import fitting
-    from replay.simulator.scenario import Scenario
+    from replay.simulator.scenario import Rounds, Scenario
 
     fits = fitting(workload, nodes, strict=strict)
     if left := what_was_left_out(fits):
         _say(left)
     if not fits.apps:
         raise Fail(f"workload {workload.name} has no app that these nodes could run")
-    options: dict[str, Any] = {} if rounds is None else {"quiet_s": rounds, "quiet_limit_s": rounds}
+    options: dict[str, Any] = {} if not rounds else {"quiet_s": 0.0, "rounds": Rounds(rounds)}
     try:
         options["until_s"] = None if until is None else duration(until)
         found = Scenario(apps=fits.apps, nodes=nodes, **options)
         return found if timings is None else with_timings(found, parse_timings(timings))
     except (SimulationError, ValueError) as error:
         raise _usage(error) from None
+
+
+def _failing(scenario: Scenario, mtbf: str, repair: str, seed: int) -> Scenario:
+    """With outages until a while after the last submission."""
+    import msgspec
+
+    from events.quantities import duration
+    from replay.simulator import SimulationError
+    from replay.simulator.outages import poisson
+
+    until_s = scenario.until_s or scenario.apps[-1].at_s + _OUTAGES_AFTER_S
+    try:
+        outages = poisson(scenario.nodes, mtbf_s=duration(mtbf), repair_s=duration(repair), until_s=until_s, seed=seed)
+    except (SimulationError, ValueError) as error:
+        raise _usage(error) from None
+    return msgspec.structs.replace(scenario, outages=outages)
+
+
+def _check_told(contenders: Sequence[Contender], workload: Workload) -> None:
+    if any(one.policy == "optimus" for one in contenders) and not any(app.spec.steps for app in workload.apps):
+        _say(
+            f"optimus goes by the work that is left, which no app of {workload.name} tells; write told=yes behind the workload"
+        )
 
 
 def _run(
@@ -254,7 +283,8 @@ def _run(
     by_label = {
         one.label: tuple(run for run, (its, _, _) in zip(runs, jobs, strict=True) if its is one) for one in contenders
     }
-    return Comparison(name=name, runs=by_label, base=base)
+    tasks = {one.label: 1 - one.tasks.efficiency for one in contenders if one.tasks is not None}
+    return Comparison(name=name, runs=by_label, base=base, tasks=tasks)
 
 
 def log_file(path: Path | None, label: str, seed: int, *, alone: bool) -> Path | None:

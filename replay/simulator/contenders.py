@@ -21,7 +21,7 @@ import yaml
 from dorm.core.policies import policy
 from replay.simulator import SimulationError
 from replay.simulator.paper import STATIC_COUNTS
-from replay.simulator.scenario import Tasks
+from replay.simulator.scenario import Rounds, Tasks
 from replay.simulator.timings import FREE, LIVE, Timings
 
 if TYPE_CHECKING:
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 BY_TASKS = ("task-level",)
 """Policies that hand out slots for short tasks: adjusting is free there, and every task pays."""
+BY_TIME = ("optimus", "tiresias")
+"""Policies that may answer otherwise though nothing has happened, since they go by what apps were served or have left: they
+are asked every so often."""
+ROUND_S = 60.0
+"""How often, unless the scenario has rounds (Pollux, OSDI 2021, §5.1)."""
 TIMINGS = {"docker": Timings(), "live": LIVE, "free": FREE}
 """By name."""
 _PAUSE = "pause="
@@ -51,7 +56,12 @@ class Contender(msgspec.Struct, frozen=True):
 
     def of(self, scenario: Scenario) -> Scenario:
         """The same scenario with this policy."""
-        changed = msgspec.structs.replace(scenario, policy=self.policy, params=self.params, tasks=self.tasks)
+        rounds = scenario.rounds
+        if self.policy in BY_TIME:
+            rounds = Rounds(rounds.every_s if rounds else ROUND_S, always=True)
+        changed = msgspec.structs.replace(
+            scenario, policy=self.policy, params=self.params, tasks=self.tasks, rounds=rounds
+        )
         return changed if self.timings is None else with_timings(changed, self.timings)
 
 

@@ -98,6 +98,24 @@ def test_what_cannot_run_and_what_had_not_ended_is_said(here: Dorm) -> None:
     assert "had not ended when the simulation did" in err
 
 
+def test_rounds_timings_and_crashes_make_it_slower(here: Dorm) -> None:
+    def completion_s(*words: str) -> float:
+        code, out, _ = here("simulate", SMALL, *CLUSTER, "-p", "dorm", "-o", "json", *words)
+        assert code == 0
+        mean: float = json.loads(out)["policies"][0]["completion_s"]["mean"]
+        return mean
+
+    best = completion_s("--timings", "free")
+    assert best < completion_s("--timings", "pause=120")
+    assert best < completion_s("--timings", "free", "--rounds", "300")
+    assert best < completion_s("--timings", "free", "--mtbf", "10m", "--repair", "2m")
+
+
+def test_optimus_without_what_it_goes_by_is_warned_of(here: Dorm) -> None:
+    assert "told=yes" in here("simulate", SMALL, *CLUSTER, "-p", "optimus")[2]
+    assert here("simulate", f"{SMALL},told=yes", *CLUSTER, "-p", "optimus")[2] == ""
+
+
 def test_the_paper_has_its_own_cluster_and_static_counts(here: Dorm) -> None:
     _, out, _ = here("simulate", "paper", "-p", "static", "--until", "30m", "-o", "json")
     (static,) = json.loads(out)["policies"]
@@ -119,6 +137,8 @@ def test_the_paper_has_its_own_cluster_and_static_counts(here: Dorm) -> None:
         (["paper", "--timings", "slow"], "there are docker, live, free"),
         (["paper", "--until", "soon"], "'soon' is not a duration"),
         (["paper", "--rounds", "900"], "--rounds"),
+        (["paper", "--mtbf", "often"], "'often' is not a duration"),
+        (["paper", "--mtbf", "0s"], "time between failures above 0"),
         (["paper", "-o", "comparison.pdf"], "'comparison.pdf' is none of table, wide"),
         (["paper,hours=-1"], "hours"),
     ],
