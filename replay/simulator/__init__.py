@@ -2,6 +2,8 @@
 
     workload    apps to come: when, with what spec, how much work
     speed       how fast an app works with so many containers, so placed
+    pollux      the speed of training jobs: Pollux's step times, and as measured
+    profiles    the tables that such speeds are measured in
     timings     how long the phases of an adjustment take
     fitting_timings  what they took on a log, and the timings that follow
     paper       the workload of the paper's evaluation
@@ -21,6 +23,7 @@
     recorded    a log simulated again under its own timings: whether the decisions are the same
     rehearsal   a real run played again with models in place of its apps: how far off it is
     contenders  who is compared: a policy, its parameters, and what sharing in its way costs
+    yardstick   Pollux's workloads as its own simulator runs them, and what it publishes of them
     runs        running scenarios, several at once
 
 A simulation appends real records, by the real codec, and folds them with `evolve`; `decide` makes the rounds.  So the log that
