@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dorm.core.state import SCHEMA
@@ -80,12 +81,17 @@ def test_an_incident_has_what_an_incident_should() -> None:
 
 @pytest.mark.parametrize("name", INCIDENTS)
 async def test_an_incident_was_anonymized(name: str) -> None:
-    """Again changes nothing: there is nothing left in it that has a pseudonym."""
+    """Again changes nothing: there is nothing left in it that has a pseudonym.  Of an earlier core's rounds only what this core
+    derives from states, such as digests, may come out otherwise."""
     archive = await open_archive(FOLDER / name)
     assert archive.anonymized
     records = [record async for batch in archive.read() for record in batch]
-    assert [record async for batch in (await anonymized(archive)).read() for record in batch] == records
+    again = [record async for batch in (await anonymized(archive)).read() for record in batch]
     await archive.close()
+    for record, once_more in zip(records, again, strict=True):
+        event = decode(record)
+        derived = isinstance(event, Round) and event.core != SCHEMA
+        assert once_more == (msgspec.structs.replace(record, body=once_more.body) if derived else record)
 
 
 @pytest.mark.parametrize("name", RELEASES)
