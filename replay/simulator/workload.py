@@ -39,6 +39,8 @@ class SimulatedApp(msgspec.Struct, frozen=True):
     """The id of its submission, where it is that of a real log: the app's own id follows from it.  '' for one of its place."""
     line: int = 0
     """Of the trace that it was read from; 0 where it was not."""
+    had: int = 0
+    """Containers that it had there: what a fixed partition would give it; 0 where nobody knows."""
 
 
 class SimulatedNode(msgspec.Struct, frozen=True):
