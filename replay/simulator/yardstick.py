@@ -25,7 +25,7 @@ DIFFERENCES = (
     "There, apps of the second queue of Tiresias go by when they left the first; here by arrival, as in the first.",
     "There, a job that keeps its GPUs is charged for nothing; here too, and every other change, moves between equal nodes "
     "included, costs a restart of 30 s.",
-    "There, an app that is placed anew in one round stops and starts at once; here its old containers exit first.",
+    "There, Optimus gives one GPU to every job of ncf; here as many as make it faster.",
 )
 """What the two models have not in common, each a sentence for a report."""
 ROUND_S = 60.0

@@ -81,8 +81,8 @@ def test_an_incident_has_what_an_incident_should() -> None:
 
 @pytest.mark.parametrize("name", INCIDENTS)
 async def test_an_incident_was_anonymized(name: str) -> None:
-    """Again changes nothing: there is nothing left in it that has a pseudonym.  Of an earlier core's rounds only what this core
-    derives from states, such as digests, may come out otherwise."""
+    """Again changes nothing: there is nothing left in it that has a pseudonym.  Of an earlier core's rounds only what this
+    core derives from states, such as digests, may come out otherwise."""
     archive = await open_archive(FOLDER / name)
     assert archive.anonymized
     records = [record async for batch in archive.read() for record in batch]
