@@ -201,6 +201,7 @@ class Collected:
                 work=job.duration_s * rules.speed.rate((job.containers,)),
                 speed=rules.speed,
                 line=line,
+                had=job.containers,
             )
             for job, line, spec in chosen
         )
