@@ -41,6 +41,9 @@ class VirtualMaster:
         self._woken_at: int | None = None
         """When the next turn is, None where none is planned."""
         self._deciding = False
+        self._turning = False
+        self._news = True
+        """Whether anything has come that something may be to be said of at once."""
         self._deadline_of: tuple[int, int] | None = None
         self._deadline_at: int | None = None
         """As of that sequence and that allocation."""
@@ -61,11 +64,14 @@ class VirtualMaster:
         self._say([MasterElected(epoch=self._epoch)], now, state.seq, allocated=False)
         self.wake(now)
 
-    def note(self, stirred_before: int) -> None:
-        """A record was folded; `stirred_before` is the state's `stirred_seq` before it."""
+    def note(self, stirred_before: int, *, news: bool = True) -> None:
+        """A record was folded; `stirred_before` is the state's `stirred_seq` before it, and without `news` nothing is to be
+        said of it at once."""
         if self._state.stirred_seq != stirred_before:
             self._quiet.stir(self._agenda.now)
-        self.wake(self._agenda.now)
+        self._news |= news
+        if not self._turning:
+            self.wake(self._agenda.now)
 
     def silence(self, node: str, since: int) -> None:
         """Nothing was heard of this node since then (UTC ns)."""
@@ -90,22 +96,28 @@ class VirtualMaster:
         if planned != self._woken_at or self._deciding:
             return
         self._woken_at = None
-        now = self._agenda.now
+        self._turning = True
+        self._look(self._agenda.now)
+        self._turning = False
+        if not self._deciding:
+            self._plan_next(self._agenda.now)
+
+    def _look(self, now: int) -> None:
+        """Say all that follows now.  Whatever is said here is looked at here."""
         if self._silent_since:
             self._conclude(now)
-        while True:
-            due = self._is_due(now)
+        while (due := self._is_due(now)) or self._news:
+            self._news = False
             decision = decide(self._state, now, allocate=due)
             if decision.allocated:
                 self._quiet.settle()
                 self._allocated_at = now
             if not decision.facts:
-                break
+                return
             if decision.allocated:
                 self._publish_later(decision.facts, now)
                 return
             self._say(decision.facts, now, self._state.seq, allocated=False)
-        self._plan_next(now)
 
     def _is_due(self, now: int) -> bool:
         due = self._due()

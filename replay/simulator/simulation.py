@@ -231,8 +231,9 @@ class Simulation:
                 self._react(fact)
         else:
             self._react(event)
-        if self.state.stirred_seq != stirred or not isinstance(event, _TELLS_NOTHING_DUE):
-            self.master.note(stirred)
+        news = not isinstance(event, _TELLS_NOTHING_DUE)
+        if news or self.state.stirred_seq != stirred:
+            self.master.note(stirred, news=news)
 
     def _react(self, fact: Any) -> None:
         if isinstance(fact, k.AppAccepted):
