@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from events.log import EventLog, Record
     from replay import Progress
     from replay.moments import Moment
+    from replay.simulator.starting import Outlook
     from replay.travel import Seen
 
-Follower = Witness | AppTeller | NodeTeller
+    Follower = Witness | AppTeller | NodeTeller | Outlook
 
 
 MARGIN = 10_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,12 +13,15 @@ from rich.text import Text
 from dorm.cli.apps import PANEL
 from dorm.cli.connect import AppName, ClusterName, Url
 from dorm.cli.errors import run
-from dorm.cli.output import Format, Output, cell, console, counted, show_document
+from dorm.cli.output import Format, Output, cell, console, counted, show_document, solver_prints_elsewhere
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of
 from dorm.cli.story import Last, show_chapters
 
 if TYPE_CHECKING:
+    from dorm.core.state import State
     from replay.explain import Decision, Explanation
+    from replay.simulator.starting import Outlook, Start
+    from replay.story import Follower
 
 
 _TRY = {
@@ -57,11 +61,15 @@ def explain(
     adjustment cost, what failed.  An arrow names the place in the log of what
     led to it.
 
+    Of an app that waits it says when it will start, as a few short simulations
+    show it (at most some two seconds of computing): a range where it is not
+    known how much others still have to do, and what is assumed.
+
     JSON has phase, containers by node, dominant and fair share (parts of the
     cluster), reason (code, text, since), decision (its position on the log,
     its figures), the latest adjustments by phases, the same in words (text),
-    and the chapters of the story.  Times are UTC nanoseconds, lengths are
-    seconds.
+    the chapters of the story, and start (earliest_s, latest_s, assumptions)
+    of an app that waits.  Times are UTC nanoseconds, lengths are seconds.
 
     [bold]Examples[/]
 
@@ -76,20 +84,23 @@ def explain(
     async def work() -> None:
         from replay.explain import Witness
         from replay.explain import explain as explained
+        from replay.simulator.starting import Outlook
         from replay.story import follow
         from replay.story_app import AppTeller
 
-        witness, teller = Witness(app), AppTeller(app)
+        witness, teller, outlook = Witness(app), AppTeller(app), Outlook()
         async with log_of(file, url, cluster) as log:
             with progress_of("folding") as report:
-                state = await follow(log, app, [witness] if brief else [witness, teller], moment, progress=report)
+                followers: list[Follower] = [witness] if brief else [witness, teller, outlook]
+                state = await follow(log, app, followers, moment, progress=report)
             live = file is None and moment is None
             found = explained(state, witness, max(state.time, time.time_ns()) if live else state.time)
+        start = None if brief else await _start_of(found, outlook, state)
         if output in (Format.json, Format.yaml):
-            told = {} if brief else {"totals": teller.totals(state), "story": teller.story()}
+            told = {} if brief else {"start": start, "totals": teller.totals(state), "story": teller.story()}
             show_document({**msgspec.to_builtins(found), **told}, output)
             return
-        _show(found, live=live)
+        _show(found, start, live=live)
         if not brief:
             console.print()
             show_chapters(teller.story(), last)
@@ -97,14 +108,24 @@ def explain(
     run(work())
 
 
-def _show(found: Explanation, *, live: bool) -> None:
+async def _start_of(found: Explanation, outlook: Outlook, state: State) -> Start | None:
+    """When an app that waits will start; None for every other."""
+    from replay.simulator.starting import starting
+
+    if found.state != "live" or found.containers or outlook.history is None:
+        return None
+    with progress_of("simulating"), solver_prints_elsewhere():
+        return await asyncio.to_thread(starting, outlook.history, state, found.id, found.at)
+
+
+def _show(found: Explanation, start: Start | None, *, live: bool) -> None:
     from replay.words import moment
 
     if not live:
         console.print(Text(f"as it was at sequence {found.seq}, {moment(found.at)}", style="dim"))
     console.print(Text(found.name, style="bold").append(f"  {found.id}", style="dim not bold"))
     # A paragraph is read on a terminal of any width.
-    console.print(Text(found.text), soft_wrap=False)
+    console.print(Text(f"{found.text}  {start.text}" if start else found.text), soft_wrap=False)
     lines = _lines(found)
     if lines:
         console.print()

@@ -18,7 +18,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -42,6 +42,10 @@ UNKNOWN_S = 600.0
 NEVER_DONE = 1e6
 """Of an app that was cancelled it is only known that its work was not done by then: so many times what it had done."""
 
+ENOUGH_ALIKE = 5
+"""Alike apps from which on the range of what they needed is taken for that of the next one."""
+
+Bound = Literal["least", "likely", "most"]
 Basis = Literal["known", "cancelled", "declared", "measured", "alike", "guess"]
 """`known`: the log tells how it came out; `cancelled`: its owner ended it before its work was done; `declared` by its owner;
 `measured` of this app; measured of `alike` apps."""
@@ -84,6 +88,10 @@ class Fitted(msgspec.Struct, frozen=True):
     """Units that a restart would begin with."""
     failures: int
     """How many of its model's failures are behind it."""
+    least: float
+    """Units that it has to do at the least, and"""
+    most: float
+    """at the most, as far as its history and alike apps tell; the model's own work where that is known."""
     work_from: Basis
     speed_from: Basis
     timings_from: Basis
@@ -93,12 +101,23 @@ class Fitted(msgspec.Struct, frozen=True):
         """Whether when it ends is a guess."""
         return self.work_from == "guess" or (self.speed_from == "guess" and self.work_from != "cancelled")
 
-    def with_work(self, factor: float) -> Fitted:
-        """Where what is left is a guess or that of alike apps: so many times as much."""
-        if self.work_from not in ("guess", "alike"):
-            return self
-        work = self.done + (self.model.work - self.done) * factor
+    def as_if(self, bound: Bound) -> Fitted:
+        """With as little or as much work as seems possible, where that is not known."""
+        work = {"least": self.least, "likely": self.model.work, "most": self.most}[bound]
         return msgspec.structs.replace(self, model=msgspec.structs.replace(self.model, work=work))
+
+
+class _Work(NamedTuple):
+    """All that an app has to do: what is likely, and between what bounds it seems to be."""
+
+    likely: float
+    basis: Basis
+    least: float
+    most: float
+
+
+def _surely(work: float, basis: Basis) -> _Work:
+    return _Work(work, basis, work, work)
 
 
 @dataclass
@@ -144,11 +163,11 @@ class Fitting:
         failures = tuple(
             Failure(course.steps_at(one) if in_steps else course.work_s(one), one.exit_code) for one in course.failures
         )
-        work, work_from = self._work(course, done, speed, failures, in_steps=in_steps)
+        work = self._work(course, done, speed, failures, in_steps=in_steps)
         model = SimulatedApp(
             at_s=(course.submitted_at - at) / SECOND,
             spec=course.spec,
-            work=max(work, done),
+            work=max(work.likely, done),
             speed=speed,
             timings=timings,
             submission=course.submission,
@@ -160,7 +179,9 @@ class Fitting:
             done=done,
             saved=saved,
             failures=sum(1 for one in course.failures if one.at <= at),
-            work_from=work_from,
+            least=max(work.least, done),
+            most=max(work.most, done),
+            work_from=work.basis,
             speed_from=speed_from,
             timings_from=timings_from,
         )
@@ -197,33 +218,31 @@ class Fitting:
 
     # --- work -----------------------------------------------------------------------------------------------------------
 
-    def _work(
-        self, course: Course, done: float, speed: Speed, failures: Sequence[Failure], *, in_steps: bool
-    ) -> tuple[float, Basis]:
+    def _work(self, course: Course, done: float, speed: Speed, failures: Sequence[Failure], *, in_steps: bool) -> _Work:
         """All that it has to do, and how that is known."""
-        if course.ended in ("completed", "failed"):
-            total = course.steps_at_end() if in_steps else course.kept_s(course.ended_at)
-            if course.ended == "failed" and failures:
-                return max(total, *(one.work for one in failures)) + 1.0, "known"
-            if total > 0:
-                return total, "known"
+        total = course.steps_at_end() if in_steps else course.kept_s(course.ended_at)
+        if course.ended == "failed" and failures:
+            return _surely(max(total, *(one.work for one in failures)) + 1.0, "known")
+        if course.ended in ("completed", "failed") and total > 0:
+            return _surely(total, "known")
         if in_steps and course.spec.steps:
-            return float(course.spec.steps), "declared"
+            return _surely(float(course.spec.steps), "declared")
         if course.ended == "cancelled" and course.stretches:
-            total = course.steps_at_end() if in_steps else course.kept_s(course.ended_at)
-            return max(total, 1.0) * NEVER_DONE, "cancelled"
+            return _surely(max(total, 1.0) * NEVER_DONE, "cancelled")
         for key in _likeness(course.spec, course.user):
             totals = [total for one in self._alike[key] if (total := self._total(one, in_steps=in_steps)) > done]
             if totals:
-                return median(totals), "alike"
-        if done > 0:
-            return 2 * done, "guess"
-        others = [
-            (one.ended_at - one.submitted_at) / SECOND
-            for one in self._history.courses.values()
-            if one.ended == "completed"
-        ]
-        return speed.rate((course.spec.n_min,)) * (median(others) if others else UNKNOWN_S), "guess"
+                likely, least, most = median(totals), min(totals), max(totals)
+                if len(totals) < ENOUGH_ALIKE:  # The next one may well be none of these.
+                    least, most = min(least, (done + likely) / 2), max(most, 2 * likely - done, 2 * done)
+                return _Work(likely, "alike", least, most)
+        likely = 2 * done if done > 0 else speed.rate((course.spec.n_min,)) * self._typical_s()
+        return _Work(likely, "guess", (done + likely) / 2, 2 * likely - done)
+
+    def _typical_s(self) -> float:
+        """From submission to completion, of the median app."""
+        ended = [one for one in self._history.courses.values() if one.ended == "completed"]
+        return median((one.ended_at - one.submitted_at) / SECOND for one in ended) if ended else UNKNOWN_S
 
     def _total(self, course: Course, *, in_steps: bool) -> float:
         """What a completed app had to do, in the same unit; 0 where that is not known."""

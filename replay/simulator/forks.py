@@ -6,7 +6,8 @@ left or crashed.  The rest is simulated.  What is changed is said at the fork, a
 
     make(history, state)                  as it was
     make(history, state, changes=…)       with what is assumed, as `dorm plan` takes it
-    play(fork)                            what comes of it, measured
+    play(fork, every_s)                   what comes of it, measured
+    simulation_of(fork)                   for who watches himself
 
 Raises PlanError (`dorm.core.plans`) where what is assumed can't be, and SimulationError.
 """
@@ -36,13 +37,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from dorm.core.state import State
+    from replay.simulator.fitting import Bound
     from replay.simulator.history import History, Silence
     from replay.simulator.measures import Run
     from replay.simulator.simulation import Observer
 
 SECOND = 1_000_000_000
 TOLD = 500_000
-"""At most about so many times apps tell of their progress in a run."""
+"""At most about so many times apps tell of their progress in a run, unless something else is asked for."""
 LEAST_TOLD_S = 60.0
 """How often they do where the log has no apps that tell of it."""
 _LONGEST_NAME = 48
@@ -75,27 +77,35 @@ def make(
     changes: Assumed | None = None,
     fitting: Fitting | None = None,
     known: History | None = None,
-    factor: float = 1.0,
+    work: Bound = "likely",
+    told: int = TOLD,
 ) -> Fork:
     """A fork at `state`, of a history that reaches at least so far; `now` (UTC ns) is when that is later than the state's last
-    record.  Of live apps only what `known` tells is believed, where it is given.  `factor` multiplies what is left to do of
-    apps of which that is a guess, or that of alike apps."""
+    record.  Of live apps only what `known` tells is believed, where it is given.  `work` is how much those have to do of which
+    that is not known, and `told` how often apps tell of their progress in a run at most."""
     at = max(state.time or history.begin, now)
-    return _Making(history, state, at, fitting or Fitting(history), known, factor).fork(until_s, changes or Assumed())
+    making = _Making(history, state, at, fitting or Fitting(history), known, work)
+    return making.fork(until_s, changes or Assumed(), told)
 
 
 def play(fork: Fork, every_s: float, *, watching: Sequence[Observer] = ()) -> Run:
     """What comes of it.  Who watches may raise, which ends the run and passes.  Raises SimulationError."""
-    simulation = Simulation(fork.scenario, state=fork.state, running=fork.running, name=f"fork-{fork.state.seq}")
+    simulation = simulation_of(fork)
     measures = Measures(simulation.state, every_s)
     for observer in (measures.observe, *watching):
         simulation.observe(observer)
-    for at_s, event, who in fork.said:
-        simulation.publish_at(at_s, event, who)
     simulation.run()
     until_s = fork.scenario.until_s
     run = measures.result(simulation.begin + int(until_s * SECOND) if until_s is not None else simulation.agenda.now)
     return _with_own_names(run, fork.aliases)
+
+
+def simulation_of(fork: Fork) -> Simulation:
+    """About to run, with all that others will say.  Raises SimulationError."""
+    simulation = Simulation(fork.scenario, state=fork.state, running=fork.running)
+    for at_s, event, who in fork.said:
+        simulation.publish_at(at_s, event, who)
+    return simulation
 
 
 def _with_own_names(run: Run, aliases: dict[str, str]) -> Run:
@@ -107,25 +117,25 @@ def _with_own_names(run: Run, aliases: dict[str, str]) -> Run:
 
 class _Making:
     def __init__(
-        self, history: History, state: State, at: int, fitting: Fitting, known: History | None, factor: float
+        self, history: History, state: State, at: int, fitting: Fitting, known: History | None, work: Bound
     ) -> None:
         self._history = history
         self._known = (known, Fitting(known)) if known is not None else (history, fitting)
         self._fitting = fitting
-        self._factor = factor
+        self._work = work
         self.state = copy_of(state)
         self.state.time = self.at = at
         self.fitted: dict[str, Fitted] = {}
         self.aliases: dict[str, str] = {}
         self._names = set(state.names)
 
-    def fork(self, until_s: float | None, changes: Assumed) -> Fork:
+    def fork(self, until_s: float | None, changes: Assumed, told: int) -> Fork:
         running = self._live() | self._unanswered()
         arrivals = self._arrivals()
         present, arrivals = self._change_arrivals(changes, arrivals)
         words, events = said_for(self.state, self.at, present)
         self._bring_back()
-        scenario = self._scenario(until_s, [*self._submitted(changes), *arrivals], changes)
+        scenario = self._scenario(until_s, [*self._submitted(changes), *arrivals], changes, told)
         first = [(0.0, event, who) for event, who in events if not isinstance(event, k.AppSubmitted)]
         return Fork(
             state=self.state,
@@ -141,7 +151,7 @@ class _Making:
 
     def _fit(self, course: Course) -> Fitted:
         """Of one that has nothing yet."""
-        found = self.fitted[course.app] = self._fitting.fit(course, self.at).with_work(self._factor)
+        found = self.fitted[course.app] = self._fitting.fit(course, self.at).as_if(self._work)
         return found
 
     def _live(self) -> dict[str, Running]:
@@ -151,7 +161,7 @@ class _Making:
             course = history.courses.get(app.id)
             if course is None:
                 course = Course(app.id, app.spec, app.user, app.submission, app.submitted_at)
-            found = self.fitted[app.id] = fitting.fit(course, self.at, app).with_work(self._factor)
+            found = self.fitted[app.id] = fitting.fit(course, self.at, app).as_if(self._work)
             running[app.id] = Running(found.model, found.done, found.saved, found.failures)
         return running
 
@@ -296,16 +306,16 @@ class _Making:
                 if silence.until:
                     yield (silence.until - self.at) / SECOND, joined[node], node
 
-    def _told_every_s(self, until_s: float | None) -> float:
+    def _told_every_s(self, until_s: float | None, told: int) -> float:
         """As often as on the log, since what an adjustment costs is measured by it, but not without end."""
         total_s = 0.0
         for one in self.fitted.values():
             rate = one.model.speed.rate((one.model.spec.n_min,))
             left_s = (one.model.work - one.done) / rate if rate > 0 else 0.0
             total_s += min(left_s, until_s if until_s is not None else left_s)
-        return max(self._history.told_every_s or LEAST_TOLD_S, total_s / TOLD)
+        return max(self._history.told_every_s or LEAST_TOLD_S, total_s / told)
 
-    def _scenario(self, until_s: float | None, apps: list[SimulatedApp], changes: Assumed) -> Scenario:
+    def _scenario(self, until_s: float | None, apps: list[SimulatedApp], changes: Assumed, told: int) -> Scenario:
         policy = changes.settings.get("policy", self.state.settings.policy)
         decisions = self._history.decisions_s
         return Scenario(
@@ -315,7 +325,7 @@ class _Making:
             tasks=Tasks() if policy in BY_TASKS else None,
             decision_time=DecisionTime(median(decisions), 0.0) if decisions else DecisionTime(),
             outages=tuple(self._outages(changes)),
-            progress_s=self._told_every_s(until_s),
+            progress_s=self._told_every_s(until_s, told),
             until_s=until_s,
             cluster="whatif",
         )
