@@ -11,6 +11,8 @@ One threshold of 16 container-hours is what Pollux's simulator sets for Tiresias
 there, starved apps are not promoted (the paper's PromoteKnob), and every app is placed on the nodes with most room,
 which are few nodes; Tiresias asks a profile whether an app needs that (§3.3).
 
+A master asks when something has happened: that an app has crossed a threshold meanwhile is seen then.
+
 The paper's cluster is GPUs alone.  With several kinds of resources, or pieces that are too small, an app may fit the cluster
 and not its nodes: then those behind it are stopped, last first, until it does.
 """
