@@ -11,11 +11,10 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
-
 from dorm.core.snapshot import FOLDED_BY, Copy, copy, load, pack
 from dorm.core.state import SCHEMA
 from events.log import LogError
+from events.logger import Logger
 from events.nearest import nearest
 from events.snapshots import EVERY, SnapshotInfo, identity, surplus
 from events.sources import fingerprint
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 QUIET_EVERY = 1000
 """Records after which one is taken when nothing happens: to fold fewer takes no time worth saving."""
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 async def newest(log: EventLog, *, drop_foreign: bool = False) -> tuple[SnapshotInfo, State] | None:

@@ -7,9 +7,8 @@ appear only where the program has configured structlog; where it has not, warnin
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
-
-import structlog
 
 
 class Logger:
@@ -19,12 +18,30 @@ class Logger:
         self._name = name
 
     def debug(self, event: str, **values: Any) -> None:
-        if structlog.is_configured():
+        if (structlog := _configured()) is not None:
             structlog.get_logger(self._name).debug(event, **values)
+
+    def warning(self, event: str, **values: Any) -> None:
+        if (structlog := _configured()) is not None:
+            structlog.get_logger(self._name).warning(event, **values)
+        else:
+            logging.getLogger(self._name).warning("%s %s", event, values)
+
+    def error(self, event: str, **values: Any) -> None:
+        if (structlog := _configured()) is not None:
+            structlog.get_logger(self._name).error(event, **values)
+        else:
+            logging.getLogger(self._name).error("%s %s", event, values)
 
     def exception(self, event: str) -> None:
         """An error, with the exception that is being handled."""
-        if structlog.is_configured():
+        if (structlog := _configured()) is not None:
             structlog.get_logger(self._name).exception(event)
         else:
             logging.getLogger(self._name).exception(event)
+
+
+def _configured() -> Any:
+    """structlog, None where nobody has configured it: whoever has not even imported it need not wait for that."""
+    structlog = sys.modules.get("structlog")
+    return structlog if structlog is not None and structlog.is_configured() else None

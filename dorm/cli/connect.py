@@ -13,7 +13,7 @@ import typer
 from dorm.cli.errors import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
     from dorm.client import Client
     from dorm.core.state import State
@@ -55,16 +55,29 @@ async def client(
     url: str | None, cluster: str | None, *, user: str | None = None, timeout: float = 5.0
 ) -> AsyncIterator[Client]:
     """A connected client.  It says on stderr when the connection is lost, and when it is back."""
-    # What the connection needs takes longer to import than everything else: not before it is wanted.
-    from dorm.client import Client
-
     address, name = where(url, cluster)
+    # What the connection needs takes longer to import than everything else: not before it is wanted.
+    with _without_websockets(address):
+        from dorm.client import Client
     connected = await Client.open(address, name, user=user, timeout=timeout)
     connected.tell_outages(lambda lost: _tell_outage(address, lost))
     try:
         yield connected
     finally:
         await connected.close()
+
+
+@contextlib.contextmanager
+def _without_websockets(url: str) -> Iterator[None]:
+    """nats-py imports aiohttp for WebSockets alone, if it is there, and that takes half of the time of a short command."""
+    if url.startswith("ws") or "aiohttp" in sys.modules or "nats" in sys.modules:
+        yield
+        return
+    sys.modules["aiohttp"] = None  # type: ignore[assignment]  # The import system's own sign for "not there".
+    try:
+        yield
+    finally:
+        del sys.modules["aiohttp"]
 
 
 def _tell_outage(url: str, lost: bool) -> None:

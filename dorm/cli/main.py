@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -11,7 +10,6 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from dorm.cli.errors import run_and_exit
-from dorm.cli.logs import configure
 
 _COMMANDS = {
     "up": ("up",),
@@ -94,8 +92,7 @@ def every_command(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """What comes before any command; those that run for long say more later on."""
-    configure(0, False, quiet_level=logging.WARNING)
+    """What comes before any command."""
 
 
 def main() -> None:
