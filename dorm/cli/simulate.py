@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PANEL = "What if"
 _DRAWN = ("html", "png")
+_FIXED = ("static", "tiresias")
+"""Policies that give every app a fixed number of containers."""
 _MOST_RUNS = 1000
 _OUTAGES_AFTER_S = 30 * 86_400.0
 
@@ -66,7 +68,7 @@ def _target(text: str) -> str:
 
 def simulate(
     workload: Annotated[str, typer.Argument(metavar="WORKLOAD", autocompletion=complete_workload, help="paper; parametric,apps=50; or a trace, such as philly:FILE,from=2017-10-01,to=2017-10-08.")],
-    policy: Annotated[list[str] | None, typer.Option("--policy", "-p", metavar="P[,KEY=VALUE,...]", autocompletion=complete_contender, help="Who is compared: dorm,theta1=0.2; may be repeated, or name several: dorm,static (the default). On paper, static has the paper's counts.")] = None,
+    policy: Annotated[list[str] | None, typer.Option("--policy", "-p", metavar="P[,KEY=VALUE,...]", autocompletion=complete_contender, help="Who is compared: dorm,theta1=0.2; may be repeated, or name several: dorm,static (the default). Unless told otherwise, static gives what the paper's baseline or the trace's job had.")] = None,
     nodes: Annotated[str | None, typer.Option(metavar="NODES", help="The cluster: '16x gpu=4,cpu=32,memory=128GiB; 4x cpu=64 zone=a'; default: the workload's own.")] = None,
     load: Annotated[float | None, typer.Option(metavar="PART", min=0.001, max=100, help="As many nodes of the shape in --nodes as let the workload ask for this part of them, such as 0.8.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="What is drawn in the workload follows from it.")] = 0,
@@ -113,10 +115,11 @@ def simulate(
       dorm simulate paper -p dorm --log run.dorm
       dorm replay timeline --file run.dorm -o run.html
     """
-    contenders = _contenders(policy, workload)
+    contenders = _contenders(policy)
     label = _base(base, contenders)
     _check_target(output, force=force)
     loaded = _workloads(workload, range(seed, seed + seeds), strict=strict)
+    contenders, loaded = _with_counts(contenders, loaded)
     base_scenarios = [
         _scenario(one, _nodes(one, nodes, load), rounds=rounds, timings=timings, until=until, strict=strict)
         for one in loaded
@@ -139,26 +142,35 @@ def _usage(error: Exception) -> Fail:
     return Fail(str(error), USAGE)
 
 
-def _contenders(texts: list[str] | None, workload: str) -> list[Contender]:
-    """On the paper's workload a `static` without counts is the paper's baseline."""
-    import msgspec
-
+def _contenders(texts: list[str] | None) -> list[Contender]:
     from replay.simulator import SimulationError
     from replay.simulator.contenders import parse_all
-    from replay.simulator.paper import STATIC_COUNTS
 
     try:
-        found = parse_all(texts or ["dorm,static"])
+        return parse_all(texts or ["dorm,static"])
     except SimulationError as error:
         raise _usage(error) from None
-    if not re.match(r"paper(,|$)", workload):
-        return found
-    return [
-        msgspec.structs.replace(one, params={**one.params, "counts": dict(STATIC_COUNTS)})
-        if one.policy == "static" and not {"count", "counts"} & one.params.keys()
-        else one
-        for one in found
-    ]
+
+
+def _with_counts(contenders: list[Contender], workloads: list[Workload]) -> tuple[list[Contender], list[Workload]]:
+    """Policies of fixed counts that were given none get the workload's: the paper's, or what the jobs of a trace had."""
+    import msgspec
+
+    from replay.simulator.paper import STATIC_COUNTS
+    from replay.simulator.requests import by_request
+
+    lacking = [one for one in contenders if one.policy in _FIXED and not {"count", "counts"} & one.params.keys()]
+    counts: dict[str, int] = {}
+    if lacking and workloads[0].name == "paper":
+        counts = dict(STATIC_COUNTS)
+    elif lacking:
+        named = [by_request(workload) for workload in workloads]
+        workloads = [workload for workload, _ in named]
+        counts = {key: count for _, each in named for key, count in each.items()}
+    if not counts:
+        return contenders, workloads
+    given = {one.label: msgspec.structs.replace(one, params={**one.params, "counts": counts}) for one in lacking}
+    return [given.get(one.label, one) for one in contenders], workloads
 
 
 def _base(wanted: str | None, contenders: Sequence[Contender]) -> str:

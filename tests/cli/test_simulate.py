@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,10 +11,9 @@ import pytest
 from dorm.cli.simulate import complete_contender, complete_workload, log_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Dorm
 
+SAMPLES = Path(__file__).parents[1] / "simulator" / "samples"
 SMALL = "parametric,apps=5,arrival=exponential:2m,work=lognormal:10m:0.5,n_max=4"
 CLUSTER = ("--nodes", "2x cpu=4,memory=32GiB", "--workers", "1")
 
@@ -121,6 +121,22 @@ def test_the_paper_has_its_own_cluster_and_static_counts(here: Dorm) -> None:
     (static,) = json.loads(out)["policies"]
     assert static["params"]["counts"]["lr-*"] == 8
     assert json.loads(out)["settings"]["nodes"] == 20
+
+
+def test_of_a_trace_fixed_counts_are_what_its_jobs_had(here: Dorm) -> None:
+    trace = f"philly:{SAMPLES / 'philly.csv'}"
+    shape = ("--nodes", "2x gpu=8,cpu=64,memory=512GiB", "--workers", "1", "-p", "static")
+    code, out, err = here("simulate", trace, *shape, "-o", "json")
+    assert code == 0
+    assert "row" in err, "the sample has bad rows, which are said"
+    document = json.loads(out)
+    (static,) = document["policies"]
+    assert static["params"]["counts"]
+    assert all(key == f"x{count}-*" for key, count in static["params"]["counts"].items())
+    assert document["workload"]["skipped"]
+    assert here("simulate", trace, *shape, "--strict")[0] == 1
+    given = json.loads(here("simulate", trace, *shape[:-1], "static,count=1", "-o", "json")[1])
+    assert given["policies"][0]["params"] == {"count": 1}
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ import pytest
 from replay.simulator import SimulationError
 from replay.simulator.contenders import parse, parse_all, parse_timings
 from replay.simulator.paper import STATIC_COUNTS
+from replay.simulator.requests import by_request
 from replay.simulator.scenario import Scenario, Tasks
 from replay.simulator.timings import LIVE, Timings
+from replay.simulator.workload import Workload
 from tests.simulator.scenarios import app, nodes
 
 
@@ -88,3 +90,12 @@ def test_timings_by_name() -> None:
     assert parse_timings("pause=30").pause_s == 30
     with pytest.raises(SimulationError, match="pause: -1 is not between"):
         parse_timings("pause=-1")
+
+
+def test_names_tell_what_the_jobs_of_a_trace_had() -> None:
+    apps = (app("a", 0, 10, had=4), app("b", 1, 10, had=1), app("c", 2, 10), app("d" * 48, 3, 10, had=4))
+    named, counts = by_request(Workload("trace", apps))
+    assert counts == {"x1-*": 1, "x4-*": 4}
+    assert [one.spec.name for one in named.apps] == ["x4-a", "x1-b", "c", "d" * 48]
+    unknown = Workload("made", apps[2:3])
+    assert by_request(unknown) == (unknown, {})
