@@ -25,6 +25,7 @@
     contenders  who is compared: a policy, its parameters, and what sharing in its way costs
     yardstick   Pollux's workloads as its own simulator runs them, and what it publishes of them
     runs        running scenarios, several at once
+    requests    what the jobs of a trace had, as fixed counts
 
 A simulation appends real records, by the real codec, and folds them with `evolve`; `decide` makes the rounds.  So the log that
 comes out can be read by everything that reads logs, and an audit of it checks the simulator's decisions as it checks a
