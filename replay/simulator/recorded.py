@@ -23,6 +23,7 @@ import msgspec
 from dorm.core.decide import decide
 from dorm.core.evolve import evolve
 from dorm.core.liveness import conclude
+from dorm.core.quiet import Quiet
 from dorm.core.state import State
 from events import kinds as k
 from events.codec import encode
@@ -189,6 +190,8 @@ class RecordedMaster(VirtualMaster):
         if said.question in ("seal", "digest"):
             return list(event.events), event.allocated
         if said.question == "elect":
+            # A new master has seen no allocation, so pauses that are over are due at once.
+            self._quiet, self._allocated_at = Quiet(), 0
             self._quiet.stir(self._agenda.now)
             return [msgspec.structs.replace(fact, epoch=self._state.epoch + 1) for fact in event.events], False
         if said.question == "conclude":

@@ -10,17 +10,19 @@ import msgspec
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """Defaults are what the sample apps take on Docker on one machine (`dorm bench resize`)."""
+    """Defaults are what the NumPy sample app takes on Docker on one machine, rounded (`dorm bench calibration`; the figures
+    are in docs/calibration.md).  Programs that load larger models or data take longer: what they took is fitted from a log
+    (`fitting_timings`)."""
 
     checkpoint_s: float = 0.2
     """From the decision until the state is saved; the app does no work meanwhile."""
-    stop_s: float = 0.3
+    stop_s: float = 0.25
     """From then until the last container of the old generation has exited."""
-    start_s: float = 0.5
+    start_s: float = 0.45
     """From the release until the containers have started."""
-    boot_s: float = 1.0
+    boot_s: float = 0.7
     """From there to the first work, where nothing is resumed."""
-    resume_s: float = 1.0
+    resume_s: float = 0.85
     """From there to the first work, where a checkpoint is read."""
     checkpoint_every_s: float = 0.0
     """How often the app saves by itself while it works: what a crash costs at most.  0 for never."""
