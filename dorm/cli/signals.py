@@ -23,6 +23,16 @@ class Stops:
 
 
 @contextlib.contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """For work without a loop: SIGTERM ends it as Ctrl-C does, so that what it has started is put away."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
 def stops() -> Iterator[Stops]:
     """Signals set events instead of breaking in anywhere, for as long as this is open."""
     loop = asyncio.get_running_loop()

@@ -11,6 +11,7 @@ import typer
 
 from dorm.cli.errors import FAILED, USAGE, Fail, complain, line
 from dorm.cli.output import Format, console, show_document, solver_prints_elsewhere
+from dorm.cli.signals import interrupted_by_sigterm
 from dorm.cli.source import progress_of
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ def _run(
     if len(jobs) > _MOST_RUNS:
         raise Fail(f"{len(jobs):,} runs are too many; at most {_MOST_RUNS:,}", USAGE)
     logs = [log_file(log, one.label, seed, alone=len(jobs) == 1) for one, seed, _ in jobs]
-    with progress_of("simulating") as told, solver_prints_elsewhere():
+    with interrupted_by_sigterm(), progress_of("simulating") as told, solver_prints_elsewhere():
         runs = run_all(
             [scenario for _, _, scenario in jobs],
             every_s=every_s, workers=workers, tell=told, logs=logs, force=force,

@@ -30,7 +30,7 @@ from replay.simulator.simulation import Simulation
 from replay.whole_file import whole_file_now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -186,7 +186,8 @@ def _work_off(
 
     def send() -> None:
         for job in left:
-            running[pool.submit(_job, *job)] = job[0]
+            with _no_interrupts():
+                running[pool.submit(_job, *job)] = job[0]
             return
 
     for _ in range(count):
@@ -203,6 +204,17 @@ def _work_off(
         poll()
 
 
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """A process that begins meanwhile never gets one: Ctrl-C goes to all processes of a terminal, and this one decides what
+    becomes of the others.  One that comes here meanwhile is only late."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _told(tell: Progress | None, ended: ctypes.Array[ctypes.c_longlong], total: int) -> None:
     if tell is not None:
         tell(sum(ended[:-1]), total)
@@ -213,10 +225,9 @@ _ended: ctypes.Array[ctypes.c_longlong] | None = None
 
 
 def _begin(ended: ctypes.Array[ctypes.c_longlong]) -> None:
-    """A process begins.  Ctrl-C goes to all processes of a terminal: the first one decides what becomes of the others."""
+    """A process begins."""
     global _ended
     _ended = ended
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 
