@@ -2,8 +2,8 @@
 
 The month is October 2017 of Microsoft's Philly trace (Jeon et al., USENIX ATC 2019), 47,192 jobs of one GPU and more, whose
 file is given; without it made-up apps of the same number, with arrivals and work drawn so that their means and the median of
-the work are the same.  Under `static` each job has the containers that it had; under `dorm` it may have 1 to twice as many.
-Every run is whole: until its last app has ended.
+the work are the same.  Under `static` each job has the containers that it had, made-up ones have one; under `dorm` it may have
+1 to twice as many.  Every run is whole: until its last app has ended.
 
 An *event* is one position of the log: a record of its own, or each fact in a round of the master's.  Times are CPU seconds of
 a run, without the reading of the workload; each run is in a process of its own, one after the other.
@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import resource
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dorm.bench import BenchError
 from dorm.bench.apart import items_of
 from dorm.bench.report import Figure, Report, figure, this_machine
 from events.kinds import Round
 from replay.simulator import SimulationError, nodes, workloads
+from replay.simulator.requests import by_request
 from replay.simulator.scenario import Scenario
 from replay.simulator.simulation import Simulation
 
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from events.kinds import Event
     from events.log import Record
 
-POLICIES: dict[str, dict[str, Any]] = {"static": {"count": 1}, "dorm": {}}
-"""With their parameters."""
+POLICIES = ("static", "dorm")
 GOALS = {"philly_month_static_s": "<= 600", "philly_month_dorm_s": "<= 600", "peak_memory_mb": "<= 1024"}
 MONTH = "from=2017-10-01,to=2017-11-01"
 MADE_UP = "parametric,apps={apps},arrival=exponential:56.8s,work=lognormal:33437s:2.44,gpu=1,n_max=2"
@@ -102,9 +102,8 @@ def bench_simulate(wanted: Wanted, *, tell: Tell) -> Done:
     settings = {
         "event": "a record, or each fact in a round",
         "clock": "CPU time of a run, without the reading of its workload",
-        "workload": {policy: workload_of(wanted, policy) for policy in POLICIES},
+        "workload": workload_of(wanted),
         "nodes": f"{wanted.nodes} of 8 GPUs",
-        "policies": POLICIES,
         "rounds_s": wanted.rounds,
         "runs": {f"{policy}_{every_s}": one._asdict() for (policy, every_s), one in ran.items()},
     } | ({"interrupted": True} if interrupted else {})
@@ -124,25 +123,23 @@ def _figures(wanted: Wanted, ran: dict[tuple[str, int], Ran]) -> dict[str, Figur
     return found
 
 
-def workload_of(wanted: Wanted, policy: str) -> str:
+def workload_of(wanted: Wanted) -> str:
     """As `workloads.load` takes it."""
     if wanted.trace is None:
-        made_up = MADE_UP.format(apps=QUICK_APPS if wanted.quick else APPS)
-        return made_up
-    bounds = ",bounds=rigid" if policy == "static" else ""
-    first = f",limit={QUICK_APPS}" if wanted.quick else ""
-    return f"philly:{wanted.trace},{MONTH}{bounds}{first}"
+        return MADE_UP.format(apps=QUICK_APPS if wanted.quick else APPS)
+    return f"philly:{wanted.trace},{MONTH}" + (f",limit={QUICK_APPS}" if wanted.quick else "")
 
 
 def run(wanted: Wanted, policy: str, every_s: int) -> Iterator[Ran | str]:
     """One run, with words about how far it is.  Raises SimulationError, and BenchError where an app is left over."""
-    workload = workloads.load(workload_of(wanted, policy))
+    workload, counts = by_request(workloads.load(workload_of(wanted)))
+    fixed = {"counts": counts} if counts else {"count": 1}
     shape = "gpu=8" if wanted.trace is not None else "gpu=8,cpu=64,memory=512GiB"
     scenario = Scenario(
         apps=workload.apps,
         nodes=nodes.parse(f"{wanted.nodes}x {shape}"),
         policy=policy,
-        params=POLICIES[policy],
+        params=fixed if policy == "static" else {},
         quiet_s=every_s,
         quiet_limit_s=every_s,
         idle_s=every_s,

@@ -57,8 +57,8 @@ def test_the_same_month_has_the_same_events(trace: Path) -> None:
 
 
 def test_without_a_trace_apps_are_made_up() -> None:
-    assert "apps=47192" in workload_of(Wanted(), "static")
-    assert "apps=1500" in workload_of(Wanted(quick=True), "dorm")
+    assert "apps=47192" in workload_of(Wanted())
+    assert "apps=1500" in workload_of(Wanted(quick=True))
 
 
 def test_what_can_t_be_run_is_said(trace: Path) -> None:
