@@ -161,7 +161,8 @@ class Fitting:
         else:
             done = saved = course.kept_s(at)
         failures = tuple(
-            Failure(course.steps_at(one) if in_steps else course.work_s(one), one.exit_code) for one in course.failures
+            Failure(course.steps_at(one, speed) if in_steps else course.work_s(one), one.exit_code)
+            for one in course.failures
         )
         work = self._work(course, done, speed, failures, in_steps=in_steps)
         model = SimulatedApp(
@@ -220,7 +221,7 @@ class Fitting:
 
     def _work(self, course: Course, done: float, speed: Speed, failures: Sequence[Failure], *, in_steps: bool) -> _Work:
         """All that it has to do, and how that is known."""
-        total = course.steps_at_end() if in_steps else course.kept_s(course.ended_at)
+        total = course.steps_at_end(speed) if in_steps else course.kept_s(course.ended_at)
         if course.ended == "failed" and failures:
             return _surely(max(total, *(one.work for one in failures)) + 1.0, "known")
         if course.ended in ("completed", "failed") and total > 0:

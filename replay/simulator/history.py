@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Generation, Node, Pace, State
     from events.log import Record
     from events.spec import AppSpec
+    from replay.simulator.speed import Speed
 
 SECOND = 1_000_000_000
 _CLIENTS = (k.AppUpdated, k.AppCancelRequested, k.NodeDrainRequested, k.PolicyChanged)
@@ -82,10 +83,14 @@ class Stretch:
         end = min(self.end or until, until)
         return self.containers * max(0, end - self.begin) / SECOND if self.begin else 0.0
 
-    def steps_by(self, at: int) -> float:
-        """Those that it told of last before its end, and at its pace what it did from there until `at` (UTC ns)."""
+    def steps_by(self, at: int, speed: Speed | None = None) -> float:
+        """Those that it told of last, and what it did from there until `at` (UTC ns) at its pace, or, told of once, at the
+        app's `speed`."""
         pace = self.pace
-        return pace.last_step + self.rate * max(0, at - pace.last_at) / SECOND if pace is not None else 0.0
+        if pace is None:
+            return 0.0
+        rate = self.rate or (speed.rate(self.counts) if speed is not None else 0.0)
+        return pace.last_step + rate * max(0, at - pace.last_at) / SECOND
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -135,15 +140,15 @@ class Course:
         ]
         return self.kept_s(failed.at) + sum(lost)
 
-    def steps_at(self, failed: Failed) -> float:
+    def steps_at(self, failed: Failed, speed: Speed) -> float:
         """Steps that it had done when it failed."""
         of_it = [one for one in self.stretches if one.generation == failed.generation and one.pace]
-        return of_it[-1].steps_by(failed.at) if of_it else 0.0
+        return of_it[-1].steps_by(failed.at, speed) if of_it else 0.0
 
-    def steps_at_end(self) -> float:
+    def steps_at_end(self, speed: Speed | None = None) -> float:
         """All steps of one that has ended: those that it told of, and at its pace what came until its first exit."""
         last = self.stretches[-1] if self.stretches else None
-        return max(float(self.step), last.steps_by(last.end) if last is not None else 0.0)
+        return max(float(self.step), last.steps_by(last.end, speed) if last is not None else 0.0)
 
 
 class History:

@@ -1,0 +1,237 @@
+"""A log played on as it was gives what happened; played on with a change, it gives what that change would have made."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from dorm.core.invariants import violations
+from dorm.core.plans import Assumed, NewNodes, PlanError, UnknownSetting
+from events import kinds as k
+from events.archive import open_archive
+from replay.moments import AtSequence
+from replay.simulator import forks
+from replay.simulator.history import History
+from replay.simulator.scenario import Outage
+from replay.simulator.simulation import Simulation
+from replay.simulator.whatif import WhatIf, WhatIfError, whatif
+from tests.golden.made import archives
+from tests.replay.story import log_of
+from tests.simulator.histories import busy, seen, seq_at, trained, written
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from events.log import Record
+    from replay.simulator.scenario import Scenario
+
+GIB = 2**30
+STATIC: dict[str, Any] = {"policy": "static", "params": {"count": 2}}
+"""Of a scenario whose decisions take no time."""
+
+
+def forked(records: Sequence[Record], seq: int | None = None, changes: Assumed | None = None, **more: Any) -> WhatIf:
+    moment = None if seq is None else AtSequence(seq)
+    return asyncio.run(whatif(log_of(records), moment, changes or Assumed(), **more))
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    return written(Simulation(busy()))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 231.0, 700.0])
+def test_the_backtest_of_a_true_model_has_no_error(records: list[Record], seconds: float) -> None:
+    found = forked(records, seq_at(records, seconds))
+    test = found.backtest
+    assert test is not None
+    assert test.hindsight
+    assert test.apps == sum(1 for app in found.apps if app.really)
+    assert test.late == 0
+    assert test.completion_error == pytest.approx(0, abs=0.01)
+    assert test.wait_error_s is None or test.wait_error_s < 2
+    assert test.adjustments.simulated == pytest.approx(test.adjustments.really, abs=1)
+    assert test.utilization.simulated == pytest.approx(test.utilization.really, rel=0.02)
+    assert found.changed is None
+
+
+def test_what_is_unlike_the_model_shows_in_the_backtest() -> None:
+    """Work that goes at half its pace from the middle on is nothing that one speed describes."""
+    slow = written(Simulation(busy(**STATIC)))
+    cut = seq_at(slow, 300.0)
+    middle = slow[cut - 1].time
+    late = [msgspec.structs.replace(one, time=one.time + max(0, one.time - middle)) for one in slow]
+    found = forked(late, seq_at(late, 231.0))
+    assert found.backtest is not None
+    assert found.backtest.completion_error is not None
+    assert found.backtest.completion_error > 0.05
+
+
+def changed_then(scenario: Scenario, seconds: float, *events: tuple[k.Event, str]) -> dict[str, float]:
+    """What truly comes of it if somebody says this at that moment: the whole simulation with its true models."""
+    simulation = Simulation(scenario)
+    for event, who in events:
+        simulation.publish_at(seconds, event, who)
+    simulation.run()
+    apps = simulation.state.apps.values()
+    return {app.name: (app.ended_at - app.submitted_at) / 1e9 for app in apps if app.ended == "completed"}
+
+
+NODE = NewNodes(count=1, capacity={"cpu": 4000, "memory": 64 * GIB})
+JOINED = k.NodeJoined(node="new-1", address="new-1", capacity=NODE.capacity, ports=(20_000, 31_999))
+
+
+@pytest.mark.parametrize(
+    ("changes", "event", "who"),
+    [
+        (Assumed(settings={"theta2": 1.0}), k.PolicyChanged(set_params={"theta2": 1.0}), "operator"),
+        (
+            Assumed(settings={"policy": "static", "count": 3}),
+            k.PolicyChanged(policy="static", params={"count": 3}),
+            "x",
+        ),
+        (Assumed(joins=(NODE,)), JOINED, "new-1"),
+        (Assumed(removed=("n1",)), k.NodeLeft(node="n1"), "n1"),
+    ],
+    ids=["parameter", "policy", "join", "leave"],
+)
+def test_a_what_if_is_the_whole_simulation_with_that_change(
+    records: list[Record], changes: Assumed, event: k.Event, who: str
+) -> None:
+    seconds = 300.0
+    found = forked(records, seq_at(records, seconds), changes)
+    truth = changed_then(busy(), seconds, (event, who))
+    told = {app.name: app.changed for app in found.apps}
+    assert found.assumed
+    assert found.changed is not None
+    for name, completion_s in truth.items():
+        outcome = told[name]
+        assert outcome is not None
+        assert outcome.completion_s == pytest.approx(completion_s, rel=0.05)
+    assert found.backtest is not None
+    assert found.backtest.completion_error == pytest.approx(0, abs=0.01)
+
+
+def test_apps_that_come_later_can_be_left_out_changed_and_added(records: list[Record]) -> None:
+    spec = {"name": "more", "command": ["train", "more"], "demand": {"cpu": 1}, "n_max": 2}
+    changes = Assumed(cancelled=("sixth",), updated=(k.AppUpdated(app="seventh", n_max=1, n_min=1),), specs=(spec,))
+    found = forked(records, seq_at(records, 300.0), changes)
+    apps = {app.name: app for app in found.apps}
+    assert apps["sixth"].changed is None
+    assert apps["sixth"].unchanged is not None
+    assert apps["more"].changed is not None
+    assert apps["more"].guess
+    assert apps["more"].really is apps["more"].unchanged is None
+    slower, faster = apps["seventh"].changed, apps["seventh"].unchanged
+    assert slower is not None
+    assert faster is not None
+    assert slower.completion_s is not None
+    assert faster.completion_s is not None
+    assert slower.completion_s > faster.completion_s
+    assert "without sixth" in found.assumed
+    assert any(words.startswith("seventh with n_max = 1") for words in found.assumed)
+
+
+def test_a_name_that_is_used_again_is_not_refused() -> None:
+    """On the log the first one had ended by then; with fewer nodes it still runs."""
+    first = trained("daily", 0, 600, n_max=8)
+    apps = (first, msgspec.structs.replace(trained("daily", 400, 300, n_max=8), submission="again"))
+    records = written(Simulation(busy(apps=apps, **STATIC)))
+    found = forked(records, seq_at(records, 30.0), Assumed(removed=("n1",)), horizon_s=10_000)
+    assert [app.name for app in found.apps] == ["daily", "daily"]
+    for app in found.apps:
+        assert app.changed is not None
+        assert app.really is not None
+        assert app.changed.how == app.really.how == "completed"
+
+
+def test_what_others_said_comes_again_unless_it_undoes_the_change(records: list[Record]) -> None:
+    scenario = busy()
+    simulation = Simulation(scenario)
+    simulation.publish_at(400.0, k.PolicyChanged(set_params={"theta2": 0.9}), "operator")
+    simulation.publish_at(500.0, k.AppUpdated(app="first", n_max=2), "client")
+    simulation.publish_at(600.0, k.NodeDrainRequested(node="n1"), "operator")
+    said = written(simulation)
+    known = seen(said, seq_at(said, 300.0))
+    again = forks.make(known.history, known.state)
+    kinds = [type(event).__name__ for _, event, _ in again.said]
+    assert kinds == ["PolicyChanged", "AppUpdated", "NodeDrainRequested"]
+    changes = Assumed(settings={"theta2": 0.2}, updated=(k.AppUpdated(app="first", n_max=5),), drained=("n1",))
+    other = forks.make(known.history, known.state, changes=changes)
+    assert {at_s for at_s, _, _ in other.said} == {0.0}
+
+
+def test_outages_come_again() -> None:
+    records = written(Simulation(busy(outages=(Outage("n1", 300.0, 60.0),), **STATIC)))
+    for seconds in (100.0, 330.0):
+        found = forked(records, seq_at(records, seconds))
+        assert found.backtest is not None
+        assert found.backtest.completion_error == pytest.approx(0, abs=0.03)
+
+
+def test_a_fork_at_the_end_is_tested_at_an_earlier_moment(records: list[Record]) -> None:
+    part = records[: seq_at(records, 1010.0)]
+    found = forked(part, None, Assumed(settings={"theta2": 1.0}))
+    assert found.really is None
+    assert found.backtest is not None
+    assert not found.backtest.hindsight
+    assert found.backtest.seq < len(part)
+    assert any("guess" in words for words in found.assumptions)
+    assert any("nobody else submits" in words for words in found.assumptions)
+    assert {app.name for app in found.apps if app.guess}
+    assert all(app.unchanged is not None and app.unchanged.how == "completed" for app in found.apps)
+
+
+def test_equal_questions_get_equal_answers(records: list[Record]) -> None:
+    seq, changes = seq_at(records, 900.0), Assumed(settings={"theta2": 0.5})
+    one, other = (msgspec.json.encode(forked(records, seq, changes)) for _ in range(2))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        (Assumed(removed=("nowhere",)), PlanError, "there is no node 'nowhere'"),
+        (Assumed(cancelled=("nobody",)), PlanError, "there is no app 'nobody'"),
+        (Assumed(updated=(k.AppUpdated(app="first", n_min=99, n_max=99),)), PlanError, "first: "),
+        (Assumed(updated=(k.AppUpdated(app="seventh", n_min=9, n_max=3),)), PlanError, "seventh: n_min"),
+        (Assumed(settings={"theta9": 1}), UnknownSetting, "theta9"),
+        (
+            Assumed(specs=({"name": "first", "command": ["x"], "demand": {"cpu": 1}},)),
+            PlanError,
+            "first would be refused",
+        ),
+    ],
+)
+def test_what_can_not_be_assumed(records: list[Record], changes: Assumed, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        forked(records, seq_at(records, 300.0), changes)
+
+
+def test_nothing_to_play_on_with(records: list[Record]) -> None:
+    with pytest.raises(WhatIfError, match="the log is empty"):
+        forked([])
+    with pytest.raises(WhatIfError, match="nothing runs, waits or comes after"):
+        forked(records)
+
+
+@pytest.mark.parametrize("archive", archives(), ids=lambda path: path.stem)
+async def test_logs_of_all_sorts_can_be_forked_anywhere(archive: Any) -> None:
+    """Real ones, with failures, refusals, drained and lost nodes, nonsense from strangers: each fork runs, and its log holds
+    together."""
+    log = await open_archive(archive)
+    try:
+        records = [record async for batch in log.read() for record in batch]
+    finally:
+        await log.close()
+    for cut in range(0, len(records), max(1, len(records) // 12)):
+        known = seen(records, cut)
+        until_s = 200.0
+        made = forks.make(known.history, known.state, until_s=until_s)
+        simulation = forks.simulation_of(made)
+        simulation.run()
+        assert violations(simulation.state) == []
+        assert History(simulation.state).courses.keys() == simulation.state.apps.keys()
