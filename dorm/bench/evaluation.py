@@ -54,7 +54,7 @@ class Plan(msgspec.Struct, frozen=True):
 def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None) -> Plan:
     """What is to be run.  `quick` is for looking whether all of it works: few apps, one seed, three variations.
 
-    Raises SimulationError for a trace that is there and can't be read, BenchError where the folder is none."""
+    Raises BenchError where the folder is none, and for a trace that is there and can't be read."""
     apps = 8 if quick else None
     seeds = 1 if quick else seeds
     if traces is not None and not traces.is_dir():
@@ -63,7 +63,8 @@ def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None)
     variations = evaluation_paper.variations(min(seeds, VARIED), apps)
     found, missing = [], []
     for name, build in TRACES.items():
-        part = None if traces is None else build(traces, quick)
+        with _refusals():
+            part = None if traces is None else build(traces, quick)
         if part is None:
             missing.append(name)
         else:

@@ -21,11 +21,13 @@ from replay.simulator import workloads, yardstick
 from replay.simulator.contenders import Contender
 from replay.simulator.scenario import Scenario, Tasks
 from replay.simulator.timings import LIVE, Timings
+from replay.simulator.traces.pollux import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from replay.simulator.traces.pollux import Bounds
     from replay.simulator.workload import SimulatedApp, SimulatedNode, Workload
 
 
@@ -37,6 +39,7 @@ RESTART = Timings(checkpoint_s=0.0, stop_s=0.0, start_s=0.0, boot_s=30.0, resume
 """Every start and every adjustment takes 30 s in which the GPUs are held, as in Pollux's simulator (OSDI 2021, §5.1)."""
 SHARE = 0.25
 """The part of a week's jobs that is taken, by chance, on a cluster that is as much smaller: minutes instead of hours."""
+QUICK = "limit=40"
 LOAD = 0.8
 """Mean demand as a part of the cluster."""
 GPUS = 8
@@ -47,15 +50,16 @@ def philly(folder: Path, quick: bool) -> Part | None:
     file = folder / "philly_2017" / "philly.csv"
     if not file.is_file():
         return None
-    whole = workloads.load(f"philly:{file},sample={0.002 if quick else SHARE}")
+    whole = workloads.load(f"philly:{file}," + (QUICK if quick else f"sample={SHARE}"))
     week, first = busiest_week(whole)
     week = msgspec.structs.replace(week, apps=tuple(_by_request(app) for app in week.apps))
     nodes = clusters.sized(week, {"gpu": GPUS}, LOAD)
     week = clusters.fitting(week, nodes)
     counts = {f"{_prefix(n)}*": n for n in sorted({_requested(app) for app in week.apps})}
+    part = "a few" if quick else f"{SHARE:.0%}"
     about = (
-        f"{len(week.apps):,} jobs, {SHARE:.0%} of those that were submitted to Microsoft's Philly cluster in its "
-        f"busiest week (from day {first / DAY_S:.0f} of the trace), on {len(nodes)} nodes with {GPUS} GPUs: as many as "
+        f"{len(week.apps):,} jobs, {part} of those that were submitted to Microsoft's Philly cluster in its busiest "
+        f"week (from day {first / DAY_S:.0f} of the trace), on {len(nodes)} nodes with {GPUS} GPUs: as many as "
         f"let them ask for {LOAD:.0%} of the GPUs on average.",
         *_skipped(week),
     )
@@ -66,7 +70,7 @@ def alibaba(folder: Path, quick: bool) -> Part | None:
     source = folder / "alibaba_openb_2023"
     if not source.is_dir():
         return None
-    whole = workloads.load(f"alibaba:{source},sample={0.02 if quick else 1}")
+    whole = workloads.load(f"alibaba:{source}" + (f",{QUICK}" if quick else ""))
     week, first = busiest_week(whole)
     nodes = clusters.matched(week, whole.nodes, LOAD)
     week = clusters.fitting(week, nodes)
@@ -148,7 +152,7 @@ def pollux(folder: Path, quick: bool) -> Part | None:
     files = sorted(source.glob("workload-*.csv"))
     if not files or not profiles.is_dir():
         return None
-    against = (
+    against: tuple[tuple[Contender, Bounds], ...] = (
         (Contender(HEADLINE, "dorm", {"theta1": 0.1, "theta2": 0.1}), "requested"),
         (Contender(WIDE, "dorm", {"theta1": 0.1, "theta2": 0.1}), "wide"),
         (Contender(f"{HEADLINE}, live", "dorm", {"theta1": 0.1, "theta2": 0.1}, timings=LIVE), "requested"),
@@ -156,12 +160,13 @@ def pollux(folder: Path, quick: bool) -> Part | None:
         (Contender("optimus", "optimus"), "wide"),
     )
     jobs: list[Job] = []
+    read = [workloads.load(f"pollux:{file},profiles={profiles}") for file in (files[:1] if quick else files)]
     for contender, bounds in against:
-        for file in files[:1] if quick else files:
-            workload = workloads.load(f"pollux:{file},profiles={profiles},bounds={bounds}")
-            if quick:
-                workload = msgspec.structs.replace(workload, apps=workload.apps[:8])
-            jobs.append(Job(contender.label, yardstick.scenario(workload, contender)))
+        for workload in read:
+            apps = tuple(bounded(app, bounds) for app in workload.apps[: 8 if quick else None])
+            jobs.append(
+                Job(contender.label, yardstick.scenario(msgspec.structs.replace(workload, apps=apps), contender))
+            )
     about = (
         "160 jobs of six models sampled from Philly in each of Pollux's workloads, on 16 nodes with 4 GPUs; the batch "
         "size is the workload's, and every start and restart takes 30 s in which the GPUs are held.",

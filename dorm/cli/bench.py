@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from dorm.cli import evaluation
 from dorm.cli.errors import INTERRUPTED, USAGE, Fail, run
 from dorm.cli.logs import Verbose, configure
 from dorm.cli.output import (
@@ -367,6 +368,8 @@ def optimizer_scale(
         _show_machine(scale.report)
     _end_if(scale.interrupted)
 
+
+evaluation.register(app)
 
 _SCALE_COLUMNS = [
     ("P50 S", "event_p50_s"),

@@ -1,0 +1,169 @@
+"""The evaluation, whole but small: a few apps of the paper's workload, and traces made by hand in the real ones' form."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dorm.bench import BenchError, evaluation_paper
+from dorm.bench.evaluation import Plan, evaluate, plan, run_plan
+from dorm.bench.evaluation_figures import figures_of
+from dorm.bench.evaluation_parts import HEADLINE, Part
+from dorm.bench.evaluation_text import blocks
+from dorm.bench.evaluation_traces import busiest_week
+from dorm.bench.report import Report, this_machine
+from replay.simulator import paper, plots, report
+from replay.simulator.comparison import Comparison
+from replay.simulator.outcome import SECOND, AppRun, Run, Sample
+from replay.simulator.workloads import load
+from tests.simulator import profile_tables
+
+SAMPLES = Path(__file__).parents[1] / "simulator" / "samples"
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the real one is, with little in it."""
+    folder = tmp_path_factory.mktemp("traces")
+    (folder / "philly_2017").mkdir()
+    rows = [
+        f"2017-10-{1 + day:02} 0{hour}:00:00,{600 * (1 + hour)},{2**hour},0,vc"
+        for day in range(9)
+        for hour in (0, 1, 2)
+    ]
+    (folder / "philly_2017" / "philly.csv").write_text(
+        "\n".join(["timestamp,duration,num_gpus,gpu_time,cluster", *rows])
+    )
+    shutil.copytree(SAMPLES / "openb", folder / "alibaba_openb_2023")
+    profile_tables.write(folder / "pollux_profiles" / "net")
+    jobs = folder / "pollux_workloads" / "workloads"
+    jobs.mkdir(parents=True)
+    lines = [f"net-{index},{60 * index},net,{1 + index % 4},64" for index in range(4)]
+    (jobs / "workload-6.csv").write_text("\n".join(["name,time,application,num_replicas,batch_size", *lines]))
+    return folder
+
+
+def few(part: Part, *labels: str) -> Part:
+    """Without most of its contenders."""
+    wanted = labels or (HEADLINE, "static", "tiresias")
+    return msgspec.structs.replace(part, jobs=tuple(job for job in part.jobs if job.label in wanted))
+
+
+@pytest.mark.slow
+def test_a_small_evaluation_writes_its_folder(traces: Path, tmp_path: Path) -> None:
+    whole = plan(quick=True, traces=traces)
+    assert [part.key for part in whole.traces] == ["philly", "alibaba", "pollux"]
+    wanted = Plan(few(whole.paper), whole.variations[:1], tuple(few(part) for part in whole.traces))
+    told: list[tuple[int, int]] = []
+    done = evaluate(wanted, tmp_path / "to", workers=1, tell=lambda ended, of: told.append((ended, of)))
+    assert json.loads((tmp_path / "to" / "evaluation.json").read_text())["figures"].keys() == done.figures.keys()
+    assert {"utilization_ratio_max", "speedup_mean", "adjustment_time_share", "workload6_mean_completion_s"} <= set(
+        done.figures
+    )
+    assert done.figures["over_budget_count"].value == 0
+    assert told[-1][0] == told[-1][1]
+    text = (tmp_path / "to" / "report.md").read_text()
+    for name in [line.partition("](")[2].rstrip(")") for line in text.splitlines() if line.startswith("![")]:
+        assert (tmp_path / "to" / name).stat().st_size < 100_000
+    assert "## Philly, a busy week" in text
+    assert "Beside what is published for workload 6" in text
+    assert "Not run" not in text
+    assert "Plotly.newPlot" in (tmp_path / "to" / "report.html").read_text()
+
+
+def made(utilization: float, loss: float, completion: float, lost: float) -> Run:
+    apps = tuple(
+        AppRun(
+            f"a{i}",
+            f"a{i}",
+            1,
+            2,
+            1 + int(completion * SECOND),
+            "completed",
+            1,
+            100.0,
+            lost,
+            finish_ratio=completion / 500,
+        )
+        for i in range(3)
+    )
+    samples = tuple(Sample(1 + hour * 3600 * SECOND, utilization, loss, 1, 0) for hour in range(3))
+    return Run(1, 1 + 3 * 3600 * SECOND, 3600.0, 3, apps, samples, ())
+
+
+def invented(mine: Run, **others: Run) -> tuple[Plan, dict[str, Comparison]]:
+    part = evaluation_paper.whole(1, 1)
+    runs: dict[str, tuple[Run, ...]] = {HEADLINE: (mine,)} | {name.replace("_", "-"): (run,) for name, run in others.items()}
+    compared = Comparison("the paper's", runs, base="static", tasks={"task-level": 0.25})
+    return Plan(part, ()), {"paper": compared}
+
+
+def said(wanted: Plan, comparisons: dict[str, Comparison]) -> str:
+    done = Report("evaluation", this_machine(), {}, figures_of(wanted, comparisons))
+    return report.markdown(blocks(wanted, comparisons, done), list(plots.FIGURES))
+
+
+def test_goals_are_judged_by_what_was_measured() -> None:
+    wanted, comparisons = invented(made(1.2, 0.1, 100, 2), static=made(0.5, 0.4, 250, 0))
+    found = figures_of(wanted, comparisons)
+    assert found["utilization_ratio_max"].value == pytest.approx(2.4)
+    assert found["utilization_ratio_max"].reached is True
+    assert found["fairness_loss_ratio_mean"].value == pytest.approx(4)
+    assert found["speedup_mean"].value == pytest.approx(2.5)
+    assert found["speedup_mean"].reached is False
+    assert found["adjustment_time_share_docker"].value == pytest.approx(0.02)
+    assert "workload6_mean_completion_s" not in found, "it was not run"
+
+
+def test_the_report_says_where_dorm_is_behind_and_why() -> None:
+    text = said(*invented(made(1.0, 0.2, 200, 0), static=made(0.5, 0.4, 400, 0), task_level=made(1.2, 0.1, 201, 0)))
+    line = next(line for line in text.splitlines() if line.startswith("| task-level | behind"))
+    assert line == "| task-level | behind, 1.20× | behind, 2.00× | level |"
+    assert "| static | ahead, 2.00× | ahead, 2.00× | ahead, 2.00× |" in text
+    assert "Behind task-level in utilization" in text
+    assert "its 1.2 are 0.9 of useful utilization, against 1." in text
+    assert "Behind static" not in text
+    assert "Traces that were not given" not in text
+
+
+def test_the_headline_is_one_of_the_contenders() -> None:
+    labels = [contender.label for contender in evaluation_paper.contenders()]
+    assert HEADLINE in labels
+    assert len(labels) == len(set(labels)) == 8
+    assert evaluation_paper.static().params == {"counts": paper.STATIC_COUNTS}
+    halved = evaluation_paper.static(0.5).params["counts"]
+    assert halved["lr-*"] == 4
+    assert all(value >= 1 for value in halved.values())
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    wanted = plan(quick=True, traces=tmp_path)
+    assert len(wanted.missing) == 3
+    with pytest.raises(BenchError, match="there is no such folder"):
+        plan(traces=tmp_path / "nowhere")
+    (tmp_path / "philly_2017").mkdir()
+    (tmp_path / "philly_2017" / "philly.csv").write_text("nonsense\n")
+    with pytest.raises(BenchError, match=r"philly\.csv"):
+        plan(quick=True, traces=tmp_path)
+
+
+def test_the_busiest_week(traces: Path) -> None:
+    week, begin = busiest_week(load(f"philly:{traces / 'philly_2017' / 'philly.csv'}"))
+    assert (begin, len(week.apps)) == (0.0, 21), "of equals, the first"
+
+
+def test_runs_come_back_to_their_parts() -> None:
+    """They run the longest first."""
+    whole = plan(quick=True)
+    wanted = Plan(few(whole.paper, "static", "task-level"), ())
+    found = run_plan(wanted, workers=1)
+    for part in wanted.parts:
+        for job in part.jobs:
+            (run,) = found[part.key].runs[job.label]
+            assert (run.adjustments == 0) or job.scenario.policy != "static"
+            assert len(run.apps) == 8
+    assert found["paper"].tasks.keys() == {"task-level"}
