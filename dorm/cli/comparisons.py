@@ -98,9 +98,15 @@ def _number(value: float, length: float, kind: str) -> str:
 
 
 def document_of(
-    comparison: Comparison, contenders: Sequence[Contender], workload: Workload, settings: dict[str, Any]
+    comparison: Comparison,
+    contenders: Sequence[Contender],
+    workload: Workload,
+    settings: dict[str, Any],
+    *,
+    with_apps: bool = False,
 ) -> dict[str, Any]:
-    """All of it for programs: times in seconds, shares as parts of 1, each figure as mean, low and high over the seeds."""
+    """All of it for programs: times in seconds, shares as parts of 1, each figure as mean, low and high over the seeds; with
+    every app of every run, if wanted."""
     return {
         "workload": {
             "name": workload.name,
@@ -120,7 +126,7 @@ def document_of(
                 "params": one.params,
                 **_figures(comparison.row(one.label)),
                 "runs": [
-                    {"seed": seed, **_run(run)}
+                    {"seed": seed, **_run(run), **({"apps": _apps(run)} if with_apps else {})}
                     for seed, run in zip(settings["seeds"], comparison.runs[one.label], strict=True)
                 ],
             }
@@ -150,6 +156,23 @@ def _run(run: Run) -> dict[str, Any]:
         "worst_finish_ratio": run.worst_finish_ratio,
         "decisions": len(run.decisions),
     }
+
+
+def _apps(run: Run) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": app.name,
+            "submitted_s": (app.submitted - run.begin) / 1e9,
+            "wait_s": app.wait_s,
+            "completion_s": app.completion_s,
+            "how": app.how,
+            "adjustments": app.adjustments,
+            "held_s": app.held_s,
+            "lost_s": app.lost_s,
+            "finish_ratio": app.finish_ratio,
+        }
+        for app in run.apps
+    ]
 
 
 def what_was_left_out(workload: Workload) -> str:

@@ -82,6 +82,7 @@ def simulate(
     every: Annotated[float, typer.Option(metavar="SECONDS", min=1, max=86400, help="How often utilization and fairness are sampled.")] = 300.0,
     base: Annotated[str | None, typer.Option(metavar="POLICY", help="With whom speed-ups compare; default: static, where it is among them.")] = None,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FORMAT|FILE", callback=_target, envvar="DORM_OUTPUT", help="table, wide, json, yaml, html or png; or a file to write: NAME.html, NAME.png, NAME.json.")] = "table",
+    apps: Annotated[bool, typer.Option("--apps", help="In JSON and YAML: every app of every run as well.")] = False,
     log: Annotated[Path | None, typer.Option("--log", metavar="FILE.dorm", help="Keep the log of the run, for dorm replay, dorm state and dorm story; of several runs, each in a file of its own.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse a workload with rows that can't be used, instead of skipping them.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, max=256, help="Runs at the same time; default: one for each core.")] = None,
@@ -135,7 +136,7 @@ def simulate(
         loaded[0].name, contenders, base_scenarios, used,
         base=label, every_s=every, log=log, force=force, workers=workers,
     )  # fmt: skip
-    _show(compared, contenders, loaded[0], settings, output, force=force)
+    _show(compared, contenders, loaded[0], settings, output, with_apps=apps, force=force)
     _tell_unfinished(compared, cut=until is not None)
 
 
@@ -323,7 +324,7 @@ def _check_target(output: str, *, force: bool) -> None:
 
 def _show(
     compared: Comparison, contenders: Sequence[Contender], workload: Workload, settings: dict[str, Any], output: str, *,
-    force: bool,
+    with_apps: bool, force: bool,
 ) -> None:  # fmt: skip
     from dorm.cli.comparisons import document_of, show_comparison
     from replay.whole_file import whole_file_now
@@ -332,7 +333,7 @@ def _show(
         console.print(headline(workload, settings), markup=False)
         show_comparison(compared, Format(output))
         return
-    document = document_of(compared, contenders, workload, settings)
+    document = document_of(compared, contenders, workload, settings, with_apps=with_apps)
     if output in (Format.json, Format.yaml):
         show_document(document, Format(output))
         return

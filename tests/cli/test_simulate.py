@@ -41,6 +41,9 @@ def test_the_same_document_every_time_and_a_spread_over_seeds(here: Dorm) -> Non
     means = [run["completion_s"] for run in dorm["runs"]]
     assert dorm["completion_s"]["low"] == pytest.approx(min(means))
     assert dorm["completion_s"]["mean"] == pytest.approx(sum(means) / 2)
+    apps = json.loads(here(*words, "--apps")[1])["policies"][0]["runs"][0]["apps"]
+    assert [app["how"] for app in apps] == ["completed"] * 5
+    assert sum(app["completion_s"] for app in apps) / 5 == pytest.approx(means[0])
     assert "±" in here(*words[:-1], "table")[1]
 
 
