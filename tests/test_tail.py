@@ -21,6 +21,7 @@ from events.log import LogDamaged, LogUnavailable
 from events.memory import MemoryBus, MemoryLog
 from events.positions import Position
 from tests.core.test_concerns import LOGS, cases, log, naive
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -81,7 +82,7 @@ async def taken(events: AsyncGenerator[Logged, None], count: int | None = None) 
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(30, 600), deadline=None)
 @given(cases(), st.data())
 def test_from_any_position_on_it_is_the_rest(
     case: tuple[str, dict[str, tuple[str, ...]], int], data: st.DataObject
@@ -93,7 +94,7 @@ def test_from_any_position_on_it_is_the_rest(
     assert asyncio.run(taken(client(log(name)).events(**asked))) == expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(20, 400), deadline=None)
 @given(cases(), st.data())
 def test_a_log_of_which_the_begin_is_gone_is_filtered_with_the_help_of_its_snapshot(
     case: tuple[str, dict[str, tuple[str, ...]], int], data: st.DataObject
@@ -108,7 +109,7 @@ def test_a_log_of_which_the_begin_is_gone_is_filtered_with_the_help_of_its_snaps
     assert asyncio.run(read()) == [one for one in naive(name).passing(**wanted) if one.position.seq > after]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(20, 400), deadline=None)
 @given(cases(), st.integers(0, 30))
 def test_the_last_ones(case: tuple[str, dict[str, tuple[str, ...]], int], count: int) -> None:
     name, wanted, end = case

@@ -20,6 +20,7 @@ from events.codec import decode
 from events.positions import Logged, logged
 from tests.core.golden_log import recorded
 from tests.core.records import Bench, record_of
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,7 +203,7 @@ def cases(draw: DrawFn) -> tuple[str, dict[str, tuple[str, ...]], int]:
     return name, wanted, draw(st.integers(0, len(log(name))))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=tries(60, 1200), deadline=None)
 @given(cases())
 def test_the_filter_passes_what_a_naive_one_passes(case: tuple[str, dict[str, tuple[str, ...]], int]) -> None:
     name, wanted, _ = case
@@ -212,7 +213,7 @@ def test_the_filter_passes_what_a_naive_one_passes(case: tuple[str, dict[str, tu
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=tries(60, 1200), deadline=None)
 @given(cases())
 def test_from_the_middle_and_from_the_subjects_that_matter_it_passes_the_same(
     case: tuple[str, dict[str, tuple[str, ...]], int],
@@ -235,7 +236,7 @@ def test_from_the_middle_and_from_the_subjects_that_matter_it_passes_the_same(
     assert passed == [one for one in naive(name).passing(**wanted) if one.position.seq > start]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(30, 600), deadline=None)
 @given(cases())
 def test_a_state_teaches_what_the_records_before_it_would(case: tuple[str, dict[str, tuple[str, ...]], int]) -> None:
     name, wanted, start = case

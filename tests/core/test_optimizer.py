@@ -136,7 +136,7 @@ def test_nor_far_from_it_where_nodes_are_fewest(monkeypatch: pytest.MonkeyPatch)
     assert sum(compared.gaps) / len(compared.gaps) < 0.004
 
 
-@settings(slow_machine, max_examples=40)
+@settings(slow_machine, max_examples=tries(20, 400))
 @given(problems(max_apps=5, max_nodes=4, most=5), PARAMS)
 def test_no_n_min_is_missed_where_the_reference_meets_it(problem: Problem, params: dict[str, float]) -> None:
     compared = Compared()
@@ -144,7 +144,7 @@ def test_no_n_min_is_missed_where_the_reference_meets_it(problem: Problem, param
     assert (compared.missed, compared.unfair) == (0, 0)
 
 
-@settings(slow_machine, max_examples=40)
+@settings(slow_machine, max_examples=tries(20, 400))
 @given(crowded(), PARAMS)
 def test_nor_on_full_nodes(problem: Problem, params: dict[str, float]) -> None:
     compared = Compared()
@@ -155,7 +155,7 @@ def test_nor_on_full_nodes(problem: Problem, params: dict[str, float]) -> None:
 # Promises
 
 
-@settings(slow_machine, max_examples=60)
+@settings(slow_machine, max_examples=tries(30, 600))
 @given(problems(max_apps=6, max_nodes=5, most=6), PARAMS)
 def test_promises_hold(problem: Problem, params: dict[str, float]) -> None:
     check(problem, DORM.allocate(problem, params))
@@ -164,7 +164,7 @@ def test_promises_hold(problem: Problem, params: dict[str, float]) -> None:
         check(problem, DORM.allocate(problem, params))
 
 
-@settings(slow_machine, max_examples=40)
+@settings(slow_machine, max_examples=tries(20, 400))
 @given(crowded(), PARAMS)
 def test_promises_hold_on_full_nodes(problem: Problem, params: dict[str, float]) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from events.archive import MAGIC, ArchiveLog
 from events.log import Appended, LogDamaged, LogError, LogRefused, Record
 from tests.events.log_conformance import ALICE, BOB, LogConformance, follow_until, read_all
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -136,7 +137,7 @@ async def read_into(path: Path, seen: list[Record]) -> None:
         seen += batch
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(100, 2000), deadline=None)
 @given(data=st.data())
 def test_a_flipped_bit_is_found_wherever_it_is(data: st.DataObject) -> None:
     """Every record before it can be read, the damage is named, and a writer touches nothing."""
@@ -161,7 +162,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(data: st.DataObject) -> None:
     asyncio.run(flip())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(100, 2000), deadline=None)
 @given(tail=st.binary(max_size=200))
 def test_any_bytes_behind_the_records_are_no_records(tail: bytes) -> None:
     async def append_tail() -> None:
@@ -176,7 +177,7 @@ def test_any_bytes_behind_the_records_are_no_records(tail: bytes) -> None:
     asyncio.run(append_tail())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(100, 2000), deadline=None)
 @given(content=st.binary(max_size=100))
 def test_any_other_file_is_refused(content: bytes) -> None:
     async def refuse() -> None:

@@ -26,6 +26,7 @@ from events.kinds import (
 )
 from events.log import Record
 from tests.events.any_event import MASTER_FACTS, PLAIN, PUBLISHED, events_of, filled, record_of, subject_of
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,7 @@ ROUND = subjects.rounds("c")
 
 
 @pytest.mark.parametrize("kind", PUBLISHED, ids=lambda kind: kind.__name__)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(30, 600), deadline=None)
 @given(data=st.data())
 def test_every_kind_comes_back_from_messagepack_and_from_json(kind: type[Event], data: st.DataObject) -> None:
     event = data.draw(events_of(kind))
@@ -50,7 +51,7 @@ def test_every_kind_comes_back_from_messagepack_and_from_json(kind: type[Event],
 
 
 @pytest.mark.parametrize("kind", MASTER_FACTS, ids=lambda kind: kind.__name__)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(20, 400), deadline=None)
 @given(data=st.data())
 def test_every_fact_of_the_master_comes_back_in_a_round(kind: type[Event], data: st.DataObject) -> None:
     facts: list[Any] = data.draw(st.lists(events_of(kind), min_size=1, max_size=3))
@@ -60,7 +61,7 @@ def test_every_fact_of_the_master_comes_back_in_a_round(kind: type[Event], data:
     assert codec._decode_slowly(record_of(event, encode(event))) == event
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(50, 1000), deadline=None)
 @given(events_of(*PUBLISHED))
 def test_equal_events_have_equal_bytes(event: Event) -> None:
     again = decode(record_of(event, encode(event)))
@@ -82,13 +83,13 @@ def check_decoding(subject: str, body: bytes) -> None:
         assert subjects.kind_of(subject) == type(event).__name__
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=tries(250, 5000), deadline=None)
 @given(SUBJECTS, st.binary(max_size=200))
 def test_any_bytes_decode(subject: str, body: bytes) -> None:
     check_decoding(subject, body)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(150, 3000), deadline=None)
 @given(SUBJECTS, events_of(*PUBLISHED), st.data())
 def test_broken_events_decode(subject: str, event: Event, data: st.DataObject) -> None:
     body = bytearray(data.draw(st.sampled_from([encode(event), msgspec.json.encode(event)])))
@@ -98,7 +99,7 @@ def test_broken_events_decode(subject: str, event: Event, data: st.DataObject) -
     check_decoding(subject, bytes(body[: data.draw(st.integers(0, len(body)))]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(150, 3000), deadline=None)
 @given(SUBJECTS, PLAIN, st.booleans(), st.dictionaries(st.sampled_from(["kind", "v", "id", "at", "events"]), PLAIN))
 def test_any_document_decodes(subject: str, content: Any, claimed: bool, fields: dict[str, Any]) -> None:
     given_kind = {"kind": subjects.kind_of(subject)} if claimed else {}

@@ -29,6 +29,7 @@ from events.segment_index import MAGIC, TRAILER_SIZE
 from events.segments import BLOCK_RECORDS, LEAST_RECORDS, SegmentLog, SegmentWriter
 from events.snapshots import SnapshotInfo, Snapshots, content_of
 from tests.events.log_conformance import ALICE, BOB, LogConformance, read_all
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -122,7 +123,7 @@ RECORD = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(75, 1500), deadline=None)
 @given(
     records=st.lists(RECORD, max_size=20),
     gaps=st.lists(st.integers(1, 3)),
@@ -376,7 +377,7 @@ async def test_a_block_that_was_taken_out_or_is_there_twice(tmp_path: Path) -> N
     assert "repeats records 9 to 16" in str(damages[0])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=tries(200, 4000), deadline=None)
 @given(data=st.data())
 def test_a_fuzzed_archive_never_crashes_its_reader_nor_gives_a_wrong_record(data: st.DataObject) -> None:
     fuzzed = bytearray(WHOLE)

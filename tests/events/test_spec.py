@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from events.quantities import LARGEST, duration, humanize, resource, resources
 from events.spec import LARGEST_ARGUMENT, AppSpec, SpecError, check_spec, document_of, spec_schema
 from tests.events.any_event import PLAIN, specs
+from tests.tries import tries
 
 SAMPLES = sorted((Path(__file__).parents[2] / "compose").glob("**/apps/*.yaml"))
 GOOD: dict[str, Any] = {
@@ -225,7 +226,7 @@ def test_what_is_left_out_is_not_encoded() -> None:
     assert set(msgspec.to_builtins(check_spec(GOOD))) == set(GOOD)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(100, 2000), deadline=None)
 @given(PLAIN)
 def test_any_document_is_taken_or_refused_in_one_line(document: Any) -> None:
     for value in (document, {**GOOD, "labels": document}, {**GOOD, "demand": document}, {**GOOD, "retries": document}):
@@ -235,7 +236,7 @@ def test_any_document_is_taken_or_refused_in_one_line(document: Any) -> None:
             assert "\n" not in str(error)  # noqa: PT017 - either outcome is right
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(50, 1000), deadline=None)
 @given(specs())
 def test_a_checked_spec_is_taken_again(spec: AppSpec) -> None:
     """What the master accepted passes the same gate on its way back, in both encodings."""
@@ -264,7 +265,7 @@ def test_the_sample_specs_are_valid() -> None:
     assert complaints(GOOD) == complaints(FULL) == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(150, 3000), deadline=None)
 @given(st.data())
 def test_what_the_schema_refuses_is_refused(data: st.DataObject) -> None:
     document = copy.deepcopy(FULL)
@@ -281,7 +282,7 @@ def test_what_the_schema_refuses_is_refused(data: st.DataObject) -> None:
         refused(document)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(100, 2000), deadline=None)
 @given(st.integers(0, LARGEST // 1000))
 def test_whole_quantities_are_exact(amount: int) -> None:
     assert resource("memory", amount) == resource("memory", str(amount)) == amount
