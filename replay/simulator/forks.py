@@ -238,7 +238,8 @@ class _Making:
         except SpecError as error:
             raise PlanError(f"{app.spec.name}: {error}") from None
         before = {name: getattr(app.spec, name) for name in given}
-        self._words += [f"{app.spec.name} with {name} = {given[name]} (not {before[name]})" for name in given]
+        edits = [f"{name} = {value} (not {before[name]})" for name, value in given.items()]
+        self._words.append(f"{app.spec.name} with {' and '.join(edits)}")
         return msgspec.structs.replace(app, spec=spec)
 
     def _submitted(self, changes: Assumed) -> list[SimulatedApp]:

@@ -37,8 +37,8 @@ BUDGET_S = 1.5
 _SLOW = {"dorm": (0.04, 5e-5), "dorm-exact": (0.1, 1e-3)}
 _QUICK = (0.004, 2e-6)
 """Seconds that a decision takes on one core: fixed, and for each app times node; measured on small clusters."""
-_LEAST = 3
-"""Decisions below which a run is not worth beginning."""
+_LEAST = 6
+"""Decisions below which it is not worth beginning."""
 _TOLD = 2000
 """How often apps tell of their progress in a run."""
 _MOST_NAMES = 5
@@ -93,13 +93,13 @@ class _Enough(Exception):
 
 def starting(history: History, state: State, app: str, now: int) -> Start:
     """When `app`, an id of a live app of `state` without containers, will start; `now` is UTC ns."""
+    if affordable(state) < _LEAST:
+        return _start([], ["the cluster is too large to be simulated along with an explanation"], _TOO_LARGE)
     make = partial(forks.make, history, state, now=now, until_s=HORIZON_S, fitting=Fitting(history), told=_TOLD)
     base = make()
     unknown = [one.model.spec.name for name, one in base.fitted.items() if name != app and one.least < one.most]
     bounds = BOUNDS if unknown else BOUNDS[:1]
-    decisions = affordable(state) // len(bounds)
-    if decisions < _LEAST:
-        return _start([], ["the cluster is too large to be simulated along with an explanation"], _TOO_LARGE)
+    decisions = max(1, affordable(state) // len(bounds))
     tries = [_try(make(work=work), app, work, decisions) for work in bounds]
     assumptions = ["nobody else submits anything", "no node fails"]
     if unknown:

@@ -132,7 +132,7 @@ def test_apps_that_come_later_can_be_left_out_changed_and_added(records: list[Re
     assert faster.completion_s is not None
     assert slower.completion_s > faster.completion_s
     assert "without sixth" in found.assumed
-    assert any(words.startswith("seventh with n_max = 1") for words in found.assumed)
+    assert any(words.startswith("seventh with n_min = 1") for words in found.assumed)
 
 
 def test_a_name_that_is_used_again_is_not_refused() -> None:

@@ -1,0 +1,113 @@
+"""When an app that waits will start: what truly happened lies in the range, and what is not known is not said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from dorm.core.state import Settings
+from events import kinds as k
+from replay.simulator import starting as module
+from replay.simulator.simulation import Simulation
+from replay.simulator.starting import Start, affordable, starting
+from tests.simulator.histories import Seen, busy, seen, seq_at, trained, written
+
+if TYPE_CHECKING:
+    from events.log import Record
+    from replay.simulator.workload import SimulatedApp
+
+STATIC: dict[str, Any] = {"policy": "static", "params": {"count": 4}}
+
+
+def asked(known: Seen, name: str) -> Start:
+    """At the cut, with what was known there."""
+    return starting(known.history, known.state, known.app(name), known.state.time)
+
+
+def cut(records: list[Record], seconds: float) -> Seen:
+    seq = seq_at(records, seconds)
+    return seen(records[:seq], seq)
+
+
+def waiting(*others: SimulatedApp) -> list[Record]:
+    """Two apps take all eight cores; a third waits for the first of them to end."""
+    return written(Simulation(busy(apps=(*others, trained("late", 50, 100, n_min=4)), **STATIC)))
+
+
+def started_after_s(records: list[Record], name: str, since: int) -> float:
+    whole = seen(records, len(records))
+    stretches = whole.history.courses[whole.app(name)].stretches
+    return (stretches[0].begin - since) / 1e9
+
+
+def test_declared_work_gives_a_moment() -> None:
+    records = waiting(trained("one", 0, 600, steps=6000), trained("two", 0, 900, steps=9000))
+    known = cut(records, 100.0)
+    found = asked(known, "late")
+    truth = started_after_s(records, "late", known.state.time)
+    assert truth > 60
+    assert found.earliest_s == found.latest_s == pytest.approx(truth, rel=0.05)
+    assert [one.work for one in found.tries] == ["likely"]
+    assert found.text.startswith("It will start in about ")
+    assert " to " not in found.text.split(",")[0]
+    assert "nobody else submits anything" in found.text
+
+
+def test_guesses_give_a_range_and_are_named() -> None:
+    records = waiting(trained("one", 0, 600), trained("two", 0, 900))
+    known = cut(records, 100.0)
+    found = asked(known, "late")
+    truth = started_after_s(records, "late", known.state.time)
+    assert found.earliest_s is not None
+    assert found.latest_s is not None
+    assert found.earliest_s < truth < 2 * found.latest_s
+    assert found.earliest_s < found.latest_s
+    assert {one.work for one in found.tries} == {"least", "likely", "most"}
+    assert "what one, two still have to do is as guessed" in found.text
+    assert found.not_before_s is None
+
+
+def test_what_can_not_start_is_not_promised() -> None:
+    """It needs more than the cluster has, once a node is drained for good."""
+    simulation = Simulation(
+        busy(
+            apps=(trained("one", 0, 300, steps=3000), trained("big", 50, 100, n_min=8, n_max=8)),
+            **STATIC,
+            until_s=120.0,
+        )
+    )
+    simulation.publish_at(60.0, k.NodeDrainRequested(node="n1"), "operator")
+    found = asked(cut(written(simulation), 100.0), "big")
+    assert found.earliest_s is found.latest_s is None
+    assert "is not known" in found.text
+    assert "still waits when all others have ended" in found.text
+
+
+def test_where_computing_ends_a_bound_is_all_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decisions run out before the app has started."""
+    others = [trained(f"app-{index}", index, 2000 + 100 * index, steps=20_000 + 1000 * index) for index in range(8)]
+    records = written(Simulation(busy(apps=(*others, trained("late", 50, 100, n_min=4)), **STATIC)))
+    known = cut(records, 100.0)
+    monkeypatch.setattr(module, "BUDGET_S", 7 * module._QUICK[0])
+    found = asked(known, "late")
+    assert found.earliest_s is found.latest_s is None
+    assert found.not_before_s is not None
+    assert 0 < found.not_before_s < started_after_s(records, "late", known.state.time)
+    assert "not before" in found.text
+    assert "dorm whatif" in found.text
+
+
+def test_large_clusters_are_not_simulated_along() -> None:
+    known = cut(waiting(trained("one", 0, 600), trained("two", 0, 900)), 100.0)
+    state = known.state
+    state.settings = Settings()
+    assert affordable(state) > 20
+    node = state.nodes["n0"]
+    state.nodes |= {f"m{index}": msgspec.structs.replace(node, id=f"m{index}") for index in range(20_000)}
+    assert affordable(state) < 6
+    found = asked(known, "late")
+    assert found.tries == []
+    assert found.earliest_s is None
+    assert "dorm whatif" in found.text
