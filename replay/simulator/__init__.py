@@ -26,6 +26,12 @@
     yardstick   Pollux's workloads as its own simulator runs them, and what it publishes of them
     runs        running scenarios, several at once
     requests    what the jobs of a trace had, as fixed counts
+    history     what a log tells of its apps' work, and what others said meanwhile
+    fitting     models of a log's apps, with what each part rests on
+    forks       a log played on from one of its moments, as it was or changed; fork_log keeps what comes of it
+    backtest    how far the simulation of what happened is from what happened
+    whatif      a log as it really was, played on unchanged, and changed
+    starting    when an app that waits will start
 
 A simulation appends real records, by the real codec, and folds them with `evolve`; `decide` makes the rounds.  So the log that
 comes out can be read by everything that reads logs, and an audit of it checks the simulator's decisions as it checks a
@@ -35,6 +41,7 @@ the work is done.  A run depends on its scenario alone: one seed, one log, byte 
 A simulation starts from an empty log, or from the state of another one (a fork).
 
     SimulationError  a scenario that can't be, said in one line
+        WhatIfError  a moment of a log from which nothing can be played on
 """
 
 from __future__ import annotations
