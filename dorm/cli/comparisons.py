@@ -57,6 +57,9 @@ def show_comparison(comparison: Comparison, output: Format) -> None:
         columns.append((f"{figure.heading}{f' {unit}' if unit else ''}", figure.field))
         for line, value in zip(drawn, found, strict=True):
             line[figure.field] = _spread(value, length, figure.kind, whole=output is Format.wide)
+    for line in drawn:
+        if line["label"] in comparison.tasks:
+            line["adjustment_time_share"] = f"{_number(comparison.tasks[line['label']], 1.0, 'share')} (tasks)"
     print_table(drawn, columns)
     if comparison.base and len(rows) > 1:
         spread = "lowest to highest" if output is Format.wide else "± half of what lies between them"
@@ -124,6 +127,7 @@ def document_of(
                 "label": one.label,
                 "policy": one.policy,
                 "params": one.params,
+                "task_time_share": comparison.tasks.get(one.label, 0.0),
                 **_figures(comparison.row(one.label)),
                 "runs": [
                     {"seed": seed, **_run(run), **({"apps": _apps(run)} if with_apps else {})}

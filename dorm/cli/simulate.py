@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from replay.simulator.comparison import Comparison
     from replay.simulator.contenders import Contender
     from replay.simulator.scenario import Scenario
+    from replay.simulator.timings import Timings
     from replay.simulator.workload import SimulatedNode, Workload
 
 PANEL = "What if"
@@ -27,6 +28,7 @@ _DRAWN = ("html", "png")
 _FIXED = ("static", "tiresias")
 """Policies that give every app a fixed number of containers."""
 _MOST_RUNS = 1000
+_PROGRESS_S = 60.0
 _OUTAGES_AFTER_S = 30 * 86_400.0
 
 
@@ -96,7 +98,7 @@ def simulate(
 
     COMPLETION, P95 and WAIT are of apps, from their submission; UTILIZATION
     is summed over kinds of resources; TIME LOST is the part of the time of
-    allocated containers that adjustments took; WORST ρ and UNFAIR (ρ > 1.1)
+    allocated containers that adjustments, or tasks' launches, took; WORST ρ and UNFAIR (ρ > 1.1)
     are finish-time fairness: how much longer an app took than with its part
     of the cluster to itself. Exit code 1: an app had not ended, though no
     --until was given.
@@ -119,21 +121,19 @@ def simulate(
     """
     contenders = _contenders(policy)
     label = _base(base, contenders)
+    usual, charged = _usual(rounds, timings, until)
     _check_target(output, force=force)
     loaded = _workloads(workload, range(seed, seed + seeds), strict=strict)
     contenders, loaded = _with_counts(contenders, loaded)
-    base_scenarios = [
-        _scenario(one, _nodes(one, nodes, load), rounds=rounds, timings=timings, until=until, strict=strict)
-        for one in loaded
-    ]
+    scenarios = [_scenario(one, _nodes(one, nodes, load), usual, charged, strict=strict) for one in loaded]
     if mtbf is not None:
-        base_scenarios = [_failing(one, mtbf, repair, seed + place) for place, one in enumerate(base_scenarios)]
+        scenarios = [_failing(one, mtbf, repair, seed + place) for place, one in enumerate(scenarios)]
     _check_told(contenders, loaded[0])
     used = list(range(seed, seed + len(loaded)))
-    settings = {"seeds": used, "nodes": len(base_scenarios[0].nodes), "rounds_s": rounds,
+    settings = {"seeds": used, "nodes": len(scenarios[0].nodes), "rounds_s": rounds,
                 "timings": timings or "docker", "mtbf": mtbf, "repair": repair if mtbf else None, "until": until, "every_s": every}  # fmt: skip
     compared = _run(
-        loaded[0].name, contenders, base_scenarios, used,
+        loaded[0].name, contenders, scenarios, used,
         base=label, every_s=every, log=log, force=force, workers=workers,
     )  # fmt: skip
     _show(compared, contenders, loaded[0], settings, output, with_apps=apps, force=force)
@@ -228,29 +228,45 @@ def _nodes(workload: Workload, text: str | None, load: float | None) -> tuple[Si
         raise _usage(error) from None
 
 
-def _scenario(
-    workload: Workload, nodes: tuple[SimulatedNode, ...], *, rounds: float | None, timings: str | None, until: str | None,
-    strict: bool,
-) -> Scenario:  # fmt: skip
-    from dorm.cli.comparisons import what_was_left_out
+def _usual(rounds: float | None, timings: str | None, until: str | None) -> tuple[dict[str, Any], Timings | None]:
+    """What all scenarios have in common, and the timings that hold for every app, None for its own.
+
+    In rounds, apps tell of their progress no oftener than somebody listens."""
     from events.quantities import duration
     from replay.simulator import SimulationError
-    from replay.simulator.contenders import parse_timings, with_timings
+    from replay.simulator.contenders import parse_timings
+    from replay.simulator.scenario import Rounds
+
+    usual: dict[str, Any] = {}
+    if rounds:
+        usual = {"quiet_s": 0.0, "rounds": Rounds(rounds), "progress_s": max(rounds, _PROGRESS_S)}
+    try:
+        usual["until_s"] = None if until is None else duration(until)
+        return usual, None if timings is None else parse_timings(timings)
+    except (SimulationError, ValueError) as error:
+        raise _usage(error) from None
+
+
+def _scenario(
+    workload: Workload,
+    nodes: tuple[SimulatedNode, ...],
+    usual: dict[str, Any],
+    timings: Timings | None,
+    *,
+    strict: bool,
+) -> Scenario:
+    from dorm.cli.comparisons import what_was_left_out
+    from replay.simulator.contenders import with_timings
     from replay.simulator.nodes import fitting
-    from replay.simulator.scenario import Rounds, Scenario
+    from replay.simulator.scenario import Scenario
 
     fits = fitting(workload, nodes, strict=strict)
     if left := what_was_left_out(fits):
         _say(left)
     if not fits.apps:
         raise Fail(f"workload {workload.name} has no app that these nodes could run")
-    options: dict[str, Any] = {} if not rounds else {"quiet_s": 0.0, "rounds": Rounds(rounds)}
-    try:
-        options["until_s"] = None if until is None else duration(until)
-        found = Scenario(apps=fits.apps, nodes=nodes, **options)
-        return found if timings is None else with_timings(found, parse_timings(timings))
-    except (SimulationError, ValueError) as error:
-        raise _usage(error) from None
+    found = Scenario(apps=fits.apps, nodes=nodes, **usual)
+    return found if timings is None else with_timings(found, timings)
 
 
 def _failing(scenario: Scenario, mtbf: str, repair: str, seed: int) -> Scenario:
