@@ -61,6 +61,7 @@ def philly(folder: Path, quick: bool) -> Part | None:
         f"{len(week.apps):,} jobs, {part} of those that were submitted to Microsoft's Philly cluster in its busiest "
         f"week (from day {first / DAY_S:.0f} of the trace), on {len(nodes)} nodes with {GPUS} GPUs: as many as "
         f"let them ask for {LOAD:.0%} of the GPUs on average.",
+        "Fixed counts, of static and tiresias, are those that the jobs had.",
         *_skipped(week),
     )
     return _week("philly", "Philly, a busy week", _on_cluster(week, nodes, counts), (*about, *week.assumptions))
@@ -170,7 +171,8 @@ def pollux(folder: Path, quick: bool) -> Part | None:
     about = (
         "160 jobs of six models sampled from Philly in each of Pollux's workloads, on 16 nodes with 4 GPUs; the batch "
         "size is the workload's, and every start and restart takes 30 s in which the GPUs are held.",
-        *yardstick.DIFFERENCES,
+        "tiresias gives a job exactly what it asked for; dorm at most that, and up to 64 where that is said, which optimus "
+        "may as well.",
     )
     names = tuple(file.stem for file in (files[:1] if quick else files))
     return Part(
