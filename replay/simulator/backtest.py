@@ -119,8 +119,8 @@ def in_words(found: Backtest | None) -> str:
         parts.append(f"start ±{found.wait_error_s:.3g} s ({found.waits} apps)")
     for name, pair in (("utilization", found.utilization), ("fairness loss", found.fairness_loss)):
         if pair.really is not None and pair.simulated is not None:
-            parts.append(f"{name} {pair.simulated:.3g} for {pair.really:.3g}")
-    parts.append(f"adjustments {found.adjustments.simulated:g} for {found.adjustments.really:g}")
+            parts.append(f"{name} {pair.simulated:.3g} (really {pair.really:.3g})")
+    parts.append(f"adjustments {found.adjustments.simulated:g} (really {found.adjustments.really:g})")
     return "; ".join(parts)
 
 

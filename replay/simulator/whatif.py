@@ -317,7 +317,7 @@ class _Telling:
             really=self._figures(self._really, window_s) if self._really else None,
             unchanged=self._figures(self._base, window_s),
             changed=self._figures(self._other, window_s) if self._other else None,
-            apps=[self._app(one) for one in fitted.values()],
+            apps=[self._app(one) for name, one in fitted.items() if any(name in found for found in self._outcomes)],
         )
 
     def _busy_s(self, played_s: float) -> float:
