@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hypothesis import strategies as st
 
 from events.spec import check_spec
-from replay.simulator.scenario import DecisionTime, Outage, Rounds, Scenario
+from replay.simulator.scenario import DecisionTime, Outage, Rounds, Scenario, Tasks
 from replay.simulator.simulation import Simulation
 from replay.simulator.speed import Amdahl, Linear, Table
 from replay.simulator.timings import LIVE, Timings
@@ -119,6 +119,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         rounds=draw(st.none() | st.none() | st.sampled_from((Rounds(60.0), Rounds(20.0, always=True)))),
         retention_s=draw(st.sampled_from((10.0, 3600.0))),
         timings=draw(_timings),
+        tasks=Tasks() if policy == "task-level" else None,
         decision_time=draw(st.sampled_from((DecisionTime(), DecisionTime(fixed_s=4.0), DecisionTime(0.0, 0.0)))),
         outages=tuple(draw(st.lists(outages, max_size=3))),
         progress_s=draw(st.sampled_from((0.0, 11.0, 60.0))),
