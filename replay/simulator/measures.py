@@ -98,7 +98,7 @@ class Measures:
         self._models = models or {}
         self._timings = timings
         self._begin = self._now = state.time
-        self._next = state.time if state.seq else 0
+        self._next = state.time
         self._holdings = Holdings(state.nodes)
         self._books: dict[str, _Book] = {}
         self._live: dict[str, _Book] = {}

@@ -74,6 +74,6 @@ def seen(records: Sequence[Record], cut: int) -> Seen:
 
 
 def seq_at(records: Sequence[Record], seconds: float) -> int:
-    """The last record of that moment, in seconds from the first."""
+    """The last record of that moment, in seconds from the first; 0 before it."""
     until = records[0].time + seconds * 1e9
-    return max(record.seq for record in records if record.time <= until)
+    return max((record.seq for record in records if record.time <= until), default=0)

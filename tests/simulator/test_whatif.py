@@ -43,7 +43,7 @@ def records() -> list[Record]:
     return written(Simulation(busy()))
 
 
-@pytest.mark.parametrize("seconds", [0.0, 231.0, 700.0])
+@pytest.mark.parametrize("seconds", [-1.0, 231.0, 700.0])
 def test_the_backtest_of_a_true_model_has_no_error(records: list[Record], seconds: float) -> None:
     found = forked(records, seq_at(records, seconds))
     test = found.backtest
