@@ -29,20 +29,24 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 """What is a number in options and in traces.  Python would also take `1_000`, `nan` and the digits of other scripts."""
 
 
+class WrongOption(SimulationError):
+    """What names a workload is written wrong; a file that can't be used is none of this."""
+
+
 def split(text: str) -> tuple[str, dict[str, str]]:
-    """What comes before the options, which may itself hold commas, and the options.  Raises SimulationError."""
+    """What comes before the options, which may itself hold commas, and the options.  Raises WrongOption."""
     head, *parts = _NEXT.split(text)
     given: dict[str, str] = {}
     for part in parts:
         name, _, value = part.partition("=")
         if name in given:
-            raise SimulationError(f"workload {short(text)}: {name} is given twice")
+            raise WrongOption(f"workload {short(text)}: {name} is given twice")
         given[name] = value.strip()
     return head.strip(), given
 
 
 class Options:
-    """Raises SimulationError for every value that can't be, with the name of the option."""
+    """Raises WrongOption for every value that can't be, with the name of the option."""
 
     def __init__(self, of: str, given: dict[str, str]) -> None:
         self._of = of
@@ -122,10 +126,10 @@ class Options:
         for name in self._left:
             close = difflib.get_close_matches(name, self._known, n=1)
             hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(self._known)}"
-            raise SimulationError(f"workload {self._of}: there is no option {short(name)}{hint}")
+            raise WrongOption(f"workload {self._of}: there is no option {short(name)}{hint}")
 
-    def error(self, name: str, words: str) -> SimulationError:
-        return SimulationError(f"workload {self._of}: {name}: {words}")
+    def error(self, name: str, words: str) -> WrongOption:
+        return WrongOption(f"workload {self._of}: {name}: {words}")
 
 
 def _table(numbers: list[float]) -> Table | None:
