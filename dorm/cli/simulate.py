@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dorm.cli.errors import FAILED, USAGE, Fail, complain, line
+from dorm.cli.errors import USAGE, Fail, complain, line
 from dorm.cli.output import Format, console, show_document, solver_prints_elsewhere
 from dorm.cli.signals import interrupted_by_sigterm
 from dorm.cli.source import progress_of
@@ -187,14 +187,13 @@ def _base(wanted: str | None, contenders: Sequence[Contender]) -> str:
 
 def _workloads(text: str, seeds: Sequence[int], *, strict: bool) -> list[Workload]:
     """One for each seed; a single one where nothing in it is drawn."""
-    from replay.simulator import SimulationError
-    from replay.simulator.workloads import KINDS, load
+    from replay.simulator.options import WrongOption
+    from replay.simulator.workloads import load
 
     try:
         found = [load(text, strict=strict, seed=seeds[0])]
-    except SimulationError as error:
-        of_file = f"{text.partition(':')[0]}:" in KINDS
-        raise Fail(str(error), FAILED if of_file else USAGE) from None
+    except WrongOption as error:
+        raise _usage(error) from None
     for seed in seeds[1:]:
         other = load(text, strict=strict, seed=seed)
         if other.apps == found[0].apps:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from events.quantities import short
 from replay.simulator import SimulationError, paper, parametric
-from replay.simulator.options import Options, split
+from replay.simulator.options import Options, WrongOption, split
 from replay.simulator.telling import told
 from replay.simulator.traces import alibaba, philly, pollux, swf, table
 
@@ -34,11 +34,11 @@ def load(text: str, *, strict: bool = False, seed: int = 0) -> Workload:
     kind, colon, path = head.partition(":")
     wants_path = f"{kind}:" in KINDS
     if kind not in KINDS and not wants_path:
-        raise SimulationError(f"there is no workload {short(head)}; write {_choices()}")
+        raise WrongOption(f"there is no workload {short(head)}; write {_choices()}")
     if wants_path and not path:
-        raise SimulationError(f"workload {kind}: write its file behind the colon, {kind}:FILE")
+        raise WrongOption(f"workload {kind}: write its file behind the colon, {kind}:FILE")
     if colon and not wants_path:
-        raise SimulationError(f"workload {kind} has no file; write its options behind a comma, {kind},name=value")
+        raise WrongOption(f"workload {kind} has no file; write its options behind a comma, {kind},name=value")
     options = Options(kind, given)
     tells = options.choice("told", ["no", "yes"], "no") == "yes"
     workload = _read(kind, Path(path), options, strict=strict, seed=seed)

@@ -146,6 +146,8 @@ def test_of_a_trace_fixed_counts_are_what_its_jobs_had(here: Dorm) -> None:
     ("words", "message"),
     [
         (["lottery"], "there is no workload"),
+        (["philly:"], "write its file behind the colon"),
+        (["csv:/dev/null"], "write submit=COLUMN"),
         (["paper", "-p", "lottery"], "unknown policy 'lottery'"),
         (["paper", "-p", "dorm,theta1=7"], "theta1 has to be between"),
         (["paper", "--base", "static", "-p", "dorm"], "--base 'static' is none of those that are compared: dorm"),
