@@ -24,7 +24,7 @@ test: setup ## all tests: real NATS, real processes, real Docker
 test-fast: setup ## the part without servers, Docker and processes: under a minute
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not nats and not docker and not cluster and not slow"
 
-test-long: setup ## the same as test, with many more seeds and examples: an hour or so
+test-long: setup ## the same as test, with many times the seeds and examples
 	DORM_TESTS=long $(BIN)/python -m pytest -q -n 2 --dist worksteal --timeout 1800
 
 check: setup ## lint, types and import rules

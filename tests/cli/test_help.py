@@ -79,6 +79,26 @@ async def test_light_commands_load_nothing_heavy_and_only_their_own(tmp_path: Pa
     assert early.split() == ["dorm.cli.errors", "dorm.cli.main"]
 
 
+_ASKED = """
+import sys
+from dorm.cli.main import main
+sys.argv = ["dorm", "ps", "--url", sys.argv[1]]
+try:
+    main()
+except SystemExit:
+    print(*sorted({"aiohttp", "nats", "scipy", "structlog"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(("scheme", "loaded"), [("nats", ["nats"]), ("ws", ["aiohttp", "nats"])])
+async def test_a_connection_loads_what_its_kind_needs(tmp_path: Path, scheme: str, loaded: list[str]) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _ASKED, f"{scheme}://127.0.0.1:1",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, env=environment(tmp_path),
+    )  # fmt: skip
+    assert (await process.communicate())[0].decode().split() == loaded
+
+
 def test_each_command_is_found_where_it_is_said_to_be_defined() -> None:
     everything: Any = get_command(app)
     listed = everything.list_commands(None)
