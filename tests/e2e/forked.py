@@ -36,7 +36,8 @@ async def command(
             async with asyncio.timeout(timeout):
                 await _ended(process)
         finally:
-            process.kill()
+            if process.is_alive():
+                process.kill()
             await asyncio.to_thread(process.join)
         assert process.exitcode is not None
         out.seek(0)
