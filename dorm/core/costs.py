@@ -27,21 +27,23 @@ def adjust_s(app: App) -> float | None:
 
 
 def cost_s(record: AdjustmentRecord) -> float | None:
-    """Of one adjustment, in seconds; None while it is under way.
+    """Of one adjustment, in seconds; None while it is under way, and where it can't be known: of an app that told of steps
+    and whose pace was never seen.
 
     The pause is from the decision until the app ran again: all its containers had started, and, of an app that tells of its
-    progress, it worked again: the first sign of it less the time that those steps took.  Until it has checkpointed and
-    stopped, the app may still work, so this is an upper bound of the time it stands still; what it did meanwhile can't be
-    told apart from what it lost.  Lost work are the steps done after the checkpoint, at the pace it had before.
+    progress, it worked again: the first sign of it less the time that those steps took.  They were done at the pace from
+    before, changed as its containers were: an app may tell of its progress seldom, and one that shrank takes longer for
+    each step.  Until it has checkpointed and stopped, the app may still work, so this is an upper bound of the time it stands
+    still; what it did meanwhile can't be told apart from what it lost.  Lost work are the steps done after the checkpoint, at
+    the pace it had before.
     """
-    if not record.started_at or (record.steps_per_s and not record.resumed_at):
+    if not record.started_at or bool(record.steps_per_s) != bool(record.resumed_at):
         return None
     ran_at = record.started_at
     lost_s = 0.0
     if record.steps_per_s:
         done = max(0, record.resumed_step - (record.checkpoint or 0))
-        ran_at = max(ran_at, record.resumed_at - int(done / record.steps_per_s * SECOND))
+        pace = record.steps_per_s * record.containers_after / max(1, record.containers_before)
+        ran_at = max(ran_at, record.resumed_at - int(done / pace * SECOND))
         lost_s = record.lost_steps / record.steps_per_s
-    elif record.resumed_at:
-        ran_at = max(ran_at, record.resumed_at)
     return max(0, ran_at - record.decided_at) / SECOND + lost_s

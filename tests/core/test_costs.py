@@ -47,7 +47,7 @@ def test_nothing_is_known_before_the_first_adjustment() -> None:
 
 def test_pause_and_lost_work() -> None:
     """2 steps/s, 20 of them after the checkpoint: 10 s of work; 3 s to stop, 4 s to start, 5 s until the next step, of which
-    the step itself took half a second."""
+    the step itself took a second with half the containers."""
     bench = Bench(a=4)
     app = bench.running(n_max=4)
     works(bench, app, steps=80, seconds=40)
@@ -56,11 +56,11 @@ def test_pause_and_lost_work() -> None:
     assert adjust_s(app) is None, "it has not worked again"
     bench.wait(5)
     bench.add(k.AppProgressed(app=app.id, generation=2, step=61))
-    assert adjust_s(app) == 3 + 4 + 5 - 0.5 + 20 / 2
-    assert problem_of(bench.state, bench.now).apps[0].adjust_s == 21.5
+    assert adjust_s(app) == 3 + 4 + 5 - 1 + 20 / 2
+    assert problem_of(bench.state, bench.now).apps[0].adjust_s == 21.0
     bench.wait(100)
     bench.add(k.AppProgressed(app=app.id, generation=2, step=200))
-    assert adjust_s(app) == 21.5, "only the first sign of work ends the pause"
+    assert adjust_s(app) == 21.0, "only the first sign of work ends the pause"
 
 
 def test_a_checkpoint_is_a_sign_of_work_too() -> None:
@@ -69,9 +69,33 @@ def test_a_checkpoint_is_a_sign_of_work_too() -> None:
     works(bench, app, steps=10, seconds=10)
     bench.add(k.AppCheckpointed(app=app.id, generation=1, step=10), "a")
     resize(bench, app, 2, start_s=2)
-    bench.wait(6)
+    bench.wait(10)
     bench.add(k.AppCheckpointed(app=app.id, generation=2, step=14), "a")
-    assert adjust_s(app) == 2 + 6 - 4
+    assert adjust_s(app) == 2 + 10 - 4 / (10 / 10 * 2 / 4)
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 3), (2, 1), (1, 4)])
+def test_who_tells_seldom_seems_no_dearer(before: int, after: int) -> None:
+    """The first sign of work comes a minute later, with a minute's steps of that many containers."""
+    bench = Bench(a=4)
+    app = bench.running(n_max=before)
+    works(bench, app, steps=60 * before, seconds=60)
+    bench.add(k.AppCheckpointed(app=app.id, generation=1, step=60 * before), "a")
+    resize(bench, app, after, stop_s=1, start_s=2)
+    bench.wait(60)
+    bench.add(k.AppProgressed(app=app.id, generation=2, step=60 * before + 60 * after))
+    assert adjust_s(app) == 3
+
+
+def test_a_pace_that_was_never_seen_says_nothing_of_a_pause() -> None:
+    bench = Bench(a=4)
+    app = bench.running(n_max=4)
+    bench.add(k.AppProgressed(app=app.id, generation=1, step=100))
+    bench.add(k.AppCheckpointed(app=app.id, generation=1, step=100), "a")
+    resize(bench, app, 2, start_s=2)
+    bench.wait(60)
+    bench.add(k.AppProgressed(app=app.id, generation=2, step=130))
+    assert adjust_s(app) is None
 
 
 def test_it_ran_no_earlier_than_all_of_it_had_started() -> None:
