@@ -11,6 +11,7 @@ A folder of traces holds, as far as they are wanted,
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -74,11 +75,11 @@ def alibaba(folder: Path, quick: bool) -> Part | None:
     whole = workloads.load(f"alibaba:{source}" + (f",{QUICK}" if quick else ""))
     week, first = busiest_week(whole)
     nodes = clusters.matched(week, whole.nodes, LOAD)
-    week = clusters.fitting(week, nodes)
+    week, faster = _hurried(clusters.fitting(week, nodes), nodes)
     about = (
         f"{len(week.apps):,} pods of Alibaba's GPU cluster, submitted in its busiest week (from day "
-        f"{first / DAY_S:.0f} of the trace), on {len(nodes):,} nodes with the shapes of its own: as many as let them "
-        f"ask for {LOAD:.0%} of the scarcest resource on average.",
+        f"{first / DAY_S:.0f} of the trace), on {len(nodes):,} nodes, which have the shapes of its own, and "
+        f"{faster:.1f} times as fast: then they ask for {LOAD:.0%} of the scarcest resource on average.",
         *_skipped(week),
     )
     return _week("alibaba", "Alibaba, a busy week", _on_cluster(week, nodes, {"*": 1}), (*about, *week.assumptions))
@@ -86,6 +87,23 @@ def alibaba(folder: Path, quick: bool) -> Part | None:
 
 def _week(key: str, title: str, jobs: tuple[Job, ...], about: tuple[str, ...]) -> Part:
     return Part(key=key, title=title, jobs=jobs, base="static", every_s=ROUNDS_S, window_s=WEEK_S, about=about)
+
+
+def _hurried(week: Workload, nodes: tuple[SimulatedNode, ...]) -> tuple[Workload, float]:
+    """Submitted so much faster that it asks for `LOAD` of the scarcest resource: a cluster with one node of each of the
+    trace's shapes, of which there are many, is already more than a week of it needs.  Run times stay."""
+    asked: Counter[str] = Counter()
+    has: Counter[str] = Counter()
+    for app in week.apps:
+        container_s = app.spec.n_min * app.work / app.speed.rate((app.spec.n_min,))
+        asked.update({kind: round(amount * container_s) for kind, amount in app.spec.resources().items()})
+    for node in nodes:
+        has.update(node.capacity)
+    span_s = max(1.0, week.apps[-1].at_s - week.apps[0].at_s)
+    load = max(asked[kind] / (span_s * has[kind]) for kind in asked if has[kind])
+    factor = max(1.0, LOAD / load) if load > 0 else 1.0
+    apps = tuple(msgspec.structs.replace(app, at_s=round(app.at_s / factor, 3)) for app in week.apps)
+    return msgspec.structs.replace(week, apps=apps), factor
 
 
 def _skipped(workload: Workload) -> tuple[str, ...]:
