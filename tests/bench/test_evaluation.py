@@ -97,7 +97,8 @@ def made(utilization: float, loss: float, completion: float, lost: float) -> Run
 
 def invented(mine: Run, **others: Run) -> tuple[Plan, dict[str, Comparison]]:
     part = evaluation_paper.whole(1, 1)
-    runs: dict[str, tuple[Run, ...]] = {HEADLINE: (mine,)} | {name.replace("_", "-"): (run,) for name, run in others.items()}
+    runs: dict[str, tuple[Run, ...]] = {HEADLINE: (mine,)}
+    runs.update((name.replace("_", "-"), (run,)) for name, run in others.items())
     compared = Comparison("the paper's", runs, base="static", tasks={"task-level": 0.25})
     return Plan(part, ()), {"paper": compared}
 
