@@ -69,6 +69,12 @@ def _target(text: str) -> str:
     )
 
 
+def _log(path: Path | None) -> Path | None:
+    if path is not None and path.suffix != ".dorm":
+        raise typer.BadParameter(f"{path}: name a file that ends in .dorm")
+    return path
+
+
 def simulate(
     workload: Annotated[str, typer.Argument(metavar="WORKLOAD", autocompletion=complete_workload, help="paper; parametric,apps=50; or a trace, such as philly:FILE,from=2017-10-01,to=2017-10-08.")],
     policy: Annotated[list[str] | None, typer.Option("--policy", "-p", metavar="P[,KEY=VALUE,...]", autocompletion=complete_contender, help="Who is compared: dorm,theta1=0.2; may be repeated, or name several: dorm,static (the default). Unless told otherwise, static gives what the paper's baseline or the trace's job had.")] = None,
@@ -85,7 +91,7 @@ def simulate(
     base: Annotated[str | None, typer.Option(metavar="POLICY", help="With whom speed-ups compare; default: static, where it is among them.")] = None,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FORMAT|FILE", callback=_target, envvar="DORM_OUTPUT", help="table, wide, json, yaml, html or png; or a file to write: NAME.html, NAME.png, NAME.json.")] = "table",
     apps: Annotated[bool, typer.Option("--apps", help="In JSON and YAML: every app of every run as well.")] = False,
-    log: Annotated[Path | None, typer.Option("--log", metavar="FILE.dorm", help="Keep the log of the run, for dorm replay, dorm state and dorm story; of several runs, each in a file of its own.")] = None,
+    log: Annotated[Path | None, typer.Option("--log", metavar="FILE.dorm", callback=_log, help="Keep the log of the run, for dorm replay, dorm state and dorm story; of several runs, each in a file of its own.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse a workload with rows that can't be used, instead of skipping them.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, max=256, help="Runs at the same time; default: one for each core.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,

@@ -19,6 +19,7 @@ import msgspec
 import yaml
 
 from dorm.core.policies import policy
+from events.quantities import short
 from replay.simulator import SimulationError
 from replay.simulator.paper import STATIC_COUNTS
 from replay.simulator.scenario import Rounds, Tasks
@@ -72,6 +73,8 @@ def parse(text: str) -> Contender:
     label, colon, rest = text.partition(":")
     if not colon or "," in label or "=" in label:
         label, rest = text, text
+    if not label.strip():
+        raise SimulationError(f"{short(text)}: write LABEL:policy or the policy alone")
     name, *pairs = _split(rest)
     name = name.strip()
     own: dict[str, str] = {}
@@ -80,9 +83,9 @@ def parse(text: str) -> Contender:
         key, sign, value = pair.partition("=")
         key = key.strip()
         if not sign or not key:
-            raise SimulationError(f"{text!r}: write policy,key=value,…; {pair.strip()!r} is no key=value")
+            raise SimulationError(f"{short(text)}: write policy,key=value,…; {pair.strip()!r} is no key=value")
         if key in params or key in own:
-            raise SimulationError(f"{text!r}: {key} is given twice")
+            raise SimulationError(f"{short(text)}: {key} is given twice")
         if key in ("timings", "pause") or (name in BY_TASKS and key in Tasks.__struct_fields__):
             own[key] = value.strip()
         elif (name, key, value.strip()) == ("static", "counts", "paper"):
@@ -120,7 +123,7 @@ def parse_timings(text: str) -> Timings:
     if text.startswith(_PAUSE):
         return _pause(text.removeprefix(_PAUSE))
     if text not in TIMINGS:
-        raise SimulationError(f"timings {text!r}: there are {', '.join(TIMINGS)}, and pause=SECONDS")
+        raise SimulationError(f"timings {short(text)}: there are {', '.join(TIMINGS)}, and pause=SECONDS")
     return TIMINGS[text]
 
 
@@ -164,14 +167,14 @@ def _value(text: str, key: str, value: str) -> Any:
     try:
         return yaml.safe_load(value)
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise SimulationError(f"{text!r}: {key} has a value that is not YAML: {value.strip()!r}") from None
+        raise SimulationError(f"{short(text)}: {key} has a value that is not YAML: {short(value.strip())}") from None
 
 
 def _seconds(what: str, value: str, *, least: float) -> float:
     try:
         seconds = float(value.strip().removesuffix("s"))
     except ValueError:
-        raise SimulationError(f"{what}: {value!r} is no number of seconds") from None
+        raise SimulationError(f"{what}: {short(value)} is no number of seconds") from None
     if not least <= seconds <= 1e9:
         raise SimulationError(f"{what}: {value} is not between {least:g} and 1e9 seconds")
     return seconds
@@ -184,15 +187,17 @@ def _pause(value: str) -> Timings:
 
 def _own_timings(text: str, own: dict[str, str]) -> Timings | None:
     if "pause" in own and "timings" in own:
-        raise SimulationError(f"{text!r}: timings and pause say the same twice; give one of them")
+        raise SimulationError(f"{short(text)}: timings and pause say the same twice; give one of them")
     if "pause" in own:
         return _pause(own["pause"])
     return parse_timings(own["timings"]) if "timings" in own else None
 
 
 def _tasks(text: str, own: dict[str, str]) -> Tasks:
-    given = {key: _seconds(f"{text!r}: {key}", own[key], least=0.0) for key in Tasks.__struct_fields__ if key in own}
+    given = {
+        key: _seconds(f"{short(text)}: {key}", own[key], least=0.0) for key in Tasks.__struct_fields__ if key in own
+    }
     tasks = Tasks(**given)
     if tasks.task_s <= 0:
-        raise SimulationError(f"{text!r}: task_s has to be more than 0")
+        raise SimulationError(f"{short(text)}: task_s has to be more than 0")
     return tasks

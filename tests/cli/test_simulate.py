@@ -161,6 +161,7 @@ def test_of_a_trace_fixed_counts_are_what_its_jobs_had(here: Dorm) -> None:
         (["paper", "--mtbf", "often"], "'often' is not a duration"),
         (["paper", "--mtbf", "0s"], "time between failures above 0"),
         (["paper", "-o", "comparison.pdf"], "'comparison.pdf' is none of table, wide"),
+        (["paper", "--log", "-"], "-: name a file that ends in .dorm"),
         (["paper,hours=-1"], "hours"),
     ],
 )

@@ -62,7 +62,9 @@ def test_timings_of_its_own_hold_for_all_apps() -> None:
     ("texts", "message"),
     [
         (["lottery"], r"unknown policy 'lottery' \(known: "),
-        ([""], "unknown policy ''"),
+        ([""], "write LABEL:policy or the policy alone"),
+        ([":dorm"], "write LABEL:policy"),
+        (["me:"], "unknown policy ''"),
         (["dorm,theta9=1"], "unknown parameter theta9"),
         (["dorm,theta1=7"], "theta1 has to be between 0 and 1, not 7"),
         (["dorm,theta1=["], "theta1 has a value that is not YAML"),
