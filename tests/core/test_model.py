@@ -74,13 +74,13 @@ def audit(world: World) -> None:
 # --- mutants ------------------------------------------------------------------------------------------------------------
 
 
-def caught_within(most: int, *, agents_rejoin: bool = True) -> int | None:
-    """The number of histories after which a broken core was caught; None for never."""
-    for seed in range(most):
+def caught_within(most: int, *, first: int = 0, agents_rejoin: bool = True) -> int | None:
+    """The number of histories after which a broken core was caught, from the seed `first` on; None for never."""
+    for seed in range(first, first + most):
         try:
             World(seed, outages=0.8 * (seed % 2), agents_rejoin=agents_rejoin).run()
         except AssertionError:
-            return seed + 1
+            return seed - first + 1
     return None
 
 
@@ -136,6 +136,14 @@ RARE: dict[str, tuple[ModuleType, str, str]] = {
     ),
 }
 """Broken in ways that take a hundred histories to show."""
+SEEN_AT = {
+    "apps leave with containers running": 49,
+    "what ended is forgotten before it is told": 344,
+    "the lease is as short as the grace": 63,
+    "ports are given twice": 39,
+    "ports of ended generations stay taken": 35,
+}
+"""Where the search begins: seeds that once caught them.  After a change of the core others may, so it goes on from there."""
 
 
 @pytest.mark.parametrize("name", [*MUTANTS, *(pytest.param(name, marks=pytest.mark.slow) for name in RARE)])
@@ -143,7 +151,7 @@ def test_a_broken_core_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     module, old, new = {**MUTANTS, **RARE}[name]
     mutate(monkeypatch, module, old, new)
     _repoint(monkeypatch)
-    assert caught_within(400) is not None
+    assert caught_within(400, first=SEEN_AT.get(name, 0)) is not None
 
 
 def test_an_agent_that_starts_before_the_release_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,13 +162,13 @@ def test_an_agent_that_starts_before_the_release_is_caught(monkeypatch: pytest.M
 @pytest.mark.slow
 def test_an_agent_that_does_not_hear_that_its_lease_has_ended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     mutate_method(monkeypatch, Desired, "_node", "self._end_all()", "pass")
-    assert caught_within(400) is not None
+    assert caught_within(400, first=121) is not None
 
 
 @pytest.mark.slow
 def test_an_agent_that_acts_before_it_has_caught_up_after_its_lease_is_caught() -> None:
     """What it reads first was released to it long ago, and is released elsewhere by now."""
-    assert caught_within(400, agents_rejoin=False) is not None
+    assert caught_within(400, first=123, agents_rejoin=False) is not None
 
 
 def _repoint(patch: pytest.MonkeyPatch) -> None:
