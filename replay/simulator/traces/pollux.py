@@ -130,7 +130,7 @@ class _Reader:
         except SpecError as error:
             raise BrokenRow(str(error)) from None
         self._names.add(name)
-        app = SimulatedApp(at_s=at_s, spec=spec, work=known.steps, speed=known.speed, line=line)
+        app = SimulatedApp(at_s=at_s, spec=spec, work=known.steps, speed=known.speed, line=line, had=asked)
         return bounded(app, self._bounds)
 
     def _of(self, application: str, batch: int) -> _Known:
