@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.text import Text
 
 from dorm.cli.output import Column, Format, console, counted, print_table
+from dorm.core.policies import policy
+from replay.simulator.contenders import BY_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,11 +46,12 @@ _FIGURES = (
 )
 
 
-def show_comparison(comparison: Comparison, output: Format) -> None:
-    """One line for each contender: means over the seeds, and how far they spread."""
+def show_comparison(comparison: Comparison, contenders: Sequence[Contender], output: Format, *, apps: int) -> None:
+    """One line for each contender: means over the seeds, and how far they spread; below, what one has to know to read it.
+    `apps` are those of one workload."""
     rows = [comparison.row(label) for label in comparison.labels]
     columns: list[Column] = [("POLICY", "label"), ("DONE", "completed")]
-    drawn: list[dict[str, Any]] = [{"label": row.label, "completed": _done(comparison, row)} for row in rows]
+    drawn: list[dict[str, Any]] = [{"label": row.label, "completed": _done(comparison, row, apps)} for row in rows]
     for figure in _FIGURES:
         if figure.field == "speed_up" and (len(rows) == 1 or not comparison.base):
             continue
@@ -61,18 +64,34 @@ def show_comparison(comparison: Comparison, output: Format) -> None:
         if line["label"] in comparison.tasks:
             line["adjustment_time_share"] = f"{_number(comparison.tasks[line['label']], 1.0, 'share')} (tasks)"
     print_table(drawn, columns)
-    if comparison.base and len(rows) > 1:
+    console.print(Text("\n" + "\n".join(_notes(comparison, contenders, output)), "dim"))
+
+
+def _notes(comparison: Comparison, contenders: Sequence[Contender], output: Format) -> list[str]:
+    hours = [comparison.window_of(seed) / 3600 for seed in range(comparison.seeds)]
+    until = "the end" if len(contenders) == 1 else "the first of them was done"
+    notes = [f"utilization and fairness loss: means over the first {sum(hours) / len(hours):.3g} h, until {until}"]
+    if comparison.base and len(contenders) > 1:
+        notes.append(f"speed-up: how much faster an app is done than under {comparison.base}, on average")
+    for one in contenders:
+        if "count" in policy(one.policy).check_params({}) and not {"count", "counts"} & one.params.keys():
+            notes.append(f"{one.label}: the same number for each app ({policy(one.policy).check_params({})['count']})")
+        if one.policy in BY_TIME:
+            notes.append(
+                f"{one.label}: asked in rounds of its own; the others when something happens, unless with --rounds"
+            )
+        if one.label in comparison.tasks:
+            notes.append(f"{one.label}: what its tasks' launches take counts as utilization")
+    if comparison.seeds > 1:
         spread = "lowest to highest" if output is Format.wide else "± half of what lies between them"
-        seeds = f"; means of {comparison.seeds} seeds, {spread}" if comparison.seeds > 1 else ""
-        console.print(
-            Text(f"\nspeed-up: how much faster an app is done than under {comparison.base}, on average{seeds}", "dim")
-        )
+        notes.append(f"all figures: means of {comparison.seeds} seeds, {spread}")
+    return notes
 
 
-def _done(comparison: Comparison, row: Row) -> str:
+def _done(comparison: Comparison, row: Row, apps: int) -> str:
     """Completed apps of all."""
     runs = comparison.runs[row.label]
-    return f"{sum(len(run.completions) for run in runs)}/{sum(len(run.apps) + run.rejected for run in runs)}"
+    return f"{sum(len(run.completions) for run in runs)}/{apps * len(runs)}"
 
 
 def _unit(spreads: Sequence[Spread | None]) -> tuple[str, float]:
@@ -130,8 +149,15 @@ def document_of(
                 "task_time_share": comparison.tasks.get(one.label, 0.0),
                 **_figures(comparison.row(one.label)),
                 "runs": [
-                    {"seed": seed, **_run(run), **({"apps": _apps(run)} if with_apps else {})}
-                    for seed, run in zip(settings["seeds"], comparison.runs[one.label], strict=True)
+                    {
+                        "seed": seed,
+                        "window_s": comparison.window_of(place),
+                        "utilization": comparison.window_means(one.label, "utilization")[place],
+                        "fairness_loss": comparison.window_means(one.label, "fairness_loss")[place],
+                        **_run(run),
+                        **({"apps": _apps(run)} if with_apps else {}),
+                    }
+                    for place, (seed, run) in enumerate(zip(settings["seeds"], comparison.runs[one.label], strict=True))
                 ],
             }
             for one in contenders
@@ -153,12 +179,11 @@ def _run(run: Run) -> dict[str, Any]:
         "completion_s": run.mean_completion_s,
         "wait_s": run.mean_wait_s,
         "makespan_s": run.makespan_s,
-        "utilization": run.mean_utilization,
-        "fairness_loss": run.mean_fairness_loss,
         "adjustments": run.adjustments,
         "adjustment_time_share": run.adjustment_time_share,
         "worst_finish_ratio": run.worst_finish_ratio,
         "decisions": len(run.decisions),
+        "samples": len(run.samples),
     }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dorm.cli.errors import USAGE, Fail, complain, line
-from dorm.cli.output import Format, console, show_document, solver_prints_elsewhere
+from dorm.cli.output import Format, console, counted, show_document, solver_prints_elsewhere
 from dorm.cli.signals import interrupted_by_sigterm
 from dorm.cli.source import progress_of
 
@@ -29,6 +29,7 @@ _FIXED = ("static", "tiresias")
 """Policies that give every app a fixed number of containers."""
 _MOST_RUNS = 1000
 _PROGRESS_S = 60.0
+_SAMPLES, _EVERY_S = 1000, 300.0
 _OUTAGES_AFTER_S = 30 * 86_400.0
 
 
@@ -83,11 +84,11 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0, help="What is drawn in the workload follows from it.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="So many seeds from --seed on; the table has means and their spread.")] = 1,
     rounds: Annotated[float | None, typer.Option(metavar="SECONDS", min=0, max=600, help="Decide once in so many virtual seconds; default: soon after something happened, as live.")] = None,
-    timings: Annotated[str | None, typer.Option(metavar="docker|live|free|pause=30", help="What an adjustment costs: a restart as on Docker (the default), resizing while it runs, nothing, or so many seconds without work.")] = None,
+    timings: Annotated[str | None, typer.Option(metavar="docker|live|free|pause=30", help="What an adjustment costs: a restart as on Docker (the default), resizing while it runs, nothing, or so many seconds without work, also at the first start.")] = None,
     mtbf: Annotated[str | None, typer.Option(metavar="DURATION", help="Nodes crash: the mean time until one does, such as 30d.")] = None,
     repair: Annotated[str, typer.Option(metavar="DURATION", help="With --mtbf: the mean time that a node is away.")] = "1h",
     until: Annotated[str | None, typer.Option(metavar="DURATION", help="End after so much virtual time, such as 24h; default: when all apps have ended.")] = None,
-    every: Annotated[float, typer.Option(metavar="SECONDS", min=1, max=86400, help="How often utilization and fairness are sampled.")] = 300.0,
+    every: Annotated[float | None, typer.Option(metavar="SECONDS", min=1, max=86400, help="How often utilization and fairness are sampled; default: as often as the workload is long, at most 300.")] = None,
     base: Annotated[str | None, typer.Option(metavar="POLICY", help="With whom speed-ups compare; default: static, where it is among them.")] = None,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FORMAT|FILE", callback=_target, envvar="DORM_OUTPUT", help="table, wide, json, yaml, html or png; or a file to write: NAME.html, NAME.png, NAME.json.")] = "table",
     apps: Annotated[bool, typer.Option("--apps", help="In JSON and YAML: every app of every run as well.")] = False,
@@ -135,12 +136,13 @@ def simulate(
     if mtbf is not None:
         scenarios = [_failing(one, mtbf, repair, seed + place) for place, one in enumerate(scenarios)]
     _check_told(contenders, loaded[0])
+    every_s = every or _every_s(loaded)
     used = list(range(seed, seed + len(loaded)))
     settings = {"seeds": used, "nodes": len(scenarios[0].nodes), "rounds_s": rounds,
-                "timings": timings or "docker", "mtbf": mtbf, "repair": repair if mtbf else None, "until": until, "every_s": every}  # fmt: skip
+                "timings": timings or "docker", "mtbf": mtbf, "repair": repair if mtbf else None, "until": until, "every_s": every_s}  # fmt: skip
     compared = _run(
         loaded[0].name, contenders, scenarios, used,
-        base=label, every_s=every, log=log, force=force, workers=workers,
+        base=label, every_s=every_s, log=log, force=force, workers=workers,
     )  # fmt: skip
     _show(compared, contenders, loaded[0], settings, output, with_apps=apps, force=force)
     _tell_unfinished(compared, cut=until is not None)
@@ -161,7 +163,9 @@ def _contenders(texts: list[str] | None) -> list[Contender]:
 
 
 def _with_counts(contenders: list[Contender], workloads: list[Workload]) -> tuple[list[Contender], list[Workload]]:
-    """Policies of fixed counts that were given none get the workload's: the paper's, or what the jobs of a trace had."""
+    """Policies of fixed counts that were given none get the workload's: the paper's, or what the jobs of a trace had.
+
+    Names tell the latter whoever is compared, so that a policy's run is the same beside whatever others."""
     import msgspec
 
     from replay.simulator.paper import STATIC_COUNTS
@@ -169,9 +173,9 @@ def _with_counts(contenders: list[Contender], workloads: list[Workload]) -> tupl
 
     lacking = [one for one in contenders if one.policy in _FIXED and not {"count", "counts"} & one.params.keys()]
     counts: dict[str, int] = {}
-    if lacking and workloads[0].name == "paper":
+    if workloads[0].name == "paper":
         counts = dict(STATIC_COUNTS)
-    elif lacking:
+    else:
         named = [by_request(workload) for workload in workloads]
         workloads = [workload for workload, _ in named]
         counts = {key: count for _, each in named for key, count in each.items()}
@@ -274,6 +278,13 @@ def _scenario(
     return found if timings is None else with_timings(found, timings)
 
 
+def _every_s(workloads: Sequence[Workload]) -> float:
+    """A thousandth of the time in which apps come and the longest of them works with all that it can use."""
+    apps = [app for workload in workloads for app in workload.apps]
+    longest_s = max(app.work / max(app.speed.rate((app.spec.n_max,)), 1e-9) for app in apps)
+    return float(round(min(max((max(app.at_s for app in apps) + longest_s) / _SAMPLES, 1.0), _EVERY_S)))
+
+
 def _failing(scenario: Scenario, mtbf: str, repair: str, seed: int) -> Scenario:
     """With outages until a while after the last submission."""
     import msgspec
@@ -352,7 +363,7 @@ def _show(
 
     if output in (Format.table, Format.wide):
         console.print(headline(workload, settings), markup=False)
-        show_comparison(compared, Format(output))
+        show_comparison(compared, contenders, Format(output), apps=len(workload.apps))
         return
     document = document_of(compared, contenders, workload, settings, with_apps=with_apps)
     if output in (Format.json, Format.yaml):
@@ -371,7 +382,7 @@ def _show(
 def headline(workload: Workload, settings: dict[str, Any]) -> str:
     """What was simulated, in one line."""
     seeds = f", seed {settings['seeds'][0]}" if len(settings["seeds"]) == 1 else f", {len(settings['seeds'])} seeds"
-    return f"{workload.name}: {len(workload.apps):,} apps on {settings['nodes']:,} nodes{seeds}\n"
+    return f"{workload.name}: {counted(len(workload.apps), 'app')} on {counted(settings['nodes'], 'node')}{seeds}\n"
 
 
 def _draw(form: str, compared: Comparison, document: dict[str, Any], title: str) -> bytes:

@@ -116,8 +116,8 @@ def parse_all(texts: Sequence[str]) -> list[Contender]:
 
 
 def parse_timings(text: str) -> Timings:
-    """`docker`, `live`, `free`, or `pause=30` for so many seconds without work in each adjustment, in which the containers
-    are held (as in the simulators of Pollux, OSDI 2021, §5.1, and Sia, SOSP 2023, which charge each job a fixed restart).
+    """`docker`, `live`, `free`, or `pause=30` for so many seconds without work at each start and restart, in which the
+    containers are held (as in the simulators of Pollux, OSDI 2021, §5.1, and Sia, SOSP 2023).
 
     Raises SimulationError."""
     if text.startswith(_PAUSE):
@@ -182,7 +182,7 @@ def _seconds(what: str, value: str, *, least: float) -> float:
 
 def _pause(value: str) -> Timings:
     seconds = _seconds("pause", value, least=0.0)
-    return Timings(checkpoint_s=0.0, stop_s=0.0, start_s=0.0, resume_s=seconds)
+    return Timings(checkpoint_s=0.0, stop_s=0.0, start_s=0.0, boot_s=seconds, resume_s=seconds)
 
 
 def _own_timings(text: str, own: dict[str, str]) -> Timings | None:

@@ -27,11 +27,18 @@ def by_request(workload: Workload) -> tuple[Workload, dict[str, int]]:
     counts = {f"{prefix(count)}*": count for count in sorted({app.had for app in workload.apps}) if count}
     if not counts:
         return workload, {}
-    return msgspec.structs.replace(workload, apps=tuple(_named(app) for app in workload.apps)), counts
+    taken = {app.spec.name for app in workload.apps}
+    return msgspec.structs.replace(workload, apps=tuple(_named(app, taken) for app in workload.apps)), counts
 
 
-def _named(app: SimulatedApp) -> SimulatedApp:
-    name = f"{prefix(app.had)}{app.spec.name}"
-    if not app.had or len(name) > _LONGEST:
+def _named(app: SimulatedApp, taken: set[str]) -> SimulatedApp:
+    if not app.had:
         return app
+    begin = prefix(app.had)
+    name = f"{begin}{app.spec.name}"
+    if len(name) > _LONGEST:
+        name = f"{begin}{app.spec.name[: _LONGEST - len(begin)].rstrip('-')}"
+    if name in taken:
+        name = f"{begin}line-{app.line}"
+    taken.add(name)
     return msgspec.structs.replace(app, spec=msgspec.structs.replace(app.spec, name=name))

@@ -95,9 +95,15 @@ def test_timings_by_name() -> None:
 
 
 def test_names_tell_what_the_jobs_of_a_trace_had() -> None:
-    apps = (app("a", 0, 10, had=4), app("b", 1, 10, had=1), app("c", 2, 10), app("d" * 48, 3, 10, had=4))
+    apps = (
+        app("a", 0, 10, had=4),
+        app("b", 1, 10, had=1),
+        app("c", 2, 10),
+        app("d" * 48, 3, 10, had=4),
+        app("d" * 47, 4, 10, had=4, line=7),
+    )
     named, counts = by_request(Workload("trace", apps))
     assert counts == {"x1-*": 1, "x4-*": 4}
-    assert [one.spec.name for one in named.apps] == ["x4-a", "x1-b", "c", "d" * 48]
+    assert [one.spec.name for one in named.apps] == ["x4-a", "x1-b", "c", f"x4-{'d' * 45}", "x4-line-7"]
     unknown = Workload("made", apps[2:3])
     assert by_request(unknown) == (unknown, {})
