@@ -305,6 +305,11 @@ def _finish_times(wanted: Plan, comparisons: Mapping[str, Comparison]) -> Iterat
             )
     yield Table(("run", "worst ρ", "ρ > 1.01", "ρ > 1.1"), tuple(rows))
     yield Text(_about_rho(comparisons[wanted.paper.key]))
+    if wanted.traces:
+        yield Text(
+            "On traces decisions come in rounds, of which a short app's ρ has the wait in full, and of preemption the stops; "
+            "1/N of a cluster knows neither."
+        )
 
 
 def _about_rho(comparison: Comparison) -> str:
