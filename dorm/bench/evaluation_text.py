@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from replay.simulator.comparison import Comparison, Row
     from replay.simulator.report import Block
 
+LARGE = 10.0
+"""A mean speed-up that can't come of more containers alone."""
 LEVEL = 0.01
 """Two means closer than this part of the larger are called level."""
 
@@ -74,6 +76,7 @@ def _part(part: Part, comparison: Comparison) -> Iterator[Block]:
     yield Heading(part.title)
     yield Bullets(part.about)
     yield report.table(comparison)
+    yield from _queue(comparison)
     yield Heading("Ahead or not", 3)
     verdicts = list(_verdicts(comparison))
     yield Table(
@@ -84,6 +87,25 @@ def _part(part: Part, comparison: Comparison) -> Iterator[Block]:
     if whys:
         yield Bullets(tuple(whys))
     yield Figures(comparison, part.key)
+
+
+def _queue(comparison: Comparison) -> Iterator[Block]:
+    """A mean of ratios is drawn up by few short apps; the reader has to know."""
+    mine = comparison.row(HEADLINE)
+    base = comparison.row(comparison.base) if comparison.base in comparison.runs else None
+    if (
+        base is None
+        or mine.speed_up is None
+        or mine.speed_up.mean < LARGE
+        or base.wait_s is None
+        or mine.wait_s is None
+    ):
+        return
+    yield Text(
+        f"Speed-ups as large as {times(mine.speed_up.mean)} are those of short apps that wait behind others: the mean wait is "
+        f"{seconds(base.wait_s.mean)} under {base.label} and {seconds(mine.wait_s.mean)} under {HEADLINE}. The ratio of mean "
+        "completion times says more."
+    )
 
 
 class Verdict(NamedTuple):
