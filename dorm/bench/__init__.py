@@ -12,6 +12,7 @@
     replay     looking back: folds from archives and servers, the state at a moment, deciding again; with
                replay_steps (what runs in processes of its own) and replay_server
     replay_log a history of any length: a cluster in virtual time, told again and again
+    evaluation Dorm against other policies, simulated, as a report; with evaluation_parts, _paper, _traces, _figures, _text
     workload   sequences of allocation problems, for the two of them and for tests
     judge      what is to be said of an answer without the optimizer's own words
     apart      work in processes of its own
