@@ -8,7 +8,7 @@ from rich.text import Text
 
 from dorm.cli.output import Column, Format, console, counted, print_table
 from dorm.core.policies import policy
-from replay.simulator.contenders import BY_TIME
+from replay.simulator.contenders import BY_TIME, ROUND_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,9 @@ _UNITS = (("d", 86_400.0), ("h", 3600.0), ("m", 60.0))
 _MANY_UNITS = 3
 """A time is given in the largest unit of which it has so many."""
 _MOST_NAMED = 3
+_LONGEST_REASON = 120
+_EQUAL = 1e-3
+"""Figures of several seeds that differ by no more than this part of them are shown as one."""
 
 
 class _Figure(NamedTuple):
@@ -46,7 +49,9 @@ _FIGURES = (
 )
 
 
-def show_comparison(comparison: Comparison, contenders: Sequence[Contender], output: Format, *, apps: int) -> None:
+def show_comparison(
+    comparison: Comparison, contenders: Sequence[Contender], output: Format, *, apps: int, in_rounds: bool
+) -> None:
     """One line for each contender: means over the seeds, and how far they spread; below, what one has to know to read it.
     `apps` are those of one workload."""
     rows = [comparison.row(label) for label in comparison.labels]
@@ -64,24 +69,23 @@ def show_comparison(comparison: Comparison, contenders: Sequence[Contender], out
         if line["label"] in comparison.tasks:
             line["adjustment_time_share"] = f"{_number(comparison.tasks[line['label']], 1.0, 'share')} (tasks)"
     print_table(drawn, columns)
-    console.print(Text("\n" + "\n".join(_notes(comparison, contenders, output)), "dim"))
+    console.print(Text("\n" + "\n".join(_notes(comparison, contenders, output, in_rounds=in_rounds)), "dim"))
 
 
-def _notes(comparison: Comparison, contenders: Sequence[Contender], output: Format) -> list[str]:
+def _notes(comparison: Comparison, contenders: Sequence[Contender], output: Format, *, in_rounds: bool) -> list[str]:
     hours = [comparison.window_of(seed) / 3600 for seed in range(comparison.seeds)]
     until = "the end" if len(contenders) == 1 else "the first of them was done"
     notes = [f"utilization and fairness loss: means over the first {sum(hours) / len(hours):.3g} h, until {until}"]
     if comparison.base and len(contenders) > 1:
         notes.append(f"speed-up: how much faster an app is done than under {comparison.base}, on average")
     for one in contenders:
-        if "count" in policy(one.policy).check_params({}) and not {"count", "counts"} & one.params.keys():
-            notes.append(f"{one.label}: the same number for each app ({policy(one.policy).check_params({})['count']})")
-        if one.policy in BY_TIME:
-            notes.append(
-                f"{one.label}: asked in rounds of its own; the others when something happens, unless with --rounds"
-            )
-        if one.label in comparison.tasks:
-            notes.append(f"{one.label}: what its tasks' launches take counts as utilization")
+        count = policy(one.policy).check_params({}).get("count")
+        if count is not None and not {"count", "counts"} & one.params.keys():
+            notes.append(f"{one.label}: the same number of containers for each app ({count})")
+    if timed := [one.label for one in contenders if one.policy in BY_TIME and not in_rounds]:
+        notes.append(f"{', '.join(timed)}: asked every {ROUND_S:g} s, the others when something happens; see --rounds")
+    if by_tasks := [one.label for one in contenders if one.label in comparison.tasks]:
+        notes.append(f"{', '.join(by_tasks)}: what launches of tasks take is in the utilization")
     if comparison.seeds > 1:
         spread = "lowest to highest" if output is Format.wide else "± half of what lies between them"
         notes.append(f"all figures: means of {comparison.seeds} seeds, {spread}")
@@ -103,20 +107,20 @@ def _spread(spread: Spread | None, length: float, kind: str, *, whole: bool) -> 
     if spread is None:
         return "-"
     text = _number(spread.mean, length, kind)
-    if spread.low == spread.high:
+    if spread.high - spread.low <= _EQUAL * abs(spread.mean):
         return text
     if whole:
         return f"{text} ({_number(spread.low, length, kind)} to {_number(spread.high, length, kind)})"
-    return f"{text} ±{_number((spread.high - spread.low) / 2, length, kind)}"
+    return f"{text} ±{_number((spread.high - spread.low) / 2, length, kind, digits=2)}"
 
 
-def _number(value: float, length: float, kind: str) -> str:
+def _number(value: float, length: float, kind: str, *, digits: int = 3) -> str:
     if kind == "share":
         return f"{value * 100:.1f}%" if value >= 0.001 or value == 0 else f"{value * 100:.2g}%"
     if kind == "ratio":
         return f"×{value:.2f}"
     scaled = value / length
-    return f"{scaled:,.0f}" if abs(scaled) >= 1000 else f"{scaled:.3g}"
+    return f"{scaled:,.0f}" if abs(scaled) >= 1000 else f"{scaled:.{digits}g}"
 
 
 def document_of(
@@ -208,7 +212,8 @@ def what_was_left_out(workload: Workload) -> str:
     """One line: how many rows were skipped, the first with their reasons, and how many were out of order; '' for none."""
     parts = []
     if workload.skipped:
-        some = [f"line {one.line}: {one.reason}" if one.line else one.reason for one in workload.skipped[:_MOST_NAMED]]
+        reasons = [(one.line, one.reason[:_LONGEST_REASON]) for one in workload.skipped[:_MOST_NAMED]]
+        some = [f"line {line}: {reason}" if line else reason for line, reason in reasons]
         more = len(workload.skipped) - len(some)
         rest = f"; and {more:,} more" if more else ""
         of = f" of {workload.rows:,}" if workload.rows else ""

@@ -363,7 +363,9 @@ def _show(
 
     if output in (Format.table, Format.wide):
         console.print(headline(workload, settings), markup=False)
-        show_comparison(compared, contenders, Format(output), apps=len(workload.apps))
+        show_comparison(
+            compared, contenders, Format(output), apps=len(workload.apps), in_rounds=bool(settings["rounds_s"])
+        )
         return
     document = document_of(compared, contenders, workload, settings, with_apps=with_apps)
     if output in (Format.json, Format.yaml):

@@ -30,7 +30,7 @@ def test_policies_beside_each_other(here: Dorm) -> None:
     assert lines[4].split()[-1] == "×1.00"
     assert lines[8].startswith("utilization and fairness loss: means over the first")
     assert lines[9] == "speed-up: how much faster an app is done than under static, on average"
-    assert lines[10] == "static: the same number for each app (2)"
+    assert lines[10] == "static: the same number of containers for each app (2)"
 
 
 def test_the_same_document_every_time_and_a_spread_over_seeds(here: Dorm) -> None:
