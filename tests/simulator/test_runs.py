@@ -35,6 +35,7 @@ def long_scenario() -> Scenario:
     return msgspec.structs.replace(SMALL, apps=(endless, *SMALL.apps), progress_s=0.1)
 
 
+@pytest.mark.slow
 def test_processes_give_what_one_after_the_other_gives(tmp_path: Path) -> None:
     scenarios = [one.of(SMALL) for one in CONTENDERS]
     told: list[tuple[int, int]] = []
@@ -68,6 +69,7 @@ async def test_a_run_leaves_a_log_that_an_audit_can_check(tmp_path: Path) -> Non
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_what_ends_the_telling_ends_all_runs_and_leaves_no_file(tmp_path: Path) -> None:
     """As Ctrl-C does, wherever it comes."""
 
@@ -82,6 +84,7 @@ def test_what_ends_the_telling_ends_all_runs_and_leaves_no_file(tmp_path: Path) 
         assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_what_one_run_raises_ends_the_others() -> None:
     wrong = msgspec.structs.replace(SMALL, outages=(Outage("nowhere", 1, 1),))
     with pytest.raises(SimulationError, match="nowhere"):
@@ -89,6 +92,7 @@ def test_what_one_run_raises_ends_the_others() -> None:
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_processes_leave_when_the_one_that_started_them_is_killed() -> None:
     code = (
         "from tests.simulator.test_runs import long_scenario\n"
