@@ -26,9 +26,9 @@ class Outage(msgspec.Struct, frozen=True):
 class Tasks(msgspec.Struct, frozen=True):
     """Sharing by tasks: each container is a slot that runs one short task after the other, and each pays for its launch.
 
-    A slot works for task_s of every task_s + overhead_s.  The defaults are what the Dorm paper's introduction gives for sharing
-    by tasks (a mean task of 1.5 s, a scheduling latency of 430 ms), from memory and not checked against its text; they
-    decide what such sharing costs, so an evaluation varies them."""
+    A slot works for task_s of every task_s + overhead_s.  The defaults are what the Dorm paper's introduction gives for
+    sharing by tasks (a mean task of 1.5 s, a scheduling latency of 430 ms), from memory and not checked against its text;
+    they decide what such sharing costs, so an evaluation varies them."""
 
     task_s: float = 1.5
     overhead_s: float = 0.43
