@@ -39,13 +39,16 @@ class Backtest(msgspec.Struct, frozen=True, kw_only=True):
     """From there to the log's end."""
     hindsight: bool
     apps: int
-    """Apps that ended by themselves in the window, of which ends are compared."""
+    """Apps of which ends are compared: those that ended by themselves in the window, and `early` ones."""
     late: int
     """How many of them had not ended in the simulation when it was cut off: their errors are larger than what is counted."""
+    early: int
+    """How many of them ended in the simulation only and really still ran when the log ended.  They are counted with the least
+    error that they can have: without them the error would be smallest where models are worst."""
     completion_error_s: float | None
     """Mean absolute error of when they ended; None without any."""
     completion_error: float | None
-    """The same as a part of the time from the fork, or their submission, until they really ended."""
+    """The same as a part of the time from the fork, or their submission, until they really ended, or the log did."""
     waits: int
     """Apps that first ran in the window."""
     wait_error_s: float | None
@@ -57,21 +60,24 @@ class Backtest(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare(really: Run, simulated: Run, *, seq: int, hindsight: bool) -> Backtest:
     """Two runs that begin at the same moment; the window is the real one's.  The simulated one may go on for longer."""
-    end = really.end
     there = {app.app: app for app in simulated.apps}
-    ended = [app for app in really.apps if app.how in ("completed", "failed") and app.ended > really.begin]
-    errors = [abs(_moment(there.get(app.app), "ended", simulated.end) - app.ended) for app in ended]
-    spans = [app.ended - max(app.submitted, really.begin) for app in ended]
+    ended = [app for app in really.apps if _by_itself(app) and app.ended > really.begin]
+    early = [app for app in really.apps if not app.ended and _ended_by(there.get(app.app), really.end)]
+    errors = [
+        abs(_moment(there.get(app.app), "ended", simulated.end) - (app.ended or really.end)) for app in ended + early
+    ]
+    spans = [(app.ended or really.end) - max(app.submitted, really.begin) for app in ended + early]
     began = [app for app in really.apps if app.started > really.begin]
     waits = [abs(_moment(there.get(app.app), "started", simulated.end) - app.started) for app in began]
-    window_s = (end - really.begin) / SECOND
+    window_s = (really.end - really.begin) / SECOND
     return Backtest(
         seq=seq,
         at=really.begin,
         window_s=window_s,
         hindsight=hindsight,
-        apps=len(ended),
+        apps=len(errors),
         late=sum(1 for app in ended if not (one := there.get(app.app)) or not one.ended),
+        early=len(early),
         completion_error_s=_seconds(mean(errors)),
         completion_error=sum(errors) / sum(spans) if sum(spans) > 0 else None,
         waits=len(began),
@@ -80,6 +86,14 @@ def compare(really: Run, simulated: Run, *, seq: int, hindsight: bool) -> Backte
         fairness_loss=Pair(fairness_loss(really, window_s), fairness_loss(simulated, window_s)),
         adjustments=Pair(adjustments(really, window_s), adjustments(simulated, window_s)),
     )
+
+
+def _by_itself(app: AppRun) -> bool:
+    return app.how in ("completed", "failed")
+
+
+def _ended_by(app: AppRun | None, end: int) -> bool:
+    return app is not None and _by_itself(app) and app.ended < end
 
 
 def _moment(app: AppRun | None, which: str, otherwise: int) -> int:
@@ -111,17 +125,28 @@ def in_words(found: Backtest | None) -> str:
         return "none possible: no app ended after a moment at which the log could be forked"
     parts = []
     if found.completion_error is not None and found.completion_error_s is not None:
-        late = f", {found.late} of them later than simulated at all" if found.late else ""
-        parts.append(
-            f"completion ±{found.completion_error * 100:.2g} % (±{found.completion_error_s:.3g} s, {found.apps} apps{late})"
-        )
+        of = [_counted(found.apps)]
+        if found.late:
+            of.append(f"{found.late} of them had not ended in the simulation")
+        if found.early:
+            of.append(f"{found.early} of them ended in it and really still ran, so the error is larger")
+        error_s = f"{found.completion_error_s:.3g} s"
+        parts.append(f"completion ±{_percent(found.completion_error)} (±{error_s}, {', '.join(of)})")
     if found.wait_error_s is not None:
-        parts.append(f"start ±{found.wait_error_s:.3g} s ({found.waits} apps)")
+        parts.append(f"start ±{found.wait_error_s:.3g} s ({_counted(found.waits)})")
     for name, pair in (("utilization", found.utilization), ("fairness loss", found.fairness_loss)):
         if pair.really is not None and pair.simulated is not None:
             parts.append(f"{name} {pair.simulated:.3g} (really {pair.really:.3g})")
     parts.append(f"adjustments {found.adjustments.simulated:g} (really {found.adjustments.really:g})")
     return "; ".join(parts)
+
+
+def _counted(apps: int) -> str:
+    return f"{apps} app{'' if apps == 1 else 's'}"
+
+
+def _percent(part: float) -> str:
+    return f"{part:.0%}".replace("%", " %") if part >= 0.1 else f"{part * 100:.2g} %"
 
 
 def common(runs: Iterable[Run | None]) -> set[str]:

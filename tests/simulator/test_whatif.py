@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pytest
@@ -14,7 +14,9 @@ from events import kinds as k
 from events.archive import open_archive
 from replay.moments import AtSequence
 from replay.simulator import forks
+from replay.simulator.backtest import compare, in_words
 from replay.simulator.history import History
+from replay.simulator.outcome import AppRun, Run
 from replay.simulator.scenario import Outage
 from replay.simulator.simulation import Simulation
 from replay.simulator.whatif import WhatIf, WhatIfError, whatif
@@ -68,6 +70,29 @@ def test_what_is_unlike_the_model_shows_in_the_backtest() -> None:
     assert found.backtest is not None
     assert found.backtest.completion_error is not None
     assert found.backtest.completion_error > 0.05
+
+
+def one_app(name: str, *, ended: int, how: Literal["", "completed", "failed", "cancelled"] = "completed") -> AppRun:
+    return AppRun(name, name, 0, 1, ended, how if ended else "", 0, 0.0, 0.0)
+
+
+def one_run(end: int, *apps: AppRun) -> Run:
+    return Run(begin=0, end=end, every_s=1.0, kinds=1, apps=apps, samples=(), decisions=())
+
+
+def test_who_ended_only_in_the_simulation_is_an_error_too() -> None:
+    """Of `b` it is only known that it took at least 40 s; `c` had not ended in either, and `d` was ended by its owner."""
+    s = 10**9
+    gone = one_app("d", ended=9 * s, how="cancelled")
+    really = one_run(40 * s, one_app("a", ended=20 * s), one_app("b", ended=0), one_app("c", ended=0), gone)
+    simulated = one_run(80 * s, one_app("a", ended=20 * s), one_app("b", ended=10 * s), one_app("c", ended=60 * s))
+    found = compare(really, simulated, seq=1, hindsight=True)
+    assert (found.apps, found.early, found.late) == (2, 1, 0)
+    assert found.completion_error_s == 15.0
+    assert found.completion_error == pytest.approx(30 / 60)
+    assert "completion ±50 % (±15 s, 2 apps, 1 of them ended in it and really still ran" in in_words(found)
+    exact = compare(really, one_run(80 * s, one_app("a", ended=20 * s)), seq=1, hindsight=True)
+    assert "completion ±0 % (±0 s, 1 app)" in in_words(exact)
 
 
 def changed_then(scenario: Scenario, seconds: float, *events: tuple[k.Event, str]) -> dict[str, float]:
