@@ -25,6 +25,8 @@ from tests.core.histories import ROUND_S, History, cores, large, small
 from tests.core.problems import slow_machine
 from tests.tries import LONG, tries
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 300.0
 LONGEST = 12
 """Rounds that an app runs at most."""
@@ -84,7 +86,6 @@ def check_waits(history: History) -> int:
     return sum(waited > PATIENCE_S for waited in history.waits.values())
 
 
-@pytest.mark.slow
 @settings(slow_machine, max_examples=tries(5, 60))
 @given(st.integers(0, 10**6), PARAMS, st.booleans())
 def test_nobody_waits_longer_than_its_turn_takes(seed: int, params: dict[str, float], losses: bool) -> None:
@@ -93,7 +94,6 @@ def test_nobody_waits_longer_than_its_turn_takes(seed: int, params: dict[str, fl
     check_waits(history)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("losses", "tiny"), [(False, False), (True, True), *([(False, True), (True, False)] if LONG else [])]
 )
@@ -133,7 +133,6 @@ def test_a_stream_of_small_apps_starves_no_large_one(theta2: float, cap: int) ->
     assert len(history.waits) > 40
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("theta2", [0.0, 1.0])
 def test_without_ageing_it_would_starve(theta2: float) -> None:
     """What the tests above rest on: with endless patience, the same stream starves the same app."""
