@@ -48,8 +48,8 @@ def _paper(comparison: Comparison) -> Iterator[tuple[str, Figure | None]]:
     yield "adjustment_time_share_docker", _ratio(row.adjustment_time_share, RESTART_GOAL)
     yield "mean_completion_s", _seconds(row.completion_s)
     yield "worst_finish_ratio", _ratio(row.worst_finish_ratio)
-    yield "unfair_share", _ratio(row.late_share)
-    yield "unfair_by_a_tenth_share", _ratio(row.unfair_share)
+    yield "unfair_by_a_hundredth_share", _ratio(row.late_share)
+    yield "unfair_share", _ratio(row.unfair_share)
 
 
 def _over_budget(comparisons: Mapping[str, Comparison]) -> Iterator[int]:
@@ -61,7 +61,7 @@ def _trace(part: Part, comparison: Comparison) -> Iterator[tuple[str, Figure | N
     key, row = part.key, comparison.row(HEADLINE)
     yield f"{key}_adjustment_time_share", _ratio(row.adjustment_time_share, RESTART_GOAL)
     yield f"{key}_worst_finish_ratio", _ratio(row.worst_finish_ratio)
-    yield f"{key}_unfair_share", _ratio(row.late_share)
+    yield f"{key}_unfair_share", _ratio(row.unfair_share)
     yield f"{key}_mean_completion_s", _seconds(row.completion_s)
     if key != "pollux":
         base = comparison.base

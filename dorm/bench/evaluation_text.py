@@ -178,7 +178,9 @@ def _why(comparison: Comparison, figure: str, mine: Row, its: Row) -> str:
         "later ones pay for it with their wait (see the worst ρ).",
         ("completion_s", "task-level"): "its adjustments are free, so it follows every arrival and departure at once.",
     }  # fmt: skip
-    return reasons.get((figure, its.label), "the runs show no single cause.")
+    found = reasons.get((figure, its.label))
+    adjusted = f"Adjustments there: {words(its.adjustments)}, here: {words(mine.adjustments)}."
+    return f"likely because {found} {adjusted}" if found else f"the runs show no single cause. {adjusted}"
 
 
 def _sensitivity(variations: tuple[Variation, ...], comparisons: Mapping[str, Comparison]) -> Iterator[Block]:
@@ -342,5 +344,5 @@ def _about_rho(comparison: Comparison) -> str:
         f"On the paper's workload Dorm's worst is {plain(mine.worst_finish_ratio.mean)}, static's "
         f"{plain(base.worst_finish_ratio.mean)}. An app whose n_max holds less than its fair part of an idle cluster "
         "can't be below 1 by much, and each start and whole container counts against it; weights are in no ρ, though "
-        "they are in every share."
+        "they are in every share. Launches of tasks are in the ρ of task-level sharing too: alone, an app would have none."
     )

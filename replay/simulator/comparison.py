@@ -55,7 +55,7 @@ class Row(msgspec.Struct, frozen=True):
     adjustment_time_share: Spread | None
     worst_finish_ratio: Spread | None
     unfair_share: Spread | None
-    """Completed apps with ρ > 1.1: one in ten slower than a fair part of the cluster would have made it."""
+    """Completed apps with ρ > 1.1: more than a tenth slower than a fair part of the cluster would have made them."""
     late_share: Spread | None
     """Completed apps with ρ > 1.01: the first hundredth is what a decision and a start take of anybody."""
     speed_up: Spread | None
@@ -131,9 +131,14 @@ class Comparison(msgspec.Struct, frozen=True):
         return spread(mean(speed_ups(run, other).values()) for run, other in pairs)
 
     def ratio_of_means(self, label: str, base: str, figure: str) -> Spread | None:
-        """The mean of a figure over the window, as a multiple of the base's."""
-        pairs = zip(self.window_means(label, figure), self.window_means(base, figure), strict=False)
-        return spread(mine / other if mine is not None and other else None for mine, other in pairs)
+        """The mean of a figure over the window and all seeds, as a multiple of the base's; the least and the largest are those
+        of single seeds.  A mean of ratios would be any number where one seed's base is near 0."""
+        mine, other = self.window_means(label, figure), self.window_means(base, figure)
+        above, below = mean(v for v in mine if v is not None), mean(v for v in other if v is not None)
+        if above is None or not below:
+            return None
+        each = [a / b for a, b in zip(mine, other, strict=False) if a is not None and b]
+        return Spread(above / below, min([*each, above / below]), max([*each, above / below]))
 
     def best_hour(self, label: str, base: str, figure: str) -> Spread | None:
         """The largest ratio of the two means over one hour, among hours in which both are at least `LEAST`.

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class Holdings:
     """The live apps, one row each.  Rows of ended apps are filled by the last one, so that no figure pays for the past."""
 
-    def __init__(self, nodes: Mapping[str, Node]) -> None:
-        """`nodes` may change; `nodes_changed` says so."""
+    def __init__(self, nodes: Mapping[str, Node], *, whole: bool = False) -> None:
+        """`nodes` may change; `nodes_changed` says so.  `whole`: with those that are down or drained for now."""
+        self._whole = whole
         self._nodes = nodes
         self._stale = True
         self._totals: dict[str, int] = {}
@@ -62,7 +63,7 @@ class Holdings:
         self._stale = False
         alike: dict[tuple[object, ...], tuple[dict[str, int], dict[str, str], int]] = {}
         for node in sorted(self._nodes.values(), key=lambda node: node.id):
-            if node.usable:
+            if node.usable or self._whole:
                 key = (*sorted(node.capacity.items()), *sorted(node.labels.items()))
                 size = alike[key][2] if key in alike else 0
                 alike[key] = (node.capacity, node.labels, size + 1)

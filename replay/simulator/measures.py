@@ -38,6 +38,8 @@ __all__ = ["EVERY_S", "AppRun", "DecisionRun", "Measures", "Run", "Sample"]
 
 EVERY_S = 300.0
 """Seconds between two samples unless something else is asked for."""
+_MOST_SAMPLES = 2000
+"""Beyond so many every other one is dropped while they are closer than was asked for: short runs need a finer grid."""
 _NEVER = 2**63 - 1
 _NODE_EVENTS = (k.NodeJoined, k.NodeLeft, k.NodeDrainRequested)
 _NODE_FACTS = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
@@ -94,12 +96,16 @@ class Measures:
         """`models` are what a simulation knows of its apps, by name; without one an app's work is what its containers did,
         each as much as any other.  `timings` are the scenario's; None for a real log."""
         self._state = state
-        self._every = max(1, int(every_s * SECOND))
+        self._most = max(1, int(every_s * SECOND))
+        self._every = self._most
+        while self._every % 2 == 0 and self._every > SECOND:
+            self._every //= 2
         self._models = models or {}
         self._timings = timings
         self._begin = self._now = state.time
         self._next = state.time
         self._holdings = Holdings(state.nodes)
+        self._cluster = Holdings(state.nodes, whole=True)
         self._books: dict[str, _Book] = {}
         self._live: dict[str, _Book] = {}
         self._samples: list[Sample] = []
@@ -160,6 +166,10 @@ class Measures:
             waiting = len(self._holdings) - running
             self._samples.append(Sample(self._next, utilization, loss, running, waiting))
             self._next += self._every
+            if len(self._samples) >= _MOST_SAMPLES and self._every < self._most:
+                del self._samples[1::2]
+                self._every *= 2
+                self._next = self._samples[-1].at + self._every
 
     # --- what a record touches ------------------------------------------------------------------------------------------
 
@@ -299,6 +309,7 @@ class Measures:
     def _nodes(self, event: Any = None) -> None:
         """The cluster is another, and plans on the node may be void."""
         self._holdings.nodes_changed()
+        self._cluster.nodes_changed()
         for book in self._live.values():
             self._recount(book)
 
@@ -333,9 +344,9 @@ class Measures:
 
     def _finish_ratio(self, book: _Book, crowd: float) -> float | None:
         model = self._models.get(book.app.name)
-        n = fair_containers(self._holdings.dominant_unit(book.app), book.app.n_max, crowd)
+        n = fair_containers(self._cluster.dominant_unit(book.app), book.app.n_max, crowd)
         if model is not None:
-            work, rate = model.work, lambda count: model.speed.rate(self._holdings.packed(book.app, count))
+            work, rate = model.work, lambda count: model.speed.rate(self._cluster.packed(book.app, count))
         else:
             work, rate = (book.held_ns - book.lost_ns) / SECOND, float
         speed = fair_rate(rate, n)
