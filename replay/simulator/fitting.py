@@ -4,8 +4,9 @@ Each part says what it rests on (`Basis`), and a result names the apps of which 
 
     speed     paces that were measured, by number of containers; beyond them Amdahl's law, fitted to the app's own paces,
               else its owner's table, else those of alike apps, else in proportion
-    work      what it did, of one that has ended; else the steps that its owner declared; else what alike apps needed;
-              else as much again as it has done
+    work      what it did, of one that has ended (worked out by its speed where its last pace was never seen, which is less
+              than known); else the steps that its owner declared; else what alike apps needed; else as much again as it
+              has done; never less than the log has seen it do
     timings   its own phases, else those of all apps, else the defaults
 
 Apps that tell of no steps are measured in container-seconds, each container as good as any other: the most favourable
@@ -116,6 +117,17 @@ class _Work(NamedTuple):
     most: float
 
 
+class _Did(NamedTuple):
+    """What an app has done, in units of work."""
+
+    done: float
+    """By the moment that was asked for."""
+    by_end: float
+    """By the history's end, which may know more of it."""
+    basis: Basis
+    """What `by_end` rests on: `known`, or, where its last pace was never seen, what its speed does."""
+
+
 def _surely(work: float, basis: Basis) -> _Work:
     return _Work(work, basis, work, work)
 
@@ -164,7 +176,11 @@ class Fitting:
             Failure(course.steps_at(one, speed) if in_steps else course.work_s(one), one.exit_code)
             for one in course.failures
         )
-        work = self._work(course, done, speed, failures, in_steps=in_steps)
+        by_end = (
+            course.steps_at_end(speed, timings, self._history.end) if in_steps else course.kept_s(self._history.end)
+        )
+        exact: Basis = "known" if course.tells_its_end or not in_steps else speed_from
+        work = self._work(course, _Did(done, by_end, exact), speed, failures, in_steps=in_steps)
         model = SimulatedApp(
             at_s=(course.submitted_at - at) / SECOND,
             spec=course.spec,
@@ -219,15 +235,18 @@ class Fitting:
 
     # --- work -----------------------------------------------------------------------------------------------------------
 
-    def _work(self, course: Course, done: float, speed: Speed, failures: Sequence[Failure], *, in_steps: bool) -> _Work:
-        """All that it has to do, and how that is known."""
-        total = course.steps_at_end(speed) if in_steps else course.kept_s(course.ended_at)
+    def _work(self, course: Course, did: _Did, speed: Speed, failures: Sequence[Failure], *, in_steps: bool) -> _Work:
+        """All that it has to do, and how that is known: at the least what it has done by the history's end."""
+        total, done = did.by_end, max(did.done, did.by_end)
         if course.ended == "failed" and failures:
             return _surely(max(total, *(one.work for one in failures)) + 1.0, "known")
-        if course.ended in ("completed", "failed") and total > 0:
+        came_out = course.ended in ("completed", "failed") and total > 0
+        if came_out and did.basis == "known":
             return _surely(total, "known")
         if in_steps and course.spec.steps:
-            return _surely(float(course.spec.steps), "declared")
+            return _surely(max(float(course.spec.steps), did.by_end), "declared")
+        if came_out:
+            return _surely(total, did.basis)
         if course.ended == "cancelled" and course.stretches:
             return _surely(max(total, 1.0) * NEVER_DONE, "cancelled")
         for key in _likeness(course.spec, course.user):
@@ -237,7 +256,8 @@ class Fitting:
                 if len(totals) < ENOUGH_ALIKE:  # The next one may well be none of these.
                     least, most = min(least, (done + likely) / 2), max(most, 2 * likely - done, 2 * done)
                 return _Work(likely, "alike", least, most)
-        likely = 2 * done if done > 0 else speed.rate((course.spec.n_min,)) * self._typical_s()
+        typical = 0.0 if did.done > 0 else speed.rate((course.spec.n_min,)) * self._typical_s()
+        likely = max(2 * done, typical)
         return _Work(likely, "guess", (done + likely) / 2, 2 * likely - done)
 
     def _typical_s(self) -> float:

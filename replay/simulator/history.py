@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from events.log import Record
     from events.spec import AppSpec
     from replay.simulator.speed import Speed
+    from replay.simulator.timings import Timings
 
 SECOND = 1_000_000_000
 _CLIENTS = (k.AppUpdated, k.AppCancelRequested, k.NodeDrainRequested, k.PolicyChanged)
@@ -59,6 +60,8 @@ class Stretch:
     """When it was decided to stop it, or a container of it had ended (UTC ns); 0 while it works."""
     kept: bool = True
     """Whether what it did was kept: not where it ended by itself, unless its work was done."""
+    from_step: int = 0
+    """What it went on from."""
     pace: Pace | None = None
     told_s: float = 0.0
     """Of an adjustment before the history begins, only its pace is known: that over so long."""
@@ -83,14 +86,15 @@ class Stretch:
         end = min(self.end or until, until)
         return self.containers * max(0, end - self.begin) / SECOND if self.begin else 0.0
 
-    def steps_by(self, at: int, speed: Speed | None = None) -> float:
-        """Those that it told of last, and what it did from there until `at` (UTC ns) at its pace, or, told of once, at the
-        app's `speed`."""
-        pace = self.pace
-        if pace is None:
+    def steps_by(self, at: int, speed: Speed | None = None, to_work_s: float = 0.0) -> float:
+        """Those that it told of last, and what it did from there until `at` (UTC ns) at its pace, or, told of less than twice,
+        at the app's `speed`: from `to_work_s` after its begin on, where it told of none."""
+        told = self.pace
+        if told is None and (speed is None or not self.begin):
             return 0.0
         rate = self.rate or (speed.rate(self.counts) if speed is not None else 0.0)
-        return pace.last_step + rate * max(0, at - pace.last_at) / SECOND
+        step, since = (told.last_step, told.last_at) if told else (self.from_step, self.begin + int(to_work_s * SECOND))
+        return step + rate * max(0, at - since) / SECOND
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -119,6 +123,8 @@ class Course:
     """Whether it told of its progress."""
     step: int = 0
     """The furthest that it told of."""
+    saved: int = 0
+    """Of its latest checkpoint."""
     failures: list[Failed] = field(default_factory=list)
     before_s: float = 0.0
     """Container-seconds that it had got before the history begins."""
@@ -145,10 +151,19 @@ class Course:
         of_it = [one for one in self.stretches if one.generation == failed.generation and one.pace]
         return of_it[-1].steps_by(failed.at, speed) if of_it else 0.0
 
-    def steps_at_end(self, speed: Speed | None = None) -> float:
-        """All steps of one that has ended: those that it told of, and at its pace what came until its first exit."""
+    @property
+    def tells_its_end(self) -> bool:
+        """Whether its last stretch told of its pace: without, how much it did until its end is not known but worked out."""
+        return bool(self.stretches) and self.stretches[-1].rate > 0
+
+    def steps_at_end(self, speed: Speed | None = None, timings: Timings | None = None, until: int = 0) -> float:
+        """All steps of one that has ended, or works until then (UTC ns): those that it told of, and at its pace what came
+        until its first exit."""
         last = self.stretches[-1] if self.stretches else None
-        return max(float(self.step), last.steps_by(last.end, speed) if last is not None else 0.0)
+        if last is None:
+            return float(self.step)
+        to_work_s = 0.0 if timings is None else timings.resume_s if last.from_step else timings.boot_s
+        return max(float(self.step), last.steps_by(last.end or until, speed, to_work_s))
 
 
 class History:
@@ -200,7 +215,12 @@ class History:
     def _begin_with(self, app: App) -> None:
         """What a state tells of an app that was there before."""
         course = self.courses[app.id] = Course(app.id, app.spec, app.user, app.submission, app.submitted_at)
-        course.ended, course.ended_at, course.step = app.ended, app.ended_at, app.step
+        course.ended, course.ended_at, course.step, course.saved = (
+            app.ended,
+            app.ended_at,
+            app.step,
+            app.checkpoint or 0,
+        )
         course.tells = app.step > 0 or bool(app.steps_per_s)
         course.before_s = app.served_ns / SECOND
         for record in app.history:
@@ -214,7 +234,8 @@ class History:
 
     def _work(self, course: Course, generation: Generation, at: int) -> None:
         counts = tuple(sorted(generation.by_node().values(), reverse=True))
-        course.stretches.append(Stretch(generation.number, counts, at, pace=generation.pace))
+        begins_with = course.saved if generation.resume else 0
+        course.stretches.append(Stretch(generation.number, counts, at, from_step=begins_with, pace=generation.pace))
 
     def _started(self, state: State, event: k.ContainerStarted) -> None:
         app, course = state.apps.get(event.app), self.courses.get(event.app)
@@ -241,7 +262,7 @@ class History:
         if app is None or course is None:
             return
         self.told += isinstance(event, k.AppProgressed)
-        course.tells, course.step = True, max(course.step, event.step)
+        course.tells, course.step, course.saved = True, max(course.step, event.step), app.checkpoint or 0
         generation = app.generations.get(event.generation)
         last = course.stretches[-1] if course.stretches else None
         if generation is not None and generation.pace is not None and last and last.generation == event.generation:

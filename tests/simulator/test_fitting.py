@@ -85,6 +85,40 @@ def test_what_has_not_ended_rests_on_something() -> None:
     assert other.as_if("least").model.work < other.model.work < other.as_if("most").model.work
 
 
+def test_hindsight_knows_what_was_done_until_the_log_ends() -> None:
+    """At the cut each has worked for some 20 s; the log goes on for 280 s, in which none of them ends."""
+    for progress_s in (10.0, 0.0):
+        apps = (trained("steady", 0, 5000, n_max=2), trained("later", 40, 5000, n_max=2))
+        simulation = Simulation(busy(apps=apps, progress_s=progress_s, until_s=300.0, **STATIC))
+        simulation.publish_at(299.0, k.PolicyChanged(set_params={"count": 2}), "operator")
+        records = written(simulation)
+        found = seen(records, seq_at(records, 30))
+        fitting = Fitting(found.history)
+        for name in ("steady", "later"):
+            one = fitted(found, name, then=name == "steady")
+            course = found.history.courses[found.app(name)]
+            by_end = fitting.fit(course, found.end.time, found.end.apps[course.app]).done
+            assert by_end > 2 * one.done
+            assert one.work_from == "guess"
+            assert one.least >= by_end * 0.999
+            assert one.model.work >= 2 * by_end * 0.999
+
+
+@pytest.mark.parametrize(("steps", "seconds"), [(0, 200.0), (0, 215.0), (4000, 200.0)])
+def test_work_is_known_only_where_the_last_pace_is(steps: int, seconds: float) -> None:
+    """It ends after one report or none since it was adjusted, so what it did is worked out by the speed that it had."""
+    apps = (trained("one", 0, 400, steps=steps), trained("two", 0, 2000))
+    simulation = Simulation(busy(apps=apps, timings=TIMINGS, progress_s=40.0, policy="static", params={"count": 2}))
+    simulation.publish_at(seconds, k.AppUpdated(app="one", n_max=1), "client")
+    found = seen(written(simulation), 10**9)
+    one = fitted(found, "one", then=False)
+    last = found.history.courses[found.app("one")].stretches[-1]
+    assert last.containers == 1
+    assert last.rate == 0
+    assert one.work_from == ("declared" if steps else one.speed_from) != "known"
+    assert one.model.work == pytest.approx(4000, rel=0 if steps else 0.05)
+
+
 def test_an_app_that_tells_nothing_is_measured_in_container_seconds() -> None:
     found = seen(written(Simulation(busy(progress_s=0.0, **STATIC))), 10**9)
     one = fitted(found, "seventh", then=False)
