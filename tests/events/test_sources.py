@@ -44,7 +44,7 @@ def test_every_edit_makes_another_one(package: Path, path: str) -> None:
 
 def test_what_is_no_source_does_not_count(package: Path) -> None:
     before = asked_anew(package)
-    (package / "__pycache__").mkdir()
+    (package / "__pycache__").mkdir(exist_ok=True)
     (package / "__pycache__" / "one.py").write_text("compiled")
     (package / "notes.txt").write_text("value = 2\n")
     assert asked_anew(package) == before
