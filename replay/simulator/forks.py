@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from dorm.core.state import State
+    from events.log import Record
     from replay.simulator.fitting import Bound
     from replay.simulator.history import History, Silence
     from replay.simulator.measures import Run
@@ -88,16 +89,34 @@ def make(
     return making.fork(until_s, changes or Assumed(), told)
 
 
-def play(fork: Fork, every_s: float, *, watching: Sequence[Observer] = ()) -> Run:
-    """What comes of it.  Who watches may raise, which ends the run and passes.  Raises SimulationError."""
+class Played(NamedTuple):
+    run: Run
+    window: Run
+    """The same, as it was at the window's end."""
+
+
+def play(fork: Fork, every_s: float, *, window_s: float | None = None, watching: Sequence[Observer] = ()) -> Played:
+    """What comes of it, and what had come of it after `window_s` seconds.  Who watches may raise, which ends the run and
+    passes.  Raises SimulationError."""
     simulation = simulation_of(fork)
     measures = Measures(simulation.state, every_s)
-    for observer in (measures.observe, *watching):
+    window_ends = None if window_s is None else simulation.begin + int(window_s * SECOND)
+    window: Run | None = None
+
+    def look(record: Record, _event: k.Event) -> None:
+        nonlocal window
+        if window is None and window_ends is not None and record.time > window_ends:
+            window = measures.result(window_ends)
+
+    for observer in (look, measures.observe, *watching):  # The window's end is looked at before what comes after it.
         simulation.observe(observer)
     simulation.run()
     until_s = fork.scenario.until_s
-    run = measures.result(simulation.begin + int(until_s * SECOND) if until_s is not None else simulation.agenda.now)
-    return _with_own_names(run, fork.aliases)
+    end = simulation.begin + int(until_s * SECOND) if until_s is not None else simulation.agenda.now
+    if window is None:
+        window = measures.result(end if window_ends is None else min(end, window_ends))
+    run = measures.result(end)
+    return Played(_with_own_names(run, fork.aliases), _with_own_names(window, fork.aliases))
 
 
 def simulation_of(fork: Fork) -> Simulation:

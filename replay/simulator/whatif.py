@@ -25,6 +25,7 @@ from replay.simulator import SimulationError, forks
 from replay.simulator.backtest import Backtest, adjustments, common, compare, fairness_loss, utilization
 from replay.simulator.fitting import Basis, Fitting
 from replay.simulator.fork_log import ForkLog
+from replay.simulator.forks import Played
 from replay.simulator.history import History
 from replay.simulator.measures import Measures
 from replay.simulator.outcome import SECOND, mean
@@ -96,6 +97,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Of all apps, over the same time in each of the three; None where nothing was measured."""
 
     completed: int
+    """By the end of that time."""
     mean_completion_s: float | None
     """Of the apps that complete in all of the three."""
     mean_wait_s: float | None
@@ -105,7 +107,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     adjustments: int
     """How many times apps that ran were changed."""
     adjustment_time_share: float | None
-    """The part of container-seconds held that adjustments lost, until the run's own end."""
+    """The part of container-seconds held that adjustments lost."""
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,11 +183,12 @@ async def whatif(
     differs = changes != type(changes)()
     plays = _Plays(1 + differs + (not future), playing)
     every_s = _every_s(played_s)
-    base = await plays.play(unchanged, every_s, keep=None if differs else keep, force=force)
-    other = await plays.play(changed, every_s, keep=keep, force=force) if differs else None
+    window_s = after_s if future else None
+    base = await plays.play(unchanged, every_s, window_s=window_s, keep=None if differs else keep, force=force)
+    other = await plays.play(changed, every_s, window_s=window_s, keep=keep, force=force) if differs else None
     really = read.measures.result(ends_at) if read.measures else None
     if really is not None:
-        backtest: Backtest | None = compare(really, base, seq=fork.seq, hindsight=True)
+        backtest: Backtest | None = compare(really, base.run, seq=fork.seq, hindsight=True)
     else:
         backtest = await _backtest(log, end, ends_at, read.history, plays, reading)
     return _Telling(read, unchanged, changed, really, base, other).tell(backtest, ends_at, played_s)
@@ -240,7 +243,7 @@ async def _backtest(
     )
     made = forks.make(history, fork, until_s=max(2 * window_s, LEAST_S), known=then.history)
     simulated = await plays.play(made, _every_s(window_s))
-    return compare(measures.result(ends_at), simulated, seq=fork.seq, hindsight=False)
+    return compare(measures.result(ends_at), simulated.run, seq=fork.seq, hindsight=False)
 
 
 class _Unwanted(BaseException):
@@ -255,7 +258,15 @@ class _Plays:
         self._progress = progress
         self._done = 0
 
-    async def play(self, fork: Fork, every_s: float, *, keep: Path | None = None, force: bool = False) -> Run:
+    async def play(
+        self,
+        fork: Fork,
+        every_s: float,
+        *,
+        window_s: float | None = None,
+        keep: Path | None = None,
+        force: bool = False,
+    ) -> Played:
         unwanted = threading.Event()
         span = max(1, int((fork.scenario.until_s or 1.0) * SECOND))
         reached = 0
@@ -271,7 +282,7 @@ class _Plays:
                 self._progress(self._done * 1000 + min(reached, 1000), self._total * 1000)
 
         try:
-            run = await asyncio.to_thread(_play, fork, every_s, watch, keep, force=force)
+            run = await asyncio.to_thread(_play, fork, every_s, window_s, watch, keep, force=force)
         finally:
             unwanted.set()
         self._done += 1
@@ -280,25 +291,28 @@ class _Plays:
         return run
 
 
-def _play(fork: Fork, every_s: float, watch: Observer, keep: Path | None, *, force: bool) -> Run:
+def _play(
+    fork: Fork, every_s: float, window_s: float | None, watch: Observer, keep: Path | None, *, force: bool
+) -> Played:
     if keep is None:
-        return forks.play(fork, every_s, watching=[watch])
+        return forks.play(fork, every_s, window_s=window_s, watching=[watch])
     with whole_file_now(keep, force=force) as file, ForkLog(file, fork) as kept:
-        return forks.play(fork, every_s, watching=[watch, kept])
+        return forks.play(fork, every_s, window_s=window_s, watching=[watch, kept])
 
 
 class _Telling:
     """What was found, for people and programs."""
 
     def __init__(
-        self, read: _Read, unchanged: Fork, changed: Fork, really: Run | None, base: Run, other: Run | None
+        self, read: _Read, unchanged: Fork, changed: Fork, really: Run | None, base: Played, other: Played | None
     ) -> None:
         self._read = read
         self._forks = (unchanged, changed)
-        self._really, self._base, self._other = really, base, other
-        self._runs = [run for run in (really, base, other) if run is not None]
-        self._fork_at = base.begin
-        self._outcomes = [_outcomes(run) for run in (really, base, other)]
+        self._really, self._base, self._other = Played(really, really) if really else None, base, other
+        plays = (self._really, base, other)
+        self._runs = [one.run for one in plays if one is not None]
+        self._fork_at = base.run.begin
+        self._outcomes = [_outcomes(one.run if one is not None else None) for one in plays]
 
     def tell(self, backtest: Backtest | None, ends_at: int, played_s: float) -> WhatIf:
         unchanged, changed = self._forks
@@ -310,7 +324,7 @@ class _Telling:
             end=ends_at,
             horizon_s=played_s,
             window_s=window_s,
-            utilization_max=self._base.kinds,
+            utilization_max=self._base.run.kinds,
             assumed=list(changed.words),
             assumptions=self._assumptions(fitted.values()),
             backtest=backtest,
@@ -327,18 +341,19 @@ class _Telling:
         ]
         return min(played_s, max(lengths, default=played_s))
 
-    def _figures(self, run: Run, window_s: float) -> Figures:
+    def _figures(self, played: Played, window_s: float) -> Figures:
+        run, window = played
         completed = common(self._runs)
         began = [{app.app for app in one.apps if app.started > self._fork_at} for one in self._runs]
         waited = set.intersection(*began)
         return Figures(
-            completed=sum(1 for app in run.apps if app.how == "completed"),
+            completed=sum(1 for app in window.apps if app.how == "completed"),
             mean_completion_s=mean(app.completion_s or 0.0 for app in run.apps if app.app in completed),
             mean_wait_s=mean(app.wait_s or 0.0 for app in run.apps if app.app in waited),
             utilization=utilization(run, window_s),
             fairness_loss=fairness_loss(run, window_s),
             adjustments=adjustments(run, window_s),
-            adjustment_time_share=run.adjustment_time_share,
+            adjustment_time_share=window.adjustment_time_share,
         )
 
     def _app(self, fitted: Fitted) -> WhatIfApp:
@@ -367,7 +382,7 @@ class _Telling:
             words.append("nobody else submits anything, and no node fails")
         else:
             words.append("submissions, cancellations and nodes come and go as they did on the log")
-        cut = [app.name for app in (self._other or self._base).apps if not app.ended]
+        cut = [app.name for app in (self._other or self._base).run.apps if not app.ended]
         if cut:
             words.append(f"{len(cut)} of the apps had not ended when the simulation was cut off (--horizon)")
         return words

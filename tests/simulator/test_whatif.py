@@ -210,6 +210,26 @@ def test_a_fork_at_the_end_is_tested_at_an_earlier_moment(records: list[Record])
     assert all(app.unchanged is not None and app.unchanged.how == "completed" for app in found.apps)
 
 
+def test_figures_are_of_the_same_time_in_each_run(records: list[Record]) -> None:
+    """The log is cut where four of its apps have ended; simulations are played twice as far as the log goes."""
+    cut = seq_at(records, 1010.0)
+    found = forked(records[:cut], seq_at(records, 231.0), Assumed(settings={"theta2": 1.0}), horizon_s=7200)
+    assert found.really is not None
+    assert found.changed is not None
+    assert found.window_s < 800 < found.horizon_s
+    ends = [
+        (found.unchanged, [app.unchanged for app in found.apps]),
+        (found.changed, [app.changed for app in found.apps]),
+    ]
+    for figures, outcomes in ends:
+        assert all(one is not None and one.how == "completed" for one in outcomes)
+        in_time = [one for one in outcomes if one is not None and (one.ended_at or 0) <= found.end]
+        assert figures.completed == len(in_time) < len(outcomes)
+    assert found.unchanged.completed == found.really.completed
+    further = forked(records[:cut], seq_at(records, 231.0), horizon_s=9000)
+    assert further.unchanged.adjustment_time_share == found.unchanged.adjustment_time_share
+
+
 def test_equal_questions_get_equal_answers(records: list[Record]) -> None:
     seq, changes = seq_at(records, 900.0), Assumed(settings={"theta2": 0.5})
     one, other = (msgspec.json.encode(forked(records, seq, changes)) for _ in range(2))
