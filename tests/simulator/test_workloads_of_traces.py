@@ -81,6 +81,9 @@ class TestPhilly:
         file.write_text("time,duration,num_gpus\n")
         assert "there is no column 'timestamp'; it has time, duration, num_gpus" in refused(f"philly:{file}")
 
+    def test_a_file_without_line_ends_does_not_fill_the_memory(self) -> None:
+        assert "/dev/zero:1: the line does not end" in refused("philly:/dev/zero")
+
     def test_its_own_nodes_are_not_in_it_and_cores_beside_a_gpu_can_be_given(self) -> None:
         workload = workloads.load(f"{PHILLY},cpu=6,memory=64GiB")
         assert workload.nodes == ()

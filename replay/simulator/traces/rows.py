@@ -21,6 +21,8 @@ LATEST_S = 4e9
 """No time of a trace is later (seconds): that is the year 2096 in seconds since 1970, and 126 years on a clock of its own."""
 LONGEST_S = 10 * 366 * 86400.0
 """No job runs longer."""
+LONGEST_LINE = 1 << 20
+"""Characters.  A file without line ends must not fill the memory."""
 MOST_CONTAINERS = 100_000
 _CALENDAR = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?", re.ASCII)
 
@@ -39,7 +41,9 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     Bytes that are no text come as replacement characters: they are one row's trouble, not the file's."""
     try:
         with _opened(path) as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), 1):
+                if len(line) == LONGEST_LINE:
+                    raise SimulationError(f"{path}:{number}: the line does not end; this is no trace")
                 if text := line.rstrip("\r\n"):
                     yield number, text
     except OSError as error:
