@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PANEL = "What if"
 _COLUMNS = [
     ("APP", "name"), ("WORK", "work_from"), ("SPEED", "speed_from"), ("REALLY", "really"), ("UNCHANGED", "unchanged"), ("CHANGED", "changed"),
-    ("WAIT", "wait"), ("ADJUSTED", "adjusted"),
+    ("DIFFERENCE", "difference"), ("WAIT", "wait"), ("ADJUSTED", "adjusted"),
 ]  # fmt: skip
 
 
@@ -98,12 +98,14 @@ def whatif(
     (submissions, cancellations, nodes) comes again.
 
     The line "backtest" is the error of the unchanged simulation against what
-    really happened: no result is better than that.  Of a fork at the log's
-    end it is made from an earlier moment, with what was known then.
+    really happened: no result is better than that, and a difference that is
+    within it says nothing.  Of a fork at the log's end it is made from an
+    earlier moment, with what was known then.
 
     JSON has backtest, really, unchanged and changed (figures over window_s
-    seconds), apps (each with its basis and its three outcomes), assumed and
-    assumptions (in words).  Times are UTC nanoseconds, lengths are seconds.
+    seconds), completion_difference_s (changed less unchanged) and whether it
+    is within_error, apps (each with its basis and its three outcomes), assumed
+    and assumptions (in words).  Times are UTC nanoseconds, lengths are seconds.
 
     [bold]Examples[/]
 
@@ -212,11 +214,13 @@ def parse_edit(text: str) -> AppUpdated:
 
 def _show(found: WhatIf, output: Format) -> None:
     from replay.simulator.backtest import in_words
-    from replay.words import moment, span
+    from replay.words import moment
 
     console.print(Text(f"forked at sequence {found.seq}, {moment(found.at)}", style="dim"))
     console.print(Text(f"if: {'; '.join(found.assumed) or 'nothing is changed'}"))
     console.print(Text(f"backtest: {in_words(found.backtest)}"), soft_wrap=False)
+    if found.backtest is not None and found.backtest.far_off:
+        console.print(Text("The simulation of what happened is far off; don't go by this.", style="yellow"))
     console.print()
     courses = [("really", found.really), ("unchanged", found.unchanged), ("changed", found.changed)]
     rows = [_figures(found, name, figures) for name, figures in courses if figures is not None]
@@ -229,6 +233,8 @@ def _show(found: WhatIf, output: Format) -> None:
         ],
         Format.table,
     )  # fmt: skip
+    if found.changed is not None:
+        console.print(Text(_verdict(found)), soft_wrap=False)
     console.print()
     apps = found.apps if output is Format.wide else found.apps[:_MOST_APPS]
     shown = {
@@ -236,12 +242,20 @@ def _show(found: WhatIf, output: Format) -> None:
         for heading, figures in zip(("REALLY", "CHANGED"), (found.really, found.changed), strict=True)
         if figures
     }
-    columns = [one for one in _COLUMNS if one[0] not in {"REALLY", "CHANGED"} - shown]
+    left_out = {"REALLY", "CHANGED"} - shown
+    if "CHANGED" in left_out:
+        left_out.add("DIFFERENCE")
+    columns = [one for one in _COLUMNS if one[0] not in left_out]
     show([_row(app, found) for app in apps], columns, Format.table)
     if len(apps) < len(found.apps):
         console.print(Text(f"and {counted(len(found.apps) - len(apps), 'more app')} (-o wide)", style="dim"))
     console.print()
-    notes = [f"figures are of the {span(found.window_s)} after the fork", *found.assumptions]
+    last = "unchanged" if found.changed is None else "changed"
+    notes = [
+        f"figures are of the {length(found.window_s)} after the fork",
+        f"WAIT and ADJUSTED are of the {last} run",
+        *found.assumptions,
+    ]
     console.print(Text("; ".join(notes), style="dim"), soft_wrap=False)
 
 
@@ -261,10 +275,39 @@ def _figures(found: WhatIf, course: str, figures: Figures) -> dict[str, Any]:
     }
 
 
-def _span(seconds: float | None) -> str | None:
-    from replay.words import span
+def _verdict(found: WhatIf) -> str:
+    """What the change does to completion, and whether that is more than the error."""
+    difference_s = found.completion_difference_s
+    if difference_s is None:
+        return "changed − unchanged: no app completes in each of the runs"
+    base_s = found.unchanged.mean_completion_s
+    part = f" ({difference_s / base_s:+.2%})".replace("%", " %") if base_s else ""
+    text = f"changed − unchanged: mean completion {_signed(difference_s)}{part}"
+    if found.within_error is None or found.backtest is None or found.backtest.completion_error_s is None:
+        return f"{text}; with no backtest, whether that is more than the error is not known"
+    error = length(found.backtest.completion_error_s)
+    return f"{text}, {'within' if found.within_error else 'more than'} the backtest's error (±{error})"
 
-    return None if seconds is None else span(seconds)
+
+def length(seconds: float) -> str:
+    """`13.2 min`, `9.97 s`: to three digits, so that runs that differ by little can be told apart."""
+    for most, unit_s, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
+        if seconds < most:
+            return f"{_digits(seconds / unit_s)} {unit}"
+    return f"{_digits(seconds / 86_400)} days"
+
+
+def _digits(value: float) -> str:
+    """Three, or more before the point."""
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def _signed(seconds: float) -> str:
+    return "none" if abs(seconds) < 0.005 else f"{'+' if seconds > 0 else '−'}{length(abs(seconds))}"
+
+
+def _span(seconds: float | None) -> str | None:
+    return None if seconds is None else length(seconds)
 
 
 def _row(app: WhatIfApp, found: WhatIf) -> dict[str, Any]:
@@ -276,9 +319,18 @@ def _row(app: WhatIfApp, found: WhatIf) -> dict[str, Any]:
         "really": _end(app.really),
         "unchanged": _end(app.unchanged),
         "changed": _end(app.changed),
+        "difference": _difference(app),
         "wait": _span(last.wait_s) if last else None,
         "adjusted": last.adjustments if last else None,
     }
+
+
+def _difference(app: WhatIfApp) -> str | None:
+    """Changed less unchanged; nothing of one that did not come to the same kind of end in both."""
+    one, other = app.changed, app.unchanged
+    if one is None or other is None or one.how != other.how or one.completion_s is None or other.completion_s is None:
+        return None
+    return _signed(one.completion_s - other.completion_s)
 
 
 def _end(outcome: Outcome | None) -> str | None:

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from replay.simulator.outcome import AppRun, Run
 
 
+FAR_OFF = 0.5
+"""A mean error of completion, as a part of what it took, from which on a simulation says next to nothing."""
+
+_LITTLE_S = 1.0
+"""An error that is no larger says nothing, however short what was left to do is: rounds and starts take as long."""
+
+
 class Pair(msgspec.Struct, frozen=True):
     """One figure, as it really was and as it was simulated; None where nothing was measured."""
 
@@ -56,6 +63,12 @@ class Backtest(msgspec.Struct, frozen=True, kw_only=True):
     utilization: Pair
     fairness_loss: Pair
     adjustments: Pair
+
+    @property
+    def far_off(self) -> bool:
+        """Whether the simulation of what happened is so far from it that no other should be gone by."""
+        error, error_s = self.completion_error, self.completion_error_s
+        return error is not None and error_s is not None and error >= FAR_OFF and error_s > _LITTLE_S
 
 
 def compare(really: Run, simulated: Run, *, seq: int, hindsight: bool) -> Backtest:
@@ -130,10 +143,10 @@ def in_words(found: Backtest | None) -> str:
             of.append(f"{found.late} of them had not ended in the simulation")
         if found.early:
             of.append(f"{found.early} of them ended in it and really still ran, so the error is larger")
-        error_s = f"{found.completion_error_s:.3g} s"
+        error_s = _length(found.completion_error_s)
         parts.append(f"completion ±{_percent(found.completion_error)} (±{error_s}, {', '.join(of)})")
     if found.wait_error_s is not None:
-        parts.append(f"start ±{found.wait_error_s:.3g} s ({_counted(found.waits)})")
+        parts.append(f"start ±{_length(found.wait_error_s)} ({_counted(found.waits)})")
     for name, pair in (("utilization", found.utilization), ("fairness loss", found.fairness_loss)):
         if pair.really is not None and pair.simulated is not None:
             parts.append(f"{name} {pair.simulated:.3g} (really {pair.really:.3g})")
@@ -143,6 +156,10 @@ def in_words(found: Backtest | None) -> str:
 
 def _counted(apps: int) -> str:
     return f"{apps} app{'' if apps == 1 else 's'}"
+
+
+def _length(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 0.001 else "0 s"
 
 
 def _percent(part: float) -> str:

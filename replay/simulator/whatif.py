@@ -133,6 +133,11 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     unchanged: Figures
     changed: Figures | None
     """None where nothing is changed."""
+    completion_difference_s: float | None
+    """Mean completion of the changed run less that of the unchanged one; None where either has none."""
+    within_error: bool | None
+    """Whether that is no more than the backtest's mean error of an app's completion, so that nothing can be said of which is
+    better; None where either is not known."""
     apps: list[WhatIfApp]
 
 
@@ -318,6 +323,9 @@ class _Telling:
         unchanged, changed = self._forks
         window_s = (ends_at - self._fork_at) / SECOND if self._really else self._busy_s(played_s)
         fitted = unchanged.fitted | changed.fitted
+        base = self._figures(self._base, window_s)
+        other = self._figures(self._other, window_s) if self._other else None
+        difference_s = _difference(other.mean_completion_s, base.mean_completion_s) if other is not None else None
         return WhatIf(
             seq=self._read.fork.seq,
             at=self._fork_at,
@@ -329,8 +337,10 @@ class _Telling:
             assumptions=self._assumptions(fitted.values()),
             backtest=backtest,
             really=self._figures(self._really, window_s) if self._really else None,
-            unchanged=self._figures(self._base, window_s),
-            changed=self._figures(self._other, window_s) if self._other else None,
+            unchanged=base,
+            changed=other,
+            completion_difference_s=difference_s,
+            within_error=_within(difference_s, backtest),
             apps=[self._app(one) for name, one in fitted.items() if any(name in found for found in self._outcomes)],
         )
 
@@ -389,6 +399,15 @@ class _Telling:
 
 
 _MOST_NAMES = 10
+
+
+def _difference(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
+
+
+def _within(difference_s: float | None, backtest: Backtest | None) -> bool | None:
+    error_s = backtest.completion_error_s if backtest is not None else None
+    return None if difference_s is None or error_s is None else abs(difference_s) <= error_s
 
 
 def _outcomes(run: Run | None) -> dict[str, Outcome]:

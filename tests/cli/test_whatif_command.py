@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dorm.cli.whatif import length
 from replay.export import export
 from replay.simulator.simulation import Simulation
+from tests.golden.made import archives
 from tests.replay.story import log_of
 from tests.simulator.histories import busy, seq_at, trained, written
 
@@ -52,6 +54,47 @@ def test_for_people(here: Dorm, log_file: Path, records: list[Record]) -> None:
     assert code == 0
     assert "nothing is changed" in out
     assert "CHANGED  " not in out.replace("UNCHANGED", "")
+
+
+def test_differences_are_told_beside_the_error(here: Dorm, log_file: Path, records: list[Record]) -> None:
+    """More weight for one of two that are as large as they may be changes nothing; a node for the one that waits does."""
+    begin = ("--file", log_file, "--from", seq_at(records, 200))
+    code, out, _ = here("whatif", *begin, "--edit", "first:weight=2")
+    assert code == 0
+    assert "changed − unchanged: mean completion none (+0.00 %), within the backtest's error" in out
+    assert "DIFFERENCE" in out
+    code, out, _ = here("whatif", *begin, "--nodes", "+1,like=n0")
+    assert "more than the backtest's error (±" in " ".join(out.split())
+    assert "WAIT and ADJUSTED are of the changed run" in " ".join(out.split())
+    code, out, _ = here("whatif", *begin, "--nodes", "+1,like=n0", "-o", "json")
+    found = json.loads(out)
+    means = [found[course]["mean_completion_s"] for course in ("changed", "unchanged")]
+    assert found["completion_difference_s"] == pytest.approx(means[0] - means[1])
+    assert found["completion_difference_s"] < -60
+    assert found["within_error"] is False
+    code, out, _ = here("whatif", *begin)
+    assert "DIFFERENCE" not in out
+    assert "changed −" not in out
+
+
+def test_a_simulation_that_is_far_off_warns(here: Dorm, log_file: Path, records: list[Record]) -> None:
+    """Of the one app that ends after the fork in this old log little was told.  An error of milliseconds, as of the second,
+    is none, however large a part of what was left it is."""
+    old, incident = (next(path for path in archives() if path.stem == name) for name in ("0.3.0", "incident"))
+    for file, seq, warns in ((old, 40, True), (incident, 120, False), (log_file, seq_at(records, 200), False)):
+        code, out, _ = here("whatif", "--file", file, "--from", seq)
+        assert code == 0
+        assert ("far off; don't go by this" in out) is warns
+        assert "e+" not in out
+        assert "1 apps" not in out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.0, "0.00 s"), (9.99, "9.99 s"), (119.7, "120 s"), (791.0, "13.2 min"), (9000, "2.50 h"), (1e8, "1157 days")],
+)
+def test_lengths_have_three_digits(seconds: float, words: str) -> None:
+    assert length(seconds) == words
 
 
 def test_for_programs(here: Dorm, log_file: Path, records: list[Record]) -> None:

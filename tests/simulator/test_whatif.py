@@ -91,8 +91,10 @@ def test_who_ended_only_in_the_simulation_is_an_error_too() -> None:
     assert found.completion_error_s == 15.0
     assert found.completion_error == pytest.approx(30 / 60)
     assert "completion ±50 % (±15 s, 2 apps, 1 of them ended in it and really still ran" in in_words(found)
+    assert found.far_off
     exact = compare(really, one_run(80 * s, one_app("a", ended=20 * s)), seq=1, hindsight=True)
     assert "completion ±0 % (±0 s, 1 app)" in in_words(exact)
+    assert not exact.far_off
 
 
 def changed_then(scenario: Scenario, seconds: float, *events: tuple[k.Event, str]) -> dict[str, float]:
