@@ -28,7 +28,7 @@ def adjust_s(app: App) -> float | None:
 
 def cost_s(record: AdjustmentRecord) -> float | None:
     """Of one adjustment, in seconds; None while it is under way, and where it can't be known: of an app that told of steps
-    and whose pace was never seen.
+    and whose pace with the containers before was not seen.
 
     The pause is from the decision until the app ran again: all its containers had started, and, of an app that tells of its
     progress, it worked again: the first sign of it less the time that those steps took.  They were done at the pace from

@@ -139,8 +139,8 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
     generation.void = False
     app.waiting_since = 0
     previous = app.generations.get(event.previous)
-    if previous is not None and previous.pace is not None:
-        app.steps_per_s = previous.pace.steps_per_s or app.steps_per_s
+    pace = previous.pace.steps_per_s if previous is not None and previous.pace is not None else 0.0
+    app.steps_per_s = pace or app.steps_per_s
     if previous is not None and generation.adjustment == "restart":
         app.adjustments += 1
         app.history.append(
@@ -154,7 +154,7 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
                 released_at=state.time,
                 checkpoint=event.checkpoint,
                 lost_steps=event.lost_steps,
-                steps_per_s=app.steps_per_s,
+                steps_per_s=pace,
             )
         )
         del app.history[:-HISTORY]

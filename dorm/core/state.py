@@ -145,7 +145,7 @@ class AdjustmentRecord(msgspec.Struct, gc=False):
     resumed_step: int = 0
     """Which step that was."""
     steps_per_s: float = 0.0
-    """How fast the app had worked before; 0 where that is not known."""
+    """How fast the generation before it worked, with `containers_before`; 0 where that was not seen."""
 
 
 Ended = Literal["", "completed", "failed", "cancelled"]

@@ -141,7 +141,11 @@ def test_the_pace_is_that_from_first_to_last_whatever_lies_between() -> None:
     assert app.steps_per_s == 6.0
     bench.add(k.AppProgressed(app=app.id, generation=2, step=1))
     resize(bench, app, 3)
-    assert app.history[-1].steps_per_s == 6.0, "one line says nothing of the pace, so the last one known counts"
+    assert app.history[-1].steps_per_s == 0.0, "one line says nothing of the pace that this many containers had"
+    assert app.steps_per_s == 6.0
+    bench.wait(5)
+    bench.add(k.AppProgressed(app=app.id, generation=3, step=9))
+    assert cost_s(app.history[-1]) is None
 
 
 @pytest.mark.parametrize("steps", [0, 5])
