@@ -62,7 +62,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
     earliest_s: float | None
     latest_s: float | None
-    """None as well where it did not start in all tries."""
+    """None as well where it did not start in all tries, and where nothing but guesses stands in its way: what has run so long
+    may run for any time yet."""
     not_before_s: float | None
     """Where it started in none: how far all of them were played."""
     tries: list[Try]
@@ -97,16 +98,34 @@ def starting(history: History, state: State, app: str, now: int) -> Start:
         return _start([], ["the cluster is too large to be simulated along with an explanation"], _TOO_LARGE)
     make = partial(forks.make, history, state, now=now, until_s=HORIZON_S, fitting=Fitting(history), told=_TOLD)
     base = make()
-    unknown = [one.model.spec.name for name, one in base.fitted.items() if name != app and one.least < one.most]
+    unknown = [name for name, one in base.fitted.items() if name != app and one.least < one.most]
     bounds = BOUNDS if unknown else BOUNDS[:1]
     decisions = max(1, affordable(state) // len(bounds))
     tries = [_try(make(work=work), app, work, decisions) for work in bounds]
-    assumptions = ["nobody else submits anything", "no node fails"]
-    if unknown:
-        more = f" and {len(unknown) - _MOST_NAMES} more" if len(unknown) > _MOST_NAMES else ""
-        named = ", ".join(unknown[:_MOST_NAMES]) + more
-        assumptions.append(f"what {named} still {_have(unknown)} to do is as guessed")
-    return _start(tries, assumptions, "")
+    assumptions = ["nobody else submits anything", "no node fails", *_basis(base, unknown)]
+    holders = [one.id for one in state.live_apps() if one.id != app and one.current is not None]
+    # As little as they may have to do is a bound as good as any; as much as they may have is none.
+    bounded = not holders or not all(base.fitted[one].work_from == "guess" for one in holders)
+    return _start(tries, assumptions, "", bounded=bounded)
+
+
+def _basis(fork: Fork, unknown: list[str]) -> list[str]:
+    """What the work of these is taken to be, in words."""
+    models = [fork.fitted[app] for app in unknown]
+    words = []
+    guessed = [one.model.spec.name for one in models if one.work_from == "guess"]
+    if guessed:
+        how = "guessed, from half to twice as much as was done so far"
+        words.append(f"what {_named(guessed)} still {_have(guessed)} to do is {how}")
+    alike = [one.model.spec.name for one in models if one.work_from != "guess"]
+    if alike:
+        words.append(f"{_named(alike)} {_have(alike)} as much to do as apps alike")
+    return words
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def affordable(state: State) -> int:
@@ -148,31 +167,39 @@ def _try(fork: Fork, app: str, work: Bound, decisions: int) -> Try:
     return Try(work, starts_in_s, (last - begin) / SECOND, over)
 
 
-def _start(tries: list[Try], assumptions: list[str], text: str) -> Start:
+def _start(tries: list[Try], assumptions: list[str], text: str, *, bounded: bool = True) -> Start:
     found = [one.starts_in_s for one in tries if one.starts_in_s is not None]
     earliest = min(found, default=None)
-    latest = max(found) if found and len(found) == len(tries) else None
+    latest = max(found) if found and len(found) == len(tries) and bounded else None
     played = min((one.played_s for one in tries), default=None) if not found else None
     if not text:
-        text = f"{_when(earliest, latest, played, over=all(one.over for one in tries))}, if {_and(assumptions)}."
+        when = _when(earliest, tries[0].starts_in_s, latest, played, over=all(one.over for one in tries))
+        text = f"{when}, if {_and(assumptions)}."
     return Start(
         earliest_s=earliest, latest_s=latest, not_before_s=played, tries=tries, assumptions=assumptions, text=text
     )
 
 
-def _when(earliest: float | None, latest: float | None, played: float | None, *, over: bool) -> str:
+def _when(
+    earliest: float | None, likely: float | None, latest: float | None, played: float | None, *, over: bool
+) -> str:
     if earliest is None:
         if over:
             return "When it will start is not known: in a simulation it still waits when all others have ended"
         after = span(played) if played else "now"
         return f"When it will start is not known: in a simulation not before {after} from now (`dorm whatif` plays further)"
+    low, about = span(earliest), span(earliest if likely is None else likely)
     if latest is None:
-        return f"It will start in about {span(earliest)} at the earliest"
-    low, high = span(earliest), span(latest)
+        if likely is None or low == about:
+            return f"It will start in about {low} at the earliest"
+        return f"It will start in about {about} ({low} at the earliest)"
+    high = span(latest)
     if low == high:
         return f"It will start in about {low}"
-    number, unit = low.split(" ")
-    return f"It will start in about {number if high.endswith(f' {unit}') else low} to {high}"
+    unit = about.split(" ")[1]
+    if all(one.endswith(f" {unit}") for one in (low, high)):
+        low, high = low.split(" ")[0], high.split(" ")[0]
+    return f"It will start in about {about} ({low} to {high})"
 
 
 def _have(names: list[str]) -> str:

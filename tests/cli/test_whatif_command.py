@@ -170,7 +170,7 @@ def test_explain_says_when_an_app_will_start(here: Dorm, log_file: Path, records
     assert code == 0
     text = " ".join(out.split())
     assert "It will start in about " in text
-    assert "if nobody else submits anything, no node fails and what first still has to do is as guessed" in text
+    assert "if nobody else submits anything, no node fails and what first still has to do is guessed, from half" in text
     code, out, _ = here("explain", "waits", "--at", at, "--file", log_file, "-o", "json")
     start = json.loads(out)["start"]
     assert 0 < start["earliest_s"] <= start["latest_s"]

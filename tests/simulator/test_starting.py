@@ -55,18 +55,40 @@ def test_declared_work_gives_a_moment() -> None:
     assert "nobody else submits anything" in found.text
 
 
-def test_guesses_give_a_range_and_are_named() -> None:
+def test_guesses_alone_have_no_upper_end() -> None:
+    """Whatever has run for 100 s may run for any time yet."""
     records = waiting(trained("one", 0, 600), trained("two", 0, 900))
     known = cut(records, 100.0)
     found = asked(known, "late")
     truth = started_after_s(records, "late", known.state.time)
     assert found.earliest_s is not None
-    assert found.latest_s is not None
-    assert found.earliest_s < truth < 2 * found.latest_s
-    assert found.earliest_s < found.latest_s
+    assert found.earliest_s < truth
+    assert found.latest_s is None
     assert {one.work for one in found.tries} == {"least", "likely", "most"}
-    assert "what one, two still have to do is as guessed" in found.text
+    assert found.text.startswith("It will start in about ")
+    assert " at the earliest)" in found.text
+    assert "what one, two still have to do is guessed, from half to twice as much as was done so far" in found.text
     assert found.not_before_s is None
+
+
+def test_alike_apps_give_a_range_around_what_is_likely() -> None:
+    """Two runs of the command have ended; the third runs beside one whose owner declared its work."""
+    fit = ["fit", "resnet"]
+    before = [trained(f"fit-{index}", 0, 300 + 60 * index, command=fit) for index in (1, 2)]
+    others = (trained("fit-3", 1000, 330, command=fit), trained("two", 1000, 900, steps=9000))
+    records = written(Simulation(busy(apps=(*before, *others, trained("late", 1010, 100, n_min=4)), **STATIC)))
+    known = cut(records, 1030.0)
+    found = asked(known, "late")
+    truth = started_after_s(records, "late", known.state.time)
+    likely_s = found.tries[0].starts_in_s
+    assert found.earliest_s is not None
+    assert found.latest_s is not None
+    assert likely_s is not None
+    assert found.earliest_s < truth < found.latest_s
+    assert found.earliest_s < likely_s < found.latest_s
+    assert found.text.startswith(f"It will start in about {likely_s:.0f} s (")
+    assert " to " in found.text.split(")")[0]
+    assert "fit-3 has as much to do as apps alike" in found.text
 
 
 def test_what_can_not_start_is_not_promised() -> None:
