@@ -281,7 +281,7 @@ def _verdict(found: WhatIf) -> str:
     if difference_s is None:
         return "changed − unchanged: no app completes in each of the runs"
     base_s = found.unchanged.mean_completion_s
-    part = f" ({difference_s / base_s:+.2%})".replace("%", " %") if base_s else ""
+    part = f" ({difference_s / base_s:+.2%})".replace("%", " %").replace("-", "−") if base_s else ""
     text = f"changed − unchanged: mean completion {_signed(difference_s)}{part}"
     if found.within_error is None or found.backtest is None or found.backtest.completion_error_s is None:
         return f"{text}; with no backtest, whether that is more than the error is not known"

@@ -163,6 +163,8 @@ def _length(seconds: float) -> str:
 
 
 def _percent(part: float) -> str:
+    if part < 1e-5:
+        return "0 %"
     return f"{part:.0%}".replace("%", " %") if part >= 0.1 else f"{part * 100:.2g} %"
 
 

@@ -64,8 +64,11 @@ def test_differences_are_told_beside_the_error(here: Dorm, log_file: Path, recor
     assert "changed − unchanged: mean completion none (+0.00 %), within the backtest's error" in out
     assert "DIFFERENCE" in out
     code, out, _ = here("whatif", *begin, "--nodes", "+1,like=n0")
-    assert "more than the backtest's error (±" in " ".join(out.split())
-    assert "WAIT and ADJUSTED are of the changed run" in " ".join(out.split())
+    text = " ".join(out.split())
+    assert "more than the backtest's error (±" in text
+    assert "changed − unchanged: mean completion −" in text
+    assert " (−" in text
+    assert "WAIT and ADJUSTED are of the changed run" in text
     code, out, _ = here("whatif", *begin, "--nodes", "+1,like=n0", "-o", "json")
     found = json.loads(out)
     means = [found[course]["mean_completion_s"] for course in ("changed", "unchanged")]

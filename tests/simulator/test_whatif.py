@@ -95,6 +95,8 @@ def test_who_ended_only_in_the_simulation_is_an_error_too() -> None:
     exact = compare(really, one_run(80 * s, one_app("a", ended=20 * s)), seq=1, hindsight=True)
     assert "completion ±0 % (±0 s, 1 app)" in in_words(exact)
     assert not exact.far_off
+    nearly = compare(really, one_run(80 * s, one_app("a", ended=20 * s + 9)), seq=1, hindsight=True)
+    assert "completion ±0 % (±0 s, 1 app)" in in_words(nearly)
 
 
 def changed_then(scenario: Scenario, seconds: float, *events: tuple[k.Event, str]) -> dict[str, float]:
