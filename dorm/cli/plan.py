@@ -41,25 +41,29 @@ def complete_change(ctx: typer.Context, incomplete: str) -> list[str]:
     return [f"-{node}" for node in complete_node(ctx, incomplete.removeprefix("-"))]
 
 
+NodeChanges = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CHANGE",
+        autocompletion=complete_change,
+        help="More nodes: +3,cpu=8 or +3,like=NODE; or one less: -NODE.  May be repeated.",
+    ),
+]
+Drained = Annotated[
+    list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="With this node drained.")
+]
+
+
 def plan(
     specs: Annotated[
         list[Path] | None, typer.Argument(metavar="SPEC", help="Spec files of apps to be submitted.")
     ] = None,
-    nodes: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CHANGE",
-            autocompletion=complete_change,
-            help="More nodes: +3,cpu=8 or +3,like=NODE; or one less: -NODE.  May be repeated.",
-        ),
-    ] = None,
+    nodes: NodeChanges = None,
     without: Annotated[
         list[str] | None,
         typer.Option(metavar="NODE", autocompletion=complete_node, help="Without this node; as --nodes -NODE."),
     ] = None,
-    drain: Annotated[
-        list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="With this node drained.")
-    ] = None,
+    drain: Drained = None,
     change: Annotated[
         list[str] | None,
         typer.Option(

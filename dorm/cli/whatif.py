@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, complete_app, complete_node
+from dorm.cli.connect import ClusterName, Url, complete_app
 from dorm.cli.errors import USAGE, Fail, run
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
-from dorm.cli.plan import complete_change, parse_nodes
+from dorm.cli.plan import Drained, NodeChanges, parse_nodes
 from dorm.cli.settings import complete_policy, parse_params
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 
@@ -50,17 +50,8 @@ def whatif(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy, such as theta2=0.3."),
     ] = None,
-    nodes: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CHANGE",
-            autocompletion=complete_change,
-            help="More nodes: +4,cpu=8 or +4,like=NODE; or one less: -NODE.  May be repeated.",
-        ),
-    ] = None,
-    drain: Annotated[
-        list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="With this node drained.")
-    ] = None,
+    nodes: NodeChanges = None,
+    drain: Drained = None,
     edit: Annotated[
         list[str] | None,
         typer.Option(
