@@ -89,6 +89,10 @@ def make(
     return making.fork(until_s, changes or Assumed(), told)
 
 
+ROUNDING = SECOND // 1000
+"""Paces are fitted numbers, so what ended with the log ends some microseconds before or after that in a simulation."""
+
+
 class Played(NamedTuple):
     run: Run
     window: Run
@@ -100,7 +104,7 @@ def play(fork: Fork, every_s: float, *, window_s: float | None = None, watching:
     passes.  Raises SimulationError."""
     simulation = simulation_of(fork)
     measures = Measures(simulation.state, every_s)
-    window_ends = None if window_s is None else simulation.begin + int(window_s * SECOND)
+    window_ends = None if window_s is None else simulation.begin + int(window_s * SECOND) + ROUNDING
     window: Run | None = None
 
     def look(record: Record, _event: k.Event) -> None:
