@@ -13,11 +13,11 @@ from dorm.core.plans import Assumed, NewNodes, PlanError, UnknownSetting
 from events import kinds as k
 from events.archive import open_archive
 from replay.moments import AtSequence
-from replay.simulator import forks
+from replay.simulator import forks, paper
 from replay.simulator.backtest import compare, in_words
 from replay.simulator.history import History
 from replay.simulator.outcome import AppRun, Run
-from replay.simulator.scenario import Outage
+from replay.simulator.scenario import Outage, Scenario
 from replay.simulator.simulation import Simulation
 from replay.simulator.whatif import WhatIf, WhatIfError, whatif
 from tests.golden.made import archives
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from events.log import Record
-    from replay.simulator.scenario import Scenario
+
 
 GIB = 2**30
 STATIC: dict[str, Any] = {"policy": "static", "params": {"count": 2}}
@@ -232,6 +232,20 @@ def test_figures_are_of_the_same_time_in_each_run(records: list[Record]) -> None
     assert found.unchanged.completed == found.really.completed
     further = forked(records[:cut], seq_at(records, 231.0), horizon_s=9000)
     assert further.unchanged.adjustment_time_share == found.unchanged.adjustment_time_share
+
+
+def test_what_ends_with_the_log_ends_in_the_simulation() -> None:
+    """Cut at each completion in turn: some of the simulated ones come a few microseconds later."""
+    apps = paper.workload(0).apps[:8]
+    scenario = Scenario(apps, paper.nodes(), policy="static", params={"counts": paper.STATIC_COUNTS}, progress_s=240)
+    records = written(Simulation(scenario))
+    fork = seq_at(records, 3600.0)
+    ends = [seq for seq, record in enumerate(records, 1) if seq > fork and b"AppCompleted" in record.body]
+    assert len(ends) > 5
+    for end in ends:
+        found = forked(records[:end], fork)
+        assert found.really is not None
+        assert found.unchanged.completed == found.really.completed, end
 
 
 def test_equal_questions_get_equal_answers(records: list[Record]) -> None:
