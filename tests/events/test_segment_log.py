@@ -26,7 +26,7 @@ from events.log import EventLog, LogDamaged, LogError, LogRefused, Record
 from events.memory import MemoryLog
 from events.segment_blocks import _HEAD, HEAD_SIZE, MARK, Header, head_of, pack_header, pack_records
 from events.segment_index import MAGIC, TRAILER_SIZE
-from events.segments import BLOCK_RECORDS, LEAST_RECORDS, SegmentLog, SegmentWriter
+from events.segments import BATCH_BLOCKS, BLOCK_RECORDS, LEAST_RECORDS, SegmentLog, SegmentWriter
 from events.snapshots import SnapshotInfo, Snapshots, content_of
 from tests.events.log_conformance import ALICE, BOB, LogConformance, read_all
 from tests.tries import tries
@@ -152,16 +152,39 @@ def test_any_records_come_back_as_they_were(records: list[Record], gaps: list[in
     asyncio.run(round_trip())
 
 
-async def test_an_archive_is_read_block_by_block(tmp_path: Path) -> None:
+async def test_an_archive_is_read_a_few_blocks_at_a_time(tmp_path: Path) -> None:
     records = some(12 * BLOCK_RECORDS)
     log = await opened(written(records), tmp_path / "log.dorm")
+    blocks = [block async for block in log.salvage(damages=[])]
+    assert len(blocks[-2]) == BLOCK_RECORDS, "in a long archive blocks are large"
     batches = [batch async for batch in log.read()]
     assert [record for batch in batches for record in batch] == records
-    assert len(batches[-2]) == BLOCK_RECORDS, "in a long archive blocks are large"
-    after = batches[-3][-2].seq
-    assert [len(batch) async for batch in log.read(after=after)] == [1, *map(len, batches[-2:])]
+    firsts = range(0, len(blocks), BATCH_BLOCKS)
+    assert list(map(len, batches)) == [sum(map(len, blocks[first : first + BATCH_BLOCKS])) for first in firsts]
+    after = blocks[-3][-2].seq
+    assert [len(batch) async for batch in log.read(after=after)] == [1 + sum(map(len, blocks[-2:]))]
     assert await log.last_on(ALICE) == records[-1]
     assert await log.at_time(records[5000].time + 1) == records[5000].seq
+
+
+async def test_all_before_a_damaged_block_is_given_first(tmp_path: Path) -> None:
+    records = some(4 * BLOCK_RECORDS)
+    whole = written(records)
+    blocks = [block async for block in (await opened(whole, tmp_path / "whole.dorm")).salvage(damages=[])]
+    places = [place for place, kind in heads(whole) if kind == b"R"]
+    for which in (1, BATCH_BLOCKS - 1, BATCH_BLOCKS, BATCH_BLOCKS + 1):
+        data = bytearray(whole)
+        data[places[which] + HEAD_SIZE + 10] ^= 64
+        log = await opened(bytes(data), tmp_path / f"{which}.dorm")
+        given: list[Record] = []
+        damaged = False
+        try:
+            async for batch in log.read():
+                given += batch
+        except LogDamaged:
+            damaged = True
+        assert damaged
+        assert given == [record for block in blocks[:which] for record in block]
 
 
 @given(count=st.integers(1, 9000), at=st.floats(0, 1, exclude_max=True), step=st.integers(1, 700))
@@ -190,7 +213,7 @@ async def test_large_bodies_make_blocks_of_their_own(tmp_path: Path) -> None:
     bodies = [b"small", os.urandom(300 << 10), b"small", os.urandom(180 << 10), os.urandom(180 << 10)]
     records = [Record(seq, seq, ALICE, body) for seq, body in enumerate(bodies, 1)]
     log = await opened(written(records), tmp_path / "log.dorm")
-    assert [[r.seq for r in batch] async for batch in log.read()] == [[1], [2], [3, 4], [5]]
+    assert [[r.seq for r in block] async for block in log.salvage(damages=[])] == [[1], [2], [3, 4], [5]]
     assert await read_all(log) == records
 
 
