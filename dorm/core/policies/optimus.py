@@ -6,8 +6,8 @@ largest marginal gain,
 
     (Q / f(n) - Q / f(n + 1)) / δ        Q steps remaining, f steps per second, δ the dominant share of one container
 
-until the cluster is full or nobody gains.  Placement (§4.2): smallest apps first, each on the nodes with most room.  An app
-whose count stays is left where it is.
+until the cluster is full or nobody gains.  Placement (§4.2): smallest apps first, on the nodes with most room; there spread
+evenly over as few as hold the app, here node by node.  An app whose count stays is left where it is.
 
 Optimus fits Q and f while the app runs; here its owner says both (`steps` and `speed` of the spec), as for the
 `Optimus+Oracle` that Pollux compares with (OSDI 2021, §5.1).  Of an app that doesn't say, n containers are taken to be n
