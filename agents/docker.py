@@ -167,10 +167,13 @@ class DockerRuntime:
                 "image",
                 "the spec names no image, and this node runs containers with Docker: add `image: …` to the spec",
             )
-        try:
+        ended = self._images.ended
+        with contextlib.suppress(_NoImage):
             return await self._inflight.run(self._ensure(spec))
-        except _NoImage:
-            await self._images.fetch(spec.image)  # holds no lock: a stop need not wait for it
+        if self._images.ended != ended:  # A pull has ended since the engine was asked, and may have brought it.
+            with contextlib.suppress(_NoImage):
+                return await self._inflight.run(self._ensure(spec))
+        await self._images.fetch(spec.image)  # holds no lock: a stop need not wait for it
         try:
             return await self._inflight.run(self._ensure(spec))
         except _NoImage as failure:

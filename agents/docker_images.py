@@ -39,6 +39,8 @@ class Images:
         self._total_s = total_s
         self._wait_s = wait_s
         self._pulls: dict[str, asyncio.Task[None]] = {}
+        self.ended = 0
+        """How many pulls have ended, whichever way."""
 
     async def fetch(self, image: str) -> None:
         """Returns when the engine has pulled it.
@@ -76,6 +78,7 @@ class Images:
 
     def _ended(self, image: str, pull: asyncio.Task[None]) -> None:
         """Keep the outcome a while for those who are between two calls, and no longer: it gets old."""
+        self.ended += 1
         if not pull.cancelled():
             pull.exception()  # marks it as seen: perhaps nobody waits
         asyncio.get_running_loop().call_later(_REMEMBERED_S, self._forget, image, pull)
