@@ -21,7 +21,7 @@ demo: setup ## three agents, contending training apps, a replay of what happened
 test: setup ## all tests: real NATS, real processes, real Docker
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-test-fast: setup ## the part without servers, Docker and processes: under a minute
+test-fast: setup ## the part without servers, Docker and processes: under two minutes
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not nats and not docker and not cluster and not slow"
 
 test-long: setup ## the same as test, with many times the seeds and examples
