@@ -31,6 +31,21 @@ def allocation(
     )
 
 
+def by_rule(instance: Instance, rows: Rows, reasons: dict[str, Reason]) -> Allocation:
+    """The answer of a policy with a rule of its own, which bounds neither fairness loss nor changes."""
+    return assemble(
+        instance,
+        rows,
+        reasons=reasons,
+        fairness_budget=-1.0,
+        excess=0.0,
+        overhead_budget=-1,
+        status="optimal",
+        bound=integer.utilization(instance, integer.counts_of(rows)),
+        change_cost=0.0,
+    )
+
+
 def assemble(
     instance: Instance,
     rows: Rows,

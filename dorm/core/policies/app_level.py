@@ -52,17 +52,7 @@ class AppLevelPolicy:
         launched = [app for app in integer.queue(instance) if offers.launch(app)]
         growing = np.flatnonzero(instance.kept).tolist() if grow else []
         offers.make([*launched, *growing])
-        return answer.assemble(
-            instance,
-            offers.rows,
-            reasons=_explain(instance, offers, grow=grow),
-            fairness_budget=-1.0,
-            excess=0.0,
-            overhead_budget=-1,
-            status="optimal",
-            bound=integer.utilization(instance, integer.counts_of(offers.rows)),
-            change_cost=0.0,
-        )
+        return answer.by_rule(instance, offers.rows, _explain(instance, offers, grow=grow))
 
 
 class _Offers:

@@ -55,17 +55,7 @@ class OptimusPolicy:
         instance = integer.read(problem)
         wanted, last_gain = _Counting(instance, assumed_s).counts()
         packing = _place(instance, wanted)
-        return answer.assemble(
-            instance,
-            packing.rows,
-            reasons=_explain(instance, packing, wanted, last_gain),
-            fairness_budget=-1.0,
-            excess=0.0,
-            overhead_budget=-1,
-            status="optimal",
-            bound=integer.utilization(instance, integer.counts_of(packing.rows)),
-            change_cost=0.0,
-        )
+        return answer.by_rule(instance, packing.rows, _explain(instance, packing, wanted, last_gain))
 
 
 def remaining_s(app: AppDemand, containers: int, assumed_s: float) -> float:

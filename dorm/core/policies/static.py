@@ -45,17 +45,7 @@ class StaticPolicy:
         instance = integer.read(problem)
         wanted = fixed_counts.wanted(instance, settings)
         x, blocked = _serve(instance, wanted, backfill=settings["backfill"])
-        return answer.assemble(
-            instance,
-            integer.rows_of(x),
-            reasons=_explain(instance, x, wanted, blocked),
-            fairness_budget=-1.0,
-            excess=0.0,
-            overhead_budget=-1,
-            status="optimal",
-            bound=integer.utilization(instance, x.sum(axis=1)),
-            change_cost=0.0,
-        )
+        return answer.by_rule(instance, integer.rows_of(x), _explain(instance, x, wanted, blocked))
 
 
 def _serve(instance: Instance, wanted: Ints, *, backfill: bool) -> tuple[Ints, dict[int, int]]:

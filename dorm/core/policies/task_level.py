@@ -55,17 +55,7 @@ class TaskLevelPolicy:
             slots.keep_least(app)
         started = [app for app in integer.queue(instance) if slots.start(app)]
         slots.share([*running, *started])
-        return answer.assemble(
-            instance,
-            slots.rows,
-            reasons=_explain(instance, slots),
-            fairness_budget=-1.0,
-            excess=0.0,
-            overhead_budget=-1,
-            status="optimal",
-            bound=integer.utilization(instance, integer.counts_of(slots.rows)),
-            change_cost=0.0,
-        )
+        return answer.by_rule(instance, slots.rows, _explain(instance, slots))
 
 
 class _Slots:

@@ -62,17 +62,7 @@ class TiresiasPolicy:
         instance = integer.read(problem)
         wanted = fixed_counts.wanted(instance, settings)
         packing = _serve(instance, wanted, _order(instance, settings["thresholds"]))
-        return answer.assemble(
-            instance,
-            packing.rows,
-            reasons=_explain(instance, packing, wanted),
-            fairness_budget=-1.0,
-            excess=0.0,
-            overhead_budget=-1,
-            status="optimal",
-            bound=integer.utilization(instance, integer.counts_of(packing.rows)),
-            change_cost=0.0,
-        )
+        return answer.by_rule(instance, packing.rows, _explain(instance, packing, wanted))
 
 
 def _is_time(value: object) -> bool:
