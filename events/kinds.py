@@ -168,6 +168,8 @@ class ContainerExited(Event, frozen=True):
     exit_code: ExitCode | None = None
     asked: bool = False
     """Whether the agent had asked it to stop before it ended."""
+    killed: bool = False
+    """It had not ended within its grace time and was killed: what it did after its last checkpoint is lost."""
     reason: ExitReason = "exit"
     message: str = ""
     started_at: int = 0
