@@ -11,11 +11,11 @@ import pytest
 import pytest_asyncio
 import structlog
 
+from compose.dockerd import why_not
 from compose.engine import Engine
 from compose.image import SAMPLES_REF, ensure_samples_image
-from tests.dockerd import why_not
+from compose.namespaces import NodeCluster
 from tests.engines import docker_engine, unavailable
-from tests.namespaces import NodeCluster
 from tests.nats_server import NatsServer
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The Docker engine that tests run on.
 
 One that answers is taken: at DOCKER_HOST, else at the usual socket.  Where none does, root starts a private one, once for
-a test run with all its workers; it goes away with the last of them (see `tests.leases`).  DORM_TEST_ENGINE=private starts
+a test run with all its workers; it goes away with the last of them (see `compose.leases`).  DORM_TEST_ENGINE=private starts
 one in any case.  Where neither can be had tests are skipped, but in CI, where CI=true, that is a failure: nothing may be
 left untested there in silence.
 """
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from compose.dockerd import Dockerd, answers, why_not
 from compose.engine import DEFAULT_URL
-from tests.dockerd import Dockerd, answers, why_not
-from tests.leases import Lease
+from compose.leases import Lease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

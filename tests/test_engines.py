@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from compose.dockerd import answers, why_not
 from compose.engine import Engine
-from tests.dockerd import answers, why_not
 from tests.engines import docker_engine, unavailable
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ import aiodocker
 import nats
 import pytest
 
-from tests.leases import Lease, gone, sweep_stale
-from tests.namespaces import NodeCluster
+from compose.leases import Lease, gone, sweep_stale
+from compose.namespaces import NodeCluster
 from tests.nats_server import NatsServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tests.namespaces import Node
+    from compose.namespaces import Node
 
     MakeCluster = Callable[..., Awaitable[NodeCluster]]
 
@@ -223,7 +223,7 @@ async def test_a_failed_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch, do
 
 OWNER = """
 import asyncio
-from tests.namespaces import NodeCluster
+from compose.namespaces import NodeCluster
 
 async def main():
     async with NodeCluster(1) as cluster:
@@ -253,7 +253,7 @@ def guard_of(name: str) -> int:
     (pid,) = [
         int(path.parent.name)
         for path in Path("/proc").glob("[0-9]*/cmdline")
-        if path.read_bytes().endswith(f"tests.leases\0{name}\0".encode())
+        if path.read_bytes().endswith(f"compose.leases\0{name}\0".encode())
     ]
     return pid
 

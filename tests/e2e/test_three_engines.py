@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from tests.namespaces import NodeCluster
+    from compose.namespaces import NodeCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.docker, pytest.mark.nats, pytest.mark.slow]
 

@@ -4,7 +4,7 @@
     10.77.0.254     ctl, where control-plane processes such as a NATS server run
 
 The switch is a bridge in one more namespace.  Nothing is added to the machine's own network, so clusters do not see each
-other, nor does the test process see theirs: it starts processes inside by `enter`, reaches engines by their Unix
+other, nor does the process that made them see theirs: it starts processes inside by `enter`, reaches engines by their Unix
 sockets, and ports by `forward`.
 """
 
@@ -18,8 +18,8 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
-from tests.dockerd import Dockerd
-from tests.leases import Lease
+from compose.dockerd import Dockerd
+from compose.leases import Lease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -53,7 +53,7 @@ class Namespace:
 
     @contextlib.asynccontextmanager
     async def forward(self, port: int) -> AsyncIterator[int]:
-        """A port on the test process's own 127.0.0.1 that leads to `port` at this namespace's address."""
+        """A port on this process's own 127.0.0.1 that leads to `port` at this namespace's address."""
         relays: set[asyncio.Task[None]] = set()
 
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -107,7 +107,7 @@ class Node(Namespace):
 class NodeCluster:
     """`size` machines and a ctl, as an asynchronous context manager.
 
-    Nodes are counted from 0.  At the end everything is gone, whatever happened inside; a test process that is killed has a
+    Nodes are counted from 0.  At the end everything is gone, whatever happened inside; an owner that is killed has a
     guard which sees to that.  `up` raises `EngineFailed` where an engine does not start.
     """
 

@@ -1,4 +1,4 @@
-"""What a test makes on the machine outside its own process, and how it surely goes away again.
+"""What a test or a bench makes on the machine outside its own process, and how it surely goes away again.
 
 Docker engines, network namespaces and mounts outlive the process that made them.  So whoever makes some takes a `Lease`
 first, and names all of it after the lease:
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PREFIX = "dorm-test"
+PREFIX = "dorm-lab"
 _LEASES = Path("/run/lock")
 _HOMES = Path("/tmp")
 _NETNS = Path("/run/netns")
@@ -62,7 +62,7 @@ class Lease:
             [sys.executable, "-m", __name__, name],
             cwd=Path(__file__).parent.parent,
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C is meant for the tests, not for who cleans up after them
+            start_new_session=True,  # a Ctrl-C is meant for the owner, not for who cleans up after it
         )
         lease = cls(name, fd, guard)
         lease.home.mkdir(mode=0o711)

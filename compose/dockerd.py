@@ -1,4 +1,4 @@
-"""A Docker engine of the tests' own: it touches no network of the machine, and shares nothing with another engine."""
+"""A Docker engine of one's own: it touches no network of the machine, and shares nothing with another engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.leases import gone, kill_all, unmount_below
+from compose.leases import gone, kill_all, unmount_below
 
 _READY_S = 30.0
 _POLL_S = 0.02
