@@ -36,6 +36,7 @@ from events.log import LogError, LogUnavailable, Overtaken
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from events.leadership import Leadership
     from events.log import Bus, EventLog, Record
     from events.seals import SealKey
 
@@ -80,7 +81,11 @@ class Master:
         build: str = "",
         key: SealKey | None = None,
         solve: Callable[..., Any] = asyncio.to_thread,
+        leadership: Leadership | None = None,
+        lease_s: float = 2.0,
     ) -> None:
+        self._leadership = leadership
+        self._lease_s = lease_s
         self.state = State()
         self.name = name
         self.elected = asyncio.Event()
