@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from agents.runtime import Runtime
     from events.log import Bus, EventLog
 
+
 PORT_TAKEN = errno.EADDRINUSE
 """98, the exit code by which an app says that something else listens on a port it was given."""
 _log = structlog.get_logger(__name__)
@@ -58,8 +59,21 @@ _RESYNC_S = 5.0
 _PROGRESS_POLL_S = 0.2
 
 
+def listens(address: str, port: int) -> bool:
+    """Whether something on this machine listens there."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            # An address that is not this host's (behind NAT, say) can't be tried.
+            return error.errno == errno.EADDRINUSE
+    return False
+
+
 class Agent:
-    """One node's agent.  `root` is a folder of its own; `clock` gives UTC ns."""
+    """One node's agent.  `root` is a folder of its own; `clock` gives UTC ns; `port_taken` says whether something listens
+    at an address and port of this machine."""
 
     def __init__(
         self,
@@ -72,6 +86,7 @@ class Agent:
         root: Path,
         clock: Callable[[], int],
         build: str = "",
+        port_taken: Callable[[str, int], bool] = listens,
     ) -> None:
         self.config = config
         self.desired = Desired(config.name)
@@ -83,6 +98,7 @@ class Agent:
         self._runtime = runtime
         self._clock = clock
         self._build = build
+        self._port_taken = port_taken
         self._ledger = Ledger(root / "ledger")
         self._outbox = Outbox(log, cluster, config.name)
         self._wake = asyncio.Event()
@@ -293,7 +309,8 @@ class Agent:
         app = self.desired.wanted().get(key)
         if app is None or self._leaving or self._cut_off:
             return
-        taken = _port_in_use(app.placement, key.slot, app.master_port)
+        ports = _ports_of(app.placement, key.slot, app.master_port)
+        taken = next((port for address, port in ports if self._port_taken(address, port)), 0)
         if taken:
             await self._exited(key, reason="port", message=f"port {taken} is in use on {self.config.address}")
             return
@@ -451,22 +468,9 @@ class Agent:
                 yield ContainerUse(app=app, generation=generation, slot=slot, cpu_s=use.cpu_s, memory=use.memory)
 
 
-def _port_in_use(placement: list[Placed], slot: int, master_port: int) -> int:
-    """The port of this slot (or, in the first slot, the rendezvous port) that something else listens on; 0 for none."""
+def _ports_of(placement: list[Placed], slot: int, master_port: int) -> list[tuple[str, int]]:
+    """Where this slot is to listen; the first one also has the rendezvous port."""
     first = min(placed.slot for placed in placement)
     here = next(placed for placed in placement if placed.slot == slot)
-    for port in (here.port, master_port if slot == first else 0):
-        if port and _listens(here.address, port):
-            return port
-    return 0
-
-
-def _listens(address: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            # An address that is not this host's (behind NAT, say) can't be tried.
-            return error.errno == errno.EADDRINUSE
-    return False
+    ports = (here.port, master_port if slot == first else 0)
+    return [(here.address, port) for port in ports if port]

@@ -283,19 +283,28 @@ class DockerRuntime:
                 log.warning("the checkpoint directory keeps its owner", path=str(real), error=str(failure))
         return real
 
-    async def stop(self, key: Key, grace_s: float) -> None:
+    async def extend_lease(self, seconds: float) -> None:
+        """The record is in the root."""
+        await self._dirs.extend_lease(seconds)
+
+    async def lease_left(self) -> float | None:
+        """Of the record in the root."""
+        return await self._dirs.lease_left()
+
+    async def stop(self, key: Key, grace_s: float) -> bool:
         """SIGTERM through the init process to the whole group, after `grace_s` SIGKILL."""
         async with self._lock(key):  # not in the middle of a start
             info = await self._own(key)
         if info is None or config.seen(key, info).state != "running":
-            return
+            return False
         if grace_s > 0:
             await self._engine.kill(info["Id"], "SIGTERM")
             if await self._engine.wait(info["Id"], grace_s):
-                return
+                return False
         await self._engine.kill(info["Id"], "SIGKILL")
         if not await self._engine.wait(info["Id"], _DIE_S):
             raise Unavailable(f"{key} is still there {_DIE_S:.0f} s after SIGKILL")
+        return True
 
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
         """Run a command in the running container, as its user and with its environment."""

@@ -167,7 +167,15 @@ class ProcessRuntime:
             said = notes.read_text(errors="replace") if notes.exists() else done.stderr.decode(errors="replace")
             raise Unavailable(f"{key}: its supervisor failed: {said.strip()[-500:]}")
 
-    async def stop(self, key: Key, grace_s: float) -> None:
+    async def extend_lease(self, seconds: float) -> None:
+        """The supervisors keep it: each looks at the record about once a second."""
+        await self._dirs.extend_lease(seconds)
+
+    async def lease_left(self) -> float | None:
+        """Of the record in the root."""
+        return await self._dirs.lease_left()
+
+    async def stop(self, key: Key, grace_s: float) -> bool:
         """SIGTERM to its process group, after `grace_s` SIGKILL to all it ever started."""
         loop = asyncio.get_running_loop()
         async with self._lock(key):  # not in the middle of a start
@@ -184,6 +192,7 @@ class ProcessRuntime:
                 sent = kill, pid
             await self._gone(folder, found, until=kill_at + _DIE_S if kill else kill_at)
             found = await asyncio.to_thread(self._look, key)
+        return sent is not None and sent[0]
 
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
         """Run a command as the container's program would; what it writes goes to the container's log."""

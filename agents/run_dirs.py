@@ -1,6 +1,7 @@
 """The folders of a node's containers on the host, made and removed in one step each, whoever crashes when.
 
     ROOT/lock            held by the runtime that has it open
+    ROOT/lease           until when what runs may run on (`agents.lease`)
     ROOT/identity        which root this is, for good; where an engine is shared, only its containers are the node's
     ROOT/APP-GEN-SLOT/   one container: the runtime's own records, out of the app's reach where it is confined
     ROOT/APP-GEN-SLOT/run/                the private directory that the app sees
@@ -12,6 +13,7 @@ seen is whole.  Everything here blocks: call it from a thread.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -23,7 +25,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agents.runtime import PROGRESS_FILE, Conflict, Key, key_name
+from agents import lease
+from agents.runtime import PROGRESS_FILE, Conflict, Key, Unavailable, key_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,9 +64,31 @@ class RunDirs:
 
     def close(self) -> None:
         """Let another runtime have the root."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        if self._lock < 0:
+            return
+        with contextlib.suppress(OSError):
+            if self._lease.exists():
+                lease.write(str(self._lease), lease.deadline(str(self._lease)), 0)
+        os.close(self._lock)
+        self._lock = -1
+
+    @property
+    def _lease(self) -> Path:
+        return self.root / lease.FILE
+
+    async def extend_lease(self, seconds: float) -> None:
+        """From now on so long; see `Runtime.extend_lease`.  Raises `Unavailable`.
+
+        When that is, is settled before anything is waited for: an agent that is stopped meanwhile extends nothing late."""
+        deadline = lease.now_ns() + int(seconds * 1e9)
+        try:
+            await asyncio.to_thread(lease.write, str(self._lease), deadline, os.getpid())
+        except OSError as failure:
+            raise Unavailable(f"the lease cannot be written to {self._lease}: {failure.strerror}") from failure
+
+    async def lease_left(self) -> float | None:
+        """See `Runtime.lease_left`."""
+        return await asyncio.to_thread(lease.left, str(self._lease))
 
     def identity(self) -> str:
         """32 hex digits that no other root has: drawn at the first call, and the same ever after.  Needs the lock.

@@ -131,6 +131,8 @@ class Seen(msgspec.Struct, frozen=True):
     out_of_memory: bool = False
     error: str = ""
     """What the engine said when it could not start it."""
+    lease_ended: bool = False
+    """The runtime itself killed it, because the node's lease was over: no failure of the app's."""
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -169,8 +171,21 @@ class Runtime(Protocol):
         container) or `Conflict`.  Cancelled, it lets a start that is under way come to its end."""
         ...
 
-    async def stop(self, key: Key, grace_s: float) -> None:
-        """SIGTERM, after `grace_s` SIGKILL; returns when it has exited.  An unknown or ended key is no error."""
+    async def stop(self, key: Key, grace_s: float) -> bool:
+        """SIGTERM, after `grace_s` SIGKILL; returns when it has exited, and whether it had to be killed.  An unknown or
+        ended key is no error, and was not killed."""
+        ...
+
+    async def extend_lease(self, seconds: float) -> None:
+        """What runs here may run on for so long from now, agent or not.  When that is over the runtime itself kills
+        everything, also what is only being started, and goes on doing so until the lease is extended; with the agent dead
+        or cut off, and whatever becomes of wall clocks.  Before the first call there is no limit.  A lower figure than
+        what is left shortens it.  Raises `Unavailable` where it cannot be kept: then it was not extended."""
+        ...
+
+    async def lease_left(self) -> float | None:
+        """Seconds of it, 0 or less when it is over; None where it was never extended.  It survives restarts of the agent;
+        one from before the machine's last boot is over."""
         ...
 
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
