@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":
     from compose.apps import process
 
-    stop = process.prepare()  # before NumPy loads
+    stop, presence = process.prepare()  # before NumPy loads
 
 import numpy as np
 
@@ -77,4 +77,4 @@ PROGRAM = Program(
 )
 
 if __name__ == "__main__":
-    sys.exit(training.main(PROGRAM, stop))
+    sys.exit(training.main(PROGRAM, stop, presence))

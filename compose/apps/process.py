@@ -1,7 +1,9 @@
-"""What a worker process sets up before NumPy loads: its answer to signals, and a single thread for linear algebra.
+"""What a worker process sets up before NumPy loads: its answer to signals, its record of presence, and a single thread for
+linear algebra.
 
-It comes first for two reasons.  As process 1 of a container a program that has no handler yet does not receive SIGTERM
-at all, and NumPy takes a tenth of a second to load.  And BLAS reads its number of threads once, when it loads.
+It comes first for these reasons.  As process 1 of a container a program that has no handler yet does not receive SIGTERM
+at all, and NumPy takes a tenth of a second to load.  The record begins when the worker does.  And BLAS reads its number of
+threads once, when it loads.
 """
 
 from __future__ import annotations
@@ -12,8 +14,12 @@ import select
 import signal
 from typing import TYPE_CHECKING
 
+from compose.apps import presence
+
 if TYPE_CHECKING:
     from types import FrameType
+
+    from compose.apps.presence import Presence
 
 EXIT_STOPPED = 128 + signal.SIGTERM
 """Not 0, which would claim that training is done."""
@@ -62,11 +68,11 @@ class Stop:
             os.write(self._writer, b"!")
 
 
-def prepare() -> Stop:
-    """Install the handlers and ask BLAS for one thread (a worker is one unit of its app's demand).  Call it before
-    NumPy is imported."""
+def prepare() -> tuple[Stop, Presence]:
+    """Install the handlers, begin the record, and ask BLAS for one thread (a worker is one unit of its app's demand).  Call
+    it before NumPy is imported."""
     stop = Stop()
     stop.install()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    return stop
+    return stop, presence.begin(os.environ)

@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from compose.apps import collective, contract, digits, options
 from compose.apps.batches import Batches, shards_of
 from compose.apps.checkpoint import Checkpoint
 from compose.apps.failures import AppFailure, BadSetting, CheckpointUnusable, Diverged
+from compose.apps.presence import Presence
 from compose.apps.process import EXIT_STOPPED
 from compose.apps.progress import Progress
 
@@ -36,16 +37,16 @@ if TYPE_CHECKING:
     from compose.apps.process import Stop
 
 
-def main(program: Program, stop: Stop, arguments: Sequence[str] | None = None) -> int:
+def main(program: Program, stop: Stop, presence: Presence, arguments: Sequence[str] | None = None) -> int:
     """Run one worker to its end; gives the exit code, having said why where it is not 0."""
     try:
-        return _work(program, stop, options.parse(program, arguments))
+        return _work(program, stop, presence, options.parse(program, arguments))
     except AppFailure as failure:
         print(f"{program.name}: {failure}", file=sys.stderr, flush=True)
         return failure.exit_code
 
 
-def _work(program: Program, stop: Stop, chosen: Options) -> int:
+def _work(program: Program, stop: Stop, presence: Presence, chosen: Options) -> int:
     place = contract.read_place(os.environ)
     data = digits.load(os.environ)
     model = program.build(data, chosen.sizes)
@@ -57,7 +58,7 @@ def _work(program: Program, stop: Stop, chosen: Options) -> int:
         place, state.digest(), connect_timeout_s=chosen.connect_timeout, peer_timeout_s=chosen.peer_timeout
     )
     stop.begin_training()
-    worker = Worker(place, model, chosen, ring, stop, progress)
+    worker = Worker(place, model, chosen, ring, stop, progress, presence)
     how = f"goes on after step {state.step}" if chosen.resume else "starts"
     print(f"{program.name}: {place.label} {how}", flush=True)
     try:
@@ -119,6 +120,7 @@ class Worker:
     ring: Ring
     stop: Stop
     progress: Progress
+    presence: Presence = field(default_factory=Presence)
     step: int = 0
     """The last step completed, by all workers as far as this one knows."""
     saved_step: int = 0
@@ -129,7 +131,7 @@ class Worker:
 
         Raises `PeerLost`, `Diverged`, and `AppFailure` where nothing can be saved.
         """
-        self.step = self.saved_step = state.step
+        self.step = self.saved_step = self.presence.step = state.step
         if state.step >= self.chosen.steps:
             self._report(state, 0.0)  # resumed after the last step: say again that it is done
             return state
@@ -139,7 +141,7 @@ class Worker:
         while state.step < self.chosen.steps and not stopping:
             with np.errstate(all="ignore"):  # a loss that is no number is found below
                 state, stopping = self._one_step(state, batches)
-            self.step = state.step
+            self.step = self.presence.step = state.step
             last = stopping or state.step == self.chosen.steps
             if last or state.step % self.chosen.report_every == 0:
                 now = time.monotonic()
