@@ -6,6 +6,7 @@ agents.  `check_spec` is the one gate: whatever passes it is safe to hand on.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -51,12 +52,80 @@ class SpecError(ValueError):
     """A spec that is refused; the message is one line that says what to change."""
 
 
-class Retries(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How often a failed app is started again, and after which pause (doubled each time, up to `longest`)."""
+Limit = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
-    limit: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3
-    backoff: Duration = "1s"
-    longest: Duration = "5m"
+
+class Retries(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How often a failed app is started again, and after which pause.  Failures that have no limit of their own share
+    `limit`; lost nodes and taken ports cost nothing."""
+
+    limit: Annotated[Limit, msgspec.Meta(description="how often it is started again; 0: never")] = 3
+    backoff: Annotated[
+        Duration, msgspec.Meta(description="the first pause; doubled for each further failure in a row")
+    ] = "1s"
+    longest: Annotated[Duration, msgspec.Meta(description="the longest pause")] = "5m"
+    reset: Annotated[
+        Duration,
+        msgspec.Meta(
+            description="failures are forgotten once all its containers have run for so long since the last one"
+        ),
+    ] = "1h"
+    fatal_exit_codes: Annotated[
+        list[Annotated[int, msgspec.Meta(ge=1, le=255)]],
+        msgspec.Meta(max_length=255, description="exit codes after which it is not started again", examples=[[2, 78]]),
+    ] = []
+    exit: Annotated[Limit | None, msgspec.Meta(description="a limit of its own for: ended with an exit code")] = None
+    out_of_memory: Annotated[Limit | None, msgspec.Meta(description="for: ran out of memory")] = None
+    image: Annotated[Limit | None, msgspec.Meta(description="for: its image could not be had")] = None
+    command: Annotated[Limit | None, msgspec.Meta(description="for: its command could not be run")] = None
+    start: Annotated[Limit | None, msgspec.Meta(description="for: not started by `deadlines.start`")] = None
+    stalled: Annotated[Limit | None, msgspec.Meta(description="for: no work within `deadlines.progress`")] = None
+
+    @property
+    def backoff_s(self) -> float:
+        return _seconds(self.backoff)
+
+    @property
+    def longest_s(self) -> float:
+        return _seconds(self.longest)
+
+    @property
+    def reset_s(self) -> float:
+        return _seconds(self.reset)
+
+
+OWN_LIMITS = ("exit", "out_of_memory", "image", "command", "start", "stalled")
+"""Causes of a failure that may have a limit of their own in `Retries`."""
+
+
+class Deadlines(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How long an app may take before it counts as failed; "" is no deadline.  A deadline counts as missed only after the
+    cluster's `node_grace_s` beyond it, for that long it takes to tell an app that hangs from a node that can't be heard."""
+
+    start: Annotated[
+        Duration, msgspec.Meta(description="until all its containers have started, pulling images included")
+    ] = "10m"
+    progress: Annotated[
+        Duration,
+        msgspec.Meta(
+            description="the longest time without a sign of work (progress or a checkpoint), from its start on",
+            examples=["15m"],
+        ),
+    ] = ""
+
+    @property
+    def start_s(self) -> float | None:
+        return _seconds(self.start) if self.start != "" else None
+
+    @property
+    def progress_s(self) -> float | None:
+        return _seconds(self.progress) if self.progress != "" else None
+
+
+@lru_cache(maxsize=4096)
+def _seconds(text: Quantity) -> float:
+    """Of a duration that was checked: asked of each app after each record."""
+    return duration(text)
 
 
 class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -127,6 +196,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     env: Annotated[dict[str, str], msgspec.Meta(max_length=1000)] = {}
     grace: Annotated[Duration, msgspec.Meta(description="time between SIGTERM and SIGKILL")] = "10s"
     retries: Retries = Retries()
+    deadlines: Deadlines = Deadlines()
     user: User = "anonymous"
     labels: Annotated[dict[Text, Text], msgspec.Meta(max_length=100)] = {}
 
@@ -136,7 +206,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def grace_s(self) -> float:
-        return duration(self.grace)
+        return _seconds(self.grace)
 
 
 def check_spec(document: object) -> AppSpec:
@@ -174,8 +244,9 @@ def document_of(spec: AppSpec) -> dict[str, Any]:
     Defaults are told by value.  msgspec's own `omit_defaults` tells them by identity, so it writes another document of a spec
     that was sent to another process."""
     document: dict[str, Any] = _differing(spec, _DEFAULTS)
-    if "retries" in document:
-        document["retries"] = _differing(spec.retries, _RETRIES)
+    for name, defaults in _NESTED.items():
+        if name in document:
+            document[name] = _differing(getattr(spec, name), defaults)
     return document
 
 
@@ -195,7 +266,8 @@ def _defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
     }
 
 
-_DEFAULTS, _RETRIES = _defaults_of(AppSpec), _defaults_of(Retries)
+_DEFAULTS = _defaults_of(AppSpec)
+_NESTED = {"retries": _defaults_of(Retries), "deadlines": _defaults_of(Deadlines)}
 
 
 def broken_gang(gang: int, **bounds: int) -> str:
@@ -210,9 +282,10 @@ def broken_gang(gang: int, **bounds: int) -> str:
 
 def _check_fields(document: dict[Any, Any]) -> None:
     message = unknown_field(document, AppSpec.__struct_encode_fields__)
-    retries = document.get("retries")
-    if not message and isinstance(retries, dict):
-        message = unknown_field(retries, Retries.__struct_encode_fields__, "retries.")
+    for name, kind in (("retries", Retries), ("deadlines", Deadlines)):
+        nested = document.get(name)
+        if not message and isinstance(nested, dict):
+            message = unknown_field(nested, kind.__struct_encode_fields__, f"{name}.")
     if message:
         raise SpecError(message)
 
@@ -224,8 +297,15 @@ def _check_speed(spec: AppSpec) -> None:
 
 
 def _check_quantities(spec: AppSpec) -> None:
-    durations = {"grace": spec.grace, "retries.backoff": spec.retries.backoff, "retries.longest": spec.retries.longest}
+    retries, deadlines = spec.retries, spec.deadlines
+    durations = {
+        "grace": spec.grace,
+        **{f"retries.{name}": getattr(retries, name) for name in ("backoff", "longest", "reset")},
+        **{f"deadlines.{name}": getattr(deadlines, name) for name in ("start", "progress")},
+    }
     for path, quantity in durations.items():
+        if quantity == "" and path.startswith("deadlines."):
+            continue
         try:
             duration(quantity)
         except ValueError as error:

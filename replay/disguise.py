@@ -22,7 +22,7 @@ from dorm.core.policies import names as policy_names
 from dorm.core.policies import policy
 from dorm.core.state import can_be_kept
 from events.quantities import duration, resource
-from events.spec import AppSpec, Retries, SpecError, check_spec
+from events.spec import AppSpec, Deadlines, Retries, SpecError, check_spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,10 +47,11 @@ class Naming(Protocol):
 WITHHELD = "(withheld)"
 _POSITION = re.compile(r"[0-9]+(\.[0-9]+)?")
 _RUNTIMES = ("process", "docker")
-_RETRIES = set(Retries.__struct_fields__)
+_RETRIES, _DEADLINES = set(Retries.__struct_fields__), set(Deadlines.__struct_fields__)
+_PAUSES = ("backoff", "longest", "reset")
 _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
-    "adjustment", "code", "condition", "draining", "ended", "solver", "state", "status", "trigger",
+    "adjustment", "code", "condition", "draining", "ended", "failure", "solver", "state", "status", "trigger",
     "AppRejected.refused", "ContainerExited.reason", "Container.reason",
 }  # fmt: skip
 """Fields that hold the core's own words."""
@@ -178,9 +179,12 @@ def _harmless(spec: dict[str, Any]) -> bool:
     such as bounds that don't fit together."""
     try:
         msgspec.convert({"command": ["-"], "demand": {"cpu": 1}, **spec}, AppSpec)
-        waits = [spec.get("grace", 0), *(one for key, one in spec.get("retries", {}).items() if key != "limit")]
+        retries, deadlines = spec.get("retries", {}), spec.get("deadlines", {})
+        waits = [spec.get("grace", 0), *(retries.get(name, 0) for name in _PAUSES)]
+        waits += [one for one in deadlines.values() if one != ""]
         amounts = [resource(name, amount) for name, amount in spec.get("demand", {}).items()]
-        known = not spec.keys() - set(AppSpec.__struct_fields__) and not spec.get("retries", {}).keys() - _RETRIES
+        known = not spec.keys() - set(AppSpec.__struct_fields__) and not retries.keys() - _RETRIES
+        known = known and not deadlines.keys() - _DEADLINES
         return known and min([*amounts, *map(duration, waits)]) >= 0 and name_of(spec) == spec["name"]
     except (msgspec.ValidationError, ValueError):
         return False
