@@ -1,21 +1,18 @@
-"""The log on NATS JetStream: the cluster's connection, its streams, and appending.  `jetstream_reader` reads, `nats_bus` has
-what passes beside the log, `nats_link` holds the connection, `jetstream_import` fills a log from an archive; nothing else
-imports nats.
+"""The log on NATS JetStream: the cluster's connection, and appending.  `jetstream_streams` makes the streams,
+`jetstream_reader` reads, `nats_bus` has what passes beside the log, `nats_link` holds the connection, `jetstream_import` fills
+a log from an archive; nothing else imports nats.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
-import nats.js.errors
-from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StoreCompression, StreamConfig
-
 from events import subjects as names
-from events.imported import imported_upto, renamed_upto
+from events.imported import renamed_upto
 from events.jetstream_reader import Reader, RecordMissing, ReopenReader, first_since, last_record, record_at
-from events.jetstream_snapshots import JetStreamSnapshots, snapshot_config
+from events.jetstream_snapshots import JetStreamSnapshots
+from events.jetstream_streams import find_streams, log_stream, make_streams
 from events.log import Appended, Bus, EventLog, LogDamaged, LogRefused, LogUnavailable, Record
 from events.logger import Logger
 from events.nats_bus import NatsBus
@@ -24,10 +21,6 @@ from events.nats_link import Link, as_log_errors
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from nats.js.manager import JetStreamManager
-
-DUPLICATE_WINDOW_S = 600.0
-REPORT_AGE_S = 3600.0
 _RECONNECT_S = 5.0
 _PAUSE_S = 0.1
 _TRIES_AT_A_GAP = 3
@@ -46,10 +39,21 @@ class Connection:
 
     @classmethod
     async def open(
-        cls, url: str, cluster: str, *, name: str = "dorm", timeout: float = 5.0, create: bool = False
+        cls,
+        url: str,
+        cluster: str,
+        *,
+        name: str = "dorm",
+        timeout: float = 5.0,
+        create: bool = False,
+        replicas: int | None = None,
     ) -> Connection:
         """Connect, check the server's version, and look up the cluster; with `create` its streams are made unless they
         are there, which is for those who run a cluster, not for those who ask one.
+
+        `url` names one server or, with commas between, several of one NATS cluster: any of them will do, then and after
+        each outage.  `replicas` of the streams, with `create`: None takes 3 for new ones where there are the servers for
+        it; streams that have fewer than asked for are raised.
 
         Raises LogUnavailable when nobody answers (at once where the port is closed), LogTooOld, or LogRefused (no such
         cluster, bad cluster name or address, no JetStream, no permission).
@@ -60,7 +64,10 @@ class Connection:
             raise LogRefused(str(error)) from None
         link = await Link.open(url, name=name, timeout=timeout)
         try:
-            imported = await (_make_streams if create else _find_streams)(link, cluster, timeout)
+            if create:
+                imported = await make_streams(link, cluster, timeout, replicas)
+            else:
+                imported = await find_streams(link, cluster, timeout)
         except LogUnavailable:
             await link.close()
             if not link.has_jetstream:
@@ -83,108 +90,6 @@ class Connection:
         await self._link.close()
 
 
-async def _find_streams(link: Link, cluster: str, timeout: float) -> int:
-    """Up to which sequence the log comes from an archive.  Raises LogRefused where the server has no cluster of this name."""
-    manager = link.client.jetstream(timeout=timeout)
-    with as_log_errors(f"looking up cluster {cluster} at {link.url}"):
-        try:
-            found = await manager.stream_info(_stream(cluster))
-            if found.config.subjects == [names.log_subjects(cluster)]:
-                return imported_upto(found.config.metadata)
-        except nats.js.errors.NotFoundError:
-            pass
-        there = ", ".join(await _clusters(manager))
-    raise LogRefused(
-        f"there is no cluster {cluster!r} at {link.url}, "
-        + (f"only {there}; name one with --cluster" if there else "and no other")
-        + "; a new one is made by `dorm up` or `dorm master`"
-    )
-
-
-async def _clusters(manager: JetStreamManager) -> list[str]:
-    """Names of the clusters at a server: those whose log takes the subjects that it should."""
-    found: list[str] = []
-    offset = 0
-    while page := await manager.streams_info(offset):
-        offset += len(page)
-        for config in (info.config for info in page):
-            cluster = (config.name or "").removeprefix(_stream(""))
-            if config.name == _stream(cluster) and config.subjects == [names.log_subjects(cluster)]:
-                found.append(cluster)
-    return sorted(found)
-
-
-def stream_configs(cluster: str) -> list[StreamConfig]:
-    """A cluster's streams: the log's first."""
-    return [
-        StreamConfig(
-            name=_stream(cluster),
-            subjects=[names.log_subjects(cluster)],
-            retention=RetentionPolicy.LIMITS,
-            storage=StorageType.FILE,
-            discard=DiscardPolicy.NEW,
-            duplicate_window=DUPLICATE_WINDOW_S,
-            compression=StoreCompression.S2,
-            deny_delete=True,
-            deny_purge=True,
-            allow_direct=True,
-        ),
-        StreamConfig(
-            name=_report_stream(cluster),
-            subjects=[names.reports(cluster)],
-            storage=StorageType.FILE,
-            max_age=REPORT_AGE_S,
-            max_msgs_per_subject=720,
-            compression=StoreCompression.S2,
-            allow_direct=True,
-        ),
-        snapshot_config(cluster),
-    ]
-
-
-async def _make_streams(link: Link, cluster: str, timeout: float) -> int:
-    """As `_find_streams`."""
-    manager = link.client.jetstream(timeout=timeout)
-    imported = 0
-    for config in stream_configs(cluster):
-        with as_log_errors(f"looking up stream {config.name} at {link.url}"):
-            found = await _existing(manager, config, cluster)
-            if found is None:
-                await manager.add_stream(config)
-            elif config.name == _stream(cluster):
-                imported = imported_upto(found.metadata)
-    return imported
-
-
-async def _existing(manager: JetStreamManager, config: StreamConfig, cluster: str) -> StreamConfig | None:
-    """None where there is no such stream.  Raises LogRefused where a stream of this name holds something else."""
-    assert config.name
-    try:
-        found = (await manager.stream_info(config.name)).config
-    except nats.js.errors.NotFoundError:
-        if config.name != _report_stream(cluster):
-            return None
-        # Heartbeats of a cluster that was made before their stream had this name.
-        with contextlib.suppress(nats.js.errors.NotFoundError):
-            return (await manager.stream_info(await manager.find_stream_name_by_subject(names.reports(cluster)))).config
-        return None
-    if found.subjects != config.subjects:
-        raise LogRefused(
-            f"stream {config.name} is there already and holds {', '.join(found.subjects or ())}; "
-            "name the cluster differently, or use another server"
-        )
-    return found
-
-
-def _stream(cluster: str) -> str:
-    return f"DORM-{cluster}"
-
-
-def _report_stream(cluster: str) -> str:
-    """Nothing that any cluster's log could be called.  Clusters that were made before have `DORM-<cluster>-reports`."""
-    return f"DORM_reports-{cluster}"
-
-
 class JetStreamLog(EventLog):
     """The cluster's log: a file stream that nobody may delete from."""
 
@@ -193,9 +98,9 @@ class JetStreamLog(EventLog):
         self._link = link
         self._imported = imported
         self._cluster = cluster
-        self._stream = _stream(cluster)
+        self._stream = log_stream(cluster)
         self._taken = names.log_subjects(cluster)
-        self._snapshots = JetStreamSnapshots(link, cluster)
+        self._snapshots = JetStreamSnapshots(link, cluster, self._stream)
 
     async def append(
         self,

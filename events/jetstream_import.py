@@ -23,8 +23,8 @@ import nats.js.errors
 
 from events import subjects as names
 from events.imported import CLUSTER, HEADER, SOURCE, UPTO, header, imported_upto
-from events.jetstream import stream_configs
 from events.jetstream_reader import record_at
+from events.jetstream_streams import stream_configs
 from events.log import LogRefused, LogUnavailable, Record
 from events.nats_link import Link, as_log_errors
 from events.snapshots import identity

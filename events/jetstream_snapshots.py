@@ -55,11 +55,13 @@ def snapshot_config(cluster: str) -> StreamConfig:
 
 
 class JetStreamSnapshots(Snapshots):
-    """Of one cluster's log.  A cluster that has no such stream has no snapshots; `put` makes it."""
+    """Of one cluster's log.  A cluster that has no such stream has no snapshots; `put`
+    makes it, with the log's replicas."""
 
-    def __init__(self, link: Link, cluster: str) -> None:
+    def __init__(self, link: Link, cluster: str, log_stream: str) -> None:
         self._link = link
         self._cluster = cluster
+        self._log_stream = log_stream
         self._stream = _stream(cluster)
         self._index = f"dorm.{cluster}.snapshot.index.all"
         self._ready = False
@@ -162,7 +164,8 @@ class JetStreamSnapshots(Snapshots):
             try:
                 found = await manager.stream_info(self._stream, subjects_filter=pieces)
             except nats.js.errors.NotFoundError:
-                await manager.add_stream(snapshot_config(self._cluster))
+                replicas = (await manager.stream_info(self._log_stream)).config.num_replicas
+                await manager.add_stream(snapshot_config(self._cluster), num_replicas=replicas)
                 found = await manager.stream_info(self._stream, subjects_filter=pieces)
         infos, fence = await self._read()
         listed = {info.content for info in infos}

@@ -1,4 +1,6 @@
-"""One connection to a NATS server: made quickly or refused clearly, and its troubles turned into this project's errors."""
+"""One connection to a NATS server, or to any of several that form a cluster: made quickly or refused clearly, and its troubles
+turned into this project's errors.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ class Link:
     def __init__(self, url: str) -> None:
         self.client = Client()
         self.client._ps = self._parser = DirectParser(self.client)
-        self.url = url
+        self.servers = [part.strip() for part in url.split(",")]
+        self.url = ",".join(self.servers)
         self.watchers: set[Callable[[str], None]] = set()
         self.on_outage: Callable[[bool], None] = lambda _: None
         """Told True when the connection is lost, and False when it is back."""
@@ -52,8 +55,9 @@ class Link:
     @classmethod
     async def open(cls, url: str, *, name: str, timeout: float) -> Link:
         """Raises LogUnavailable when nobody answers (at once where the port is closed), LogTooOld, or LogRefused."""
-        _check_address(url)
         link = cls(url)
+        for server in link.servers:
+            _check_address(server)
         try:
             await link._connect(name, timeout)
             link._check_version()
@@ -64,12 +68,13 @@ class Link:
         return link
 
     async def _connect(self, name: str, timeout: float) -> None:
-        # The client would try for ever, so the first connect is bounded here, and the first failure is enough.
+        # The client would try for ever, so the first connect is bounded here, and one failure of each server is enough.
         connecting = asyncio.ensure_future(
             self.client.connect(
-                self.url,
+                self.servers,
                 name=name,
-                connect_timeout=max(1, int(timeout)),
+                # One that hangs must leave time for the others.
+                connect_timeout=max(1, int(timeout / len(self.servers))),
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.2,  # type: ignore[arg-type]  # seconds; it only ever adds and sleeps
                 ping_interval=10,
@@ -94,12 +99,12 @@ class Link:
         raise self._refusal()
 
     def _refusal(self) -> LogError:
-        trouble = self._troubles[0] if self._troubles else None
-        detail = _words(trouble) if trouble else "no answer in time"
-        if isinstance(trouble, nats.errors.AuthorizationError) or "authoriz" in detail.lower():
-            return LogRefused(f"the NATS server at {self.url} does not let us in: {detail}")
+        details = [_words(trouble) for trouble in self._troubles] or ["no answer in time"]
+        for detail in details:
+            if "authoriz" in detail.lower():
+                return LogRefused(f"the NATS server at {self.url} does not let us in: {detail}")
         return LogUnavailable(
-            f"no NATS server answers at {self.url} ({detail}); start a cluster with `dorm up`, or name one with --url"
+            f"no NATS server answers at {self.url} ({details[0]}); start a cluster with `dorm up`, or name one with --url"
         )
 
     def _check_version(self) -> None:
@@ -114,6 +119,11 @@ class Link:
     def has_jetstream(self) -> bool:
         """Whether the server says of itself that JetStream is on."""
         return bool(self.client._server_info.get("jetstream"))
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the server says of itself that it is one of several."""
+        return bool(self.client._server_info.get("cluster"))
 
     async def take(self, subject: str, taker: Taker) -> Subscription:
         """Subscribe, and have each message told to the taker at once."""
@@ -132,8 +142,9 @@ class Link:
 
     async def _on_error(self, error: Exception) -> None:
         # Permission denials and slow consumers show up only here.
-        self._troubles = [*self._troubles[-9:], error]
-        self._troubled.set()
+        self._troubles = [*self._troubles[-99:], error]
+        if len(self._troubles) >= len(self.servers):
+            self._troubled.set()
         _log.debug("nats error", error=_words(error))
 
     async def _on_disconnect(self) -> None:

@@ -1,4 +1,5 @@
-"""A real NATS server, which tests may kill and start again."""
+"""Real NATS servers, one or three that hold a stream together, which tests may kill, freeze and start again."""
+# ruff: noqa: ASYNC110 - only the servers know when they are ready, and they have to be asked
 
 from __future__ import annotations
 
@@ -6,14 +7,21 @@ import asyncio
 import contextlib
 import json
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import nats
+import nats.errors
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+
+    from nats.js import JetStreamContext
 
 _READY_S = 20.0
 _POLL_S = 0.01
@@ -37,11 +45,21 @@ class NatsServer:
         host: str = "127.0.0.1",
         port: int = -1,
         enter: Callable[[Iterable[str]], list[str]] = list,
+        name: str = "",
+        cluster_port: int = 0,
+        routes: Sequence[str] = (),
+        store: Path | None = None,
     ) -> None:
+        """`routes`: the cluster addresses (`HOST:PORT`) of all servers of a cluster, where it is one of several; it then
+        listens for the others at `cluster_port`.  `store`: where its data lie, if not in `home`."""
         self.home = home
+        self.name = name
         self._host = host
         self._port = port
         self._enter = enter
+        self._cluster_port = cluster_port
+        self._routes = routes
+        self._store = store or home / "data"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -83,10 +101,25 @@ class NatsServer:
         await self.kill()
         await self.start()
 
+    @property
+    def pid(self) -> int | None:
+        """None while it does not run."""
+        return self._process.pid if self._process is not None else None
+
+    def pause(self) -> None:
+        """SIGSTOP: its connections stand, and it says nothing more, until `resume`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     async def _end(self, how: Callable[[subprocess.Popen[bytes]], None]) -> None:
         if self._process is None:
             return
         how(self._process)
+        self._process.send_signal(signal.SIGCONT)  # One that is paused would not hear that it is to end.
         # A wait in a thread ends even if we are cancelled, since the server surely does.
         await asyncio.to_thread(self._process.wait)
         self._process = None
@@ -95,13 +128,23 @@ class NatsServer:
         self.home.mkdir(parents=True, exist_ok=True)
         for stale in self.home.glob("*.ports"):
             stale.unlink()
-        config = {
+        config: dict[str, Any] = {
             "host": self._host,
             "port": self._port,
             "max_payload": 8 << 20,
             "ports_file_dir": str(self.home),  # the server writes a file there when it is ready
-            "jetstream": {"store_dir": str(self.home / "data"), "sync_interval": "always"},
+            "jetstream": {"store_dir": str(self._store), "sync_interval": "always"},
         }
+        if self._routes:
+            config |= {
+                "server_name": self.name,
+                "cluster": {
+                    "name": "tests",
+                    "host": self._host,
+                    "port": self._cluster_port,
+                    "routes": [f"nats://{route}" for route in self._routes],
+                },
+            }
         (self.home / "server.conf").write_text(json.dumps(config))
         server = [str(Path(sys.executable).with_name("nats-server")), "--config", str(self.home / "server.conf")]
         if shutil.which("setpriv"):
@@ -120,3 +163,101 @@ class NatsServer:
 
     def _last_words(self) -> str:
         return " | ".join((self.home / "log").read_text(errors="replace").splitlines()[-3:])
+
+
+class NatsCluster:
+    """Servers that hold streams together: each has its own folder in `home`, and may be killed, paused and restarted alone.
+
+    `hosts` are their addresses, and `enters` bring their command lines there, such as `Namespace.enter`; on one address
+    each takes free ports, else `port` and `cluster_port`.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        hosts: Sequence[str] = ("127.0.0.1",) * 3,
+        enters: Sequence[Callable[[Iterable[str]], list[str]]] = (list,) * 3,
+        port: int = -1,
+        cluster_port: int = 6222,
+    ) -> None:
+        apart = len(set(hosts)) == len(hosts)
+        ports = [cluster_port] * len(hosts) if apart else _free_ports(len(hosts))
+        routes = [f"{host}:{number}" for host, number in zip(hosts, ports, strict=True)]
+        self.servers = [
+            NatsServer(
+                home / f"s{index}",
+                host=host,
+                port=port,
+                enter=enters[index],
+                name=f"s{index}",
+                cluster_port=ports[index],
+                routes=routes,
+            )
+            for index, host in enumerate(hosts)
+        ]
+
+    @property
+    def url(self) -> str:
+        """All of them, as `Connection.open` takes them; known once they have started."""
+        return ",".join(server.url for server in self.servers)
+
+    async def start(self) -> None:
+        """Starts all, and returns when JetStream answers.  Raises `NatsServerFailed`."""
+        try:
+            for server in self.servers:
+                await server.start()
+            await self.ready()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def ready(self) -> None:
+        """Returns once all have found together, so that a stream can be made on all of them."""
+        try:
+            async with asyncio.timeout(_READY_S):
+                while not await self._hold_a_stream():
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise NatsServerFailed("the servers do not find together in time") from None
+
+    async def _hold_a_stream(self) -> bool:
+        async with self.owner() as jetstream:
+            with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
+                await jetstream.add_stream(name="ready", subjects=["ready"], num_replicas=len(self.servers))
+                return await jetstream.delete_stream("ready")
+            return False
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(server.stop() for server in self.servers))
+
+    async def leader(self, stream: str) -> NatsServer:
+        """Who leads this stream now; waits until somebody does."""
+        async with asyncio.timeout(_READY_S), self.owner() as jetstream:
+            while True:
+                with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
+                    info = await jetstream.stream_info(stream)
+                    for server in self.servers:
+                        if info.cluster is not None and info.cluster.leader == server.name:
+                            return server
+                await asyncio.sleep(_POLL_S)
+
+    @contextlib.asynccontextmanager
+    async def owner(self) -> AsyncIterator[JetStreamContext]:
+        """The servers' owner, who may do what Dorm forbids itself."""
+
+        async def quiet(_: Exception) -> None: ...
+
+        client = await nats.connect(
+            self.url.split(","), max_reconnect_attempts=-1, reconnect_time_wait=0, connect_timeout=1, error_cb=quiet
+        )
+        try:
+            yield client.jetstream(timeout=2)
+        finally:
+            await client.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(probe.getsockname()[1]) for probe in probes]

@@ -24,7 +24,8 @@ Url = Annotated[
         "--url",
         metavar="URL",
         envvar="DORM_URL",
-        help="NATS server of the cluster; default: what `dorm up` wrote down, else nats://127.0.0.1:4222.",
+        help="NATS server of the cluster, or several with commas between; default: what `dorm up` wrote down, "
+        "else nats://127.0.0.1:4222.",
     ),
 ]
 ClusterName = Annotated[

@@ -63,6 +63,31 @@ async def test_a_closed_port_is_told_at_once() -> None:
             await Connection.open(f"nats://127.0.0.1:{port}", CLUSTER, timeout=1000.0)
 
 
+async def test_of_several_servers_any_will_do(nats_server: NatsServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closed = f"nats://127.0.0.1:{listener.getsockname()[1]}"
+    async with listening(b"") as silent:
+        several = f"{closed}, {silent},{nats_server.url}"
+        connection = await Connection.open(several, "several", timeout=9.0, create=True)
+        assert connection.url == several.replace(" ", "")
+        assert (await connection.log.append("dorm.several.A.x", b"")).seq == 1
+        await connection.close()
+
+
+async def test_of_several_closed_ports_all_are_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        url = ",".join(f"nats://127.0.0.1:{listener.getsockname()[1]}" for listener in (one, two))
+    async with asyncio.timeout(20):
+        with pytest.raises(LogUnavailable, match=f"no NATS server answers at {url} .*dorm up"):
+            await Connection.open(url, CLUSTER, timeout=1000.0)
+
+
+async def test_one_server_holds_no_three_replicas(nats_server: NatsServer) -> None:
+    for replicas, why in ((3, "3 replicas need a NATS cluster of at least 3 servers"), (2, "1, 3, 5 replicas, not 2")):
+        with pytest.raises(LogRefused, match=why):
+            await Connection.open(nats_server.url, "replicated", create=True, replicas=replicas)
+
+
 async def test_an_unknown_host() -> None:
     assert isinstance(await refusal("nats://nowhere.invalid:4222"), LogUnavailable)
 
@@ -94,7 +119,17 @@ async def test_a_server_too_old() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["nats://127.0.0.1:port", "http://127.0.0.1:1", "nats://127.0.0.1:99999", "nats://[::1", "", "nats://", "a b"],
+    [
+        "nats://127.0.0.1:port",
+        "nats://127.0.0.1:4222,",
+        "nats://a b,nats://c",
+        "http://127.0.0.1:1",
+        "nats://127.0.0.1:99999",
+        "nats://[::1",
+        "",
+        "nats://",
+        "a b",
+    ],
 )
 async def test_an_address_that_is_none(url: str) -> None:
     assert isinstance(await refusal(url), LogRefused)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from events.jetstream import Connection
 from events.jetstream_snapshots import JetStreamSnapshots
+from events.jetstream_streams import log_stream
 from events.log import LogUnavailable
 from events.snapshots import EVERY, MOST, MOST_BYTES, MemorySnapshots, NoSnapshots, SnapshotInfo, surplus
 from tests.events.snapshot_conformance import SnapshotConformance, made, put
@@ -95,7 +96,7 @@ async def test_what_a_crash_left_half_stored_is_cleared_by_the_next_writer(
     left = f"dorm.{CLUSTER}.snapshot.body.{'f' * 64}.0"
     await jetstream.publish(left, b"half of it")
     assert await snapshots.infos() == [kept]
-    again = JetStreamSnapshots(connection._link, CLUSTER)
+    again = JetStreamSnapshots(connection._link, CLUSTER, log_stream(CLUSTER))
     two = await put(again, 2, b"two")
     assert left not in await subjects_of(jetstream)
     assert await again.infos() == [kept, two]
@@ -107,7 +108,7 @@ async def test_clearing_up_takes_nothing_from_one_who_is_storing_it(
     connection: Connection, jetstream: JetStreamContext
 ) -> None:
     """The writer has stored its pieces and not listed them yet when another one clears up."""
-    slow, quick = (JetStreamSnapshots(connection._link, CLUSTER) for _ in range(2))
+    slow, quick = (JetStreamSnapshots(connection._link, CLUSTER, log_stream(CLUSTER)) for _ in range(2))
     await put(slow, 1, b"one")
     replace = slow._replace
     between: list[SnapshotInfo] = []

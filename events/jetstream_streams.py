@@ -1,0 +1,194 @@
+"""A cluster's streams at the NATS server: how they are configured, found, made, and held by several servers.
+
+Where servers form a cluster of at least three, new streams are kept by three of them, so that any one may be lost.  Streams
+that are there keep the replicas that they have unless more are asked for; none is ever lowered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import nats.js.errors
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StoreCompression, StreamConfig
+
+from events import subjects as names
+from events.imported import imported_upto
+from events.jetstream_snapshots import snapshot_config
+from events.log import LogRefused
+from events.logger import Logger
+from events.nats_link import as_log_errors
+
+if TYPE_CHECKING:
+    from nats.js.manager import JetStreamManager
+
+    from events.nats_link import Link
+
+DUPLICATE_WINDOW_S = 600.0
+REPORT_AGE_S = 3600.0
+REPLICAS = (1, 3, 5)
+"""How many servers may hold a stream: with an even number no more of them could be lost."""
+_USUAL_REPLICAS = 3
+_TOO_FEW_SERVERS = (10005, 10074)
+"""No suitable peers; more than one replica needs a cluster of servers."""
+_ELECTION_S = 20.0
+_PAUSE_S = 0.1
+_log = Logger(__name__)
+
+
+def log_stream(cluster: str) -> str:
+    return f"DORM-{cluster}"
+
+
+def report_stream(cluster: str) -> str:
+    """Nothing that any cluster's log could be called.  Clusters that were made before have `DORM-<cluster>-reports`."""
+    return f"DORM_reports-{cluster}"
+
+
+def stream_configs(cluster: str) -> list[StreamConfig]:
+    """A cluster's streams: the log's first."""
+    return [
+        StreamConfig(
+            name=log_stream(cluster),
+            subjects=[names.log_subjects(cluster)],
+            retention=RetentionPolicy.LIMITS,
+            storage=StorageType.FILE,
+            discard=DiscardPolicy.NEW,
+            duplicate_window=DUPLICATE_WINDOW_S,
+            compression=StoreCompression.S2,
+            deny_delete=True,
+            deny_purge=True,
+            allow_direct=True,
+        ),
+        StreamConfig(
+            name=report_stream(cluster),
+            subjects=[names.reports(cluster)],
+            storage=StorageType.FILE,
+            max_age=REPORT_AGE_S,
+            max_msgs_per_subject=720,
+            compression=StoreCompression.S2,
+            allow_direct=True,
+        ),
+        snapshot_config(cluster),
+    ]
+
+
+async def find_streams(link: Link, cluster: str, timeout: float) -> int:
+    """Up to which sequence the log comes from an archive.  Raises LogRefused where the server has no cluster of this name."""
+    manager = link.client.jetstream(timeout=timeout)
+    with as_log_errors(f"looking up cluster {cluster} at {link.url}"):
+        try:
+            found = await manager.stream_info(log_stream(cluster))
+            if found.config.subjects == [names.log_subjects(cluster)]:
+                return imported_upto(found.config.metadata)
+        except nats.js.errors.NotFoundError:
+            pass
+        there = ", ".join(await _clusters(manager))
+    raise LogRefused(
+        f"there is no cluster {cluster!r} at {link.url}, "
+        + (f"only {there}; name one with --cluster" if there else "and no other")
+        + "; a new one is made by `dorm up` or `dorm master`"
+    )
+
+
+async def _clusters(manager: JetStreamManager) -> list[str]:
+    """Names of the clusters at a server: those whose log takes the subjects that it should."""
+    found: list[str] = []
+    offset = 0
+    while page := await manager.streams_info(offset):
+        offset += len(page)
+        for config in (info.config for info in page):
+            cluster = (config.name or "").removeprefix(log_stream(""))
+            if config.name == log_stream(cluster) and config.subjects == [names.log_subjects(cluster)]:
+                found.append(cluster)
+    return sorted(found)
+
+
+async def make_streams(link: Link, cluster: str, timeout: float, replicas: int | None) -> int:
+    """As `find_streams`, with those made that are not there, and those raised that have fewer than `replicas`."""
+    if replicas is not None and replicas not in REPLICAS:
+        raise LogRefused(f"a log has {', '.join(map(str, REPLICAS))} replicas, not {replicas}")
+    manager = link.client.jetstream(timeout=timeout)
+    imported = 0
+    for config in stream_configs(cluster):
+        with as_log_errors(f"looking up stream {config.name} at {link.url}"):
+            found = await _existing(manager, config, cluster)
+            if found is None:
+                await _add(link, manager, config, replicas)
+                continue
+            if config.name == log_stream(cluster):
+                imported = imported_upto(found.metadata)
+            if replicas is not None and (found.num_replicas or 1) < replicas:
+                await _raise_replicas(link, str(found.name), replicas, timeout)
+    return imported
+
+
+async def _add(link: Link, manager: JetStreamManager, config: StreamConfig, replicas: int | None) -> None:
+    """With as many replicas as were asked for, else as usual: three where there are the servers for them."""
+    wanted = replicas or (_USUAL_REPLICAS if link.clustered else 1)
+    try:
+        await manager.add_stream(config, num_replicas=wanted)
+    except nats.js.errors.APIError as error:
+        if error.err_code not in _TOO_FEW_SERVERS:
+            raise
+        if replicas is not None:
+            raise _too_few(link, replicas) from None
+        _log.warning("a stream is held by one server, as there are too few for three", stream=config.name)
+        await manager.add_stream(config, num_replicas=1)
+
+
+def _too_few(link: Link, replicas: int) -> LogRefused:
+    return LogRefused(
+        f"{replicas} replicas need a NATS cluster of at least {replicas} servers with JetStream, "
+        f"and at {link.url} there are fewer; start more of them, or ask for fewer replicas"
+    )
+
+
+async def _raise_replicas(link: Link, stream: str, replicas: int, timeout: float) -> None:
+    """The configuration goes back as it came, with fields that nats-py does not know.  Returns once the stream takes
+    messages again; the new replicas catch up by and by."""
+    config = (await _api(link, f"STREAM.INFO.{stream}", {}, timeout))["config"]
+    try:
+        await _api(link, f"STREAM.UPDATE.{stream}", config | {"num_replicas": replicas}, timeout)
+    except nats.js.errors.APIError as error:
+        if error.err_code in _TOO_FEW_SERVERS:
+            raise _too_few(link, replicas) from None
+        raise
+    _log.warning("a stream gets more replicas", stream=stream, before=config.get("num_replicas", 1), now=replicas)
+    async with asyncio.timeout(_ELECTION_S):
+        while True:
+            group = (await _api(link, f"STREAM.INFO.{stream}", {}, timeout)).get("cluster", {})
+            if group.get("leader") and group.get("replicas"):
+                return
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _api(link: Link, what: str, question: dict[str, Any], timeout: float) -> dict[str, Any]:
+    """Asked by hand, as the answer is wanted whole.  Raises what nats-py raises."""
+    reply = await link.client.request(f"$JS.API.{what}", json.dumps(question).encode(), timeout=timeout)
+    answer: dict[str, Any] = json.loads(reply.data)
+    if error := answer.get("error"):
+        raise nats.js.errors.APIError.from_error(error)
+    return answer
+
+
+async def _existing(manager: JetStreamManager, config: StreamConfig, cluster: str) -> StreamConfig | None:
+    """None where there is no such stream.  Raises LogRefused where a stream of this name holds something else."""
+    assert config.name
+    try:
+        found = (await manager.stream_info(config.name)).config
+    except nats.js.errors.NotFoundError:
+        if config.name != report_stream(cluster):
+            return None
+        # Heartbeats of a cluster that was made before their stream had this name.
+        with contextlib.suppress(nats.js.errors.NotFoundError):
+            return (await manager.stream_info(await manager.find_stream_name_by_subject(names.reports(cluster)))).config
+        return None
+    if found.subjects != config.subjects:
+        raise LogRefused(
+            f"stream {config.name} is there already and holds {', '.join(found.subjects or ())}; "
+            "name the cluster differently, or use another server"
+        )
+    return found
