@@ -2,6 +2,7 @@
 
     LogError
     ├── LogUnavailable   nothing answered in time: whether an append was stored is unknown; append again with the same id
+    │   └── NotSent      the connection was known to be lost, so nothing was sent: it is surely not stored
     ├── LogRefused       the log will never take this (too large, not allowed, disk full): the message says why
     │   └── LogTooOld    the server behind the log is too old
     ├── Overtaken        the expected last sequence was not the last: another writer was first
@@ -34,6 +35,10 @@ class LogError(Exception):
 
 class LogUnavailable(LogError):
     """No answer in time.  An append may or may not have been stored."""
+
+
+class NotSent(LogUnavailable):
+    """Nothing was sent, nor is it kept to be sent later."""
 
 
 class LogRefused(LogError):
@@ -88,6 +93,10 @@ class EventLog(Protocol):
         nothing and gives the first one's sequence.  With `expected_last` it is stored only if the last record on this
         subject has that sequence (0: none yet); that is looked at first, so when an append that was stored without an
         answer is tried again, Overtaken may stand for one's own success: compare `last_on(subject)` with the id.
+
+        It gives up after `timeout` (seconds), and as soon as the connection that an answer would come over is lost; where
+        that is known before, it raises NotSent at once.  Nothing is ever kept to be sent later, so after any error but
+        LogUnavailable itself the record is surely not stored by this call.
         Raises LogUnavailable, LogRefused, Overtaken."""
         ...
 
