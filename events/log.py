@@ -95,8 +95,8 @@ class EventLog(Protocol):
         answer is tried again, Overtaken may stand for one's own success: compare `last_on(subject)` with the id.
 
         It gives up after `timeout` (seconds), and as soon as the connection that an answer would come over is lost; where
-        that is known before, it raises NotSent at once.  Nothing is ever kept to be sent later, so after any error but
-        LogUnavailable itself the record is surely not stored by this call.
+        that is known before, it raises NotSent at once.  Nothing is ever kept to be sent later: after NotSent or
+        LogRefused the record is surely not stored by this call.
         Raises LogUnavailable, LogRefused, Overtaken."""
         ...
 
