@@ -74,7 +74,7 @@ class ProgressFile:
     def _take(self, line: bytes, facts: list[ProgressFact]) -> None:
         try:
             words: Any = msgspec.json.decode(line)
-        except (msgspec.MsgspecError, RecursionError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
         if not isinstance(words, dict):
             return
