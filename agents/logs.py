@@ -28,7 +28,7 @@ class LogAnswerer:
     async def __call__(self, question: bytes) -> AsyncIterator[bytes]:
         try:
             asked = msgspec.json.decode(question, type=LogQuestion)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise AskRefused(f"a question for logs is a JSON map: {error}") from None
         key = Key(asked.app, asked.generation, asked.slot)
         try:
