@@ -142,13 +142,17 @@ class Reader:
     def _take(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> None:
         # $JS.ACK.<stream>.<consumer>.<tries>.<seq>.<delivered>.<time>.<pending>, or with a domain and an account in front.
         parts = reply.split(b".")
-        if len(parts) == 9:
-            seq, delivered, time = int(parts[5]), int(parts[6]), int(parts[7])
-        elif len(parts) > 9:
-            seq, delivered, time = int(parts[7]), int(parts[8]), int(parts[9])
-        else:
-            self._on_status(header)
-            self._arrived.set()
+        try:
+            if len(parts) == 9:
+                seq, delivered, time = int(parts[5]), int(parts[6]), int(parts[7])
+            elif len(parts) > 9:
+                seq, delivered, time = int(parts[7]), int(parts[8]), int(parts[9])
+            else:
+                self._on_status(header)
+                self._arrived.set()
+                return
+        except ValueError:  # Nothing that a server writes; told by the client's reading task, this must not raise.
+            self._break(ReopenReader(f"a message without a place in the log: {reply[:80]!r}"))
             return
         self._asked -= 1
         if self._broken is not None:
