@@ -158,7 +158,8 @@ def _decode_slowly(record: Record) -> Event:
 
 
 def _short(value: object) -> str:
-    return value[:80] if isinstance(value, str) else repr(value)[:80]
+    """A stranger's word, on one line whatever it holds."""
+    return " ".join(value[:80].split()) if isinstance(value, str) else repr(value)[:80]
 
 
 class _NewerVersionError(Exception):
@@ -191,7 +192,7 @@ def _round(body: dict[str, Any]) -> Round:
         try:
             facts.append(msgspec.convert(_upcast(fact), _MASTER_KINDS[kind]))
         except (KeyError, _NewerVersionError):
-            facts.append(Unknown(subject="", name=kind[:80]))
+            facts.append(Unknown(subject="", name=_short(kind)))
     return msgspec.structs.replace(msgspec.convert({**body, "events": []}, Round), events=facts)
 
 
