@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from events import subjects as names
 from events.imported import renamed_upto
+from events.jetstream_leadership import JetStreamLeadership
 from events.jetstream_reader import Reader, RecordMissing, ReopenReader, first_since, last_record, record_at
 from events.jetstream_snapshots import JetStreamSnapshots
 from events.jetstream_streams import find_streams, log_stream, make_streams
@@ -28,7 +29,7 @@ _log = Logger(__name__)
 
 
 class Connection:
-    """One connection to a NATS server, and the cluster's log and bus over it."""
+    """One connection to a NATS server, and the cluster's log, bus and lease of masters over it."""
 
     def __init__(self, link: Link, cluster: str, imported: int = 0) -> None:
         self._link = link
@@ -36,6 +37,7 @@ class Connection:
         self.cluster = cluster
         self.log = JetStreamLog(link, cluster, imported)
         self.bus: Bus = NatsBus(link, names.reports(cluster))
+        self.leadership = JetStreamLeadership(link, cluster)
 
     @classmethod
     async def open(
@@ -121,6 +123,7 @@ class JetStreamLog(EventLog):
         if expected_last is not None:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(expected_last)
         self._link.check_size(body, sum(map(len, headers.values())))
+        await self._link.sendable("append")
         with as_log_errors("append"):
             ack = await self._link.client.jetstream().publish(subject, body, timeout=timeout, headers=headers)
         return Appended(ack.seq, duplicate=bool(ack.duplicate))
@@ -181,6 +184,7 @@ class JetStreamLog(EventLog):
         return max((min(record.seq, end) for record in last if record), default=0)
 
     async def end(self) -> int:
+        await self._link.connected(_RECONNECT_S)
         with as_log_errors("looking up the end of the log"):
             state = (await self._link.client.jetstream().stream_info(self._stream)).state
         if state.first_seq > 1:
@@ -188,6 +192,7 @@ class JetStreamLog(EventLog):
         return int(state.last_seq)
 
     async def renamed_upto(self) -> int:
+        await self._link.connected(_RECONNECT_S)
         with as_log_errors("looking up where the log comes from"):
             config = (await self._link.client.jetstream().stream_info(self._stream)).config
         return renamed_upto(config.metadata, self._cluster)

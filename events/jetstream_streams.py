@@ -16,6 +16,7 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StoreCompre
 
 from events import subjects as names
 from events.imported import imported_upto
+from events.jetstream_leadership import leadership_config
 from events.jetstream_snapshots import snapshot_config
 from events.log import LogRefused
 from events.logger import Logger
@@ -72,6 +73,7 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
             allow_direct=True,
         ),
         snapshot_config(cluster),
+        leadership_config(cluster),
     ]
 
 

@@ -1,0 +1,151 @@
+"""One master's part in who leads: waiting for the lease, keeping it, giving it back.
+
+    follow     look at the lease now and then; who has seen the same revision for as long as it is good takes it over
+    lead       write it anew four times as often as it would need
+    lose       somebody else has it, or it was not renewed for as long as it is good: by this process's own monotonic clock,
+               from the moment at which the last renewal that succeeded was sent
+
+So a process that was stopped, cut off or slow knows by itself, at its next step, that it does not lead any more, before it has
+heard of a successor; and none of them compares its clock with anybody's.
+
+    LeaseLost    this master must not decide any more
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import structlog
+
+from events.log import LogError
+
+if TYPE_CHECKING:
+    from events.leadership import Held, Leadership
+
+_log = structlog.get_logger(__name__)
+_LOOKS = 8
+"""How often a follower looks in the time that the lease is good for, which bounds how late it notices."""
+_LONGEST_LOOK_S = 1.0
+_RENEWALS = 4
+_GIVE_BACK_S = 1.0
+
+
+class LeaseLost(Exception):
+    """Another master has the lease, or may have taken it by now."""
+
+
+class Lease:
+    """`name` is this master's, `ttl_s` for how long its lease is good without a renewal (seconds)."""
+
+    def __init__(self, leadership: Leadership, name: str, ttl_s: float) -> None:
+        self.settled = asyncio.Event()
+        """Set once it is known who leads: this master, or another one that was seen to be there."""
+        self._leadership = leadership
+        self._name = name
+        self._ttl_s = ttl_s
+        self._held: Held | None = None
+        """While it is ours."""
+        self._good_until = 0.0
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else can have taken it yet."""
+        return self._held is not None and _now() < self._good_until
+
+    # --- following ------------------------------------------------------------------------------------------------------
+
+    async def win(self) -> None:
+        """Wait until it is ours."""
+        seen: Held | None = None
+        since: float | None = None
+        """When `seen` was first seen, None where it was not seen since the last look that failed."""
+        while self._held is None:
+            sent_at = _now()
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    found = await self._leadership.look()
+                    if since is None or found != seen:
+                        self._tell(seen, found)
+                        seen, since = found, _now()
+                    if self._may_take(found, since):
+                        sent_at = _now()
+                        self._held = await self._leadership.take(self._name, self._ttl_s, found)
+            except (LogError, TimeoutError) as error:
+                _log.debug("the lease can't be looked at", reason=str(error) or "no answer in time")
+                since = None
+            if self._held is None:
+                await asyncio.sleep(self._pause_s(seen, since))
+        self._good_until = sent_at + self._ttl_s
+        self.settled.set()
+
+    def _may_take(self, found: Held | None, since: float) -> bool:
+        """Nobody's, our own (a write of which we never heard), or silent for as long as it was good."""
+        return found is None or found.holder in ("", self._name) or _now() - since >= found.ttl_s
+
+    def _pause_s(self, seen: Held | None, since: float | None) -> float:
+        pause = min(self._ttl_s / _LOOKS, _LONGEST_LOOK_S)
+        if seen is None or since is None:
+            return pause
+        return max(0.01, min(pause, since + seen.ttl_s - _now()))
+
+    def _tell(self, before: Held | None, found: Held | None) -> None:
+        if found is None or found.holder in ("", self._name):
+            return
+        if before is None or before.holder != found.holder:
+            _log.info("following", leader=found.holder)
+        else:
+            self.settled.set()
+
+    # --- leading --------------------------------------------------------------------------------------------------------
+
+    async def keep(self) -> None:
+        """Renew it for ever.  Raises LeaseLost."""
+        try:
+            while True:
+                await asyncio.sleep(self._ttl_s / _RENEWALS)
+                await self._renew()
+        finally:
+            if not self.held:
+                self._held = None
+
+    async def _renew(self) -> None:
+        sent_at = _now()
+        left_s = self._good_until - sent_at
+        if self._held is None or left_s <= 0.0:
+            raise LeaseLost(f"the lease was not renewed for {self._ttl_s:g} s")
+        try:
+            async with asyncio.timeout(min(self._timeout_s, left_s)):
+                renewed = await self._leadership.renew(self._held)
+        except (LogError, TimeoutError) as error:
+            _log.warning(
+                "the lease is not renewed", reason=str(error) or "no answer in time", good_for_s=round(left_s, 1)
+            )
+            return
+        if renewed is None:
+            self._good_until = 0.0
+            raise LeaseLost("another master has taken the lease")
+        self._held, self._good_until = renewed, sent_at + self._ttl_s
+
+    @property
+    def _timeout_s(self) -> float:
+        """Two tries fit into the time that it is good for."""
+        return self._ttl_s / 2
+
+    def drop(self) -> None:
+        """From now on it is not ours, whatever is stored."""
+        self._held = None
+
+    async def give_back(self) -> None:
+        """So that the next master leads at once.  Where that can't be said, it waits until the lease has run out."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        with contextlib.suppress(LogError, TimeoutError):
+            async with asyncio.timeout(_GIVE_BACK_S):
+                await self._leadership.give_back(held)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
