@@ -77,7 +77,10 @@ class DirectParser(Parser):
                     await self.nc._process_msg(sid, words[1], reply, data[body : end - 2], header)
             else:
                 self.buf = bytearray(data[position:end])
-                await super().parse()
+                try:
+                    await super().parse()
+                except ValueError:  # INFO that is no JSON, -ERR that is no text: nothing else ends the reading task.
+                    raise ProtocolError("nats: malformed line") from None
             if connection != self._connections:
                 return
             position = end
