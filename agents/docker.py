@@ -6,8 +6,8 @@ share an engine.  A container is known by its labels, named after root and key, 
 * `ensure` holds a lock for the key: inspect, create where there is none (name taken: inspect again), compare what was made
   with what was asked, start.  Killed or cut off anywhere, the next `ensure` goes on from what it finds.
 * A started container has a start time, and is left as it is, ended or not.
-* Before the engine is asked to start it, a note is left beside its private directory.  Where the note is there and the
-  container has not started, the request of a dead agent may still be under way: so wait a little, and look again.
+* Before the engine is asked to start it, a note with its id is left beside its private directory.  Where the note is there
+  and the container has not started, the request of a dead agent may still be under way: so wait a little, and look again.
 * Where the start failed for a reason that stays, or the engine made something else than asked, the container is removed
   again, and `Refused` is raised.  Where the reason may pass, it is removed too, and `Conflict` is raised.
 """
@@ -18,6 +18,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -25,7 +27,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
-from agents import cgroups
+from agents import cgroups, docker_guard, lease
 from agents import docker_config as config
 from agents.docker_engine import Engine, Json, Rejected
 from agents.docker_images import Images
@@ -51,6 +53,7 @@ log = structlog.get_logger(__name__)
 
 NOBODY: Final = (65534, 65534)
 _SETTLE_S: Final = 0.5
+_GUARD_S: Final = 20.0
 _DIE_S: Final = 30.0
 _RECONNECT_S: Final = (0.1, 5.0)
 _INSPECTED_AT_ONCE: Final = 16
@@ -141,7 +144,7 @@ class DockerRuntime:
                 return None
             async with at_once:
                 info = await self._engine.inspect(summary["Id"])
-            return None if info is None else config.seen(key, info)
+            return None if info is None else self._seen(key, info)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -155,6 +158,16 @@ class DockerRuntime:
             if seen is not None and seen.state == "exited" and not config.never_ran(seen)
         }
         return sorted((seen for seen in found.values() if seen is not None), key=lambda s: s.key)
+
+    def _seen(self, key: Key, info: Json) -> Seen:
+        found = config.seen(key, info)
+        if (
+            found.state == "exited"
+            and found.exit_code
+            and (self._dirs.container_dir(key) / docker_guard.KILLED).exists()
+        ):
+            return msgspec.structs.replace(found, lease_ended=True)
+        return found
 
     async def ensure(self, spec: ContainerSpec) -> Seen:
         """Create and start it unless it was started before; an image that is not there is pulled.
@@ -194,7 +207,7 @@ class DockerRuntime:
                     raise
             if info["Config"]["Labels"] != {**info["Config"]["Labels"], **wanted["Labels"]}:
                 raise Conflict(f"{name} is another container: its labels are {info['Config']['Labels']}")
-            found = config.seen(spec.key, info)
+            found = self._seen(spec.key, info)
             if found.state == "created":
                 found = await self._start(name, spec.key, wanted, info)
             elif config.never_ran(found):
@@ -221,13 +234,13 @@ class DockerRuntime:
             await self._discard(name, key)
             raise Refused("spec", f"the engine did not make what was asked: {'; '.join(differences)}")
         await self._check_command(name, key, info)
-        note = self._dirs.container_dir(key) / "starting"
+        note = self._dirs.container_dir(key) / docker_guard.STARTING
         if await asyncio.to_thread(note.exists):
             await asyncio.sleep(_SETTLE_S)
             again = await self._engine.inspect(name)
             if again is not None and config.seen(key, again).state != "created":
                 return config.seen(key, again)
-        await asyncio.to_thread(note.touch)
+        await asyncio.to_thread(note.write_text, info["Id"])
         try:
             await self._engine.start(name)
         except Rejected as answer:
@@ -284,8 +297,34 @@ class DockerRuntime:
         return real
 
     async def extend_lease(self, seconds: float) -> None:
-        """The record is in the root."""
-        await self._dirs.extend_lease(seconds)
+        """A guard keeps it (`agents.docker_guard`), which is started where there is none."""
+        # Settled before anything is waited for: an agent that is stopped meanwhile extends nothing late.
+        deadline = lease.after(seconds)
+        await asyncio.to_thread(self._have_guard)
+        await self._dirs.extend_lease(deadline)
+
+    def _have_guard(self) -> None:
+        """Raises `Unavailable` where there is no guard and none can be started."""
+        if self._dirs.guarded():
+            return
+        command = [sys.executable, "-I", "-S", docker_guard.__file__]
+        try:
+            subprocess.run(
+                [*command, str(self._dirs.root), self._engine.url, *config.own_labels(self._host)],
+                env={"LANG": "C.UTF-8"},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                timeout=_GUARD_S,
+                check=True,
+            )
+        except subprocess.CalledProcessError as failure:
+            said = failure.stderr.decode(errors="replace").strip()[-500:]
+            raise Unavailable(f"no guard of the lease could be started: {said}") from failure
+        except (OSError, subprocess.TimeoutExpired) as failure:
+            raise Unavailable(f"no guard of the lease could be started: {failure}") from failure
 
     async def lease_left(self) -> float | None:
         """Of the record in the root."""

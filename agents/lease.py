@@ -26,6 +26,11 @@ def now_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
+def after(seconds: float) -> int:
+    """The deadline so long from now."""
+    return now_ns() + int(seconds * 1e9)
+
+
 def boot_id() -> str:
     """Which boot of this machine it is."""
     with open("/proc/sys/kernel/random/boot_id") as file:

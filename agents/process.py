@@ -24,6 +24,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from agents import lease
 from agents import process_records as records
 from agents.inflight import Inflight
 from agents.process_logs import read_log
@@ -169,7 +170,8 @@ class ProcessRuntime:
 
     async def extend_lease(self, seconds: float) -> None:
         """The supervisors keep it: each looks at the record about once a second."""
-        await self._dirs.extend_lease(seconds)
+        # Settled before anything is waited for: an agent that is stopped meanwhile extends nothing late.
+        await self._dirs.extend_lease(lease.after(seconds))
 
     async def lease_left(self) -> float | None:
         """Of the record in the root."""

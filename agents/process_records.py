@@ -190,6 +190,7 @@ def _ended(folder: Path, key: Key, identity: str) -> Seen | None:
         started_at=int(started[3]) if started else 0,
         exited_at=int(exited[1]),
         exit_code=None if exited[0] == "-" else int(exited[0]),
+        lease_ended=exited[2:] == ["lease"],
     )
 
 

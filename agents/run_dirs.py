@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agents import lease
+from agents import docker_guard, lease
 from agents.runtime import PROGRESS_FILE, Conflict, Key, Unavailable, key_name
 
 if TYPE_CHECKING:
@@ -76,15 +76,23 @@ class RunDirs:
     def _lease(self) -> Path:
         return self.root / lease.FILE
 
-    async def extend_lease(self, seconds: float) -> None:
-        """From now on so long; see `Runtime.extend_lease`.  Raises `Unavailable`.
-
-        When that is, is settled before anything is waited for: an agent that is stopped meanwhile extends nothing late."""
-        deadline = lease.now_ns() + int(seconds * 1e9)
+    async def extend_lease(self, deadline: int) -> None:
+        """Until this time of `agents.lease`.  Raises `Unavailable`."""
         try:
             await asyncio.to_thread(lease.write, str(self._lease), deadline, os.getpid())
         except OSError as failure:
             raise Unavailable(f"the lease cannot be written to {self._lease}: {failure.strerror}") from failure
+
+    def guarded(self) -> bool:
+        """Whether somebody keeps the lease over this root's containers (`agents.docker_guard`)."""
+        lock = os.open(self.root / docker_guard.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
 
     async def lease_left(self) -> float | None:
         """See `Runtime.lease_left`."""

@@ -1,6 +1,6 @@
 """Starts one process-runtime container, outlives the agent, and records how it ended: `python -I -S supervisor.py DIR`.
 
-It imports little (a start costs one of these) and nothing of ours, because it runs outside the virtual environment.
+It imports little (a start costs one of these), because it runs outside the virtual environment.
 It detaches from whoever called it, says on stdout what became of the start (`started`, `busy` or `refused`), then
 watches.  In DIR it reads and writes
 
@@ -8,8 +8,12 @@ watches.  In DIR it reads and writes
     lock     a POSIX lock from before the start until the end: whoever sees it taken knows the supervisor alive, and its pid
     started  `pid starttime boot_id utc_ns` of the program, whole or not there (written aside, then renamed)
     refused  why the program could not be executed
-    exited   `code utc_ns`, written when nothing of the container runs any more
+    exited   `code utc_ns`, written when nothing of the container runs any more; `code utc_ns lease` where it was killed
+             because the node's lease was over
     log      stdout and stderr together; beyond the cap it moves to log.1 and starts anew
+
+and beside DIR it reads the node's lease (`agents.lease`), about once a second: when that is over, agent or not, it kills the
+container.
 
 Why a program never starts twice: supervisors exclude each other by the lock, one that finds `started` does nothing, and
 the program is a forked child that executes nothing before `started` is on disk and it has been told so through a pipe,
@@ -29,13 +33,20 @@ import signal
 import sys
 import time
 
+if not __package__:  # run as a script: what is ours lies beside it, behind the standard library
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from agents import lease
+
 TYPE_CHECKING = False  # typing itself would cost a third of the start
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PR_SET_CHILD_SUBREAPER = 36
 WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-LOG_CHECK_S = 1.0
+LEASE = os.path.join("..", lease.FILE)
+LOOK_S = 1.0
+"""Between looks at the size of the log and at the lease."""
 
 
 def write_record(name: str, text: str) -> None:
@@ -43,17 +54,6 @@ def write_record(name: str, text: str) -> None:
     with open(name + ".new", "w") as file:
         file.write(text)
     os.rename(name + ".new", name)
-
-
-def start_time(pid: int) -> str:
-    """Clock ticks from boot to the start of a process: with the pid, its identity (proc(5), field 22 of stat)."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[19].decode()
-
-
-def boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
 
 
 def signalled(kill: "Callable[[int, int], None]", target: int, number: int) -> None:
@@ -97,7 +97,7 @@ def start(words: list[str], workdir: str, environment: dict[str, str]) -> tuple[
     os.close(log)
     os.close(gate)
     os.close(report)
-    write_record("started", f"{pid} {start_time(pid)} {boot_id()} {time.time_ns()}")
+    write_record("started", f"{pid} {lease.start_time(pid)} {lease.boot_id()} {time.time_ns()}")
     os.write(opener, b"g")
     os.close(opener)
     failure = b""
@@ -151,22 +151,27 @@ def reap(block: bool) -> "tuple[int, int] | None":
     return pid, code if code >= 0 else 128 - code
 
 
-def watch(pid: int, cap: int) -> int:
-    """Serve signals until the program has ended; gives its exit code.  The group is only signalled while the program is
-    not reaped, so its number cannot have passed to another."""
+def watch(pid: int, cap: int) -> "tuple[int, bool]":
+    """Serve signals until the program has ended; gives its exit code, and whether the lease's end killed it.  The group is
+    only signalled while the program is not reaped, so its number cannot have passed to another."""
+    over = False
     while True:
-        received = signal.sigtimedwait(WATCHED, LOG_CHECK_S)
+        received = signal.sigtimedwait(WATCHED, LOOK_S)
         if received is None or received.si_signo == signal.SIGCHLD:
             while (ended := reap(block=False)) is not None:
                 if ended[0] == pid:
-                    return ended[1]
+                    return ended[1], over and ended[1] == 128 + signal.SIGKILL
                 if ended[0] == 0:
-                    return 255
+                    return 255, False
             cap_log(cap)
         elif received.si_signo == signal.SIGUSR1:
             signalled(os.killpg, pid, signal.SIGKILL)
         else:
             signalled(os.killpg, pid, signal.SIGTERM)
+        left = lease.left(LEASE)
+        if left is not None and left <= 0:
+            over = True
+            signalled(os.killpg, pid, signal.SIGKILL)
 
 
 def sweep() -> None:
@@ -213,9 +218,9 @@ def supervise(report: int) -> None:
         return
     tell(report, b"started")
     os.close(report)
-    code = watch(pid, cap)
+    code, over = watch(pid, cap)
     sweep()
-    write_record("exited", f"{code} {time.time_ns()}")
+    write_record("exited", f"{code} {time.time_ns()}{' lease' if over else ''}")
 
 
 def main() -> None:

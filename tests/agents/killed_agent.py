@@ -24,6 +24,8 @@ async def main():
     await runtime.open()
     print("ready", flush=True)
     await runtime.ensure(msgspec.msgpack.decode(bytes.fromhex(sys.argv[2]), type=ContainerSpec))
+    if len(sys.argv) > 3:
+        await runtime.extend_lease(float(sys.argv[3]))
     print("started", flush=True)
     await asyncio.sleep(3600)
 
@@ -31,15 +33,18 @@ asyncio.run(main())
 """
 
 
-async def start_and_kill(expression: str, spec: ContainerSpec, after_s: float | None) -> None:
+async def start_and_kill(
+    expression: str, spec: ContainerSpec, after_s: float | None, *, lease_s: float | None = None
+) -> None:
     """Let an agent whose runtime is made by `expression` start a container, and kill it `after_s` seconds after the
-    request, or, with None, once it has started."""
+    request, or, with None, once it has started and has extended the lease to `lease_s` seconds from then."""
     agent = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
         _SCRIPT,
         expression,
         msgspec.msgpack.encode(spec).hex(),
+        *([] if lease_s is None else [str(lease_s)]),
         stdout=asyncio.subprocess.PIPE,
         cwd=Path(__file__).parents[2],
     )

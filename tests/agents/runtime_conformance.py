@@ -154,7 +154,7 @@ class RuntimeConformance:
         spec = harness.shell(POLITE)
         await runtime.ensure(spec)
         await says(runtime, spec.key, b"ready")
-        await runtime.stop(spec.key, PATIENCE_S)
+        assert not await runtime.stop(spec.key, PATIENCE_S)
         seen = await look(runtime, spec.key)
         assert seen is not None
         assert (seen.state, seen.exit_code) == ("exited", 7)
@@ -164,7 +164,7 @@ class RuntimeConformance:
         spec = harness.shell(STUBBORN)
         await runtime.ensure(spec)
         await says(runtime, spec.key, b"ready")
-        await runtime.stop(spec.key, 0.2)
+        assert await runtime.stop(spec.key, 0.2)
         seen = await look(runtime, spec.key)
         assert seen is not None
         assert (seen.state, seen.exit_code) == ("exited", 137)
@@ -188,10 +188,10 @@ class RuntimeConformance:
 
     async def test_stopping_nothing_is_no_error(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.shell("exit 5")
-        await runtime.stop(spec.key, 1)
+        assert not await runtime.stop(spec.key, 1)
         await runtime.ensure(spec)
         await ended(runtime, spec.key)
-        await runtime.stop(spec.key, 1)
+        assert not await runtime.stop(spec.key, 1)
         seen = await look(runtime, spec.key)
         assert seen is not None
         assert seen.exit_code == 5
@@ -250,6 +250,61 @@ class RuntimeConformance:
             assert len(await runtime.list()) == 1
             await runtime.stop(spec.key, PATIENCE_S)
             assert (await runtime.list())[0].exit_code == 7
+
+    # the lease
+
+    @pytest.mark.slow
+    async def test_what_runs_ends_with_the_lease_though_the_agent_is_dead(
+        self, harness: Harness, unused_number: str
+    ) -> None:
+        spec = harness.shell(f"setsid sleep {unused_number} & {STUBBORN}")
+        await start_and_kill(harness.expression, spec, None, lease_s=1.0)
+        # By what the machine shows: no runtime is open that could have helped.
+        _, alive = await asyncio.to_thread(psutil.wait_procs, processes(unused_number), PATIENCE_S)
+        assert alive == []
+        async with harness.opened() as runtime:
+            seen = await ended(runtime, spec.key)
+            assert (seen.exit_code, seen.lease_ended) == (137, True)
+            left = await runtime.lease_left()
+            assert left is not None
+            assert left <= 0
+
+    @pytest.mark.slow
+    async def test_what_is_started_without_a_lease_is_killed(self, harness: Harness, runtime: Runtime) -> None:
+        await runtime.extend_lease(0.0)
+        spec = harness.shell(POLITE)
+        await runtime.ensure(spec)
+        assert (await ended(runtime, spec.key)).lease_ended
+        await runtime.extend_lease(600.0)
+        spec = harness.shell("sleep 1.5; exit 3")
+        await runtime.ensure(spec)
+        seen = await ended(runtime, spec.key)
+        assert (seen.exit_code, seen.lease_ended) == (3, False)
+
+    async def test_a_lease_that_is_extended_in_time_ends_nothing(
+        self, harness: Harness, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever becomes of wall clocks, and also over the agent's restart."""
+        assert await runtime.lease_left() is None
+        spec = harness.shell(POLITE)
+        await runtime.ensure(spec)
+        await says(runtime, spec.key, b"ready")
+        await runtime.extend_lease(2.0)
+        monkeypatch.setattr("time.time_ns", lambda: 0)
+        monkeypatch.setattr("time.time", lambda: 0.0)
+        await runtime.extend_lease(500.0)
+        monkeypatch.undo()
+        await asyncio.sleep(2.5)  # longer than the lease that was replaced
+        await runtime.close()
+        await runtime.open()
+        left = await runtime.lease_left()
+        assert left is not None
+        assert 400 < left < 500
+        assert (await runtime.list())[0].state == "running"
+        await runtime.stop(spec.key, PATIENCE_S)
+        seen = await look(runtime, spec.key)
+        assert seen is not None
+        assert (seen.exit_code, seen.lease_ended) == (7, False)
 
     async def test_one_agent_at_a_time(self, harness: Harness, runtime: Runtime) -> None:
         with pytest.raises(Conflict):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from agents import lease, supervisor
 from agents import process_records as records
-from agents import supervisor
 from agents.process import ProcessRuntime
 from tests.agents.harness import PATIENCE_S, Harness, ended, look, output, says
 from tests.agents.runtime_conformance import COUNT_ME, POLITE, STUBBORN, lines, processes, starts
@@ -190,8 +190,8 @@ async def test_another_process_with_the_recorded_pid_is_not_taken_for_it(
     await runtime.ensure(spec)
     await ended(runtime, spec.key)
     here = folder(runtime, spec.key)
-    own = supervisor.start_time(os.getpid())
-    for start_time, boot in ((str(int(own) + 1), supervisor.boot_id()), (own, "another-boot")):
+    own = lease.start_time(os.getpid())
+    for start_time, boot in ((str(int(own) + 1), lease.boot_id()), (own, "another-boot")):
         (here / "exited").unlink()
         (here / "started").write_text(f"{os.getpid()} {start_time} {boot} 1")
         await runtime.stop(spec.key, 0)

@@ -1,0 +1,98 @@
+"""The guard of a Docker node's lease, where the engine does not help it, and when nothing is left to guard."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from agents import docker_guard
+from tests.agents.harness import PATIENCE_S, Harness, ended, says
+from tests.agents.runtime_conformance import POLITE, STUBBORN, processes
+from tests.agents.wire import wired
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from agents.docker import DockerRuntime
+
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
+
+
+def guards(root: Path) -> list[psutil.Process]:
+    """Those of this root that live."""
+    return [process for process in processes(docker_guard.__file__) if str(root) in process.cmdline()]
+
+
+async def gone(found: list[psutil.Process]) -> None:
+    """Wait for their end."""
+    _, alive = await asyncio.to_thread(psutil.wait_procs, found, PATIENCE_S)
+    assert alive == []
+
+
+@pytest.mark.parametrize("trouble", ["silent", "down"])
+async def test_it_kills_without_the_engine(
+    docker_harness: Harness,
+    docker_node: Callable[..., DockerRuntime],
+    docker_host: str,
+    tmp_path: Path,
+    unused_number: str,
+    trouble: str,
+) -> None:
+    if os.getuid() != 0:
+        pytest.skip("processes of containers are out of reach")
+    async with wired(tmp_path / "wire.sock", docker_host) as wire:
+        runtime = docker_node(url=wire.url)
+        await runtime.open()
+        spec = docker_harness.shell(f"setsid sleep {unused_number} & {STUBBORN}")
+        await runtime.ensure(spec)
+        await says(runtime, spec.key, b"ready")
+        held = processes(unused_number)
+        assert held
+        await wire.cut()
+        if trouble == "silent":
+            wire.silent = True
+            await wire.heal()
+        await runtime.extend_lease(0.5)
+        await gone(held)
+
+        wire.silent = False
+        await wire.cut()
+        await wire.heal()
+        assert (await ended(runtime, spec.key)).lease_ended
+        await runtime.remove(spec.key)
+        guard = guards(tmp_path / "node")
+        assert len(guard) == 1
+        await runtime.close()
+        await gone(guard)
+
+
+async def test_it_ends_when_no_agent_is_there_and_nothing_runs(
+    docker_harness: Harness, docker_node: Callable[..., DockerRuntime], tmp_path: Path
+) -> None:
+    runtime = docker_node()
+    await runtime.open()
+    spec = docker_harness.shell(POLITE)
+    await runtime.ensure(spec)
+    for _ in range(2):
+        await runtime.extend_lease(600.0)
+    first = guards(tmp_path / "node")
+    assert len(first) == 1
+
+    first[0].send_signal(signal.SIGKILL)  # the next extension misses it
+    await gone(first)
+    await runtime.extend_lease(600.0)
+    (second,) = guards(tmp_path / "node")
+
+    await runtime.close()
+    with pytest.raises(psutil.TimeoutExpired):
+        await asyncio.to_thread(second.wait, 1.5)  # what still runs is guarded on
+    await runtime.open()
+    await runtime.stop(spec.key, 0)
+    await runtime.close()
+    await gone([second])
