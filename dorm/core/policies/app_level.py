@@ -21,6 +21,7 @@ import numpy as np
 from dorm.core.policies import answer, greedy, integer, reasons
 from dorm.core.policies.parameters import refuse_unknown
 from dorm.core.policies.problem import Reason
+from events.quantities import short
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +43,7 @@ class AppLevelPolicy:
         refuse_unknown(self.name, params, ("grow",))
         grow = params.get("grow", False)
         if not isinstance(grow, bool):
-            raise ValueError(f"policy app-level: grow has to be true or false, not {grow!r}")
+            raise ValueError(f"policy app-level: grow has to be true or false, not {short(grow)}")
         return {"grow": grow}
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from events.quantities import short
+
 if TYPE_CHECKING:
     from dorm.core.policies.integer import Instance, Ints
 
@@ -22,17 +24,17 @@ def check(policy: str, params: dict[str, Any]) -> dict[str, Any]:
     count, counts = params.get("count", 2), params.get("counts", {})
     _check_count(policy, "count", count)
     if not isinstance(counts, dict):
-        raise ValueError(f"policy {policy}: counts has to be a map of app ids to numbers, not {counts!r}")
+        raise ValueError(f"policy {policy}: counts has to be a map of app ids to numbers, not {short(counts)}")
     for key, value in counts.items():
         if not isinstance(key, str) or not key:
-            raise ValueError(f"policy {policy}: counts has the key {key!r}, which is no app id")
+            raise ValueError(f"policy {policy}: counts has the key {short(key)}, which is no app id")
         _check_count(policy, f"counts[{key}]", value)
     return {"count": count, "counts": dict(sorted(counts.items()))}
 
 
 def _check_count(policy: str, name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
-        raise ValueError(f"policy {policy}: {name} has to be a whole number from 1 to 1000000, not {value!r}")
+        raise ValueError(f"policy {policy}: {name} has to be a whole number from 1 to 1000000, not {short(value)}")
 
 
 def wanted(instance: Instance, settings: dict[str, Any]) -> Ints:

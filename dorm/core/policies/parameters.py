@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from events.quantities import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -50,10 +51,10 @@ def read_numbers(policy: str, params: Mapping[str, Any], known: Mapping[str, Par
     for name, (default, least, most, _) in known.items():
         value = params.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"policy {policy}: {name} has to be a number, not {value!r}")
-        if not math.isfinite(value) or not least <= value <= most:
-            raise ValueError(f"policy {policy}: {name} has to be between {least:g} and {most:g}, not {value!r}")
+            raise ValueError(f"policy {policy}: {name} has to be a number, not {short(value)}")
+        if not least <= value <= most:  # Neither is NaN, nor is what is too large to be one of these numbers.
+            raise ValueError(f"policy {policy}: {name} has to be between {least:g} and {most:g}, not {short(value)}")
         if isinstance(default, int) and value != int(value):
-            raise ValueError(f"policy {policy}: {name} has to be a whole number, not {value!r}")
+            raise ValueError(f"policy {policy}: {name} has to be a whole number, not {short(value)}")
         settings[name] = type(default)(value)
     return settings

@@ -14,6 +14,7 @@ import numpy as np
 from dorm.core.policies import answer, fixed_counts, greedy, integer, reasons
 from dorm.core.policies.parameters import refuse_unknown
 from dorm.core.policies.problem import Reason
+from events.quantities import short
 
 if TYPE_CHECKING:
     from dorm.core.policies.integer import Instance, Ints
@@ -37,7 +38,7 @@ class StaticPolicy:
         refuse_unknown(self.name, params, (*fixed_counts.NAMES, "backfill"))
         counts, backfill = fixed_counts.check(self.name, params), params.get("backfill", False)
         if not isinstance(backfill, bool):
-            raise ValueError(f"policy static: backfill has to be true or false, not {backfill!r}")
+            raise ValueError(f"policy static: backfill has to be true or false, not {short(backfill)}")
         return {**counts, "backfill": backfill}
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:

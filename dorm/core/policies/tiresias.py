@@ -30,6 +30,7 @@ from dorm.core.policies import answer, fixed_counts, integer, reasons
 from dorm.core.policies.packing import Packing, within
 from dorm.core.policies.parameters import refuse_unknown
 from dorm.core.policies.problem import Reason
+from events.quantities import short
 
 if TYPE_CHECKING:
     from dorm.core.policies.integer import Flags, Instance, Ints
@@ -52,9 +53,9 @@ class TiresiasPolicy:
         refuse_unknown(self.name, params, (*fixed_counts.NAMES, "thresholds"))
         counts, thresholds = fixed_counts.check(self.name, params), params.get("thresholds", [16 * HOUR])
         if not isinstance(thresholds, list) or not all(_is_time(one) for one in thresholds):
-            raise ValueError(f"policy tiresias: thresholds has to be a list of seconds, not {thresholds!r}")
+            raise ValueError(f"policy tiresias: thresholds has to be a list of seconds, not {short(thresholds)}")
         if any(later <= one for one, later in pairwise(thresholds)):
-            raise ValueError(f"policy tiresias: thresholds have to ascend, not {thresholds!r}")
+            raise ValueError(f"policy tiresias: thresholds have to ascend, not {short(thresholds)}")
         return {**counts, "thresholds": [float(one) for one in thresholds]}
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
