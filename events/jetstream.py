@@ -123,7 +123,7 @@ class JetStreamLog(EventLog):
         if expected_last is not None:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(expected_last)
         self._link.check_size(body, sum(map(len, headers.values())))
-        await self._link.sendable("append")
+        await self._link.sendable("append", timeout)
         with as_log_errors("append"):
             ack = await self._link.client.jetstream().publish(subject, body, timeout=timeout, headers=headers)
         return Appended(ack.seq, duplicate=bool(ack.duplicate))

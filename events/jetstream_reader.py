@@ -214,7 +214,7 @@ class Reader:
             if self._subscription is not None:
                 await self._link.leave(self._subscription)
         with contextlib.suppress(nats.errors.Error):
-            # Not waited for: also sent when the connection is back, and a consumer that is not there is no matter.
+            # Not waited for; where the connection is lost, the server drops the consumer when its time is over.
             await self._client.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._consumer}", b"")
 
 
@@ -254,6 +254,7 @@ async def first_since(link: Link, stream: str, time: int, timeout: float = 5.0) 
 
 async def _record(link: Link, stream: str, which: dict[str, Any], timeout: float, imported: int = 0) -> Record | None:
     # Asked by hand, as nats-py gives the time in microseconds only.
+    await link.connected(timeout)
     reply = await link.client.request(f"$JS.API.STREAM.MSG.GET.{stream}", json.dumps(which).encode(), timeout=timeout)
     answer: dict[str, Any] = json.loads(reply.data)
     if error := answer.get("error"):

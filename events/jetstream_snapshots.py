@@ -132,6 +132,7 @@ class JetStreamSnapshots(Snapshots):
         if fence is not None:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(fence)
         self._link.check_size(body, sum(map(len, headers.values())))
+        await self._link.connected(_TIMEOUT_S)
         with as_log_errors("storing a snapshot"):
             ack = await self._link.client.jetstream().publish(subject, body, timeout=_TIMEOUT_S, headers=headers)
         return int(ack.seq)
@@ -143,6 +144,7 @@ class JetStreamSnapshots(Snapshots):
 
     async def _get_piece(self, subject: str) -> bytes | None:
         """As any server of the stream has it; whether all pieces belong together shows by their hash."""
+        await self._link.connected(_TIMEOUT_S)
         with as_log_errors("reading a snapshot"):
             try:
                 reply = await self._link.client.request(
@@ -154,12 +156,14 @@ class JetStreamSnapshots(Snapshots):
 
     async def _purge(self, content: str, before: int) -> None:
         """Pieces that were stored before this sequence: somebody may be storing the same ones again."""
+        await self._link.connected(_TIMEOUT_S)
         with as_log_errors("removing a snapshot"):
             await self._manager().purge_stream(self._stream, seq=before, subject=self._piece(content, "*"))
 
     async def _prepare(self) -> None:
         manager = self._manager()
         pieces = self._piece("*", "*")
+        await self._link.connected(_TIMEOUT_S)
         with as_log_errors("preparing the store of snapshots"):
             try:
                 found = await manager.stream_info(self._stream, subjects_filter=pieces)

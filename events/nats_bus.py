@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _PROBE_S = 1.0
 """How long there may be nothing to say, or an asker may take to take a piece, before it is asked whether it is there."""
+_LOOK_UP_S = 5.0
 _MOST_ANSWERS = 256
 """Questions that one answerer works on at once."""
 _log = Logger(__name__)
@@ -49,6 +50,7 @@ class NatsBus(Bus):
 
     async def publish_report(self, subject: str, body: bytes, *, timeout: float = 5.0) -> None:
         self._link.check_size(body)
+        await self._link.sendable("report", timeout)
         with as_log_errors("report"):
             await self._client.jetstream().publish(subject, body, timeout=timeout)
 
@@ -65,12 +67,14 @@ class NatsBus(Bus):
 
     async def last_report(self, subject: str) -> Record | None:
         if not self._stream:
+            await self._link.connected(_LOOK_UP_S)
             with as_log_errors("looking up the heartbeats"):
                 self._stream = await self._client.jetstream().find_stream_name_by_subject(self._reports)
         return await last_record(self._link, self._stream, subject)
 
     async def ask(self, subject: str, question: bytes, *, timeout: float = 5.0) -> AsyncGenerator[bytes, None]:
         self._link.check_size(question)
+        await self._link.connected(timeout)
         inbox = self._client.new_inbox()
         with as_log_errors("asking"):
             subscription = await self._client.subscribe(inbox)

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 
 import nats.errors
 import nats.js.errors
-from nats.aio.client import Client
+from nats.aio.client import Client, Srv
+from nats.aio.transport import TcpTransport
 
-from events.log import LogDamaged, LogError, LogRefused, LogTooOld, LogUnavailable, Overtaken
+from events.log import LogDamaged, LogError, LogRefused, LogTooOld, LogUnavailable, NotSent, Overtaken
 from events.logger import Logger
 from events.nats_parser import DirectParser
 
@@ -29,18 +30,44 @@ OLDEST_SERVER = (2, 12)
 _WRONG_LAST_SEQUENCE = (10071, 10164)
 _NOTHING_THERE = (10037, 10059)
 _HEADER_ROOM = 1024
+_PING_S = 3
+"""A server that is frozen or cut off is left after two to three of these without an answer."""
+_BLIP_S = 1.0
+"""How long an append waits for a connection that is lost, as it is for as long when a server is started again at once."""
+_CLOSE_S = 2.0
 _log = Logger(__name__)
+
+
+class _Transport(TcpTransport):
+    """One that is closed at once.  A stream's own closing first waits until the other side has taken what was written, which
+    a frozen server, or one behind a cut cable, does not do for many minutes."""
+
+    def close(self) -> None:
+        if self._io_writer is not None:
+            self._io_writer.transport.abort()
+
+    def __bool__(self) -> bool:
+        """Else the client would make one of its own."""
+        return True
+
+
+class _Client(Client):
+    async def _connect_to_server(self, s: Srv) -> None:
+        if not self._transport and s.uri.scheme not in ("ws", "wss"):
+            self._transport = _Transport()  # type: ignore[no-untyped-call]
+        await super()._connect_to_server(s)
 
 
 class Link:
     """A client that reconnects for ever, and who wants to know when it has.
 
-    nats-py says nothing to those who wait for an answer that was lost with the server, so readers ask to be woken
-    (`watchers`) whenever the connection is back or closed for good.
+    nats-py says nothing to those who wait for an answer that was lost with the server: requests fail here as soon as the
+    connection is lost, and readers ask to be woken (`watchers`) whenever it is back or closed for good.  Nor does anything
+    wait here to be sent when it is back: whoever was told that an append failed would see it stored much later.
     """
 
     def __init__(self, url: str) -> None:
-        self.client = Client()
+        self.client: Client = _Client()
         self.client._ps = self._parser = DirectParser(self.client)
         self.servers = [part.strip() for part in url.split(",")]
         self.url = ",".join(self.servers)
@@ -77,7 +104,9 @@ class Link:
                 connect_timeout=max(1, int(timeout / len(self.servers))),
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.2,  # type: ignore[arg-type]  # seconds; it only ever adds and sleeps
-                ping_interval=10,
+                ping_interval=_PING_S,
+                max_outstanding_pings=2,
+                pending_size=0,  # while the connection is lost
                 error_cb=self._on_error,
                 disconnected_cb=self._on_disconnect,
                 reconnected_cb=self._on_reconnect,
@@ -149,6 +178,12 @@ class Link:
 
     async def _on_disconnect(self) -> None:
         self._settled.clear()
+        # What was on its way out; subscriptions are made anew from the client's own list.
+        self.client._pending.clear()
+        self.client._pending_data_size = 0
+        for answer in list(self.client._resp_map.values()):
+            if not answer.done():
+                answer.set_exception(_AnswerLost())
         if not self.client.is_closed:
             self.on_outage(True)
 
@@ -175,6 +210,19 @@ class Link:
         if self.client.is_closed:
             raise LogUnavailable(f"the connection to {self.url} is closed")
 
+    async def sendable(self, doing: str, timeout: float) -> None:
+        """To be called right before what must not be sent later.  Raises NotSent where there is no connection."""
+        if self.client.is_reconnecting:
+            self._settled.clear()
+        if not self._settled.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(timeout, _BLIP_S)):
+                    await self._settled.wait()
+        if not self.client.is_connected:
+            raise NotSent(
+                f"{doing}: the connection to {self.url} is lost, so nothing was sent; try again when it is back"
+            )
+
     async def _check_parser(self, timeout: float) -> None:
         """Connecting reads its lines by itself, so only what a server says after that shows who parses it."""
         if not self._parser.used:
@@ -191,8 +239,9 @@ class Link:
         await self._abandon()
 
     async def _abandon(self) -> None:
-        with contextlib.suppress(nats.errors.Error, OSError):
-            await self.client.close()
+        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self.client.close()
 
     def check_size(self, body: bytes, headers: int = 0) -> None:
         """Raises LogRefused for what the server would cut the connection for.  `headers`: bytes of their values."""
@@ -202,6 +251,11 @@ class Link:
                 f"the message has {len(body):,} bytes; the server takes at most {self.client.max_payload:,}"
                 + (f" with its headers ({_HEADER_ROOM:,} are kept for them)" if headers else "")
             )
+
+
+class _AnswerLost(nats.errors.Error):
+    def __str__(self) -> str:
+        return "the connection was lost before the answer came"
 
 
 def _check_address(url: str) -> None:
@@ -227,6 +281,8 @@ def log_error(error: BaseException, doing: str) -> LogError:
         return LogUnavailable(
             f"{doing}: nothing takes this subject: the log's stream is gone, or JetStream is starting"
         )
+    if isinstance(error, nats.errors.OutboundBufferLimitError):
+        return NotSent(f"{doing}: the connection to the NATS server is lost")
     if isinstance(error, nats.errors.MaxPayloadError):
         return LogRefused(f"{doing}: the message is larger than the server takes")
     if isinstance(error, nats.errors.BadSubjectError | nats.errors.BadHeaderError):
