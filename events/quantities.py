@@ -102,7 +102,7 @@ def capacity(text: str) -> dict[str, int]:
     quantities: dict[str, Quantity] = {}
     for part in text.split(","):
         name, separator, amount = part.partition("=")
-        if not separator or not name.strip():
+        if not separator or not name.strip().isprintable() or not name.strip():
             raise ValueError(f"{part!r}: write name=amount, such as cpu=4,memory=8GiB,gpu=1")
         quantities[name.strip()] = amount.strip()
     return resources(quantities)
