@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from events.quantities import duration
+from events.quantities import duration, short
 from replay import ReplayError
 
 SECOND = 1_000_000_000
@@ -47,7 +47,7 @@ def parse(text: str) -> Moment:
         try:
             return BeforeEnd(int(duration(text[1:]) * SECOND))
         except ValueError as error:
-            raise MomentError(f"{text}: {error}") from None
+            raise MomentError(f"{short(text)}: {error}") from None
     try:
         when = datetime.fromisoformat(text)
         when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
