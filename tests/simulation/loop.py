@@ -1,0 +1,368 @@
+"""An asyncio event loop in virtual time: nothing is waited for, the time jumps to the next timer.
+
+Every callback belongs to a life (of a simulated process) or to nature.  Which one is known by its context, which tasks
+inherit from the task that made them.  The callbacks of a life that is over are kept and never run, which is what kill -9
+does: no `finally` block, nothing more has an effect.  Those of a paused one are kept until it goes on.
+
+    SimulationError
+    ├── Deadlock     there is nothing to run and nothing to wait for
+    └── Livelock     callbacks call each other for ever, and hardly any time passes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import math
+import sys
+from asyncio import events
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine
+    from contextvars import Context
+
+STEP_S = 1e-6
+"""What each callback takes.  Without, whoever waits for a moment that is a rounding error ahead would wait for ever."""
+MOST_STEPS_A_SECOND = 300_000
+"""Far more than any honest burst of work."""
+
+
+class SimulationError(Exception):
+    """Root of what can be wrong with a simulation itself."""
+
+
+class Deadlock(SimulationError):
+    """Everybody waits, and no timer is set."""
+
+
+class Livelock(SimulationError):
+    """Something goes round without waiting."""
+
+
+class Life:
+    """What the loop knows of a process: whether its callbacks run, and how many have."""
+
+    __slots__ = ("alive", "crash_at", "kept", "paused", "running", "steps")
+
+    def __init__(self) -> None:
+        self.alive = True
+        self.paused = False
+        self.running = True
+        """Neither dead nor paused: all that the loop asks before each callback."""
+        self.steps = 0
+        self.crash_at = 0
+        """It dies right before this step, 0 for never."""
+        self.kept: list[_Handle] = []
+        """Callbacks that were due while it did not run, in their order."""
+
+    def crashed(self) -> None:
+        """Called by the loop when the step `crash_at` is reached."""
+        self.alive = self.running = False
+
+
+OWNER: contextvars.ContextVar[Life | None] = contextvars.ContextVar("simulated process", default=None)
+"""Whose callback or task this is, None for nature's."""
+
+
+class _Handle(asyncio.TimerHandle):
+    """A callback with its owner.  Slimmer than asyncio's own: a history is some ten thousands of these."""
+
+    __slots__ = ("owner",)
+
+    def __init__(
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    ) -> None:
+        if context is None:
+            context = contextvars.copy_context()
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+        self.owner: Life | None = context.get(OWNER)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._args = ()
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def when(self) -> float:
+        return self._when
+
+    def __repr__(self) -> str:
+        return f"<{self._callback} at {self._when}>"
+
+
+class _Task(asyncio.Task[Any]):
+    """A task whose place in a set does not follow from its address: task groups cancel theirs in a set's order."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class Loop(asyncio.AbstractEventLoop):
+    """Starts at time 0.  What asyncio needs for tasks, futures and timers; no sockets, signals, threads, subprocesses."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.steps = 0
+        """Callbacks run so far: equal histories have equal numbers."""
+        self.faults: list[str] = []
+        """What nobody caught: exceptions of tasks and futures that nobody asked, tasks that were forgotten."""
+        self.deaf = False
+        """While what is left over is cleared away, its complaints do not count."""
+        self._ready: deque[_Handle] = deque()
+        self._timers: list[tuple[float, int, _Handle]] = []
+        self._count = 0
+        self._stopping = False
+        self._running = False
+        self._closed = False
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._most_tasks = 256
+        self._generators: dict[int, Context] = {}
+        self._made = 0
+        self._second = 0.0
+        self._steps_before = 0
+
+    # --- scheduling -----------------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> _Handle:
+        handle = _Handle(self.now, callback, args, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> _Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> _Handle:
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> _Handle:
+        handle = _Handle(when, callback, args, context)
+        self._count += 1
+        heapq.heappush(self._timers, (when, self._count, handle))
+        return handle
+
+    def release(self, handles: list[_Handle]) -> None:
+        """Run what was kept of a paused process, before what has come since."""
+        self._ready.extendleft(reversed(handles))
+        handles.clear()
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(
+            coro, loop=self, name=None if name is None else str(name), context=context
+        )
+        # Tasks of dead processes must not be collected before the end, for that would run their `finally` blocks.
+        self._tasks.append(task)
+        if len(self._tasks) > self._most_tasks:
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._most_tasks = max(256, 2 * len(self._tasks))
+        return task
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """One step later, in the loop: so the process may die before it, and other steps may come between."""
+        del executor
+        future = self.create_future()
+        self.call_soon(_run_inline, future, func, args)
+        return future
+
+    # --- running --------------------------------------------------------------------------------------------------------
+
+    def run_forever(self) -> None:
+        """Until `stop`.  Raises Deadlock, Livelock, and whatever a callback of nature's raises."""
+        self._begin()
+        try:
+            while not self._stopping:
+                self._turn(math.inf)
+        finally:
+            self._end()
+
+    def run_until_complete(self, future: Any) -> Any:
+        future = asyncio.ensure_future(future, loop=self)
+        future.add_done_callback(self._stop_by)
+        try:
+            self.run_forever()
+        finally:
+            future.remove_done_callback(self._stop_by)
+        return future.result()
+
+    def run_to(self, time: float) -> None:
+        """Until there is nothing more to do before `time`, which it then is."""
+        self._begin()
+        try:
+            while not self._stopping and (self._ready or self._next_timer() <= time):
+                self._turn(time)
+            if not self._stopping:
+                self.now = max(self.now, time)
+        finally:
+            self._end()
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def _stop_by(self, _: object) -> None:
+        self._stopping = True
+
+    def _begin(self) -> None:
+        if self._running or events._get_running_loop() is not None:
+            raise RuntimeError("an event loop is running already")
+        self._running, self._stopping = True, False
+        events._set_running_loop(self)
+        self._hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=self._note_generator, finalizer=self._drop_generator)
+
+    def _end(self) -> None:
+        self._running = self._stopping = False
+        events._set_running_loop(None)
+        sys.set_asyncgen_hooks(*self._hooks)
+
+    def _next_timer(self) -> float:
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+        return timers[0][0] if timers else math.inf
+
+    def _turn(self, until: float) -> None:
+        """Run what is ready, and then what is due; where nothing is ready, the time jumps to the next timer."""
+        due = self._next_timer()
+        if not self._ready:
+            if due == math.inf:
+                raise Deadlock(f"at {self.now:.3f} s nothing is left that could ever happen")
+            self.now = max(self.now, min(due, until))
+        while due <= self.now:
+            self._ready.append(heapq.heappop(self._timers)[2])
+            due = self._next_timer()
+        self._run_ready(len(self._ready))
+        if self.now - self._second >= 1.0:
+            self._second, self._steps_before = self.now, self.steps
+        elif self.steps - self._steps_before > MOST_STEPS_A_SECOND:
+            raise Livelock(f"at {self.now:.3f} s more happens in a second than anybody could do")
+
+    def _run_ready(self, count: int) -> None:
+        ready = self._ready
+        for _ in range(count):
+            if self._stopping:
+                return
+            handle = ready.popleft()
+            owner = handle.owner
+            if handle._cancelled or (owner is not None and not self._may_run(owner, handle)):
+                continue
+            self.steps += 1
+            self.now += STEP_S
+            handle._context.run(handle._callback, *handle._args)
+
+    @staticmethod
+    def _may_run(owner: Life, handle: _Handle) -> bool:
+        if owner.running:
+            owner.steps += 1
+            if owner.steps != owner.crash_at:
+                return True
+            owner.crashed()
+        owner.kept.append(handle)
+        return False
+
+    # --- generators and ends --------------------------------------------------------------------------------------------
+
+    def _note_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._generators[id(generator)] = contextvars.copy_context()
+
+    def _drop_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """One that was left before its end is closed by a task of the process that had begun it."""
+        context = self._generators.pop(id(generator))
+        if not self._closed:
+            self.call_soon(self._close_generator, generator, context=context)
+
+    def _close_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self.create_task(_close(generator))
+
+    def unfinished(self) -> list[asyncio.Task[Any]]:
+        return [task for task in self._tasks if not task.done()]
+
+    def forget_timers(self) -> None:
+        """What was going to happen does not."""
+        self._timers.clear()
+
+    def close(self) -> None:
+        self._closed = True
+        self._timers.clear()
+        self._ready.clear()
+        self._tasks.clear()
+        self._generators.clear()
+
+    async def shutdown_asyncgens(self) -> None:
+        return None
+
+    async def shutdown_default_executor(self) -> None:
+        return None
+
+    # --- what asyncio asks ----------------------------------------------------------------------------------------------
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        del enabled
+
+    def get_task_factory(self) -> Any:
+        return None
+
+    def set_task_factory(self, factory: Any) -> None:
+        del factory
+
+    def get_exception_handler(self) -> Any:
+        return None
+
+    def set_exception_handler(self, handler: Any) -> None:
+        del handler
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self.deaf:
+            self.faults.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+
+def _run_inline(future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """As a thread would: it runs also when nobody waits for it any more."""
+    try:
+        result = func(*args)
+    except Exception as error:
+        if not future.done():
+            future.set_exception(error)
+    else:
+        if not future.done():
+            future.set_result(result)
+
+
+def _close(generator: AsyncGenerator[Any, Any]) -> Coroutine[Any, Any, None]:
+    return generator.aclose()

@@ -1,0 +1,102 @@
+"""The real master, agent and client, unchanged, each as a process of a simulated host."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from agents.agent import Agent
+from dorm.client import Client
+from dorm.master import Master
+from tests.simulation.process import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from agents.config import NodeConfig
+    from agents.runtime import Runtime
+    from tests.simulation.process import Host
+
+
+def _nothing_listens(address: str, port: int) -> bool:
+    del address, port
+    return False
+
+
+class MasterProcess(Process):
+    """`master` is there once its first step has run."""
+
+    master: Master
+
+
+class AgentProcess(Process):
+    agent: Agent
+
+
+class ClientProcess(Process):
+    """It does nothing by itself: `process.spawn(process.client.submit(…))`."""
+
+    client: Client
+
+
+def start_master(host: Host, name: str, *, lease_s: float = 2.0, **options: Any) -> MasterProcess:
+    """`name` must be another one for each life.  `options` are further arguments of Master's."""
+
+    async def main(process: Process) -> None:
+        assert isinstance(process, MasterProcess)
+        world = process.world
+        connection = world.connect(process)
+        process.master = Master(
+            connection.log,
+            connection.bus,
+            world.cluster,
+            name=name,
+            clock=host.clock,
+            leadership=connection.leadership,
+            lease_s=lease_s,
+            **options,
+        )
+        await process.master.run()
+
+    return host.start(name, main, MasterProcess)
+
+
+def start_agent(
+    host: Host,
+    name: str,
+    config: NodeConfig,
+    runtime: Callable[[AgentProcess], Runtime],
+    root: Path,
+    *,
+    port_taken: Callable[[str, int], bool] = _nothing_listens,
+) -> AgentProcess:
+    """`runtime` makes what this agent drives the node's engine with.  `root` is the agent's folder, kept over its lives."""
+
+    async def main(process: Process) -> None:
+        assert isinstance(process, AgentProcess)
+        world = process.world
+        connection = world.connect(process)
+        process.agent = Agent(
+            connection.log,
+            connection.bus,
+            world.cluster,
+            config,
+            runtime(process),
+            root=root,
+            clock=host.clock,
+            port_taken=port_taken,
+        )
+        await process.agent.run()
+
+    return host.start(name, main, AgentProcess)
+
+
+def start_client(host: Host, user: str) -> ClientProcess:
+    async def main(process: Process) -> None:
+        await asyncio.Event().wait()
+
+    process = host.start(f"client {user}", main, ClientProcess)
+    connection = host.world.connect(process)
+    process.client = Client(connection.log, connection.bus, host.world.cluster, user=user, clock=host.clock)
+    return process

@@ -1,0 +1,235 @@
+"""One seed: a server, hosts with processes on them, and the truth about what happened.
+
+    with World(7) as world:
+        host = world.host("n1")
+        host.start("client", main)
+        world.run_for(60.0)
+
+All that is drawn is drawn from the seed, each purpose from a stream of its own, so that leaving out a fault leaves the other
+draws as they were.  At the end every task unwinds and every file is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import hashlib
+import itertools
+import os
+import random
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from unittest import mock
+
+import msgspec
+
+import agents.agent
+from dorm.core.evolve import evolve
+from dorm.core.invariants import violations
+from dorm.core.state import State
+from events.subjects import kind_of
+from tests.simulation.connection import Connection
+from tests.simulation.loop import OWNER, Loop, SimulationError
+from tests.simulation.process import Host, Process
+from tests.simulation.server import Server
+from tests.simulation.told import logs_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from events.log import Appended, Record
+    from tests.simulation.network import Link
+
+SECOND = 1_000_000_000
+START = 1_700_000_000 * SECOND
+"""Wall time at the begin, UTC nanoseconds."""
+PROGRESS_POLL_S = 1.0
+"""Looking five times a second into each progress file would be most of a history's cost."""
+_MEMORY = Path("/dev/shm")
+_folders = itertools.count()
+_nature = contextvars.Context()
+"""In which nothing belongs to any process."""
+
+
+class Broken(AssertionError):
+    """A promise was broken; the message begins with the seed."""
+
+
+class Stored(NamedTuple):
+    """An append that its process knows to be stored."""
+
+    at: float
+    process: str
+    subject: str
+    msg_id: str
+    seq: int
+
+
+class World:
+    """One history."""
+
+    def __init__(self, seed: int, *, cluster: str = "sim", fold: bool = True) -> None:
+        """Without `fold` the world does not fold the log itself, and checks no invariants."""
+        self.seed = seed
+        self.cluster = cluster
+        self.loop = Loop()  # type: ignore[abstract]  # What else a loop can do (sockets, signals) nobody here may use.
+        self.whole = State()
+        """The fold of all that is durable."""
+        self.processes: list[Process] = []
+        """All that ever were."""
+        self.links: list[Link] = []
+        self.stored: list[Stored] = []
+        self.failure: Broken | None = None
+        self._trace: list[tuple[float, str, str, dict[str, Any]]] = []
+        self._names: dict[str, int] = {}
+        self._patches = contextlib.ExitStack()
+        shelf = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
+        self.folder = shelf / f"dorm-simulation-{os.getpid()}-{next(_folders)}"
+        self.server = Server(self)
+        self.server.on_crash.append(self._server_crashed)
+        self.server.on_up.append(self._server_up)
+        if fold:
+            self.server.on_record.append(self._fold)
+
+    def __enter__(self) -> Self:
+        drawn = self.chance("secrets")
+        self.folder.mkdir()
+        enter = self._patches.enter_context
+        enter(mock.patch.object(secrets, "token_hex", lambda size=32: drawn.randbytes(size).hex()))
+        enter(mock.patch.object(agents.agent, "_PROGRESS_POLL_S", PROGRESS_POLL_S))
+        enter(logs_to(self))
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            self._clear_away()
+        finally:
+            self._patches.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _clear_away(self) -> None:
+        """Every task unwinds, those of dead processes too, so that Python has nothing to complain about afterwards."""
+        self.loop.deaf = True
+        self.server.on_record.clear()
+        for _ in range(5):
+            self.loop.forget_timers()
+            for process in self.processes:
+                process.unbury()
+            left = self.loop.unfinished()
+            if not left:
+                break
+            for task in left:
+                task.cancel()
+            self.loop.run_to(self.loop.now + 60.0)
+        if left := self.loop.unfinished():
+            raise SimulationError(f"{len(left)} tasks can't be ended: {left[:3]}")
+        self.loop.close()
+
+    # --- chance and time ------------------------------------------------------------------------------------------------
+
+    def chance(self, purpose: str) -> random.Random:
+        """Another stream each time, also for the same purpose."""
+        number = self._names[purpose] = self._names.get(purpose, 0) + 1
+        return random.Random(f"{self.seed}/{purpose}/{number}")
+
+    @property
+    def now(self) -> float:
+        """Seconds since the begin."""
+        return self.loop.now
+
+    def wall(self) -> int:
+        """True time, UTC nanoseconds; hosts have clocks of their own."""
+        return START + int(self.loop.now * SECOND)
+
+    def at(self, when: float, call: Callable[..., object], *args: Any) -> None:
+        """Nature's doing: it happens whoever is dead or paused."""
+        self.loop.call_at(when, call, *args, context=_nature)
+
+    def after(self, seconds: float, call: Callable[..., object], *args: Any) -> None:
+        self.loop.call_at(self.loop.now + seconds, call, *args, context=_nature)
+
+    # --- parts ----------------------------------------------------------------------------------------------------------
+
+    def host(self, name: str, skew_s: float = 0.0) -> Host:
+        return Host(self, name, skew_s)
+
+    def connect(self, process: Process) -> Connection:
+        return Connection(self, process)
+
+    def _server_crashed(self) -> None:
+        for link in list(self.links):
+            link.broken("the server is gone")
+
+    def _server_up(self) -> None:
+        for link in list(self.links):
+            link.reconnect_soon()
+
+    # --- truth ----------------------------------------------------------------------------------------------------------
+
+    def _fold(self, record: Record) -> None:
+        evolve(self.whole, record)
+        if broken := violations(self.whole):
+            self.fail("; ".join(broken))
+
+    def note_stored(self, process: Process, subject: str, msg_id: str, stored: Appended) -> None:
+        """`process` was told that its append is stored."""
+        self.stored.append(Stored(self.loop.now, process.name, subject, msg_id, stored.seq))
+
+    @property
+    def acknowledged(self) -> list[Stored]:
+        """Submissions that a client knows to be stored."""
+        return [stored for stored in self.stored if kind_of(stored.subject) == "AppSubmitted"]
+
+    def fail(self, text: str) -> None:
+        """A promise is broken.  Whoever catches this changes nothing: the run ends here."""
+        if self.failure is None:
+            self.failure = Broken(f"seed {self.seed}, at {self.now:.3f} s, record {self.server.durable}: {text}")
+            self.loop.stop()
+        raise self.failure
+
+    # --- running --------------------------------------------------------------------------------------------------------
+
+    def run_for(self, seconds: float) -> None:
+        """Raises Broken."""
+        self.loop.run_to(self.loop.now + seconds)
+        self._check()
+
+    def run_until(self, reached: Callable[[], bool], *, within: float, every: float = 0.25) -> bool:
+        """Whether it was reached within so many seconds; it is looked at every so many.  Raises Broken."""
+        until = self.loop.now + within
+        while not reached():
+            if self.loop.now >= until:
+                return False
+            self.run_for(min(every, until - self.loop.now))
+        return True
+
+    def _check(self) -> None:
+        if self.failure is None and self.loop.faults:
+            self.failure = Broken(f"seed {self.seed}, at {self.now:.3f} s: {'; '.join(self.loop.faults)}")
+        if self.failure is not None:
+            raise self.failure
+
+    # --- story ----------------------------------------------------------------------------------------------------------
+
+    def trace(self, what: str, **values: Any) -> None:
+        """A line of the story, told by whoever runs just now."""
+        owner = OWNER.get()
+        self._trace.append((self.loop.now, owner.name if isinstance(owner, Process) else "", what, values))
+
+    def story(self, last: int = 0) -> list[str]:
+        """All lines, or the last ones."""
+        return [
+            f"{at:9.3f}  {who:10}  {what}  {' '.join(f'{name}={value}' for name, value in values.items())}".rstrip()
+            for at, who, what, values in self._trace[-last:]
+        ]
+
+    def digest(self) -> str:
+        """Of each record and each line of the story: equal for equal seeds, in whatever Python process."""
+        made = hashlib.blake2b(digest_size=16)
+        made.update(msgspec.msgpack.encode(self.server.records))
+        made.update("\n".join(self.story()).encode())
+        made.update(f"{self.loop.steps} {self.loop.now!r}".encode())
+        return made.hexdigest()
