@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test test-fast test-long check format evaluation clean
+.PHONY: help setup demo test test-fast test-long fuzz check format evaluation clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,6 +36,13 @@ check: setup ## lint, types and import rules
 format: setup ## format and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+N ?= 1000000
+JOBS ?= 2
+SEED ?= 0
+
+fuzz: setup ## malformed input for all that reads any: N=inputs JOBS=processes SEED=number
+	$(BIN)/python -m tests.fuzz --inputs $(N) --jobs $(JOBS) --seed $(SEED)
 
 TO ?= build/evaluation
 

@@ -1,0 +1,134 @@
+"""What folds records: the master's state and decisions, an agent's wishes and actions.
+
+An input is a few records, good and bad, out of order and repeated, behind a state of a golden log.  Whatever they are, nothing
+raises, the same records give the same state, and what clients and agents say breaks no promise.  Rounds are another matter:
+only masters may write them, so a forged one may say what it likes, and nothing worse than nonsense may come of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agents.desired import Desired
+from agents.reconcile import reconcile
+from agents.runtime import Key, Seen
+from dorm.core.decide import decide
+from dorm.core.evolve import evolve
+from dorm.core.invariants import violations
+from dorm.core.liveness import conclude
+from dorm.core.snapshot import restore
+from dorm.core.state import SCHEMA, digest
+from dorm.core.timing import next_deadline
+from dorm.core.views import app_rows, describe, node_rows, summary
+from events import subjects
+from events.codec import decode, encode
+from events.kinds import Round
+from events.log import Record
+from tests.fuzz import samples
+from tests.fuzz.mutations import msgpack_of
+from tests.fuzz.target import Parts, Simple, pack_parts, parts_of
+from tests.fuzz.targets_events import make_record
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from dorm.core.snapshot import Copy
+    from dorm.core.state import State
+
+SECOND = 1_000_000_000
+
+
+def _make(random: Random) -> bytes:
+    begin = random.randrange(len(samples.stops()))
+    stop = samples.stops()[begin]
+    parts: list[list[bytes]] = []
+    for number in range(random.choice((1, 2, 4, 8, 12))):
+        near = random.choice(stop.following)  # Out of its order, and sometimes again.
+        if random.randrange(3) and subjects.kind_of(near.subject) == "Round" and isinstance(near.tree, dict):
+            # With a basis that is not void here, or nothing of what it says would be folded.
+            near = near._replace(tree={**near.tree, "basis": stop.state.seq + number, "epoch": stop.epoch})
+            near = near._replace(body=msgpack_of(near.tree))
+        kind = random.randrange(5)
+        subject, body = (near.subject, near.body) if kind < 2 else make_record(random, near if kind < 4 else None)
+        parts.append([subject.encode(), body])
+    if random.randrange(100) == 0:
+        parts.append([b"allocate", b""])
+    return pack_parts(Parts(begin, parts))
+
+
+def _records(given: Parts, state: State | Copy) -> list[Record]:
+    return [
+        Record(
+            state.seq + number, state.time + number * SECOND, part[0].decode(errors="replace"), part[1], f"f-{number}"
+        )
+        for number, part in enumerate(given.parts, 1)
+        if len(part) == 2 and part[0] != b"allocate"
+    ]
+
+
+def _check_master(data: bytes) -> None:
+    given = parts_of(data)
+    stop = samples.stops()[given.begin % len(samples.stops())]
+    state, twin = restore(stop.state), restore(stop.state)
+    forged = False
+    records = _records(given, state)
+    for seq, record in enumerate(records, state.seq + 1):
+        record.seq = seq
+        event = evolve(state, record)
+        forged = forged or isinstance(event, Round)
+        broken = violations(state)
+        assert forged or not broken, broken
+    for record in records:
+        evolve(twin, record)
+    assert digest(state) == digest(twin)
+    _decide_on(state, allocate=[b"allocate", b""] in given.parts, forged=forged)
+
+
+def _decide_on(state: State, *, allocate: bool, forged: bool) -> None:
+    """All that follows is said, as a master says it."""
+    now = state.time + SECOND
+    next_deadline(state, 0)
+    conclude(state, dict.fromkeys(state.nodes, 0), now)
+    msgspec.json.encode([app_rows(state, now), node_rows(state), summary(state)])
+    for app in state.apps.values():
+        msgspec.json.encode(describe(app, now))
+    for number in range(6):
+        decision = decide(state, now, allocate=allocate)
+        if not decision.facts:
+            return
+        event = Round(
+            id=f"fuzz.{number}", at=now, by="master", epoch=state.epoch, basis=state.seq, allocated=decision.allocated,
+            events=decision.facts, core=SCHEMA,
+        )  # fmt: skip
+        record = Record(state.seq + 1, now, subjects.rounds(samples.CLUSTER), encode(event), event.id)
+        assert msgspec.to_builtins(decode(record)) == msgspec.to_builtins(event)
+        void = state.counters.void_rounds
+        evolve(state, record)
+        assert state.counters.void_rounds == void, "its own round is void"
+        broken = violations(state)
+        assert forged or not broken, broken
+
+
+def _check_agent(data: bytes) -> None:
+    given = parts_of(data)
+    stop = samples.stops()[given.begin % len(samples.stops())]
+    desired = msgspec.msgpack.decode(stop.desired, type=Desired)
+    for record in _records(given, stop.state):
+        desired.fold(record)
+    seen = [
+        Seen(key=key, state=("created", "running", "exited")[number % 3], spec_hash="", exit_code=0)
+        for number, key in enumerate(sorted({*desired.wanted(), *desired.due, Key("nobody-abcdef", 1, 0)}))
+    ]
+    for listed in ([], seen):
+        first = reconcile(desired, listed, stop.state.time)
+        assert first == reconcile(desired, listed, stop.state.time)
+    for app in list(desired.apps):
+        desired.forget(app)
+
+
+TARGETS = [
+    Simple("fold", 5, _make, _check_master),
+    Simple("agent", 8, _make, _check_agent),
+]

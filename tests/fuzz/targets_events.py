@@ -1,0 +1,264 @@
+"""What reads events and texts: the codec, specs, expressions, quantities, positions, settings."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.cli.settings import ClusterFile, policy_change
+from dorm.core.concerns import Concerns
+from dorm.core.policies import names
+from dorm.core.settings import all_after
+from dorm.core.state import Settings
+from dorm.specfile import parse
+from events import positions, subjects
+from events.cloudevents import cloud_event
+from events.codec import decode, document, encode
+from events.kinds import Round, Unknown, Unreadable
+from events.log import Record
+from events.positions import logged
+from events.quantities import capacity, duration, resource
+from events.requirements import requirement
+from events.spec import SpecError, check_spec, document_of
+from replay import moments
+from replay.moments import MomentError
+from replay.simulator import SimulationError
+from replay.simulator import nodes as simulated_nodes
+from tests.fuzz import samples
+from tests.fuzz.mutations import encoded, json_of, mutated_bytes, mutated_text, mutated_tree, nudged_tree, strange
+from tests.fuzz.target import Simple, one_line, pack_parts, parts_of
+
+if TYPE_CHECKING:
+    from random import Random
+
+LABELS = {"gpu_type": "h100", "zone": "a", "a": "1", "d": "z"}
+
+
+# --- the codec ----------------------------------------------------------------------------------------------------------
+
+
+def make_record(random: Random, near: samples.Body | None = None) -> tuple[str, bytes]:
+    """Subject and body: something that was good once, or never was."""
+    subject, body, tree = near or random.choice(samples.bodies())
+    kind = random.randrange(20)
+    if kind < 7:
+        return subject, encoded(random, nudged_tree(random, tree))
+    if kind < 12:
+        body = encoded(random, mutated_tree(random, tree))
+    elif kind < 16:
+        body = mutated_bytes(random, body, [random.choice(samples.bodies())[1]])
+    elif kind < 18:
+        body = mutated_bytes(random, encoded(random, mutated_tree(random, tree)))
+    elif kind < 19:
+        body = random.randbytes(random.randrange(60))
+    else:
+        body = encoded(random, strange(random))
+    if random.randrange(5) == 0:
+        subject = random.choice(samples.all_subjects())
+    return subject, body
+
+
+def _make_codec(random: Random) -> bytes:
+    subject, body = make_record(random)
+    return pack_parts([0, [[subject.encode(), body]]])
+
+
+def _check_codec(data: bytes) -> None:
+    for subject, body in pairs_of(data):
+        record = Record(7, 1_000, subject, body, "msg-7")
+        event = decode(record)
+        with contextlib.suppress(ValueError):
+            document(record)
+        _check_again(event, subject)
+        concerns = Concerns(kinds=["Resized", "AppSubmitted"], apps=["digits"], users=["ann"], nodes=["node-1"])
+        for one in logged(record):
+            shown = msgspec.json.decode(msgspec.json.encode(cloud_event(one)))
+            assert shown["id"] == str(one.position)
+            concerns.wants(one)
+
+
+def _check_again(event: Any, subject: str) -> None:
+    """What was understood is understood again in the same way."""
+    if isinstance(event, Unreadable | Unknown):
+        one_line(Exception(event.reason if isinstance(event, Unreadable) else f"unknown {event.name!r}"))
+        return
+    if isinstance(event, Round) and any(isinstance(fact, Unknown) for fact in event.events):
+        return
+    try:
+        body = encode(event)
+    except (TypeError, ValueError, ArithmeticError, RecursionError):
+        return  # JSON may hold what MessagePack has no words for, such as integers of any size.
+    again = decode(Record(7, 1_000, subject, body, "msg-7"))
+    assert encode(again) == body, f"{event!r} became {again!r}"
+
+
+def pairs_of(data: bytes) -> list[tuple[str, bytes]]:
+    return [(part[0].decode(errors="replace"), part[1]) for part in parts_of(data).parts if len(part) == 2]
+
+
+# --- specs --------------------------------------------------------------------------------------------------------------
+
+
+def _make_spec(random: Random) -> bytes:
+    change = nudged_tree if random.randrange(3) == 0 else mutated_tree
+    tree = change(random, random.choice(samples.SPECS))
+    return encoded(random, tree if random.randrange(50) else strange(random))
+
+
+def _check_spec_document(data: bytes) -> None:
+    try:
+        tree = document(Record(1, 1, "", data))
+    except ValueError:
+        return
+    _checked(tree)
+
+
+def _checked(tree: Any) -> None:
+    try:
+        spec = check_spec(tree)
+    except SpecError as error:
+        one_line(error)
+        return
+    assert all(amount > 0 for amount in spec.resources().values())
+    assert spec.grace_s >= 0
+    assert spec.n_min <= spec.n_max
+    assert requirement(spec.require).matches(LABELS) in (True, False)
+    assert check_spec(document_of(spec)) == spec
+
+
+def _make_file(random: Random) -> bytes:
+    toml = random.randrange(3) == 0
+    texts = samples.TOML if toml else samples.YAML
+    text = (
+        json_of(mutated_tree(random, random.choice(samples.SPECS)))
+        if random.randrange(6) == 0
+        else random.choice(texts)
+    )
+    return bytes([toml]) + mutated_text(random, text, texts).encode(errors="surrogatepass")
+
+
+def _check_file(data: bytes) -> None:
+    text = data[1:].decode(errors="replace")
+    try:
+        tree = parse(text, toml=data[:1] == b"\1")
+    except SpecError as error:
+        one_line(error)
+        return
+    _checked(tree)
+    _check_cluster(tree)
+
+
+# --- settings -----------------------------------------------------------------------------------------------------------
+
+
+def _check_cluster(tree: Any) -> None:
+    """As `dorm up --config` takes a document; its own messages are tried there."""
+    if not isinstance(tree, dict):
+        return
+    with contextlib.suppress(msgspec.ValidationError, ValueError):
+        file = msgspec.convert(tree, ClusterFile)
+        file.resources()
+        file.change()
+
+
+_PARAMS = ("theta1", "theta2", "patience_s", "horizon_s", "adjust_s", "count", "counts", "n", "gap", "quantum_s")
+
+
+def _make_params(random: Random) -> bytes:
+    params = {random.choice(_PARAMS): strange(random) for _ in range(random.choice((1, 1, 2, 4)))}
+    name = random.choice([*names(), "none such"])
+    return encoded(random, {"policy": name, random.choice(("params", "set_params")): params, "idle_s": strange(random)})
+
+
+def _check_params(data: bytes) -> None:
+    subject = subjects.fact(samples.CLUSTER, "PolicyChanged", "ann")
+    event = decode(Record(1, 1, subject, data))
+    with contextlib.suppress(ValueError, AttributeError):
+        if not isinstance(event, Unreadable):
+            all_after(Settings(), event)  # type: ignore[arg-type]  # or Unknown, which has no such fields
+    try:
+        tree = document(Record(1, 1, subject, data))
+    except ValueError:
+        return
+    params = tree.get("params") if isinstance(tree, dict) else None
+    if isinstance(params, dict):
+        try:
+            policy_change(str(tree.get("policy")), {str(key): value for key, value in params.items()})
+        except SpecError as error:
+            one_line(error)
+
+
+# --- short texts --------------------------------------------------------------------------------------------------------
+
+
+def _make_text(random: Random) -> bytes:
+    kind = random.randrange(4)
+    texts = (samples.REQUIREMENTS, samples.QUANTITIES, samples.MOMENTS, samples.all_subjects())[kind]
+    text = mutated_text(random, random.choice(texts), texts)
+    return bytes([kind]) + text.encode(errors="surrogatepass")
+
+
+def _check_text(data: bytes) -> None:
+    text = data[1:].decode(errors="surrogatepass") if data[1:].isascii() else data[1:].decode(errors="replace")
+    kind = data[0] if data else 0
+    (_check_requirement, _check_quantity, _check_moment, _check_subject)[kind % 4](text)
+
+
+def _check_requirement(text: str) -> None:
+    try:
+        expression = requirement(text)
+    except ValueError as error:
+        one_line(error)
+        return
+    assert expression.matches(LABELS) in (True, False)
+    assert requirement(str(expression)).matches(LABELS) is expression.matches(LABELS)
+
+
+def _check_quantity(text: str) -> None:
+    for name in ("cpu", "memory", "gpu"):
+        try:
+            assert 0 <= resource(name, text) <= 2**60
+        except ValueError as error:
+            one_line(error)
+    for read in (duration, capacity):
+        try:
+            read(text)
+        except ValueError as error:
+            one_line(error)
+    try:
+        simulated_nodes.parse(text)
+    except SimulationError as error:
+        one_line(error)
+
+
+def _check_moment(text: str) -> None:
+    try:
+        position = positions.parse(text)
+        assert positions.parse(str(position)) == position
+    except ValueError as error:
+        one_line(error)
+    try:
+        moments.parse(text)
+    except MomentError as error:
+        one_line(error)
+
+
+def _check_subject(text: str) -> None:
+    kind, who, cluster = subjects.kind_of(text), subjects.who_of(text), subjects.cluster_of(text)
+    assert all(isinstance(part, str) for part in (kind, who, cluster))
+    subjects.valid(text)
+    assert subjects.valid(subjects.token(text))
+    for pattern in ("dorm.demo.*.*", "dorm.>", text):
+        subjects.matches(pattern, text)
+        subjects.overlap(pattern, text)
+
+
+TARGETS = [
+    Simple("codec", 50, _make_codec, _check_codec),
+    Simple("spec", 16, _make_spec, _check_spec_document),
+    Simple("spec-file", 3, _make_file, _check_file),
+    Simple("settings", 4, _make_params, _check_params),
+    Simple("text", 10, _make_text, _check_text),
+]

@@ -1,0 +1,255 @@
+"""What reads files and stored bytes: archives and their blocks, snapshots, seals, progress files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import nkeys
+
+from agents.progress import ProgressFile
+from agents.runtime import Key
+from dorm.core.snapshot import dump, load, restore
+from dorm.core.state import digest
+from events import subjects
+from events.archive import open_archive
+from events.chain import Chain
+from events.codec import decode, document, encode
+from events.kinds import AppCheckpointed, AppProgressed, LogSealed
+from events.log import LogError, Record
+from events.seals import KeyUnusableError, SealKey, check_public, is_signed
+from events.segment_blocks import (
+    HEAD_SIZE,
+    BlockDamaged,
+    Head,
+    head_of,
+    pack_header,
+    pack_records,
+    pack_snapshot,
+    unpack_header,
+    unpack_index,
+    unpack_records,
+    unpack_snapshot,
+)
+from events.segment_blocks import Header as ArchiveHeader
+from events.segments import SegmentLog
+from events.snapshots import SnapshotInfo, content_of
+from tests.fuzz import samples
+from tests.fuzz.mutations import encoded, json_of, mutated_bytes, mutated_text, mutated_tree, strange
+from tests.fuzz.target import Simple, one_line, pick
+
+if TYPE_CHECKING:
+    from random import Random
+
+
+@cache
+def _folder() -> Path:
+    """In memory where there is such a place: these files are written very often."""
+    shared = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="dorm-fuzz-", dir=shared if os.access(shared, os.W_OK) else None))
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()
+
+
+# --- archives -----------------------------------------------------------------------------------------------------------
+
+
+def _make_archive(random: Random) -> bytes:
+    number = random.randrange(len(samples.archive_bytes()))
+    data = samples.archive_bytes()[number]
+    if random.randrange(4) == 0:
+        data = data[: random.randrange(len(data))]
+    return bytes([number]) + mutated_bytes(random, data, samples.archive_bytes())
+
+
+def _check_archive(data: bytes) -> None:
+    """What can be read of it is what was written, record for record."""
+    path = _folder() / "archive.dorm"
+    path.write_bytes(data[1:])
+    originals = {record.seq: record for record in samples.logs()[data[0] % len(samples.logs())]} if data else {}
+    try:
+        _loop().run_until_complete(asyncio.wait_for(_read_archive(path, originals), 30.0))
+    except LogError as error:
+        one_line(error)
+
+
+async def _read_archive(path: Path, originals: dict[int, Record]) -> None:
+    log = await open_archive(path)
+    try:
+        one_line(Exception(await log.torn() or "whole"))
+        if isinstance(log, SegmentLog):
+            damages = await log.damages()
+            for damage in damages:
+                one_line(Exception(str(damage)))
+            async for batch in log.salvage(damages=damages):
+                _same(batch, originals)
+            for info in await log.snapshots.infos():
+                body = await log.snapshots.get(info)
+                assert body is None or content_of(body) == info.content
+        async for batch in log.read():
+            _same(batch, originals)
+    finally:
+        await log.close()
+
+
+def _same(batch: list[Record], originals: dict[int, Record]) -> None:
+    for record in batch:
+        assert originals.get(record.seq) == record, f"record {record.seq} is not the one that was written"
+
+
+# --- blocks -------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _blocks() -> list[bytes]:
+    blocks = [pack_records(records[:40]) for records in samples.logs()]
+    blocks += [pack_snapshot(*dump(restore(stop.state), build="b")) for stop in samples.stops()[::5]]
+    return [*blocks, pack_header(ArchiveHeader(cluster="demo", made_by="us"))]
+
+
+def _make_block(random: Random) -> bytes:
+    """A block whose checksums are right, whatever was done to it: a hostile file has good ones."""
+    block = pick(random, _blocks())
+    head = head_of(block)
+    assert head is not None
+    payload = block[HEAD_SIZE:]
+    if random.randrange(3):
+        payload = mutated_bytes(random, payload)
+    fields: dict[str, Any] = {"packed": len(payload), "crc": zlib.crc32(payload)}
+    if random.randrange(3) == 0:
+        field = random.choice(("count", "first", "last", "raw"))
+        fields[field] = random.choice((0, 1, getattr(head, field) + 1, 2**31, 2**32 - 1))
+    return msgspec.msgpack.encode([msgspec.structs.astuple(msgspec.structs.replace(head, **fields)), payload])
+
+
+def _check_block(data: bytes) -> None:
+    try:
+        fields, payload = msgspec.msgpack.decode(data, type=tuple[list[Any], bytes])
+        head = Head(*fields)
+    except (msgspec.MsgspecError, TypeError, UnicodeDecodeError):
+        return
+    for unpack in (unpack_records, unpack_snapshot, unpack_header, unpack_index):
+        try:
+            unpack(head, payload)
+        except BlockDamaged as error:
+            one_line(error)
+
+
+# --- snapshots ----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _snapshots() -> list[tuple[SnapshotInfo, bytes]]:
+    return [dump(restore(stop.state), build="b") for stop in samples.stops()]
+
+
+def _make_snapshot(random: Random) -> bytes:
+    info, body = random.choice(_snapshots())
+    body = mutated_bytes(random, body)
+    tree = msgspec.to_builtins(info)
+    if random.randrange(2):
+        tree["content"] = content_of(body)
+    if random.randrange(3) == 0:
+        tree[random.choice(tuple(tree))] = random.choice((strange(random), info.seq + 1))
+    try:
+        return msgspec.msgpack.encode([msgspec.msgpack.encode(tree), body])
+    except (TypeError, ValueError, ArithmeticError, RecursionError):
+        return b""
+
+
+def _check_snapshot(data: bytes) -> None:
+    """A state that is taken up is the one that was put down."""
+    try:
+        described, body = msgspec.msgpack.decode(data, type=tuple[bytes, bytes])
+        info = msgspec.msgpack.decode(described, type=SnapshotInfo)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return
+    state = load(info, body, build="b")
+    if state is not None:
+        assert digest(state) == info.digest
+        assert (state.seq, state.time) == (info.seq, info.time)
+
+
+# --- seals --------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _sealed() -> LogSealed:
+    seed = nkeys.encode_seed(bytes(32), nkeys.PREFIX_BYTE_CLUSTER)
+    return SealKey(seed).seal(samples.CLUSTER, 1, Chain(70, bytes(32)), 0)
+
+
+def _make_seal(random: Random) -> bytes:
+    tree = msgspec.to_builtins(_sealed())
+    if random.randrange(2):
+        return encoded(random, mutated_tree(random, tree))
+    field = random.choice(("key", "signature", "chain", "marks"))
+    tree[field] = mutated_text(random, tree.get(field, ""), [tree["signature"]])
+    return encoded(random, tree)
+
+
+def _check_seal(data: bytes) -> None:
+    """Only what was signed is signed."""
+    try:
+        seal = msgspec.convert(document(Record(1, 1, "", data)), LogSealed)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return
+    if is_signed(samples.CLUSTER, 1, seal):
+        signed = _sealed()
+        told = [(one.upto, one.chain, one.after, one.every, one.marks) for one in (seal, signed)]
+        assert told[0] == told[1], f"{seal} counts as signed"
+    try:
+        check_public(seal.key)
+    except KeyUnusableError as error:
+        one_line(error)
+
+
+# --- progress -----------------------------------------------------------------------------------------------------------
+
+_KEY = Key("digits-abcdef", 3, 0)
+
+
+def _make_progress(random: Random) -> bytes:
+    kind = random.randrange(8)
+    if kind < 3:
+        lines = [
+            json_of(mutated_tree(random, {"step": 12, "loss": 0.3, "samples_per_s": 9, "checkpoint": 12}))
+            for _ in range(4)
+        ]
+        return "\n".join(lines).encode(errors="surrogatepass")
+    data = mutated_bytes(random, pick(random, samples.PROGRESS), samples.PROGRESS)
+    return data if random.randrange(500) else data + b"x" * 600_000 + data
+
+
+def _check_progress(data: bytes) -> None:
+    """Whatever is taken from the file is a fact that every reader of the log takes."""
+    path = _folder() / "progress.jsonl"
+    path.write_bytes(data[: len(data) // 2])
+    file = ProgressFile(_KEY, path, 0.0)
+    facts = file.read(0.0)
+    with path.open("ab") as more:
+        more.write(data[len(data) // 2 :])
+    facts += file.read(1.0, final=True)
+    assert len(facts) <= 2 * (data.count(b"\n") + 1)
+    for fact in facts:
+        kind = type(fact).__name__
+        read = decode(Record(1, 1, subjects.fact(samples.CLUSTER, kind, "node-1"), encode(fact)))
+        assert isinstance(read, AppProgressed | AppCheckpointed), read
+
+
+TARGETS = [
+    Simple("archive", 1, _make_archive, _check_archive),
+    Simple("block", 14, _make_block, _check_block),
+    Simple("snapshot", 4, _make_snapshot, _check_snapshot),
+    Simple("seal", 4, _make_seal, _check_seal),
+    Simple("progress", 6, _make_progress, _check_progress),
+]
