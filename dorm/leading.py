@@ -54,6 +54,11 @@ class Lease:
         """Whether nobody else can have taken it yet."""
         return self._held is not None and _now() < self._good_until
 
+    def check(self) -> None:
+        """Raises LeaseLost."""
+        if not self.held:
+            raise LeaseLost(f"the lease was not renewed for {self._ttl_s:g} s")
+
     # --- following ------------------------------------------------------------------------------------------------------
 
     async def win(self) -> None:
@@ -78,7 +83,6 @@ class Lease:
             if self._held is None:
                 await asyncio.sleep(self._pause_s(seen, since))
         self._good_until = sent_at + self._ttl_s
-        self.settled.set()
 
     def _may_take(self, found: Held | None, since: float) -> bool:
         """Nobody's, our own (a write of which we never heard), or silent for as long as it was good."""

@@ -1,13 +1,20 @@
 """The master: follows the log, folds it, and publishes what follows.  A thin shell around `dorm.core`.
 
-    run      load the newest snapshot, fold to the end, publish MasterElected, then for ever: fold what came, say what follows
+    run      load the newest snapshot, fold to the end, and then for ever: follow until the lease is ours, lead until it is not
+    follow   fold what the one that leads writes, listen to nodes, say nothing
+    lead     fold to the end, publish MasterElected, then for ever: fold what came, say what follows
     round    one message, chained on the last one by its expected sequence, so that another master can't be written over
     quiet    an allocation waits until the log has been quiet for a moment (with a bound); nothing else waits
     timing   what is due without any record (`dorm.core.timing`) is asked for when it is
+    nodes    their silence counts only while this master would have heard them (`dorm.hearing`)
     seal     now and then, and last of all, a seal of the log by this master's key (`dorm.sealing`)
+    doubts   a log that is not what was seen of it is not led (`dorm.integrity`)
 
     MasterError
-    └── Deposed      a later master has written: this one must stop
+    └── Deposed      a later master has written: this one leads no longer
+
+The lease (`dorm.leading`) says who should lead, and spares masters from competing.  That no two of them ever decide is the
+fence's doing: a round is stored only right after the last one that its master has folded.
 
 The state lives only here and only from the log: a new master on the same log goes on where this one stopped.
 """
@@ -15,30 +22,36 @@ The state lives only here and only from the log: a new master on the same log go
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from dorm.core.decide import decide
 from dorm.core.evolve import evolve
-from dorm.core.liveness import LEASE_MARGIN_S, conclude
+from dorm.core.liveness import conclude
 from dorm.core.policies import policy
 from dorm.core.quiet import Quiet
 from dorm.core.state import SCHEMA, State
 from dorm.core.timing import next_deadline
+from dorm.hearing import Hearing
+from dorm.integrity import Integrity
+from dorm.leading import Lease, LeaseLost
 from dorm.sealing import Sealer
 from dorm.snapshots import SnapshotTaker
 from events import subjects
 from events.codec import encode
-from events.kinds import MasterElected, NodeJoined, NodeReported, Round
+from events.kinds import MasterElected, NodeJoined, NodeLeaseEnded, NodeLost, NodeReported, Round
 from events.log import LogError, LogUnavailable, Overtaken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from events.leadership import Leadership
     from events.log import Bus, EventLog, Record
     from events.seals import SealKey
+    from events.snapshots import SnapshotInfo
 
 _log = structlog.get_logger(__name__)
 _TICK_S = 1.0
@@ -46,6 +59,10 @@ _QUIET_S = 5.0
 """Without a record for so long, there is time for a snapshot."""
 _QUEUE = 64
 _LAST_SEAL_S = 2.0
+_PULSE_S = 1.0
+_PULSE_TIMEOUT_S = 2.0
+_WITNESS_S = 5.0
+_PAUSE_S = 0.2
 SECOND = 1_000_000_000
 
 
@@ -65,9 +82,13 @@ class Deposed(MasterError):
 class Master:
     """One master of one cluster.
 
-    `name` must differ from every other master's, ever (it prefixes the ids of rounds).  `clock` gives UTC nanoseconds.
-    `solve` runs the allocation, by default in a thread so that the loop stays free; a simulation runs it inline.  Without a
-    `key` the log is not sealed.
+    `name` must differ from every other master's, ever (it prefixes the ids of rounds, and the lease goes by it).  `clock`
+    gives UTC nanoseconds.  `solve` runs the allocation, by default in a thread so that the loop stays free; a simulation runs
+    it inline.  Without a `key` the log is not sealed.
+
+    With `leadership` it follows until it has the lease, which is good for `lease_s` seconds; without, it leads at once, and
+    ends when it is deposed.  `witness` is the file that remembers what was seen of the log, and with `accept_log` one that is
+    not that is led all the same.
     """
 
     def __init__(
@@ -83,13 +104,16 @@ class Master:
         solve: Callable[..., Any] = asyncio.to_thread,
         leadership: Leadership | None = None,
         lease_s: float = 2.0,
+        witness: Path | None = None,
+        accept_log: bool = False,
     ) -> None:
-        self._leadership = leadership
-        self._lease_s = lease_s
         self.state = State()
         self.name = name
         self.elected = asyncio.Event()
-        """Set once this master leads."""
+        """Set while this master leads."""
+        self._lease = Lease(leadership, name, lease_s) if leadership is not None else None
+        self.settled = self._lease.settled if self._lease is not None else asyncio.Event()
+        """Set once it is known who leads: this master, or another one that was seen to be there."""
         self._log = log
         self._bus = bus
         self._cluster = cluster
@@ -99,41 +123,54 @@ class Master:
         self._key = key
         self._sealer = Sealer(cluster, key)
         self._epoch = 0
-        self._heard: dict[str, int] = {}
-        self._listens_since = 0
+        self._hearing = Hearing()
         self._records: asyncio.Queue[list[Record]] = asyncio.Queue(_QUEUE)
         self._snapshots = SnapshotTaker(log)
         self._last: Record | None = None
         """The last record that was folded here, None before the first after a snapshot."""
         self._last_at = 0.0
         """When, by the loop's clock."""
+        self._following = False
         self._quiet = Quiet()
         self._allocated_at = 0
+        self._integrity = Integrity(cluster, witness, accept=accept_log)
 
     async def run(self) -> None:
-        """Lead until cancelled, and seal what is not sealed then.  Raises Deposed, LogDamaged, GapError; LogUnavailable only
-        before it leads."""
-        newest = await self._snapshots.newest()
+        """Follow and lead until cancelled; a master that leads seals what is not sealed then, and gives the lease back.
+        Raises LogAltered, LogDamaged, GapError; LogUnavailable only at its start, Deposed only without a lease."""
+        end = await self._open()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read())
+                tasks.create_task(self._snapshots.run())
+                await self._fold_until(end)
+                self._integrity.check(self._sealer.misfit)
+                tasks.create_task(self._listen())
+                tasks.create_task(self._integrity.remember(lambda: (self.state.seq, self._sealer.chain)))
+                while True:
+                    await self._follow()
+                    await self._reign()
+        finally:
+            if self._lease is not None:
+                await self._lease.give_back()
+
+    async def _open(self) -> int:
+        """Begin at a snapshot, if there is one; gives the log's end, up to which all is to be folded before anything else.
+        Raises LogUnavailable, LogAltered."""
+        snapshots: Sequence[SnapshotInfo] = ()
+        with contextlib.suppress(LogError):  # Without them more is folded.
+            snapshots = await self._log.snapshots.infos()
         end = await self._log.end()
+        await self._integrity.open(end, [info.seq for info in snapshots])
         renamed = await self._log.renamed_upto()
         self._sealer = Sealer(self._cluster, self._key, renamed=renamed)
+        newest = await self._snapshots.newest()
         if newest is not None and newest[0].chain:  # Without, there would be no seal of what comes after it.
             self.state = newest[1]
             self._sealer = Sealer(self._cluster, self._key, self.state.seq, newest[0].chain, renamed=renamed)
+            self._integrity.folded(self.state.seq, newest[0].chain)
             _log.info("from a snapshot", seq=self.state.seq, still_to_fold=end - self.state.seq)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._read())
-            tasks.create_task(self._snapshots.run())
-            while self.state.seq < end:
-                self._fold(await self._records.get())
-            await self._elect()
-            tasks.create_task(self._listen())
-            tasks.create_task(self._load_policy())
-            try:
-                await self._lead()
-            except asyncio.CancelledError:
-                await self._seal_last()
-                raise
+        return end
 
     async def _read(self) -> None:
         async for batch in self._log.read(after=self.state.seq, follow=True):
@@ -142,7 +179,9 @@ class Master:
     async def _listen(self) -> None:
         async for record in self._bus.reports(subjects.reports(self._cluster)):
             # Tokens and names of nodes are equal: agents refuse other names.
-            self._heard[record.subject.split(".")[3]] = self._now()
+            node = record.subject.split(".")[3]
+            if node in self.state.nodes:
+                self._hearing.hear(node, _loop_ns(), record.body)
 
     async def _load_policy(self) -> None:
         """A solver takes half a second to import, which the first app would wait for."""
@@ -158,10 +197,12 @@ class Master:
         for record in batch:
             event = evolve(self.state, record)
             self._sealer.take(record, event)
+            self._integrity.folded(record.seq, self._sealer.chain)
             if isinstance(event, NodeJoined | NodeReported):
-                self._heard[event.node] = self._now()
+                self._hearing.hear(event.node, _loop_ns())
         self._last, self._last_at = batch[-1], asyncio.get_running_loop().time()
-        self._snapshots.offer(self.state, self._last, chain=self._sealer.chain)
+        if not self._following:  # The one that leads takes them.
+            self._snapshots.offer(self.state, self._last, chain=self._sealer.chain)
         if self.state.stirred_seq != stirred:
             self._quiet.stir(_loop_ns())
 
@@ -173,23 +214,87 @@ class Master:
         while not self._records.empty():
             self._fold(self._records.get_nowait())
 
-    # --- leading --------------------------------------------------------------------------------------------------------
+    # --- who leads ------------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Until the lease is this master's.  Nothing is decided and nothing published meanwhile."""
+        if self._lease is None:
+            return
+        self._following = True
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                folding = tasks.create_task(self._fold_on())
+                await self._lease.win()
+                folding.cancel()
+        finally:
+            self._following = False
+
+    async def _fold_on(self) -> None:
+        while True:
+            self._fold(await self._records.get())
+
+    async def _reign(self) -> None:
+        """Lead until this master is deposed or has lost the lease; without a lease, the former is raised."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                if self._lease is not None:
+                    tasks.create_task(self._lease.keep())
+                await self._elect()
+                tasks.create_task(self._feel_pulse())
+                tasks.create_task(self._load_policy())
+                try:
+                    await self._lead()
+                except asyncio.CancelledError:
+                    await self._seal_last()
+                    raise
+        except* (Deposed, LeaseLost) as ended:
+            if self._lease is None:
+                raise
+            self._lease.drop()
+            # What a solver is still at in its thread is wanted by nobody.
+            _log.warning("leading no longer", reason=str(ended.exceptions[0]), epoch=self._epoch)
+        finally:
+            self.elected.clear()
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # A TaskGroup that raises for another reason does not pass it on.
+            raise asyncio.CancelledError
 
     async def _elect(self) -> None:
         """Write the first round of a new epoch; every decision of earlier epochs is void from there on."""
         while True:
+            await self._fold_until(await self._end())
+            self._integrity.check(self._sealer.misfit)
             self._epoch = self.state.epoch + 1
             elected = MasterElected(epoch=self._epoch, build=self._build, key=self._sealer.public)
             if await self._publish([elected], self._now(), allocated=False):
                 break
-        if self._sealer.misfit:
-            _log.error("the log is not what was sealed, `dorm log verify` says where", seal=self._sealer.misfit)
-        now = self._now()
-        self._heard = dict.fromkeys(sorted(self.state.nodes), now)
-        self._listens_since = now
+        self._hearing.restart(self.state.nodes, _loop_ns())
+        self._quiet, self._allocated_at = Quiet(), 0
         self._quiet.stir(_loop_ns())
         _log.info("leading", epoch=self._epoch, seq=self.state.seq, apps=len(self.state.names))
         self.elected.set()
+        self.settled.set()
+
+    async def _end(self) -> int:
+        while True:
+            try:
+                return await self._log.end()
+            except LogUnavailable:
+                await asyncio.sleep(_PAUSE_S)
+
+    @property
+    def _leads(self) -> bool:
+        return self.elected.is_set() and (self._lease is None or self._lease.held)
+
+    def _check_leading(self) -> None:
+        """The fence alone would not do: who has folded a successor's rounds knows the right sequence to write after.
+        Raises Deposed, LeaseLost."""
+        if self._lease is not None:
+            self._lease.check()
+        if self.state.epoch > self._epoch and self.elected.is_set():
+            raise Deposed(f"another master leads since epoch {self.state.epoch}")
+
+    # --- leading --------------------------------------------------------------------------------------------------------
 
     async def _lead(self) -> None:
         next_tick = 0.0
@@ -218,7 +323,7 @@ class Master:
 
     async def _seal_last(self) -> None:
         """On the way out.  One that can't be made is made by the next master."""
-        if self._key is None:
+        if self._key is None or not self._leads:
             return
         try:
             async with asyncio.timeout(_LAST_SEAL_S):
@@ -226,7 +331,7 @@ class Master:
                 while self._sealer.due() is not None:
                     if await self._publish([self._sealer.seal(self._epoch)], self._now(), allocated=False):
                         break  # Whatever came meanwhile would go on coming.
-        except (TimeoutError, LogError, MasterError) as error:
+        except (TimeoutError, LogError, MasterError, LeaseLost) as error:
             _log.info("the last records are not sealed", reason=str(error) or "the log did not answer in time")
 
     def _next_wake(self, next_tick: float) -> float:
@@ -265,35 +370,43 @@ class Master:
                 self._quiet.stir(_loop_ns())
 
     async def _conclude(self) -> None:
-        """Facts about nodes that were heard or not; a lease is only ended after a look at the stored heartbeats."""
-        now = self._now()
-        lease = int((self.state.settings.node_lease_s + LEASE_MARGIN_S) * SECOND)
-        for node in sorted(self._heard):
-            if now - self._heard[node] > lease:
-                last = await self._last_report(node)
-                if last is None:
+        """Facts about nodes that were heard or not; nobody's silence has consequences before the stored heartbeats were
+        looked at."""
+        asked: set[str] = set()
+        while True:
+            at, now = _loop_ns(), self._now()
+            if self._hearing.deaf(at):
+                return
+            facts = conclude(self.state, self._hearing.heard(at, now), now, self._hearing.alive)
+            silent = {fact.node for fact in facts if isinstance(fact, NodeLost | NodeLeaseEnded)}
+            if silent <= asked:
+                break
+            for node in sorted(silent - asked):
+                try:
+                    record = await self._bus.last_report(subjects.report(self._cluster, node))
+                except LogError as error:
+                    _log.debug("a silent node can't be asked for", node=node, reason=str(error))
                     return
-                self._heard[node] = max(self._heard[node], last)
-        facts = conclude(self.state, self._heard, now, self._listens_since)
+                self._hearing.stored(node, record.body if record else None, _loop_ns())
+            asked |= silent
         for fact in facts:
             _log.warning("node", fact=type(fact).__name__, node=getattr(fact, "node", ""))
         if facts:
             await self._publish(facts, now, allocated=False)
 
-    async def _last_report(self, node: str) -> int | None:
-        """Log time of its last stored heartbeat, 0 for none, None where the log can't be asked (so nothing follows)."""
-        try:
-            record = await self._bus.last_report(subjects.report(self._cluster, node))
-        except LogUnavailable:
-            return None
-        return record.time if record else 0
+    async def _feel_pulse(self) -> None:
+        while True:
+            with contextlib.suppress(LogError, TimeoutError):
+                async with asyncio.timeout(_PULSE_TIMEOUT_S):
+                    await self._log.end()
+                self._hearing.pulse(_loop_ns())
+            await asyncio.sleep(_PULSE_S)
 
     # --- publishing -----------------------------------------------------------------------------------------------------
 
     async def _publish(self, facts: Sequence[Any], now: int, *, allocated: bool) -> bool:
         """One round, and fold up to it.  False where another record of ours or another master's was first: fold on and
-        decide anew.  Raises Deposed."""
-        self._check_leading()
+        decide anew.  Raises Deposed, LeaseLost."""
         basis = self.state.seq
         event = Round(
             id=f"{self.name}.{self._epoch}.{basis}",
@@ -320,6 +433,7 @@ class Master:
         body = encode(event)
         pause = 0.1
         while True:
+            self._check_leading()
             try:
                 stored = await self._log.append(
                     subject, body, msg_id=event.id, expected_last=self.state.round_seq, timeout=5.0
@@ -339,14 +453,9 @@ class Master:
             try:
                 return await self._log.last_on(subjects.rounds(self._cluster))
             except LogUnavailable:
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(_PAUSE_S)
 
     async def _catch_up(self) -> None:
         last = await self._last_round()
         await self._fold_until(last.seq if last else 0)
         self._check_leading()
-
-    def _check_leading(self) -> None:
-        """The fence alone would not do: who has folded a successor's rounds knows the right sequence to write after."""
-        if self.state.epoch > self._epoch and self.elected.is_set():
-            raise Deposed(f"another master leads since epoch {self.state.epoch}; this one stops")

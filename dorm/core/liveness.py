@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from events.kinds import Event, NodeLeaseEnded, NodeLost, NodeRecovered
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from dorm.core.state import State
 
@@ -20,11 +20,11 @@ LEASE_MARGIN_S = 10.0
 """Added to the lease: an agent that fences itself still needs time to kill what it runs."""
 
 
-def conclude(state: State, heard: Mapping[str, int], now: int, since: int = 0) -> list[Event]:
+def conclude(state: State, heard: Mapping[str, int], now: int, alive: Container[str] | None = None) -> list[Event]:
     """Facts about nodes, in order of their ids.
 
-    `heard` gives, by node, when (UTC ns) this master last had a sign of life; a node that it never heard counts from
-    when it began to listen (`since`), which the caller puts there.  That alone brings no lost node back.
+    `heard` gives, by node, when (UTC ns) this master last had a sign of life, or began to listen for one.  The latter alone
+    brings no lost node back: only those in `alive` come back (None: all that are in `heard`).
     """
     grace = int(state.settings.node_grace_s * SECOND)
     facts: list[Event] = []
@@ -38,7 +38,7 @@ def conclude(state: State, heard: Mapping[str, int], now: int, since: int = 0) -
         lease = int((node.lease_s + LEASE_MARGIN_S) * SECOND)
         if node.condition == "up" and silence > grace:
             facts.append(NodeLost(node=name, last_heard=last))
-        elif node.condition == "lost" and silence <= grace and last > since:
+        elif node.condition == "lost" and silence <= grace and (alive is None or name in alive):
             facts.append(NodeRecovered(node=name))
         elif node.condition == "lost" and not node.lease_ended and silence > max(lease, grace):
             facts.append(NodeLeaseEnded(node=name, last_heard=last))

@@ -1,0 +1,130 @@
+"""Whether the log is still what was seen of it: one that was cut off or changed while no master looked is not led on.
+
+seals      a seal that does not fit the records before it (`dorm.sealing`)
+snapshots  one of a record that is not there: the log was longer
+witness    a small file beside the master's key: a sequence and the log's hash chain there, written now and then and at the
+           end.  So it may be old, and is never ahead of what was really read; where it is missing or can't be read, it
+           says nothing
+
+LogAltered   records were lost or changed; the message says what to do
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+_log = structlog.get_logger(__name__)
+_EVERY_S = 5.0
+_LARGEST = 1000
+"""Bytes; a file that is longer is something else."""
+
+
+class LogAltered(Exception):
+    """The log is not what masters have sealed, or what this one has seen of it."""
+
+
+class Sighting(msgspec.Struct, frozen=True):
+    """The chain after a record."""
+
+    cluster: str
+    seq: int
+    chain: str
+
+
+class Integrity:
+    """One master's doubts about its log.  `witness` is the file, None for none; with `accept` doubts are only logged."""
+
+    def __init__(self, cluster: str, witness: Path | None, *, accept: bool = False) -> None:
+        self._cluster = cluster
+        self._witness = witness
+        self._accept = accept
+        self._sighting: Sighting | None = None
+        """Of a record that is still to be folded."""
+        self._altered = ""
+
+    async def open(self, end: int, snapshots: Iterable[int]) -> None:
+        """Before anything is folded: the log's last sequence, and those of its snapshots.  Raises LogAltered."""
+        if self._witness is not None:
+            self._sighting = await asyncio.to_thread(_read, self._witness, self._cluster)
+        seen = max([*snapshots, self._sighting.seq if self._sighting else 0])
+        if seen > end:
+            self._altered, self._sighting = f"the log ends at record {end}, and record {seen} was there before", None
+            self.check()
+
+    def folded(self, seq: int, chain: str) -> None:
+        """The chain after the record that was folded just now."""
+        if self._sighting is None or seq < self._sighting.seq:
+            return
+        # Where a snapshot has led past it, nothing is left to compare.
+        if seq == self._sighting.seq and chain != self._sighting.chain:
+            self._altered = f"the records up to {seq} are not those that this master has seen"
+        self._sighting = None
+
+    def check(self, misfit: int = 0) -> None:
+        """`misfit`: the first seal that does not fit, 0 for none.  Raises LogAltered."""
+        if misfit:
+            self._altered = f"the records before {misfit} are not those that the seal there was made of"
+        altered, self._altered = self._altered, ""
+        if not altered:
+            return
+        if not self._accept:
+            raise LogAltered(
+                f"{altered}: records were lost or changed behind the masters' back. Restore a backup with `dorm log import`, "
+                "or, if this log is the one that you mean, start once with --accept-log"
+            )
+        _log.error("the log is taken as it is", found=altered)
+
+    async def remember(self, seen: Callable[[], tuple[int, str]]) -> None:
+        """Keep the witness up to date until cancelled.  `seen` gives a sequence and the chain there."""
+        if self._witness is None:
+            return
+        written = 0
+        try:
+            while True:
+                await asyncio.sleep(_EVERY_S)
+                seq, chain = seen()
+                if seq != written:
+                    await asyncio.to_thread(_write, self._witness, Sighting(self._cluster, seq, chain))
+                    written = seq
+        finally:
+            _write(self._witness, Sighting(self._cluster, *seen()))  # Nobody would wait for a thread any more.
+
+
+def _read(path: Path, cluster: str) -> Sighting | None:
+    """None where nothing is known of this cluster."""
+    try:
+        with path.open("rb") as file:
+            found = msgspec.json.decode(file.read(_LARGEST), type=Sighting)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _log.warning("what this master has seen of the log can't be read", file=str(path), reason=str(error))
+        return None
+    return found if found.cluster == cluster and found.seq > 0 else None
+
+
+def _write(path: Path, sighting: Sighting) -> None:
+    """Whole or not at all.  A disk that takes nothing is said and is no error."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("xb") as file:
+                file.write(msgspec.json.encode(sighting))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("what this master has seen of the log can't be written", file=str(path), reason=str(error))
