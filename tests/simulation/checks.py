@@ -1,0 +1,318 @@
+"""The promises, checked at every event that matters: what containers do against what the log says, and the other way round.
+
+    1  an acknowledged submission is never lost, is answered, and never becomes two apps
+    2  no two generations of an app at once on any machine, no machine beyond its room, no port twice, no container twice
+    3  one writer of rounds for each epoch, epochs that grow, no round of a master that was succeeded
+    4  one log, one state: in the end all folds agree, and every decision comes out again byte for byte
+    5  nothing is stopped but for a reason that is on the log, or because the lease was over
+    6  what strangers write does no harm: all of the above holds with it
+
+And about facts: what agents and masters say of containers is true, each end is told once, and no work is lost but what came
+after the last checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+from agents.runtime import Key
+from events import kinds as k
+from events.codec import decode
+
+if TYPE_CHECKING:
+    from dorm.core.state import State
+    from events.log import Record
+    from tests.simulation.machine import Container, Machine
+    from tests.simulation.world import World
+
+_KEPT_S = 15.0
+"""How long a fault that is over may still explain that a node was not heard: timeouts and held messages."""
+
+
+class Checks:
+    """The witness of one history."""
+
+    def __init__(self, world: World, masters: set[str]) -> None:
+        self.world = world
+        self.machines: dict[str, Machine] = {}
+        self.masters = masters
+        """Names that rounds of real masters are written by; all others are strangers."""
+        self.over = False
+        """Nothing counts any more: the world is being cleared away."""
+        self.launched: dict[Key, Container] = {}
+        self.disturbed: dict[str, float] = {}
+        """Until when each host, or "" for the server, was hit by a fault."""
+        self.lost_by_nature: set[str] = set()
+        """Apps of which a container was removed, or lost what it had written: they may have lost a checkpoint's word."""
+        self._running: dict[str, Counter[int]] = defaultdict(Counter)
+        self._used: Counter[str] = Counter()
+        self._ports: dict[tuple[str, int], Key] = {}
+        self._failed: dict[str, set[int]] = defaultdict(set)
+        """Generations of which a container ended badly, or could not be made, by app."""
+        self._saved: dict[str, set[tuple[int, int]]] = defaultdict(set)
+        self._saved_most: dict[str, int] = defaultdict(int)
+        self._released: dict[tuple[str, int], int | None] = {}
+        """The checkpoint that was known when it was released."""
+        self._told: Counter[Key] = Counter()
+        self._concluded: set[Key] = set()
+        self._epochs: dict[int, str] = {}
+        self._void = 0
+        self._submissions: dict[str, str] = {}
+        self.answered: set[str] = set()
+        self._heard: dict[str, float] = {}
+
+    @property
+    def whole(self) -> State:
+        return self.world.whole
+
+    def hold(self, promise: bool, otherwise: str) -> None:
+        if not promise and not self.over:
+            self.world.fail(otherwise)
+
+    # --- what containers do --------------------------------------------------------------------------------------------
+
+    def started(self, container: Container) -> None:
+        key, machine = container.key, container.machine
+        self.world.trace(
+            "container starts",
+            key=tuple(key),
+            node=machine.name,
+            step=container.program.step if container.program else 0,
+        )
+        self.hold(key not in self.launched, f"{_name(key)} is started a second time")
+        self.launched[key] = container
+        self.hold(key[:2] in self._released, f"{_name(key)} is started and was never released")
+        self.hold(self._told[key] == 0, f"{_name(key)} is started after its end was told")
+        running = self._running[key.app]
+        running[key.generation] += 1
+        at_once = sorted(number for number, count in running.items() if count)
+        self.hold(len(at_once) == 1, f"generations {at_once} of {key.app} run at once")
+        self._used[machine.name] += container.spec.resources["cpu"]
+        used = self._used[machine.name]
+        self.hold(used <= machine.cpu, f"{machine.name} runs {used} milli-cores and has {machine.cpu}")
+        for port in container.ports:
+            other = self._ports.setdefault((machine.name, port), key)
+            self.hold(other == key, f"port {port} of {machine.name} belongs to {_name(other)} and {_name(key)}")
+        self._check_begin(container)
+
+    def _check_begin(self, container: Container) -> None:
+        """It goes on at what was saved.  The checkpoint that was told is in the folder, and where nothing kept an agent from
+        reading a container's last words, the checkpoint that was saved was told."""
+        key, begun = container.key, container.program.begun if container.program else 0
+        told = self._released.get(key[:2])
+        self.hold(told is None or begun >= told, f"{_name(key)} begins at step {begun}; step {told} was saved and told")
+        if key.app not in self.lost_by_nature:
+            saved = max((step for number, step in self._saved[key.app] if number < key.generation), default=0)
+            self.hold(begun >= saved, f"{_name(key)} begins at step {begun}, though step {saved} was saved")
+
+    def ended(self, container: Container) -> None:
+        key, machine = container.key, container.machine
+        self.world.trace("container ends", key=tuple(key), code=container.exit_code, finished=container.finished)
+        self._running[key.app][key.generation] -= 1
+        self._used[machine.name] -= container.spec.resources["cpu"]
+        for port in container.ports:
+            if self._ports.get((machine.name, port)) == key:
+                del self._ports[machine.name, port]
+        if not container.finished and not container.asked and not container.lease_ended:
+            self._failed[key.app].add(key.generation)
+            for other in self.launched.values():
+                if other.key[:2] == key[:2] and other.state == "running" and other.program is not None:
+                    other.program.peer_died()
+
+    def could_not_start(self, key: Key) -> None:
+        """The engine refused it, or its port was taken."""
+        self._failed[key.app].add(key.generation)
+
+    def saved(self, key: Key, step: int) -> None:
+        """The program wrote a checkpoint."""
+        self._saved[key.app].add((key.generation, step))
+        self._saved_most[key.app] = max(self._saved_most[key.app], step)
+
+    def lost_words(self, app: str) -> None:
+        self.lost_by_nature.add(app)
+
+    def asked(self, container: Container) -> None:
+        """Promise 5: only what the log no longer wants is stopped, or all of it when the lease is over."""
+        key, machine = container.key, container.machine
+        self.world.trace("container is asked to stop", key=tuple(key))
+        over = machine.lease_until is not None and self.world.now >= machine.lease_until
+        self.hold(over or not self._wanted(key), f"{_name(key)} is stopped, which the log wants to run")
+
+    def _wanted(self, key: Key) -> bool:
+        app = self.whole.apps.get(key.app)
+        if app is None or app.ended or app.generation != key.generation:
+            return False
+        current = app.current
+        container = current.containers.get(key.slot) if current and current.released else None
+        return container is not None and container.state != "exited"
+
+    def lease_over(self, machine: Machine) -> None:
+        """The guard is about to kill: right only where something kept the agent from extending."""
+        since = max(self.disturbed.get(machine.name, 0.0), self.disturbed.get("", 0.0))
+        self.world.trace("the lease is over", node=machine.name)
+        lease = min((node.lease_s for node in self.whole.nodes.values()), default=self.whole.settings.node_lease_s)
+        lease = min(lease, self.whole.settings.node_lease_s)
+        self.hold(
+            self.world.now - since < lease + _KEPT_S,
+            f"the lease of {machine.name} ended, though nothing has been wrong with it since {since:.1f} s",
+        )
+
+    # --- what the log says ---------------------------------------------------------------------------------------------
+
+    def record(self, record: Record) -> None:
+        event = decode(record)
+        void, self._void = self._void, self.whole.counters.void_rounds
+        match event:
+            case k.Round():
+                self._round(event, void=self._void > void)
+            case k.ContainerExited():
+                self._exited(event, record)
+            case k.ContainerStarted() if event.node in self.machines:
+                key = Key(event.app, event.generation, event.slot)
+                self.hold(
+                    key in self.launched or not record.msg_id.startswith(event.node),
+                    f"{_name(key)} is said to have started, and never did",
+                )
+            case k.AppCheckpointed() if record.msg_id.partition(".")[0] in self.machines:
+                said = (event.generation, event.step)
+                self.hold(said in self._saved[event.app], f"{event.app} is said to have saved {said}, and never did")
+            case k.NodeLeft():
+                self._conclude(event.node)
+            case _:
+                pass
+
+    def _exited(self, event: k.ContainerExited, record: Record) -> None:
+        key = Key(event.app, event.generation, event.slot)
+        if not record.msg_id.startswith(f"{event.node}."):
+            return  # A stranger's words, which change nothing.
+        self._told[key] += 1
+        self.hold(self._told[key] == 1, f"the end of {_name(key)} is told {self._told[key]} times")
+        container = self.launched.get(key)
+        if container is None:
+            return
+        self.hold(container.state != "running", f"{_name(key)} is said to have ended, and runs")
+        if event.exit_code == 0 and not event.asked:
+            self.hold(container.finished, f"{_name(key)} is said to be done, and was stopped before")
+        if event.exit_code is not None:
+            self.hold(event.exit_code == container.exit_code, f"{_name(key)} ended with {container.exit_code}: {event}")
+
+    def _round(self, event: k.Round, *, void: bool) -> None:
+        if event.by not in self.masters:
+            return
+        self.hold(not void, f"a round of {event.by}, epoch {event.epoch}, is on the log and void")
+        writer = self._epochs.setdefault(event.epoch, event.by)
+        self.hold(writer == event.by, f"epoch {event.epoch} is written by {writer} and {event.by}")
+        self.hold(event.epoch == max(self._epochs), f"epoch {event.epoch} goes on after {max(self._epochs)}")
+        for fact in event.events:
+            self._fact(fact)
+
+    def _fact(self, fact: Any) -> None:
+        match fact:
+            case k.AppAccepted():
+                self.answered.add(fact.submission)
+                app = self._submissions.setdefault(fact.submission, fact.app)
+                self.hold(app == fact.app, f"submission {fact.submission} became {app} and {fact.app}")
+            case k.AppRejected():
+                self.answered.add(fact.submission)
+            case k.GenerationReleased():
+                self._release(fact)
+            case k.AppCompleted():
+                self._completed(fact)
+            case k.GenerationFailed() | k.AppFailed():
+                self._check_failed(fact)
+            case k.NodeLeaseEnded() if fact.node in self.machines:
+                node = self.whole.nodes.get(fact.node)
+                running = [_name(container.key) for container in self.machines[fact.node].running()]
+                if node is not None and node.lease_ended:
+                    self.hold(not running, f"the lease of {fact.node} is said to have ended, and there run {running}")
+                    self._conclude(fact.node)
+            case k.NodeLost() if fact.node in self.machines:
+                self._lost(fact.node)
+            case _:
+                pass
+
+    def _release(self, fact: k.GenerationReleased) -> None:
+        earlier = sorted(number for number, count in self._running[fact.app].items() if count)
+        self.hold(
+            all(number == fact.generation for number in earlier),
+            f"generation {fact.generation} of {fact.app} is released while {earlier} run",
+        )
+        app = self.whole.apps.get(fact.app)
+        self._released.setdefault((fact.app, fact.generation), fact.checkpoint if app else None)
+
+    def _completed(self, fact: k.AppCompleted) -> None:
+        app = self.whole.apps.get(fact.app)
+        generation = app.generations.get(fact.generation) if app else None
+        for slot in generation.containers if generation else ():
+            container = self.launched.get(Key(fact.app, fact.generation, slot))
+            done = container is not None and container.finished
+            self.hold(done, f"{fact.app} is said to be done, and slot {slot} of generation {fact.generation} is not")
+
+    def _check_failed(self, fact: k.GenerationFailed | k.AppFailed) -> None:
+        """Unreachable is not failed: something of it has ended in truth."""
+        app = self.whole.apps.get(fact.app)
+        generation = app.generations.get(fact.generation) if app else None
+        if generation is None or not app:
+            return
+        keys = [Key(fact.app, fact.generation, slot) for slot in generation.containers]
+        well = [key for key in keys if key in self.launched and self.launched[key].state == "running"]
+        self.hold(len(well) < len(keys), f"generation {fact.generation} of {fact.app} is said to have failed, and runs")
+        if isinstance(fact, k.AppFailed) or fact.counted:
+            bad = self._failed[fact.app]
+            self.hold(
+                fact.generation in bad,
+                f"generation {fact.generation} of {fact.app} is said to have failed by itself: {fact.reason}",
+            )
+
+    def _lost(self, node: str) -> None:
+        """Only a node that was hit, or all of whose master's or server's ears were, is not heard."""
+        last = max(self.disturbed.values(), default=0.0)
+        self.hold(
+            self.world.now - last < self.whole.settings.node_grace_s + _KEPT_S,
+            f"{node} is said to be lost, and nothing has been wrong since {last:.1f} s",
+        )
+
+    def _conclude(self, node: str) -> None:
+        """From here on the log counts all that was on this node as ended, and nobody has to tell of it, nor of what they
+        saved last."""
+        left = {key for key, one in self.launched.items() if one.machine.name == node and not self._told[key]}
+        self._concluded |= left
+        self.lost_by_nature |= {key.app for key in left}
+
+    # --- the end -------------------------------------------------------------------------------------------------------
+
+    def at_rest(self) -> bool:
+        """Nothing runs, is asked for or has to be told."""
+        return (
+            not self.whole.names
+            and not self.whole.submissions
+            and not any(machine.running() for machine in self.machines.values())
+            and not self._untold()
+            and all(one.msg_id in self.answered for one in self.world.acknowledged)
+            and all(node.condition == "up" for node in self.whole.nodes.values())
+        )
+
+    def _untold(self) -> list[Key]:
+        return [key for key in self.launched if not self._told[key] and key not in self._concluded]
+
+    def limbo(self) -> str:
+        """What keeps it from coming to rest."""
+        said = [
+            f"{app.id} is {app.phase}: {app.waiting} {app.generations.get(app.generation)}"
+            for app in self.whole.live_apps()
+        ]
+        said += [f"no answer to {list(self.whole.submissions)}"] if self.whole.submissions else []
+        said += [f"{_name(one.key)} runs on {name}" for name, m in self.machines.items() for one in m.running()]
+        said += [f"nobody told of the end of {_name(key)}" for key in self._untold()]
+        said += [
+            f"{one.msg_id} was acknowledged and not answered"
+            for one in self.world.acknowledged
+            if one.msg_id not in self.answered
+        ]
+        said += [f"{node.id} is {node.condition}" for node in self.whole.nodes.values() if node.condition != "up"]
+        return "; ".join(said)
+
+
+def _name(key: Key) -> str:
+    return f"slot {key.slot} of {key.app} generation {key.generation}"

@@ -1,0 +1,136 @@
+"""What goes wrong, and when: a schedule that is drawn from the seed beforehand, so that shrinking can leave items out.
+
+Each fault has its own place in the schedule and draws nothing from what others draw, so a history without one of them has the
+others unchanged.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import msgspec
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """`target` names a host, a node or nothing; `for_s` is how long it lasts, 0 for what happens in a moment."""
+
+    number: int
+    at: float
+    kind: str
+    target: str = ""
+    for_s: float = 0.0
+    argument: float = 0.0
+    """What the kind makes of it: steps until a crash, seconds of a clock's step, a number to choose by."""
+
+    def __str__(self) -> str:
+        lasts = f" for {self.for_s} s" if self.for_s else ""
+        return f"#{self.number} at {self.at} s: {self.kind} {self.target}{lasts} ({self.argument:g})"
+
+
+MASTER: Final = "master"
+NODE: Final = "node"
+CLIENT: Final = "client"
+NOBODY: Final = ""
+
+KINDS: Final[dict[str, tuple[str, float]]] = {
+    # by kind: whom it hits, and how often it is drawn beside the others
+    "master killed": (MASTER, 3),
+    "master crashes": (MASTER, 3),
+    "master stopped": (MASTER, 1),
+    "master paused": (MASTER, 3),
+    "master cut off": (MASTER, 2),
+    "master half deaf": (MASTER, 1),
+    "master lags": (MASTER, 1),
+    "master reconnects": (MASTER, 1),
+    "master's clock steps": (MASTER, 1),
+    "all masters killed": (NOBODY, 1),
+    "agent killed": (NODE, 3),
+    "agent crashes": (NODE, 5),
+    "agent dead for long": (NODE, 2),
+    "agent stopped": (NODE, 1),
+    "agent paused": (NODE, 2),
+    "node cut off": (NODE, 4),
+    "node half deaf": (NODE, 1),
+    "node lags": (NODE, 1),
+    "node reconnects": (NODE, 1),
+    "node's clock steps": (NODE, 1),
+    "machine loses power": (NODE, 3),
+    "engine down": (NODE, 2),
+    "engine killed with its containers": (NODE, 1),
+    "engine slow": (NODE, 2),
+    "disk of a node full": (NODE, 1),
+    "image missing": (NODE, 0.5),
+    "port taken": (NODE, 1),
+    "container removed by hand": (NODE, 1),
+    "container killed by hand": (NODE, 1),
+    "server killed": (NOBODY, 3),
+    "server paused": (NOBODY, 2),
+    "server's disk full": (NOBODY, 1),
+    "server's clock steps": (NOBODY, 1),
+    "client killed": (CLIENT, 2),
+    "client cut off": (CLIENT, 2),
+    "submission repeated": (NOBODY, 2),
+    "records repeated": (NOBODY, 2),
+    "nonsense": (NOBODY, 3),
+    "drained": (NODE, 2),
+    "policy changed": (NOBODY, 1),
+    "lease changed": (NOBODY, 1),
+    "app cancelled": (NOBODY, 1),
+    "app updated": (NOBODY, 2),
+}
+
+_LASTING: Final[dict[str, tuple[float, float]]] = {
+    "master paused": (0.5, 12),
+    "master cut off": (0.5, 12),
+    "master half deaf": (0.5, 12),
+    "master lags": (0.3, 4),
+    "agent killed": (0.1, 3),
+    "agent crashes": (0.1, 3),
+    "agent dead for long": (8, 40),
+    "agent stopped": (0.1, 20),
+    "agent paused": (0.5, 30),
+    "node cut off": (0.5, 40),
+    "node half deaf": (0.5, 30),
+    "node lags": (0.3, 6),
+    "machine loses power": (1, 40),
+    "engine down": (1, 20),
+    "engine killed with its containers": (1, 10),
+    "engine slow": (2, 30),
+    "disk of a node full": (2, 20),
+    "image missing": (2, 10),
+    "port taken": (2, 20),
+    "server killed": (0.2, 10),
+    "server paused": (0.3, 8),
+    "server's disk full": (1, 8),
+    "client cut off": (0.5, 10),
+    "drained": (5, 40),
+}
+
+
+def draw_faults(seed: int, span_s: float, masters: list[str], nodes: list[str], clients: list[str]) -> list[Fault]:
+    """A schedule over `span_s` virtual seconds, in order of time."""
+    chance = random.Random(f"{seed}.faults")
+    count = chance.choice([1, 3, 6, 10, 16, 24])
+    # A seed dwells on a few kinds, so that it meets combinations which all kinds at once would make rare.
+    names = list(KINDS)
+    if chance.random() < 0.6:
+        names = chance.sample(names, chance.randint(2, 8))
+    weights = [KINDS[name][1] for name in names]
+    targets = {MASTER: masters, NODE: nodes, CLIENT: clients, NOBODY: [""]}
+    if chance.random() < 0.3:
+        targets[NODE] = [chance.choice(nodes)]
+    bursts = [chance.uniform(1, span_s) for _ in range(chance.randint(1, 3))]
+    drawn = []
+    for _ in range(count):
+        kind = chance.choices(names, weights)[0]
+        at = chance.uniform(1, span_s)
+        if chance.random() < 0.4:
+            at = min(span_s, max(1.0, chance.choice(bursts) + chance.uniform(0, 3)))
+        shortest, longest = _LASTING.get(kind, (0.0, 0.0))
+        for_s = round(shortest + (longest - shortest) * chance.random() ** 2, 2)
+        drawn.append((round(at, 3), kind, chance.choice(targets[KINDS[kind][0]]), for_s, round(chance.random(), 6)))
+    return [
+        Fault(number, at, kind, target, for_s, argument)
+        for number, (at, kind, target, for_s, argument) in enumerate(sorted(drawn))
+    ]

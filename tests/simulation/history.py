@@ -1,0 +1,332 @@
+"""One history: masters, agents and clients, as they are, on a simulated cluster under attack, and what became of it.
+
+    History(7).run()                    plays seed 7; raises Broken where a promise was
+    History(7, only={3, 17}).run()      with these faults of its schedule alone
+
+The attack ends after a while; from then on everything has to come to rest in bounded time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from agents.config import NodeConfig
+from dorm.core.state import State, digest
+from events import kinds as k
+from events import subjects
+from events.codec import encode
+from tests.core import any_policy
+from tests.simulation import ending
+from tests.simulation.apps import PLAN, AppPlan, Program, draw_app
+from tests.simulation.attack import Attack
+from tests.simulation.checks import Checks
+from tests.simulation.clients import Customer
+from tests.simulation.faults import Fault, draw_faults
+from tests.simulation.machine import Container, Machine
+from tests.simulation.runtime import SimRuntime
+from tests.simulation.shells import AgentProcess, MasterProcess, start_agent, start_master
+from tests.simulation.world import Broken, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from tests.simulation.process import Host, Process
+
+REST_S = 240.0
+"""Virtual seconds after the last fault within which everything has to be at rest."""
+_LOOK_S = 0.25
+_AUDIT_EVERY = 8
+"""Seeds, of which one is decided again round by round."""
+_PORTS = (20000, 20099)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What is to be told of a history that broke nothing, or of one that did."""
+
+    seed: int
+    broken: str = ""
+    story: list[str] = []
+    faults: list[str] = []
+    """Kinds that were injected."""
+    recoveries: list[float] = []
+    """Virtual seconds from the end of a fault to the next time that all that should run ran."""
+    submissions: int = 0
+    """Acknowledged."""
+    lost: int = 0
+    """Of these, those without an answer in the end."""
+    doubled: int = 0
+    records: int = 0
+    rounds: int = 0
+    virtual_s: float = 0.0
+    digest: str = ""
+
+
+class History:
+    """All that is drawn is drawn here, before anything happens."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        only: Collection[int] | None = None,
+        apps: Collection[int] | None = None,
+        alter: Callable[[History], None] = lambda _: None,
+    ) -> None:
+        """`only` and `apps` leave all other faults and apps out.  `alter` may break something, for variants."""
+        any_policy.register()
+        self.seed = seed
+        self.audited = seed % _AUDIT_EVERY == 0
+        self.world = World(seed)
+        self.cluster = self.world.cluster
+        self._alter = alter
+        chance = self.world.chance("layout")
+        self.span_s = chance.choice([20.0, 40.0, 60.0])
+        self.masters = [f"m{number}" for number in range(1, 1 + chance.choice([1, 2, 2, 3]))]
+        nodes = [f"n{number}" for number in range(1, 1 + chance.choice([1, 2, 3, 3, 4]))]
+        self.cpus = {name: chance.choice([1000, 2000, 3000, 4000]) for name in nodes}
+        self.ports = {name: (_PORTS[0], _PORTS[0] + chance.choice([9, 30, 99])) for name in nodes}
+        self.users = ["ann", "bob"][: chance.choice([1, 2])]
+        self.policies = chance.choice([[any_policy.NAME], [any_policy.NAME, "static"], ["static"], ["dorm"]])
+        self.lease_s = chance.choice([8.0, 15.0, 30.0])
+        self.grace_s = chance.choice([3.0, 5.0])
+        self.retention_s = chance.choice([5.0, 20.0, 86_400.0])
+        self.master_lease_s = chance.choice([2.0, 2.0, 5.0])
+        self._skews = {name: chance.choice([0.0, 0.0, -2.0, 30.0, -3600.0]) for name in (*self.masters, *nodes)}
+        every = [draw_app(seed, index, list(self.cpus.values())) for index in range(chance.choice([1, 2, 3, 4, 6]))]
+        self.apps: list[AppPlan] = [plan for plan in every if apps is None or plan.index in apps]
+        drawn = draw_faults(seed, self.span_s, self.masters, nodes, self.users)
+        self.faults: list[Fault] = [fault for fault in drawn if only is None or fault.number in only]
+        self.hosts: dict[str, Host] = {}
+        self.machines: dict[str, Machine] = {}
+        self.down_for: dict[str, float] = {}
+        """How long the next process of a host stays away once it has ended."""
+        self.checks = Checks(self.world, set())
+        self.attack = Attack(self)
+        self.calm = self.over = False
+        self.agents: dict[str, AgentProcess] = {}
+        self.leaders: dict[str, MasterProcess] = {}
+        """Processes of masters by host, whoever of them leads."""
+        self.customers: list[Customer] = []
+        self.recoveries: list[float] = []
+        self._pending: list[tuple[float, str]] = []
+        self._lives = 0
+
+    # --- playing -------------------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Raises nothing: what was broken is in the outcome."""
+        broken, story = "", list[str]()
+        with self.world as world:
+            try:
+                self._begin()
+                world.run_for(self.span_s)
+                self._come_to_rest()
+            except Broken as error:
+                broken = str(error)
+                story = world.story()
+            finally:
+                self.over = self.checks.over = True
+            return Outcome(
+                seed=self.seed,
+                broken=broken,
+                story=story,
+                faults=[fault.kind for fault in self.attack.injected],
+                recoveries=self.recoveries,
+                submissions=len({one.msg_id for one in world.acknowledged}),
+                lost=len({one.msg_id for one in world.acknowledged} - self.checks.answered) if broken else 0,
+                doubled=int("run at once" in broken),
+                records=len(world.server.records),
+                rounds=world.whole.figures.decisions,
+                virtual_s=round(world.now, 1),
+                digest=world.digest(),
+            )
+
+    def _begin(self) -> None:
+        world = self.world
+        world.server.on_record.append(self.checks.record)
+        self._alter(self)
+        for name in (*self.masters, *self.machines_of(), *self.users):
+            self.hosts[name] = world.host(name, skew_s=self._skews.get(name, 0.0))
+        (world.folder / "checkpoints").mkdir()
+        self.say(
+            k.PolicyChanged(
+                policy=self.policies[0],
+                node_grace_s=self.grace_s,
+                node_lease_s=self.lease_s,
+                retention_s=self.retention_s,
+                idle_s=10.0,
+            )
+        )
+        for name in self.masters:
+            self._start_master(name)
+        chance = world.chance("machines")
+        for name, cpu in self.cpus.items():
+            machine = Machine(world, self.hosts[name], name, cpu=cpu, program=self._program, witness=self.checks)
+            machine.guard_s = chance.choice([0.2, 1.0, 4.0])
+            self.machines[name] = self.checks.machines[name] = machine
+            self._start_agent(name)
+        for number, user in enumerate(self.users):
+            plans = [plan for plan in self.apps if plan.index % len(self.users) == number]
+            customer = Customer(self, self.hosts[user], user, plans)
+            customer.start()
+            self.customers.append(customer)
+        self.attack.schedule(self.faults)
+        world.after(_LOOK_S, self._look)
+
+    def machines_of(self) -> list[str]:
+        return list(self.cpus)
+
+    def _program(self, container: Container, machine: Machine) -> Program:
+        index = int(container.spec.env[PLAN])
+        plan = next(plan for plan in self.apps if plan.index == index)
+        return Program(container, plan, self.seed, machine.later, calm=machine.calm)
+
+    # --- processes and who starts them again ---------------------------------------------------------------------------
+
+    def _start_master(self, host: str) -> None:
+        self._lives += 1
+        name = f"{host}-{self._lives}"
+        self.checks.masters.add(name)
+        process = start_master(self.hosts[host], name, lease_s=self.master_lease_s)
+        self.leaders[host] = process
+        process.on_end(lambda ended: self._ended(ended, host, self._start_master))
+
+    def _start_agent(self, node: str) -> None:
+        machine = self.machines[node]
+        config = NodeConfig(
+            name=node,
+            address=f"10.0.0.{node[1:]}",
+            capacity={"cpu": self.cpus[node]},
+            checkpoints=self.world.folder / "checkpoints",
+            ports=self.ports[node],
+            report_interval_s=1.0,
+        )
+        chance = self.world.chance(f"runtime of {node}")
+        process = start_agent(
+            self.hosts[node],
+            f"agent {node}",
+            config,
+            lambda _: SimRuntime(machine, chance),
+            machine.folder / "agent",
+            port_taken=machine.listens,
+        )
+        self.agents[node] = process
+        process.on_end(lambda ended: self._ended(ended, node, self._start_agent))
+
+    def _ended(self, process: Process, host: str, start: Callable[[str], None]) -> None:
+        """A process is started again after a while, as systemd does, where its machine has power."""
+        if self.over:
+            return
+        if process.error is not None:
+            ending.check_death(self.world, process)
+        pause = 0.2 if self.calm else self.down_for.pop(host, 0.5)
+        boots = self.machines[host].boots if host in self.machines else 0
+        self.world.after(pause, self._restart, host, start, boots)
+
+    def _restart(self, host: str, start: Callable[[str], None], boots: int) -> None:
+        machine = self.machines.get(host)
+        alive = any(process.alive for process in self.hosts[host].processes)
+        if not self.over and not alive and (machine is None or (machine.powered and machine.boots == boots)):
+            start(host)
+
+    def boot(self, machine: Machine) -> None:
+        """Power is back: the engine first, then the agent."""
+        if not machine.powered:
+            machine.boot()
+            self.down_for.pop(machine.name, None)
+            self.world.after(0.3, self._restart, machine.name, self._start_agent, machine.boots)
+
+    # --- strangers and operators, who are not under attack themselves --------------------------------------------------
+
+    def say(self, event: k.Event) -> None:
+        """An operator's word; it is on the log as soon as the server takes it."""
+        self._lives += 1
+        said = msgspec.structs.replace(event, id=f"operator.{self._lives}", at=self.world.wall(), by="operator")
+        subject = subjects.fact(self.cluster, type(event).__name__, "operator")
+        self.append(subject, encode(said), said.id)
+
+    def append(self, subject: str, body: bytes, msg_id: str = "") -> None:
+        server = self.world.server
+        server.handle(lambda: server.append(subject, body, msg_id, None, lambda _: None))
+
+    # --- recovery ------------------------------------------------------------------------------------------------------
+
+    def hit(self, fault: Fault) -> None:
+        """Whom a fault disturbs, and until when; from then on the time to recover counts."""
+        over = self.world.now + max(fault.for_s, 0.0)
+        whom = fault.target if fault.target in self.machines else ""
+        self.checks.disturbed[whom] = max(self.checks.disturbed.get(whom, 0.0), over)
+        self._pending.append((over, fault.kind))
+
+    def _look(self) -> None:
+        now = self.world.now
+        if self._pending and self.well():
+            self.recoveries += [round(max(0.0, now - over), 2) for over, _ in self._pending if over <= now]
+            self._pending = [entry for entry in self._pending if entry[0] > now]
+        self.world.after(_LOOK_S, self._look)
+
+    def well(self) -> bool:
+        """A master leads, and all that should run runs."""
+        whole = self.world.whole
+        if whole.submissions or not any(_leads(process) for process in self.leaders.values()):
+            return False
+        for app_id in whole.names.values():
+            app = whole.apps[app_id]
+            current = app.current
+            if app.retry_at or app.cancel_requested or (current is None and app.waiting is None):
+                return False
+            for container in current.containers.values() if current else ():
+                key = (app_id, app.generation, container.slot)
+                known = self.checks.launched.get(key)  # type: ignore[call-overload]
+                if known is None or (known.state != "running" and not known.finished):
+                    return False
+        return True
+
+    # --- the end -------------------------------------------------------------------------------------------------------
+
+    def _come_to_rest(self) -> None:
+        self.attack.over = self.calm = True
+        world = self.world
+        world.trace("FAULTS END")
+        world.server.full = False
+        for host in self.hosts.values():
+            host.heal()
+        for process in [process for host in self.hosts.values() for process in host.processes]:
+            process.resume()
+        for machine in self.machines.values():
+            self.boot(machine)
+            machine.start_engine()
+            machine.be_calm()
+        for customer in self.customers:
+            customer.hurry()
+        self.checks.disturbed[""] = world.now + 10.0
+        if self.policies == ["dorm"]:
+            self.say(k.PolicyChanged(policy="dorm", node_lease_s=self.lease_s))
+        else:
+            self.say(k.PolicyChanged(policy="static", params={"count": 1}, node_lease_s=self.lease_s))
+        for node in self.machines:
+            self.say(k.NodeDrainRequested(node=node, drain=False))
+        if not world.run_until(self._at_rest, within=REST_S, every=1.0):
+            world.fail(f"{REST_S:g} s after the last fault it has not come to rest: {self.checks.limbo()}")
+        world.run_for(3.0)
+        ending.check_end(self)
+
+    def _at_rest(self) -> bool:
+        return all(customer.done for customer in self.customers) and self.checks.at_rest()
+
+
+def _leads(process: Any) -> bool:
+    master = getattr(process, "master", None)
+    return bool(process.alive and not process.paused and master is not None and master.elected.is_set())
+
+
+def fold(records: Collection[Any]) -> tuple[State, str]:
+    """All of a log, and its digest."""
+    from dorm.core.evolve import evolve
+
+    state = State()
+    for record in records:
+        evolve(state, record)
+    return state, digest(state)
