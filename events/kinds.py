@@ -222,10 +222,19 @@ class AppCompleted(Event, frozen=True):
     generation: int
 
 
+Failure = Literal[
+    "", "exit", "out_of_memory", "image", "command", "spec", "device", "port", "lost", "unknown",
+    "start", "stalled", "stopped",
+]  # fmt: skip
+"""Why a generation failed: why its first container ended; or it had not started, or showed no work, by its deadline; or it
+was stopped though nobody had ordered that.  "" in logs of earlier versions."""
+
+
 class AppFailed(Event, frozen=True):
     app: str
     generation: int
     reason: str
+    failure: Failure = ""
     exit_codes: dict[str, int | None] = {}
     """By slot, as text: maps with other keys have no deterministic encoding."""
 
@@ -246,6 +255,13 @@ class GenerationFailed(Event, frozen=True):
     """Whether it uses up one of the app's retries; a lost node or a taken port is not the app's fault."""
     port: bool = False
     """Whether a port was taken."""
+    failure: Failure = ""
+    retries: int = 0
+    """How many retries it has used up of those that this failure counts against, the one that follows included."""
+    limit: int = 0
+    """How many of those it has."""
+    anew: bool = False
+    """It had worked for so long (`retries.reset` of its spec) that its earlier failures are forgotten."""
     retry_at: int = 0
     """UTC ns before which it is not placed again."""
 
@@ -281,6 +297,8 @@ class GenerationReleased(Event, frozen=True):
     """The step of that checkpoint."""
     lost_steps: int = 0
     """Steps that had been done after it and are done again."""
+    killed: int = 0
+    """How many containers of the previous generation were killed because they had not ended within their grace time."""
     stop_s: float = 0.0
     """From the decision until the last container of the previous generation had ended."""
     wait_s: float = 0.0

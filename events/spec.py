@@ -99,7 +99,7 @@ OWN_LIMITS = ("exit", "out_of_memory", "image", "command", "start", "stalled")
 
 
 class Deadlines(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How long an app may take before it counts as failed; "" is no deadline.  A deadline counts as missed only after the
+    """How long an app may take before it counts as failed; 0 or "" is no deadline.  A deadline counts as missed only after the
     cluster's `node_grace_s` beyond it, for that long it takes to tell an app that hangs from a node that can't be heard."""
 
     start: Annotated[
@@ -115,11 +115,11 @@ class Deadlines(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def start_s(self) -> float | None:
-        return _seconds(self.start) if self.start != "" else None
+        return (self.start != "" and _seconds(self.start)) or None
 
     @property
     def progress_s(self) -> float | None:
-        return _seconds(self.progress) if self.progress != "" else None
+        return (self.progress != "" and _seconds(self.progress)) or None
 
 
 @lru_cache(maxsize=4096)

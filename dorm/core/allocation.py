@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import scipy
 
+from dorm.core.bounds import bounds
 from dorm.core.costs import adjust_s
 from dorm.core.policies import policy
 from dorm.core.policies.problem import Allocation, AppDemand, NodeRoom, Problem
@@ -32,7 +33,7 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
     problem = problem_of(state, now)
     answer = chosen.allocate(problem, params)
     changes, without_port = plan(state, problem, answer)
-    reasons = {**_reasons(state, answer), **without_port}
+    reasons = _with_held({**_reasons(state, answer), **without_port}, state, problem, answer, now)
     ticks = tick_is_due(state, now)
     news = bool(changes) or _reasons_changed(state, problem, reasons)
     if not ticks and not news:
@@ -80,6 +81,25 @@ def _reasons(state: State, answer: Allocation) -> dict[str, Waiting]:
     return reasons
 
 
+def _with_held(
+    reasons: dict[str, Waiting], state: State, problem: Problem, answer: Allocation, now: int
+) -> dict[str, Waiting]:
+    """Where an app is given less than its owner allows, or waits, because of what it has shown: that as well."""
+    found = dict(reasons)
+    for demand in problem.apps:
+        app = state.apps[demand.id]
+        why = "" if demand.pinned else bounds(app, now).why
+        if not why or sum(answer.counts.get(app.id, {}).values()) >= app.n_max:
+            continue
+        reason = reasons.get(app.id)
+        found[app.id] = (
+            Waiting(code="held", text=why)
+            if reason is None
+            else Waiting(code=reason.code, text=f"{reason.text} ({why})")
+        )
+    return dict(sorted(found.items()))
+
+
 def _reasons_changed(state: State, problem: Problem, reasons: dict[str, Waiting]) -> bool:
     """Whether an owner would read something new.  Only the code counts: figures in the text move all the time."""
     for app in problem.apps:
@@ -103,13 +123,14 @@ def problem_of(state: State, now: int) -> Problem:
         current = app.current
         if current is None and any(g.failed and not g.ended for g in app.generations.values()):
             continue
+        may_have = bounds(app, now)
         apps.append(
             AppDemand(
                 id=app.id,
                 demand=app.demand,
                 weight=app.weight,
-                n_min=app.n_min,
-                n_max=app.n_max,
+                n_min=may_have.n_min,
+                n_max=may_have.n_max,
                 current=current.by_node() if current else {},
                 pinned=current is not None and not (app.settled and _nodes_heard(state, current)),
                 require=app.spec.require,

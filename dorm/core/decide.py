@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dorm.core import deadlines, failures
 from dorm.core.admission import answer
 from dorm.core.allocation import allocate_now
 from events.kinds import (
@@ -22,20 +23,17 @@ from events.kinds import (
     GenerationFailed,
     GenerationReleased,
 )
-from events.quantities import duration
 from events.spec import LARGEST_SPEC
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from dorm.core.state import App, Container, Generation, State
+    from dorm.core.state import App, Generation, State
 
 SECOND = 1_000_000_000
 MOST_ANSWERS = 1000
 LARGEST_ANSWERS = 2 * 2**20
 """Bytes of specs that one round carries."""
-MOST_PORTS = 10
-"""Taken ports that are excused; an app that says so of every port it is given is at fault itself."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -81,65 +79,25 @@ def _ends_and_failures(state: State, now: int) -> list[Event]:
         ran = max((g for g in app.generations.values() if g.released), key=lambda g: g.number, default=None)
         if ran is None:
             continue
-        if all(_done(container) for container in ran.containers.values()):
+        if all(failures.done(container) for container in ran.containers.values()):
             facts.append(AppCompleted(app=app.id, generation=ran.number))
         elif ran.number == app.generation and not ran.failed:
-            failed = [c for c in ran.containers.values() if c.state == "exited" and not _done(c)]
-            if failed:
-                facts.append(_failure(app, ran, failed, now))
+            found = failures.fault(state, app, ran, now)
+            if found is not None:
+                facts.append(failures.consequence(app, ran, found, now))
     return facts
 
 
 def _may_have_news(app: App) -> bool:
-    """Whether it may have ended or failed: only what has exited, or was empty from the begin, can tell."""
+    """Whether it may have ended or failed: what has exited, was empty from the begin, or may have missed a deadline."""
     if app.ended:
         return False
     if app.cancel_requested:
         return True
-    for generation in app.generations.values():  # noqa: SIM110 (a generator takes three times as long)
-        if generation.exited or not generation.containers:
+    for generation in app.generations.values():
+        if generation.exited or not generation.containers or deadlines.may_have_one(app, generation):
             return True
     return False
-
-
-def _done(container: Container) -> bool:
-    """Exit code 0 means done only where nobody had asked it to stop."""
-    return container.state == "exited" and container.exit_code == 0 and not container.asked
-
-
-def _failure(app: App, generation: Generation, failed: list[Container], now: int) -> AppFailed | GenerationFailed:
-    """The app is tried again while it has retries left; what was not its own fault costs none.
-
-    The first container that ended decides whose fault it was: the others of the generation only lost their peer.
-    """
-    first = min(failed, key=lambda c: (c.exited_at, c.slot))
-    excused = first.asked or first.reason == "lost" or (first.reason == "port" and app.port_failures < MOST_PORTS)
-    retries = app.spec.retries
-    reason = _why(first)
-    if not excused and app.failures >= retries.limit:
-        after = f" (after {retries.limit} retries)" if retries.limit else ""
-        codes = {str(c.slot): c.exit_code for c in sorted(generation.containers.values(), key=lambda c: c.slot)}
-        return AppFailed(app=app.id, generation=generation.number, reason=reason + after, exit_codes=codes)
-    pause = min(duration(retries.backoff) * 2.0 ** min(app.failures, 30), duration(retries.longest))
-    return GenerationFailed(
-        app=app.id,
-        generation=generation.number,
-        reason=reason,
-        counted=not excused,
-        port=first.reason == "port",
-        retry_at=now + int(pause * SECOND),
-    )
-
-
-def _why(container: Container) -> str:
-    where = f"slot {container.slot} on {container.node}"
-    if container.reason == "out_of_memory":
-        return f"{where} ran out of memory"
-    if container.reason == "exit" and container.exit_code is not None:
-        code = container.exit_code
-        killed = f" (killed by signal {code - 128})" if 128 < code < 160 else ""
-        return f"{where} ended with exit code {code}{killed}" + (f": {container.message}" if container.message else "")
-    return f"{where}: {container.message or container.reason}"
 
 
 # --- releases -----------------------------------------------------------------------------------------------------------
@@ -204,6 +162,7 @@ def _release(app: App, generation: Generation, earlier: list[Generation], now: i
         resume=resume,
         checkpoint=app.checkpoint,
         lost_steps=max(0, app.step - (app.checkpoint or 0)) if previous else 0,
+        killed=sum(container.killed for container in previous.containers.values()) if previous else 0,
         stop_s=(stopped_at - generation.decided_at) / SECOND,
         wait_s=max(0, now - stopped_at) / SECOND,
         lease_ended=sorted({c.node for c in previous.containers.values() if c.reason == "lost"} if previous else []),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dorm.core.bounds import has_worked
+
 if TYPE_CHECKING:
     from dorm.core.state import App, Container, Generation, Node, State
 
@@ -70,6 +72,10 @@ def end_container(
     state: State, app: App, generation: Generation, container: Container, reason: str, message: str
 ) -> None:
     """It has exited.  Unasked, that overtakes what was being decided about its app."""
+    if generation.started_at and not generation.exited and not generation.failed:
+        if has_worked(app, generation, state.time):
+            note_work(state, app, generation)
+        app.ran_ns += state.time - generation.started_at
     if container.state == "running":
         generation.running -= 1
         app.served_ns += state.time - container.started_at
@@ -82,6 +88,15 @@ def end_container(
         generation.stopped_at = state.time
         plan_drop(state, app)
     stir(state)
+
+
+def note_work(state: State, app: App, generation: Generation) -> None:
+    """It has worked, so its app is on trial no longer."""
+    generation.worked = True
+    app.worked_with = len(generation.containers)
+    if app.fruitless:
+        app.fruitless = 0
+        stir(state)
 
 
 def forget_ended(app: App) -> None:

@@ -11,7 +11,16 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from dorm.core.admission import app_id, check_room, name_of
-from dorm.core.effects import drop_ended, end_container, end_containers_on, forget_ended, loosen, stir, void_plans_on
+from dorm.core.effects import (
+    drop_ended,
+    end_container,
+    end_containers_on,
+    forget_ended,
+    loosen,
+    note_work,
+    stir,
+    void_plans_on,
+)
 from dorm.core.rounds import fold_round
 from dorm.core.settings import TIMES, policy_after
 from dorm.core.state import App, Container, Generation, Node, Pace, State, Submission, can_be_kept
@@ -109,6 +118,8 @@ def _app_updated(state: State, event: k.AppUpdated, record: Record) -> None:
     app.n_min = event.n_min if event.n_min is not None else app.n_min
     app.n_max = event.n_max if event.n_max is not None else app.n_max
     app.weight = event.weight if event.weight is not None else app.weight
+    app.held_most = app.held_least = None
+    app.fruitless = 0
     stir(state)
 
 
@@ -206,6 +217,7 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> None:
         runtime=event.runtime,
         draining="operator" if old and old.draining == "operator" else "",
         joined_at=state.time,
+        up_at=state.time,
         lease_s=state.settings.node_lease_s,
         changed_seq=state.seq,
         port_cursor=old.port_cursor if old else 0,
@@ -266,7 +278,7 @@ def _container_exited(state: State, event: k.ContainerExited, record: Record) ->
     if container.state == "exited":
         state.counters.ignored += 1
         return
-    container.exit_code, container.asked = event.exit_code, event.asked
+    container.exit_code, container.asked, container.killed = event.exit_code, event.asked, event.killed
     if container.started_at == 0 and event.started_at:
         container.started_at = state.time
     end_container(state, app, generation, container, event.reason, event.message)
@@ -283,7 +295,16 @@ def _app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) ->
         return
     app.checkpoint = event.step
     app.step = max(app.step, event.step)
+    generation.checkpointed_at = state.time
+    _works(state, app, generation)
     _resumed(state, app, event)
+
+
+def _works(state: State, app: App, generation: Generation) -> None:
+    """By its own words."""
+    app.tells = True
+    if not generation.worked:
+        note_work(state, app, generation)
 
 
 def _has_part(generation: Generation, who: str) -> bool:
@@ -304,6 +325,8 @@ def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Non
         _resumed(state, app, event)
     # First and last are enough, whatever lies between; a step back is somebody who counts anew.
     pace = generation.pace
+    if pace is None:
+        _works(state, app, generation)
     if pace is None or step < pace.last_step:
         generation.pace = Pace(state.time, step, state.time, step)
     else:

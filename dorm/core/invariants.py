@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dorm.core.failures import limit_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -159,8 +161,11 @@ def _numbers(state: State) -> Iterator[str]:
     for app in state.apps.values():
         if not 1 <= app.n_min <= app.n_max or app.weight <= 0 or not app.demand:
             yield f"{app.id}: bounds {app.n_min}..{app.n_max}, weight {app.weight}, demand {app.demand}"
-        if app.failures > app.spec.retries.limit or app.changed_seq > state.seq or min(app.step, app.lost_steps) < 0:
-            yield f"{app.id}: {app.failures} failures, step {app.step}, {app.lost_steps} lost steps"
+        if app.changed_seq > state.seq or min(app.step, app.lost_steps, app.failures, app.ran_ns, app.fruitless) < 0:
+            yield f"{app.id}: {app.failures} failures, step {app.step}, {app.lost_steps} lost steps, ran {app.ran_ns} ns"
+        for against, used in app.retries_used.items():
+            if used > limit_of(app, against):
+                yield f"{app.id}: {used} of {limit_of(app, against)} retries for {against} are used up"
         if bool(app.ended) != bool(app.ended_at) or (app.ended and (app.waiting or app.retry_at or app.waiting_since)):
             yield f"{app.id}: ended and still waiting, or ended at no time"
         current = app.current

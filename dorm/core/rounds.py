@@ -15,13 +15,15 @@ from dorm.core.effects import (
     stir,
     void_plans_on,
 )
-from dorm.core.state import HISTORY, AdjustmentRecord, App, Container, Generation
+from dorm.core.failures import counts_against
+from dorm.core.state import HISTORY, AdjustmentRecord, App, Container, Generation, Held
 from events import kinds as k
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dorm.core.state import Ended, State
+    from events.spec import AppSpec
 
 
 def fold_round(state: State, event: k.Round, fence: int) -> None:
@@ -39,6 +41,8 @@ def fold_round(state: State, event: k.Round, fence: int) -> None:
             _resized(state, fact, event.basis)
         elif isinstance(fact, k.IdleTicked):
             _idle_ticked(state, event.basis)
+        elif isinstance(fact, k.MasterElected):
+            _master_elected(state, fact, event.by)
         else:
             state.counters.unknown += 1
     if state.next_drop_at and state.time >= state.next_drop_at:
@@ -53,13 +57,16 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
     if event.app in state.apps:
         state.counters.ignored += 1
         return
-    spec = event.spec
+    spec, demand = event.spec, _demand(event.spec)
+    if demand is None:
+        state.counters.ignored += 1
+        return
     state.apps[event.app] = App(
         id=event.app,
         name=spec.name,
         user=spec.user if spec.user != "anonymous" or submission is None else submission.by,
         spec=spec,
-        demand=spec.resources(),
+        demand=demand,
         weight=spec.weight,
         n_min=spec.n_min,
         n_max=spec.n_max,
@@ -74,6 +81,16 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
     )
     state.names[spec.name] = event.app
     stir(state)
+
+
+def _demand(spec: AppSpec) -> dict[str, int] | None:
+    """What one container needs; None for a spec that nobody has checked: its quantities are text."""
+    try:
+        _ = spec.grace_s, spec.retries.backoff_s, spec.retries.longest_s, spec.retries.reset_s
+        _ = spec.deadlines.start_s, spec.deadlines.progress_s
+        return spec.resources()
+    except ValueError:
+        return None
 
 
 def _app_rejected(state: State, event: k.AppRejected) -> None:
@@ -116,15 +133,38 @@ def _generation_failed(state: State, event: k.GenerationFailed) -> None:
     if app is None or generation is None or generation.failed:
         state.counters.ignored += 1
         return
+    _count_failure(app, generation, event)
     generation.failed = True
     app.retry_at = event.retry_at
-    if event.counted:
-        app.failures += 1
-    if event.port:
-        app.port_failures += 1
     app.waiting = k.Waiting(code="retry", text=event.reason)
     mark_wait(state, app)
     stir(state)
+
+
+def _count_failure(app: App, generation: Generation, event: k.GenerationFailed) -> None:
+    """Of its retries, and for what it may have next."""
+    if event.anew:
+        app.retries_used, app.failures_in_a_row, app.port_failures = {}, 0, 0
+        app.held_most = app.held_least = None
+    if event.anew or event.counted:
+        app.ran_ns = 0
+    app.failures_in_a_row += 1
+    app.port_failures += event.port
+    if not event.counted:
+        return
+    app.failures += 1
+    against = counts_against(app, event.failure)
+    app.retries_used[against] = app.retries_used.get(against, 0) + 1
+    if generation.worked:
+        return
+    app.fruitless += 1
+    size = len(generation.containers)
+    if app.worked_with and size != app.worked_with:
+        held = Held(generation.number, size, app.worked_with)
+        if size > app.worked_with:
+            app.held_most = held
+        else:
+            app.held_least = held
 
 
 def _generation_released(state: State, event: k.GenerationReleased) -> None:
@@ -154,6 +194,7 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
                 released_at=state.time,
                 checkpoint=event.checkpoint,
                 lost_steps=event.lost_steps,
+                killed=event.killed,
                 steps_per_s=pace,
             )
         )
@@ -161,12 +202,21 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
     app.lost_steps += event.lost_steps
     app.step = event.checkpoint if event.resume and event.checkpoint is not None else 0
     app.retry_at = 0
+    _let_go(app, len(generation.containers))
     for number in [n for n in app.generations if n < generation.number]:
         del app.generations[number]
     for container in generation.containers.values():
         node = state.nodes.get(container.node)
         if node is None or node.condition == "left" or node.lease_ended:
             end_container(state, app, generation, container, "lost", "its node was gone before it could start")
+
+
+def _let_go(app: App, size: int) -> None:
+    """It is given what it was held from, so it is held no longer."""
+    if app.held_most is not None and size > app.held_most.worked_with:
+        app.held_most = None
+    if app.held_least is not None and size < app.held_least.worked_with:
+        app.held_least = None
 
 
 def _resized(state: State, event: k.Resized, basis: int) -> None:
@@ -258,7 +308,7 @@ def _node_recovered(state: State, event: k.NodeRecovered) -> None:
     if node is None or node.condition != "lost":
         state.counters.ignored += 1
         return
-    node.condition, node.lease_ended = "up", False
+    node.condition, node.lease_ended, node.up_at = "up", False, state.time
     node.changed_seq = state.seq
     loosen(state)
     stir(state)
@@ -273,8 +323,9 @@ def _node_lease_ended(state: State, event: k.NodeLeaseEnded) -> None:
     end_containers_on(state, node.id, "its node was not heard until its lease had ended")
 
 
-def _master_elected(state: State, event: k.MasterElected) -> None:
+def _master_elected(state: State, event: k.MasterElected, by: str) -> None:
     state.epoch = max(state.epoch, event.epoch)
+    state.leader, state.elected_at = by, state.time
 
 
 def _log_sealed(state: State, event: k.LogSealed) -> None:
@@ -292,6 +343,5 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.NodeLost: _node_lost,
     k.NodeRecovered: _node_recovered,
     k.NodeLeaseEnded: _node_lease_ended,
-    k.MasterElected: _master_elected,
     k.LogSealed: _log_sealed,
 }

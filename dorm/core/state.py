@@ -17,7 +17,7 @@ from events.spec import AppSpec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SCHEMA = 3
+SCHEMA = 4
 """Counts changes of meaning in this module and `evolve`: a digest by another schema can't be compared."""
 
 _encoder = msgspec.msgpack.Encoder()
@@ -81,6 +81,8 @@ class Container(msgspec.Struct, gc=False):
     exited_at: int = 0
     exit_code: int | None = None
     asked: bool = False
+    killed: bool = False
+    """It had not ended within its grace time."""
     reason: str = ""
     message: str = ""
 
@@ -109,6 +111,10 @@ class Generation(msgspec.Struct):
     exited: int = 0
     """How many containers are in these states: counted along, since every start and exit asks for it."""
     pace: Pace | None = None
+    checkpointed_at: int = 0
+    """When it last told of a checkpoint."""
+    worked: bool = False
+    """Whether it has worked (`dorm.core.bounds`)."""
 
     @property
     def released(self) -> bool:
@@ -140,12 +146,25 @@ class AdjustmentRecord(msgspec.Struct, gc=False):
     started_at: int = 0
     checkpoint: int | None = None
     lost_steps: int = 0
+    killed: int = 0
+    """Containers that had not ended within their grace time and were killed."""
     resumed_at: int = 0
     """When the new generation first told of progress or of a checkpoint; 0 before."""
     resumed_step: int = 0
     """Which step that was."""
     steps_per_s: float = 0.0
     """How fast the generation before it worked, with `containers_before`; 0 where that was not seen."""
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """An adjustment that failed: the app stays at the count with which it had worked, for a while (`dorm.core.bounds`)."""
+
+    generation: int
+    """Which one did not start to work."""
+    containers: int
+    """With so many."""
+    worked_with: int
+    """How many containers the last one had that worked."""
 
 
 Ended = Literal["", "completed", "failed", "cancelled"]
@@ -179,9 +198,25 @@ class App(msgspec.Struct):
     ended_at: int = 0
     end_reason: str = ""
     failures: int = 0
+    """Of all its generations, those that were its own fault."""
     port_failures: int = 0
     """Generations that ended because a port was taken: no fault of the app's, until there are too many of them."""
+    retries_used: dict[str, int] = {}
+    """By what they count against (`dorm.core.failures`); forgotten, like the next two, once it has worked for long."""
+    failures_in_a_row: int = 0
+    """Of any kind: what the next pause follows from."""
+    ran_ns: int = 0
+    """How long all containers of its generations have run since the last failure that was its own fault, without the
+    generation that runs now."""
     retry_at: int = 0
+    tells: bool = False
+    """Whether it has ever told of progress or of a checkpoint."""
+    worked_with: int = 0
+    """How many containers the last generation had that worked; 0 where none ever did."""
+    fruitless: int = 0
+    """How many generations since then have failed by its own fault without having worked."""
+    held_most: Held | None = None
+    held_least: Held | None = None
     checkpoint: int | None = None
     """Step of the last checkpoint that the app reported."""
     step: int = 0
@@ -261,6 +296,8 @@ class Node(msgspec.Struct):
     condition: NodeCondition = "up"
     draining: Literal["", "operator", "shutdown"] = ""
     joined_at: int = 0
+    up_at: int = 0
+    """Since when it has been heard: when it joined or recovered."""
     lease_ended: bool = False
     lease_s: float = 300.0
     """The longest lease that its agent may believe in: what was in force since it joined."""
@@ -301,6 +338,10 @@ class State(msgspec.Struct):
     time: int = 0
     """Log time, which never goes back here."""
     epoch: int = 0
+    leader: str = ""
+    """Name of the master that was elected last."""
+    elected_at: int = 0
+    """When it was: what was heard before, it can't know."""
     round_seq: int = 0
     """Sequence of the last round: what the next one is fenced by."""
     stirred_seq: int = 0

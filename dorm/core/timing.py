@@ -1,8 +1,10 @@
-"""When an allocation is due without any further record, and what an allocation at some moment is for.
+"""When something is due without any further record, and what an allocation at some moment is for.
 
     retries    an app's pause after a failure is over
     patience   an app has waited for so long that it goes before others (`patience_s`, of policies that have it)
+    bounds     an app may have more than before, because it has worked (`dorm.core.bounds`)
     ticks      nothing has happened for a while, and more may be had than the last decisions could give
+    deadlines  an app has not started, or shown no work, for as long as it may take (`dorm.core.deadlines`)
 
 Idle ticks: each decision may change only a few apps (θ2), on a small cluster one or two, so after departures the room that
 became free is filled decision by decision, and ticks take over where no events follow.
@@ -19,6 +21,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dorm.core.bounds import changes_at
+from dorm.core.deadlines import due_at
 from dorm.core.settings import parameters_in_force
 
 if TYPE_CHECKING:
@@ -31,12 +35,13 @@ SECOND = 1_000_000_000
 
 
 def next_deadline(state: State, after: int) -> int | None:
-    """When (UTC ns) an allocation is due without any further record, None where none is.
+    """When (UTC ns) something is due without any further record, None where nothing is.
 
-    `after` is the time of the last one: pauses and waits that were over by then were looked at.  Ticks are on the log, so a
-    tick that is due stays so until it is there.
+    `after` is the time of the last allocation: pauses and waits that were over by then were looked at.  Ticks and missed
+    deadlines are on the log, so what is due stays so until it is there.
     """
     due = [at for at in _ends_of_waits(state) if at > after]
+    due += [at for app_id in state.names.values() if (at := due_at(state, state.apps[app_id])) is not None]
     tick = _next_tick(state)
     return min(due if tick is None else [*due, tick], default=None)
 
@@ -68,6 +73,8 @@ def _ends_of_waits(state: State) -> Iterator[int]:
             yield app.retry_at
         if app.waiting_since and app.current is None:
             waiting.append(app.waiting_since)
+        if app.fruitless or app.held_most is not None or app.held_least is not None:
+            yield from changes_at(app)
     if waiting and (patience_s := parameters_in_force(state.settings).get("patience_s")) is not None:
         for since in waiting:
             # Waits count in whole seconds, and somebody's patience is over when it is exceeded.

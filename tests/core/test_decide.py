@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dorm.core.decide import MOST_PORTS
+from dorm.core.failures import MOST_PORTS
 from dorm.core.state import digest
 from dorm.core.timing import next_deadline
 from events import kinds as k
@@ -65,7 +65,7 @@ class TestFailure:
         bench.exited(code=143)
         (said, *_) = bench.decide()
         assert isinstance(said, k.AppFailed)
-        assert said.reason == "slot 0 on a ended with exit code 143 (killed by signal 15) (after 3 retries)"
+        assert said.reason == "slot 0 on a ended with exit code 143 (killed by signal 15) (3 of 3 retries used up)"
         assert said.exit_codes == {"0": 143}
         assert bench.app().ended == "failed"
 
@@ -108,7 +108,7 @@ class TestFailure:
             assert isinstance(said, k.GenerationFailed)
             assert not said.counted
             bench.settle()
-            bench.wait(1)
+            bench.wait((said.retry_at - bench.now) / SECOND)
             bench.settle()
         bench.started()
         bench.exited(code=98, reason="port")

@@ -9,8 +9,9 @@ from dorm.core.evolve import GapError, evolve
 from dorm.core.settings import all_after
 from dorm.core.state import State, digest
 from events import kinds as k
+from events.spec import AppSpec
 from tests.core.nonsense import nonsense
-from tests.core.records import CLUSTER, Bench, joined, record_of
+from tests.core.records import CLUSTER, Bench, document, joined, record_of
 
 
 def content(state: State) -> object:
@@ -420,3 +421,21 @@ def test_nonsense_changes_nothing_but_counters_and_answers() -> None:
     assert refused
     assert all(isinstance(fact, k.AppRejected) for fact in refused)
     assert all(fact.reason for fact in refused)
+
+
+@pytest.mark.parametrize(
+    "unchecked",
+    [
+        {"demand": {"cpu": -0.5}},
+        {"demand": {"cpu": "much"}},
+        {"retries": {"backoff": "x"}},
+        {"deadlines": {"start": "x"}},
+    ],
+    ids=str,
+)
+def test_a_spec_that_nobody_has_checked_is_no_app(unchecked: dict[str, object]) -> None:
+    bench = Bench(a=4)
+    spec = msgspec.convert({**document(), **unchecked}, AppSpec)
+    bench.say(k.AppAccepted(app="app-aaaaaa", spec=spec, submission="s"))
+    assert (bench.state.apps, bench.state.counters.ignored) == ({}, 1)
+    bench.settle()

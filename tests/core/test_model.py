@@ -14,6 +14,7 @@ import dorm.core.allocation as allocating
 import dorm.core.decide as deciding
 import dorm.core.effects as effects
 import dorm.core.evolve as evolving
+import dorm.core.failures as failures
 import dorm.core.liveness as living
 import dorm.core.rounds as rounds
 import dorm.core.timing as timing
@@ -87,7 +88,7 @@ def caught_within(most: int, *, first: int = 0, agents_rejoin: bool = True) -> i
 MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
     "the barrier is ignored": (deciding, "if all(g.ended for g in earlier):", "if True:"),
     "room is not checked": (deciding, "if _take_room(state, free, app, generation)", "if True"),
-    "an asked exit counts as done": (deciding, "exit_code == 0 and not container.asked", "exit_code == 0"),
+    "an asked exit counts as done": (failures, "exit_code == 0 and not container.asked", "exit_code == 0"),
     "what runs takes no room": (deciding, 'container.state != "exited" and', 'container.state == "desired" and'),
     "overtaken decisions stand": (rounds, "overtaken = app.changed_seq > basis or any(", "overtaken = False and any("),
     "exits are not idempotent": (evolving, 'if container.state == "exited":', "if False:"),

@@ -355,9 +355,9 @@ class World:
             # A process that is paused for a moment is not a lost one, but an agent's own clock always runs.
             if node.agent_up and (not node.connected or self.chance.random() < 0.9):
                 node.beat()
-        # The agent's process is brought back long before the lease ends: what runs must not outlive it unheard.
+            node.fence()
         for node in self.nodes:
-            if node.machine_up and not node.agent_up and not self.left(node) and self.chance.random() < 0.5:
+            if node.machine_up and not node.agent_up and not self.left(node) and self.chance.random() < 0.15:
                 node.start()
                 node.beat()
 

@@ -70,7 +70,8 @@ class VirtualNode:
     position: int = 0
     join_seq: int = 0
     """Nothing is acted on before this has been read back; 0: it has to join first."""
-    heard_at: int = 0
+    lease_until: int = 0
+    """Kept by the machine, not by the agent's process: what runs here when it is over is killed.  0: nothing was said yet."""
     outbox: list[k.Event] = field(default_factory=list)
     life: int = 0
 
@@ -80,7 +81,7 @@ class VirtualNode:
         """A fresh agent process: all it knows is the log, the engine and the ledger."""
         self.agent_up, self.leaving, self.life = True, False, self.life + 1
         self.desired, self.position, self.outbox = Desired(self.name), 0, []
-        self.join_seq, self.heard_at = 0, self.world.now
+        self.join_seq = 0
 
     def join(self) -> None:
         event = k.NodeJoined(node=self.name, address=f"addr-{self.name}", capacity={"cpu": self.cpu}, ports=self.ports)
@@ -103,17 +104,16 @@ class VirtualNode:
                 self.desired.fold(record)
 
     def beat(self) -> None:
-        """A heartbeat, and the fence: cut off for longer than the lease, it kills all that runs here."""
+        """A heartbeat that is stored extends the lease; an agent that finds it over joins anew."""
         if not self.agent_up:
             return
         if self.connected:
             if self.join_seq == 0:
                 self.join()
-            self.heard_at = self.world.heard[self.name] = self.world.now
-        elif self.world.now - self.heard_at > self.desired.lease_s * SECOND:
-            self.kill()
-            if self.world.agents_rejoin:
-                self.join_seq = 0
+            self.world.heard[self.name] = self.world.now
+            self.lease_until = self.world.now + int(self.desired.lease_s * SECOND)
+        elif self.world.now > self.lease_until and self.world.agents_rejoin:
+            self.join_seq = 0
 
     def act(self, most: int) -> bool:
         """List, compare, and do (some of) what follows.  False where nothing was to be done."""
@@ -218,6 +218,11 @@ class VirtualNode:
             self.world.publish(k.NodeLeft(node=self.name), self.name, f"{self.name}.left.{self.life}.{self.world.now}")
 
     # --- the machine ----------------------------------------------------------------------------------------------------
+
+    def fence(self) -> None:
+        """Cut off for longer than the lease, with an agent or without."""
+        if self.world.now > self.lease_until:
+            self.kill()
 
     def kill(self) -> None:
         for toy in self.engine.values():

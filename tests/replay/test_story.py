@@ -273,7 +273,7 @@ def test_an_app_that_fails_again_and_again() -> None:
     assert "1 other container of it ended so too" in retried.text
     failed = one(chapters, "failed")
     assert [cause.position for cause in failed.causes] == [second.position]
-    assert "slot 0 on n1 ended with exit code 3 (after 1 retries)" in failed.text
+    assert "slot 0 on n1 ended with exit code 3 (1 of 1 retry used up)" in failed.text
     assert failed.totals is not None
     assert (failed.totals.generations, failed.totals.failures, failed.totals.waited_s) == (2, 1, 2)
 

@@ -142,7 +142,7 @@ def test_an_app_that_always_fails_ends_failed_after_its_retries() -> None:
     written = with_outages(apps=(broken,), timings=Timings())
     assert [fact.counted for _, fact in facts_of(written, k.GenerationFailed)] == [True, True]
     ((_, failed),) = facts_of(written, k.AppFailed)
-    assert "exit code 7 (after 2 retries)" in failed.reason
+    assert "exit code 7 (2 of 2 retries used up)" in failed.reason
     assert 7 in failed.exit_codes.values()
     assert written.simulation.unfinished == []
 

@@ -1,0 +1,109 @@
+"""Apps that hang: a generation that does not start, or shows no sign of work, for longer than its spec allows.
+
+    start      from its release until all its containers have started
+    progress   without progress or a checkpoint, from its start on
+
+Unknown is not failed.  While one of its nodes is not heard no deadline runs, and it runs anew when the node is back, or
+another master is there (who can't know what the one before heard).  A node falls silent some time before that is concluded,
+so a deadline counts as missed only once the node would have been found silent: `node_grace_s` and `MARGIN_S` beyond it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from dorm.core.state import App, Container, Generation, State
+    from events.quantities import Quantity
+
+SECOND = 1_000_000_000
+MARGIN_S = 2
+"""A master looks at what it heard once a second."""
+_NAMED = 3
+
+
+class Deadline(NamedTuple):
+    """One that runs.  Times in UTC ns."""
+
+    failure: Literal["start", "stalled"]
+    since: int
+    due: int
+    reason: str
+
+
+def missed(state: State, app: App, now: int) -> Deadline | None:
+    """The deadline that the app's latest generation has missed by `now` (UTC ns)."""
+    due = due_at(state, app)
+    return _deadline(state, app, words=True) if due is not None and due <= now else None
+
+
+def due_at(state: State, app: App) -> int | None:
+    """When (UTC ns) one is missed if nothing happens; None where none runs.  Cheap: asked of each app after each record."""
+    deadline = _deadline(state, app, words=False)
+    return None if deadline is None else deadline.due
+
+
+def may_have_one(app: App, generation: Generation) -> bool:
+    """A first look that spares most apps a second one."""
+    return generation.running < len(generation.containers) or app.spec.deadlines.progress != ""
+
+
+def _deadline(state: State, app: App, *, words: bool) -> Deadline | None:
+    generation = app.generations.get(app.generation)
+    if generation is None or app.ended or app.cancel_requested or not generation.released_at or generation.failed:
+        return None
+    if not may_have_one(app, generation):
+        return None
+    containers = generation.containers.values()
+    failure: Literal["start", "stalled"] = "stalled"
+    if generation.running < len(containers) and any(container.state == "desired" for container in containers):
+        failure = "start"
+    allowed = app.spec.deadlines.start_s if failure == "start" else app.spec.deadlines.progress_s
+    if allowed is None:
+        return None
+    since = generation.released_at if failure == "start" else _last_sign(generation)
+    heard = _heard_since(state, generation)
+    if heard is None:
+        return None
+    since = max(since, heard)
+    due = since + int((allowed + state.settings.node_grace_s + MARGIN_S) * SECOND)
+    return Deadline(failure, since, due, _reason(app, generation, failure) if words else "")
+
+
+def _last_sign(generation: Generation) -> int:
+    told = generation.pace.last_at if generation.pace is not None else 0
+    # Where some containers are done already, not all ran at one moment.
+    return max(
+        told, generation.checkpointed_at, *(max(c.started_at, c.exited_at) for c in generation.containers.values())
+    )
+
+
+def _heard_since(state: State, generation: Generation) -> int | None:
+    """Since when all that may run of it is on nodes that are heard, None while one is not."""
+    since = state.elected_at
+    for container in generation.containers.values():
+        if container.state != "exited":
+            node = state.nodes.get(container.node)
+            if node is None or node.condition != "up":
+                return None
+            since = max(since, node.up_at)
+    return since
+
+
+def _reason(app: App, generation: Generation, failure: Literal["start", "stalled"]) -> str:
+    if failure == "stalled":
+        return f"no sign of work (progress or a checkpoint) for {_span(app.spec.deadlines.progress)}"
+    late = [c for _, c in sorted(generation.containers.items()) if c.state == "desired"]
+    places = ", ".join(_place(container) for container in late[:_NAMED])
+    more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
+    have = "has" if len(late) == 1 else "have"
+    return f"{places}{more} {have} not started within {_span(app.spec.deadlines.start)}"
+
+
+def _place(container: Container) -> str:
+    return f"slot {container.slot} on {container.node}"
+
+
+def _span(quantity: Quantity) -> str:
+    """As its owner wrote it."""
+    return quantity if isinstance(quantity, str) else f"{quantity:g} s"
