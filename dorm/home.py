@@ -32,6 +32,11 @@ def key_file(cluster: str) -> Path:
     return home() / cluster / KEY_NAME
 
 
+def witness_file(key: Path) -> Path:
+    """Where the master with this key remembers what it has seen of the log: beside the key."""
+    return key.with_suffix(".seen")
+
+
 def _file() -> Path:
     return home() / "running.json"
 

@@ -21,7 +21,7 @@ from agents.config import DEFAULT_PORTS, NodeConfig, detect_capacity
 from dorm.client import Client
 from dorm.embedded import EmbeddedServer
 from dorm.engines import choose_runtime
-from dorm.home import KEY_NAME
+from dorm.home import KEY_NAME, witness_file
 from dorm.master import Master
 from dorm.sealing import open_key
 from events.jetstream import Connection
@@ -48,6 +48,8 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: Path | None = None
     key: Path | None = None
     """What the master seals the log with; None keeps it in the data folder."""
+    accept_log: bool = False
+    """Lead a log that is not what this master has seen of it."""
     ports: tuple[int, int] = DEFAULT_PORTS
     """Shared out among the nodes.  Two clusters on one machine that share ports get in each other's way now and then."""
     report_interval_s: float = 5.0
@@ -83,7 +85,8 @@ class LocalCluster:
 
     async def _start(self) -> None:
         await self.server.start()
-        key = await asyncio.to_thread(open_key, self.options.key or self.options.data / KEY_NAME)
+        key_file = self.options.key or self.options.data / KEY_NAME
+        key = await asyncio.to_thread(open_key, key_file)
         connection = await self._connect("master")
         self.master = Master(
             connection.log,
@@ -93,6 +96,9 @@ class LocalCluster:
             clock=time.time_ns,
             build=BUILD,
             key=key,
+            leadership=connection.leadership,
+            witness=witness_file(key_file),
+            accept_log=self.options.accept_log,
         )
         choice = await choose_runtime(self.options.runtime, self.options.docker_url)
         self.runtime_name, self.runtime_note = choice.name, choice.note
@@ -113,7 +119,7 @@ class LocalCluster:
             ready.cancel()
 
     async def _ready(self) -> None:
-        await self.master.elected.wait()
+        await self.master.settled.wait()  # Another one may lead, which has waited for this server to come back.
         for agent in self.agents:
             await agent.joined.wait()
 

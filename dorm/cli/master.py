@@ -1,8 +1,9 @@
-"""`dorm master`: one master against a NATS server of one's own."""
+"""`dorm master`: one of the masters of a cluster, against NATS servers of one's own."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import socket
 import time
@@ -12,10 +13,21 @@ from typing import Annotated
 import typer
 
 from dorm.cli.connect import ClusterName, Url, where
-from dorm.cli.errors import run
+from dorm.cli.errors import USAGE, Fail, run
 from dorm.cli.logs import LogJson, Verbose, configure
 from dorm.cli.settings import complete_policy, parse_params, policy_change
 from dorm.cli.signals import run_until_stopped
+
+AcceptLog = Annotated[
+    bool,
+    typer.Option(
+        "--accept-log",
+        help="Take the log as it is, though records that were there are gone or changed; for once, after a loss.",
+    ),
+]
+_LEASE_S = 2.0
+_REPLICATED_LEASE_S = 15.0
+"""NATS servers take 4 to 6 seconds to agree on another leader, which must depose no healthy master."""
 
 
 def register(app: typer.Typer) -> None:
@@ -37,46 +49,82 @@ def master(
             metavar="FILE", help="What it seals the log with; made where there is none. Default: in the data folder."
         ),
     ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What it is called, before a part that is drawn anew; default: this host's name.")
+    ] = None,
+    lease: Annotated[
+        float | None,
+        typer.Option(
+            min=0.5,
+            max=600.0,
+            metavar="SECONDS",
+            help="After how long without a sign of it another master takes over; default: 2, and 15 where several servers hold the log.",
+        ),
+    ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="By how many NATS servers the log is held (1, 3 or 5); default: 3 where there are as many.",
+        ),
+    ] = None,
+    accept_log: AcceptLog = False,
     verbose: Verbose = 0,
     log_json: LogJson = False,
 ) -> None:
-    """Run a master: it folds the log and decides.
+    """Run a master: it folds the log, and decides while it leads.
 
-    Apps run on when it stops, and the next one goes on from the log.  A second master takes over from the first, which
-    then stops by itself.
+    Of several masters one leads and the others follow the log, ready to take over: at once when it stops, and when it was not
+    heard of for the time of its lease otherwise.  Apps run on without any, and the next one goes on from the log.
 
-    [bold]Example[/]
+    [bold]Examples[/]
 
       dorm master --url nats://10.0.0.1:4222 --cluster lab
+
+      dorm master --url nats://10.0.0.1,nats://10.0.0.2,nats://10.0.0.3 --lease 10
     """
     configure(verbose, log_json)
     change = policy_change(policy, parse_params(param) or None)
+    identity = _identity(name)
 
     async def work() -> None:
         from dorm.client import Client
-        from dorm.home import key_file
+        from dorm.home import key_file, witness_file
         from dorm.local import BUILD
         from dorm.master import Master
         from dorm.sealing import open_key
         from events.jetstream import Connection
 
-        address, name = where(url, cluster)
-        seal_key = await asyncio.to_thread(open_key, key or key_file(name))
-        connection = await Connection.open(address, name, name="dorm-master", create=True)
+        address, cluster_name = where(url, cluster)
+        file = key or key_file(cluster_name)
+        seal_key = await asyncio.to_thread(open_key, file)
+        connection = await Connection.open(address, cluster_name, name="dorm-master", create=True, replicas=replicas)
         try:
             if change is not None:
-                await Client(connection.log, connection.bus, name).change_policy(change)
-            leader = Master(
+                await Client(connection.log, connection.bus, cluster_name).change_policy(change)
+            replicated = await connection.leadership.replicas() > 1
+            one = Master(
                 connection.log,
                 connection.bus,
-                name,
-                name=f"{socket.gethostname()}-{secrets.token_hex(4)}",
+                cluster_name,
+                name=identity,
                 clock=time.time_ns,
                 build=BUILD,
                 key=seal_key,
+                leadership=connection.leadership,
+                lease_s=lease or (_REPLICATED_LEASE_S if replicated else _LEASE_S),
+                witness=witness_file(file),
+                accept_log=accept_log,
             )
-            await run_until_stopped(leader.run())
+            await run_until_stopped(one.run())
         finally:
             await connection.close()
 
     run(work())
+
+
+def _identity(name: str | None) -> str:
+    """Different for each process, whatever people call it: ids of rounds and the lease go by it."""
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+        raise Fail("--name: use 1 to 64 letters, digits, '.', '-' and '_'", USAGE)
+    return f"{name or socket.gethostname()}-{secrets.token_hex(4)}"

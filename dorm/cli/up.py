@@ -16,6 +16,7 @@ from rich.text import Text
 
 from dorm.cli.errors import INTERRUPTED, Fail, run
 from dorm.cli.logs import LogJson, Verbose, configure
+from dorm.cli.master import AcceptLog
 from dorm.cli.output import console
 from dorm.cli.settings import complete_policy, load_cluster_file, parse_capacity, parse_params
 from dorm.cli.signals import Stops, first_of, stops
@@ -68,6 +69,7 @@ def up(
         list[str] | None, typer.Option(help="Parameter of the policy, such as theta1=0.2; may be repeated.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Cluster file with these settings; flags win over it.")] = None,
+    accept_log: AcceptLog = False,
     verbose: Verbose = 0,
     log_json: LogJson = False,
 ) -> None:
@@ -102,6 +104,7 @@ def up(
         runtime=runtime.value if runtime else file.runtime or "auto",
         docker_url=docker,
         checkpoints=folder_of_checkpoints.absolute() if folder_of_checkpoints else None,
+        accept_log=accept_log,
     )
     run(_up(options, file.change()))
 
