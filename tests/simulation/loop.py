@@ -176,8 +176,7 @@ class Loop(asyncio.AbstractEventLoop):
         # Tasks of dead processes must not be collected before the end, for that would run their `finally` blocks.
         self._tasks.append(task)
         if len(self._tasks) > self._most_tasks:
-            self._tasks = [task for task in self._tasks if not task.done()]
-            self._most_tasks = max(256, 2 * len(self._tasks))
+            self._most_tasks = max(256, 2 * len(self.unfinished()))
         return task
 
     def run_in_executor(  # type: ignore[override]
@@ -299,11 +298,14 @@ class Loop(asyncio.AbstractEventLoop):
         self.create_task(_close(generator))
 
     def unfinished(self) -> list[asyncio.Task[Any]]:
-        return [task for task in self._tasks if not task.done()]
+        """Those that are done are let go, whereupon an exception that nobody took from one is among the `faults`."""
+        self._tasks = [task for task in self._tasks if not task.done()]
+        return list(self._tasks)
 
     def forget_timers(self) -> None:
         """What was going to happen does not."""
         self._timers.clear()
+        self._second, self._steps_before = self.now, self.steps
 
     def close(self) -> None:
         self._closed = True

@@ -132,17 +132,18 @@ class Link:
         if not self.connected:
             self.reconnect_soon()
         elif self._chance.random() < 0.6:
+            # At once, for what was sent after them must not come before them.
             self._flush(len(self._held_up))
             held, self._held_down = self._held_down, []
             for message in held:
-                self.down(message)
+                message()
         else:
             self.broken("the connection was reset")
 
     def _flush(self, most: int) -> None:
         held, self._held_up = self._held_up, []
         for request in held[:most]:
-            self.up(request)
+            self._server.handle(request)
 
     def broken(self, reason: str) -> None:
         """What waits for an answer is told at once; whether it had arrived nobody says."""

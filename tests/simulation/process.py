@@ -143,13 +143,11 @@ class Host:
 
     # --- processes ------------------------------------------------------------------------------------------------------
 
-    def start(
-        self,
-        name: str,
-        main: Callable[[Process], Coroutine[Any, Any, Any]],
-        kind: type[P] = Process,  # type: ignore[assignment]
-    ) -> P:
-        process = kind(self, name, main)
+    def start(self, name: str, main: Callable[[Process], Coroutine[Any, Any, Any]]) -> Process:
+        return self.begin(Process(self, name, main))
+
+    def begin(self, process: P) -> P:
+        """One that was just made."""
         self.processes.append(process)
         self.world.processes.append(process)
         return process

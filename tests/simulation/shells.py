@@ -59,7 +59,7 @@ def start_master(host: Host, name: str, *, lease_s: float = 2.0, **options: Any)
         )
         await process.master.run()
 
-    return host.start(name, main, MasterProcess)
+    return host.begin(MasterProcess(host, name, main))
 
 
 def start_agent(
@@ -89,14 +89,14 @@ def start_agent(
         )
         await process.agent.run()
 
-    return host.start(name, main, AgentProcess)
+    return host.begin(AgentProcess(host, name, main))
 
 
 def start_client(host: Host, user: str) -> ClientProcess:
     async def main(process: Process) -> None:
         await asyncio.Event().wait()
 
-    process = host.start(f"client {user}", main, ClientProcess)
+    process = host.begin(ClientProcess(host, f"client {user}", main))
     connection = host.world.connect(process)
     process.client = Client(connection.log, connection.bus, host.world.cluster, user=user, clock=host.clock)
     return process

@@ -207,6 +207,7 @@ class World:
         return True
 
     def _check(self) -> None:
+        self.loop.unfinished()
         if self.failure is None and self.loop.faults:
             self.failure = Broken(f"seed {self.seed}, at {self.now:.3f} s: {'; '.join(self.loop.faults)}")
         if self.failure is not None:
