@@ -37,6 +37,7 @@ from dorm.core.timing import next_deadline
 from dorm.hearing import Hearing
 from dorm.integrity import Integrity
 from dorm.leading import Lease, LeaseLost
+from dorm.logtime import LogTime
 from dorm.sealing import Sealer
 from dorm.snapshots import SnapshotTaker
 from events import subjects
@@ -83,8 +84,8 @@ class Master:
     """One master of one cluster.
 
     `name` must differ from every other master's, ever (it prefixes the ids of rounds, and the lease goes by it).  `clock`
-    gives UTC nanoseconds.  `solve` runs the allocation, by default in a thread so that the loop stays free; a simulation runs
-    it inline.  Without a `key` the log is not sealed.
+    gives UTC nanoseconds, for people to read: decisions go by log time.  `solve` runs the allocation, by default in a thread
+    so that the loop stays free; a simulation runs it inline.  Without a `key` the log is not sealed.
 
     With `leadership` it follows until it has the lease, which is good for `lease_s` seconds; without, it leads at once, and
     ends when it is deposed.  `witness` is the file that remembers what was seen of the log, and with `accept_log` one that is
@@ -124,6 +125,7 @@ class Master:
         self._sealer = Sealer(cluster, key)
         self._epoch = 0
         self._hearing = Hearing()
+        self._time = LogTime()
         self._records: asyncio.Queue[list[Record]] = asyncio.Queue(_QUEUE)
         self._snapshots = SnapshotTaker(log)
         self._last: Record | None = None
@@ -188,7 +190,7 @@ class Master:
         await self._solve(policy, self.state.settings.policy)
 
     def _now(self) -> int:
-        return max(self._clock(), self.state.time)
+        return self._time.now(self.state.time, _loop_ns())
 
     # --- folding --------------------------------------------------------------------------------------------------------
 
@@ -201,6 +203,7 @@ class Master:
             if isinstance(event, NodeJoined | NodeReported):
                 self._hearing.hear(event.node, _loop_ns())
         self._last, self._last_at = batch[-1], asyncio.get_running_loop().time()
+        self._time.folded(self.state.time, _loop_ns())
         if not self._following:  # The one that leads takes them.
             self._snapshots.offer(self.state, self._last, chain=self._sealer.chain)
         if self.state.stirred_seq != stirred:
@@ -266,7 +269,8 @@ class Master:
             self._integrity.check(self._sealer.misfit)
             self._epoch = self.state.epoch + 1
             elected = MasterElected(epoch=self._epoch, build=self._build, key=self._sealer.public)
-            if await self._publish([elected], self._now(), allocated=False):
+            # Nobody knows when the last record was; nothing follows from what is said here.
+            if await self._publish([elected], max(self._clock(), self.state.time), allocated=False):
                 break
         self._hearing.restart(self.state.nodes, _loop_ns())
         self._quiet, self._allocated_at = Quiet(), 0
