@@ -9,7 +9,11 @@ A client is a reader of the log like any other: it folds what the master folds a
     ClientError
     ├── NotFound      no app or node of this name
     ├── Refused       the master said no, and why
-    └── NoAnswer      stored on the log, but no master has answered yet
+    ├── NoAnswer      stored on the log, but no master has answered yet
+    └── Unsettled     sent, and the log did not say whether it is stored; the same again settles it
+
+What is asked for is stored, or refused with an error and nothing of it is left: where the log can't be reached, that is said
+at once (`events.log.NotSent`), and where its answer was lost, the same is sent again under the same id until there is one.
 """
 
 from __future__ import annotations
@@ -47,12 +51,12 @@ from events.kinds import (
     Round,
     SealRequested,
 )
-from events.log import LogUnavailable
+from events.log import LogRefused, LogUnavailable, NotSent
 from events.questions import LogQuestion
 from events.spec import AppSpec, broken_gang, check_spec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
     from events.log import Bus, EventLog, Record
@@ -62,6 +66,9 @@ if TYPE_CHECKING:
 _AGENT_BACK_S = 15.0
 """How long after an outage an agent may take to answer again."""
 _PAUSE_S = 0.2
+_TRY_S = 5.0
+_SETTLE_S = 30.0
+"""How long the same is sent again where it is unknown whether it is stored."""
 
 
 class ClientError(Exception):
@@ -80,6 +87,14 @@ class NoAnswer(ClientError):
     """It is on the log and will be acted on, but nobody has answered in time."""
 
 
+class Unsettled(ClientError):
+    """Whether it is stored is unknown.  Whoever sends it again under the same id can't have it twice."""
+
+    def __init__(self, message: str, id: str) -> None:
+        super().__init__(message)
+        self.id = id
+
+
 class Client:
     """One user's view of one cluster."""
 
@@ -92,13 +107,16 @@ class Client:
         user: str | None = None,
         connection: Connection | None = None,
         clock: Callable[[], int] = time.time_ns,
+        settle_s: float = _SETTLE_S,
     ) -> None:
+        """`settle_s`: how long the same is sent again where it is unknown whether it is stored."""
         self.log = log
         self.cluster = cluster
         self.user = subjects.token(user or _login_name())
         self._bus = bus
         self._connection = connection
         self._clock = clock
+        self._settle_s = settle_s
         self._state = State()
         self._begun = False
         """Whether a snapshot was looked for, which `_state` then begins with."""
@@ -220,7 +238,7 @@ class Client:
         """Submit, and wait for the master's answer.
 
         A repeat with the same `id` is the same submission.  Raises SpecError before anything is sent; Refused; NoAnswer;
-        the log's errors.
+        Unsettled; the log's errors, of which each means that it is not stored.
         """
         document = msgspec.to_builtins(spec) if isinstance(spec, AppSpec) else spec
         checked = check_spec(document)
@@ -228,8 +246,13 @@ class Client:
             document = {**document, "user": self.user}
         event_id = id or f"{self.user}.{secrets.token_hex(8)}"
         seq = await self._publish(AppSubmitted(id=event_id, at=self._clock(), by=self.user, spec=document))
-        await self._answer_to(event_id, seq, answer_timeout)
-        return find_app(await self.state(), app_id(checked.name, event_id))
+        app = app_id(checked.name, event_id)
+        with _stored("the submission"):
+            # What was answered long ago is not answered again.
+            if id is None or app not in (await self.state()).apps:
+                await self._answer_to(event_id, seq, answer_timeout)
+            return find_app(await self.state(), app)
+        raise AssertionError("it returns or raises")
 
     async def _answer_to(self, submission: str, after: int, timeout: float) -> None:
         try:
@@ -265,7 +288,9 @@ class Client:
                 id=self._new_id(), at=self._clock(), by=self.user, app=app.id, weight=weight, n_min=n_min, n_max=n_max
             )
         )
-        return await self.app(app.id)
+        with _stored("the change"):
+            return await self.app(app.id)
+        raise AssertionError("it returns or raises")
 
     async def cancel(self, name_or_id: str, reason: str = "") -> App:
         """Ask to stop it; the app's end follows on the log.  Raises NotFound, Refused."""
@@ -294,7 +319,9 @@ class Client:
         except ValueError as error:
             raise Refused(str(error)) from None
         await self._publish(msgspec.structs.replace(change, id=self._new_id(), at=self._clock(), by=self.user))
-        return msgspec.structs.replace((await self.state()).settings)
+        with _stored("the change"):
+            return msgspec.structs.replace((await self.state()).settings)
+        raise AssertionError("it returns or raises")
 
     async def seal(self, *, answer_timeout: float = 10.0) -> LogSealed:
         """Have the master seal the log now; gives the seal, which covers all that was there before.  Raises NoAnswer."""
@@ -318,8 +345,21 @@ class Client:
         return f"{self.user}.{secrets.token_hex(8)}"
 
     async def _publish(self, event: Event) -> int:
-        subject = subjects.fact(self.cluster, type(event).__name__, self.user)
-        return (await self.log.append(subject, encode(event), msg_id=event.id)).seq
+        """Its sequence.  Raises Unsettled, and the log's errors where it is surely not stored."""
+        subject, body = subjects.fact(self.cluster, type(event).__name__, self.user), encode(event)
+        ends = asyncio.get_running_loop().time() + self._settle_s
+        sent = False
+        while True:
+            try:
+                return (await self.log.append(subject, body, msg_id=event.id, timeout=min(_TRY_S, self._settle_s))).seq
+            except (LogUnavailable, LogRefused) as error:
+                sent = sent or not isinstance(error, NotSent | LogRefused)
+                if not sent:
+                    raise
+                # A refusal is one of the repeat, and says nothing of what was sent before.
+                if isinstance(error, LogRefused) or asyncio.get_running_loop().time() > ends:
+                    raise _unsettled(event, error) from None
+            await asyncio.sleep(_PAUSE_S)
 
     async def logs(
         self, name_or_id: str, *, slot: int | None = None, follow: bool = False, tail: int | None = None
@@ -378,6 +418,23 @@ def find_app(state: State, name_or_id: str) -> App:
     near = difflib.get_close_matches(name_or_id, sorted({a.name for a in state.apps.values()}), n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; `dorm ps --all` lists them"
     raise NotFound(f"there is no app {name_or_id!r}{hint}")
+
+
+@contextlib.contextmanager
+def _stored(what: str) -> Iterator[None]:
+    """For what follows the storing of it: an outage that comes now must not be taken for a failure of what was asked."""
+    try:
+        yield
+    except LogUnavailable as error:
+        raise NoAnswer(f"{what} is stored, and the log can't be read now ({error}); `dorm ps` will show it") from None
+
+
+def _unsettled(event: Event, error: Exception) -> Unsettled:
+    if isinstance(event, AppSubmitted):
+        what, how = "the submission", f"submit it again with the id {event.id}, which can't make a second app"
+    else:
+        what, how = "what was asked for", "ask for it again, which does no harm if it is"
+    return Unsettled(f"the log did not say whether {what} is stored ({error}); {how}", event.id)
 
 
 def _login_name() -> str:

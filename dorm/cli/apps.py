@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from dorm.cli.tables import show_apps
 if TYPE_CHECKING:
     from dorm.client import Client
     from dorm.core.state import App
+    from events.spec import AppSpec
 
 PANEL = "Apps"
 
@@ -63,7 +65,7 @@ def submit(
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
-            app = await connected.submit(checked, id=id)
+            app = await _submit(connected, checked, spec, id)
             if output in (Format.json, Format.yaml) and not wait:
                 show_document(app_row(app, time.time_ns()), output)
             elif not wait:
@@ -72,6 +74,16 @@ def submit(
                 await _wait(connected, app, output)
 
     run(work())
+
+
+async def _submit(connected: Client, checked: AppSpec, file: Path, id: str | None) -> App:
+    from dorm.client import Unsettled
+
+    try:
+        return await connected.submit(checked, id=id)
+    except Unsettled as error:
+        again = f"`dorm submit {shlex.quote(str(file))} --id {error.id}`"
+        raise Fail(f"{error}: {again}", FAILED) from None
 
 
 async def _wait(connected: Client, submitted: App, output: Format) -> None:
