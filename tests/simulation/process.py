@@ -161,10 +161,11 @@ class Host:
 
     def cut(self, *, silent: bool = True, way: str = "both") -> None:
         """Nothing passes any more.  A silent cut is noticed only by what does not come; otherwise connections break at
-        once.  `way`: "both", "up" (nothing reaches the server) or "down"."""
+        once.  `way`: "both", "up" (nothing reaches the server) or "down".  Several cuts add up, and heal at once."""
         self.world.trace("is cut off", host=self.name, silent=silent, way=way)
         self.cuts += 1
-        self.cut_up, self.cut_down = way != "down", way != "up"
+        self.cut_up |= way != "down"
+        self.cut_down |= way != "up"
         for link in self._links():
             if silent:
                 link.gone_silent()
