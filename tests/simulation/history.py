@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 REST_S = 240.0
 """Virtual seconds after the last fault within which everything has to be at rest."""
 _LOOK_S = 0.25
+_STORY = 40
+"""Lines of a failure's story."""
 _AUDIT_EVERY = 8
 """Seeds, of which one is decided again round by round."""
 _PORTS = (20000, 20099)
@@ -115,17 +117,18 @@ class History:
 
     # --- playing -------------------------------------------------------------------------------------------------------
 
-    def run(self) -> Outcome:
-        """Raises nothing: what was broken is in the outcome."""
+    def run(self, *, tell: bool = False) -> Outcome:
+        """What was broken is in the outcome.  With `tell` the whole story is as well; of a failure its end always is."""
         broken, story = "", list[str]()
         with self.world as world:
             try:
                 self._begin()
                 world.run_for(self.span_s)
                 self._come_to_rest()
+                story = world.story() if tell else story
             except Broken as error:
                 broken = str(error)
-                story = world.story()
+                story = world.story(0 if tell else _STORY)
             finally:
                 self.over = self.checks.over = True
             return Outcome(
