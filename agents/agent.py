@@ -2,6 +2,10 @@
 
 Level-triggered: whatever woke it (a record, a hint of the engine, the clock), it lists, compares and acts, so a crash, a
 restart or a repeated message ends in the same state.  Each container has at most one action under way.
+
+What runs may run as long as the node's lease, which the runtime keeps, and which is extended only for signs of life that were
+stored, from when they were sent.  One that is over is never just extended: the agent first sees to it that nothing runs,
+joins anew, and reads what it should run by then.
 """
 
 from __future__ import annotations
@@ -9,54 +13,47 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import secrets
 import shutil
 import socket
 from typing import TYPE_CHECKING
 
-import msgspec
 import structlog
 
 from agents import reconcile as r
 from agents.contract import container_spec
 from agents.desired import Desired
+from agents.desired_file import DesiredFile, still_there
+from agents.heartbeat import Heartbeat
 from agents.ledger import Ledger
 from agents.logs import LogAnswerer
 from agents.outbox import Outbox
-from agents.progress import ProgressFile
-from agents.runtime import PROGRESS_FILE, Conflict, Key, Refused, RuntimeFault, Seen, Unavailable, key_name
+from agents.reporter import Reporter
+from agents.runtime import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable
 from events import subjects
 from events.codec import encode
-from events.kinds import (
-    ContainerExited,
-    ContainerStarted,
-    ContainerUse,
-    Event,
-    ExitReason,
-    NodeDrainRequested,
-    NodeJoined,
-    NodeLeft,
-    NodeReported,
-    Placed,
-)
-from events.log import LogError, LogUnavailable
+from events.kinds import Event, NodeDrainRequested, NodeJoined, NodeLeft, Placed
+from events.log import LogDamaged, LogError, LogRefused, LogUnavailable
 from events.quantities import GPU
+from events.sources import fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
     from pathlib import Path
 
     from agents.config import NodeConfig
     from agents.runtime import Runtime
-    from events.log import Bus, EventLog
+    from events.log import Bus, EventLog, Record
 
 
-PORT_TAKEN = errno.EADDRINUSE
-"""98, the exit code by which an app says that something else listens on a port it was given."""
 _log = structlog.get_logger(__name__)
 _KILL_S = 0.05
 """Between looks at what is still being launched, when all is to be killed."""
 _RESYNC_S = 5.0
 _PROGRESS_POLL_S = 0.2
+_AGAIN_S = 1.0
+_SAVE_EVERY = 5_000
+"""Records of this node's concern between two times that what was folded is kept."""
 
 
 def listens(address: str, port: int) -> bool:
@@ -99,58 +96,154 @@ class Agent:
         self._clock = clock
         self._build = build
         self._port_taken = port_taken
+        self._root = root
         self._ledger = Ledger(root / "ledger")
         self._outbox = Outbox(log, cluster, config.name)
+        self._reporter = Reporter(config, self.desired, runtime, self._ledger, self._outbox, clock)
+        self._heartbeat = Heartbeat(bus, cluster, config.name, runtime, clock)
+        self._file = DesiredFile(root / "desired", cluster, config.name)
+        self._patterns = [
+            subjects.rounds(cluster),
+            subjects.facts_by(cluster, config.name),
+            subjects.fact_pattern(cluster, "PolicyChanged"),
+        ]
+        self._sources = ""
+        self._last: Record | None = None
+        self._folded_at = 0.0
+        self._unsaved = 0
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
         self._busy: set[Key] = set()
         self._launching: set[Key] = set()
-        self._progress: dict[Key, ProgressFile] = {}
         self._seen: list[Seen] = []
         self._idle = False
         self._leaving = False
         self._cut_off = False
-        self._heard_at = 0.0
+        self._answered_at = 0.0
+        """When the engine last told what runs."""
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled; containers run on afterwards.  Raises RuntimeFault or LogError only before it has joined."""
+        """Until cancelled; containers run on afterwards.  Raises RuntimeFault or LogError before it has joined, and LogDamaged
+        whenever the log is not the one it had followed."""
         await asyncio.to_thread(self._ledger.open)
         await self._runtime.open()
         try:
             await self._log.end()
-            self._heard_at = asyncio.get_running_loop().time()
+            await self._recall()
+            self._cut_off = not await self._held(unless=True)
+            self._answered_at = self._folded_at = asyncio.get_running_loop().time()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow())
                 tasks.create_task(self._outbox.run())
                 await self._join()
                 tasks.create_task(self._hints())
-                tasks.create_task(self._heartbeat())
+                tasks.create_task(self._heartbeats())
                 tasks.create_task(self._watch_progress())
                 answerer = LogAnswerer(self._runtime, self.desired)
                 tasks.create_task(self._bus.answer(subjects.ask(self._cluster, self.config.name, "logs"), answerer))
                 await self._converge(tasks)
         finally:
+            self._save()
             await self._runtime.close()
 
+    async def _recall(self) -> None:
+        """Begin with what an agent before this one has folded, where that is of this log."""
+        self._sources = await asyncio.to_thread(fingerprint, "agents", "events")
+        kept = await asyncio.to_thread(self._file.load, self._sources)
+        if kept is None:
+            return
+        desired, record = kept
+        try:
+            if not await still_there(self._log, self._patterns, desired.seq, record):
+                return
+        except LogDamaged as error:
+            if any(seen.state == "running" for seen in await self._runtime.list()):
+                raise self._not_this_log(error) from error
+            return  # a cluster that was made anew, on a node where nothing is left of the old one
+        for name in desired.__struct_fields__:
+            setattr(self.desired, name, getattr(desired, name))
+        _log.debug("goes on from what was folded before", node=self.config.name, seq=desired.seq)
+
+    def _not_this_log(self, error: LogDamaged) -> LogDamaged:
+        self._last = None  # and what was folded of it is not kept
+        return LogDamaged(
+            f"{error}: this is not the log that node {self.config.name} has followed, so nothing was started or stopped; put "
+            f"the log back, or, where it was made anew on purpose, stop the node's containers, remove {self._file.path} and "
+            "start the agent again"
+        )
+
+    def _save(self) -> None:
+        """Blocks for the time of a small file."""
+        if self._last is None or not self._unsaved:
+            return
+        try:
+            self._file.save(self.desired, self._last, self._sources)
+        except OSError as error:
+            _log.warning("what was folded could not be kept", node=self.config.name, reason=str(error))
+        self._unsaved = 0
+
     async def _follow(self) -> None:
-        pattern = [
-            subjects.rounds(self._cluster),
-            subjects.facts_by(self._cluster, self.config.name),
-            subjects.fact_pattern(self._cluster, "PolicyChanged"),
-        ]
-        async for batch in self._log.read(subjects=pattern, follow=True):
-            for record in batch:
-                self.desired.fold(record)
-            self._wake.set()
-            async with self._changed:
-                self._changed.notify_all()
+        try:
+            async for batch in self._log.read(after=self.desired.seq, subjects=self._patterns, follow=True):
+                for record in batch:
+                    self.desired.fold(record)
+                self._last, self._folded_at = batch[-1], asyncio.get_running_loop().time()
+                self._unsaved += len(batch)
+                if self._unsaved >= _SAVE_EVERY:
+                    self._save()
+                self._wake.set()
+                async with self._changed:
+                    self._changed.notify_all()
+        except LogDamaged as error:
+            raise self._not_this_log(error) from error
+
+    # --- the lease ------------------------------------------------------------------------------------------------------
+
+    async def _held(self, *, unless: bool = False) -> bool:
+        """Whether what runs may run on; `unless` is the answer where there never was a lease."""
+        left = await self._runtime.lease_left()
+        return unless if left is None else left > 0
+
+    async def _extend(self, sent_at: float) -> bool:
+        """From when something that was stored had been sent; False where that is too long ago.  Raises Unavailable."""
+        seconds = self.desired.lease_s - (asyncio.get_running_loop().time() - sent_at)
+        if seconds <= 0:
+            return False
+        await self._runtime.extend_lease(seconds)
+        return True
 
     async def _join(self) -> None:
         """Announce the node; what it should run is known once its own announcement has been read back."""
+        while True:
+            try:
+                if self._cut_off:
+                    await self._clear()
+                if await self._announce():
+                    break
+            except (RuntimeFault, OSError) as error:
+                _log.warning("the node can't be used yet", node=self.config.name, reason=str(error))
+                await asyncio.sleep(_AGAIN_S)
+        self._cut_off = False
+        self.joined.set()
+        _log.info("joined", node=self.config.name, runtime=self._runtime.name, capacity=self.config.capacity)
+
+    async def _clear(self) -> None:
+        """Nothing runs here any more, for what this node believes it should run is from before its lease had ended.  Raises
+        Unavailable where that is not certain."""
+        await self.kill_all()
+        left = [seen.key for seen in await self._runtime.list() if seen.state == "running"]
+        if left:
+            raise Unavailable(f"{left[0]} still runs, though the node's lease is over")
+
+    async def _announce(self) -> bool:
+        """False where that took so long that the lease is over again.  Raises Unavailable."""
+        loop = asyncio.get_running_loop()
+        sent_at = loop.time()
         event = NodeJoined(
-            id=f"{self.config.name}.joined.{self._clock()}",
+            # Not named after a clock, which may be set back: the same id twice would be stored once.
+            id=f"{self.config.name}.joined.{secrets.token_hex(8)}",
             at=self._clock(),
             by=self.config.name,
             node=self.config.name,
@@ -164,17 +257,52 @@ class Agent:
         seq = await self._append(event)
         async with self._changed:
             await self._changed.wait_for(lambda: self.desired.seq >= seq)
-        self.joined.set()
-        _log.info("joined", node=self.config.name, runtime=self._runtime.name, capacity=self.config.capacity)
+        return await self._extend(sent_at)
+
+    async def _heartbeats(self) -> None:
+        """A sign of life at a steady pace, and the lease extended for each that was stored."""
+        loop = asyncio.get_running_loop()
+        while True:
+            begun = loop.time()
+            try:
+                await self._beat()
+            except (LogError, Unavailable) as error:
+                _log.warning("no heartbeat was stored", node=self.config.name, reason=str(error))
+            await self._look_at_lease()
+            await asyncio.sleep(max(0.05, self.config.report_interval_s - (loop.time() - begun)))
+
+    async def _beat(self) -> None:
+        silent = asyncio.get_running_loop().time() - self._answered_at
+        if self._cut_off:
+            return  # The master is to see that nothing can be given to this node.
+        if silent > self.desired.lease_s:
+            raise Unavailable(f"the engine has not answered for {silent:.0f} s, so nobody can say what runs here")
+        sent_at = await self._heartbeat.send(self._seen)
+        if await self._look_at_lease():
+            await self._extend(sent_at)
+
+    async def _look_at_lease(self) -> bool:
+        """Whether it is held; where it is over the runtime kills what runs, and the node has to join again."""
+        if await self._held():
+            return not self._cut_off
+        if not self._cut_off:
+            self._cut_off = True
+            _log.error("cut off for longer than the lease: all containers are killed", node=self.config.name)
+            self._wake.set()
+        return False
 
     async def _append(self, event: Event) -> int:
         subject = subjects.fact(self._cluster, type(event).__name__, self.config.name)
         while True:
             try:
                 return (await self._log.append(subject, encode(event), msg_id=event.id)).seq
-            except LogUnavailable as error:
+            except (LogUnavailable, LogRefused) as error:
+                if isinstance(error, LogRefused) and not self.joined.is_set():
+                    raise
                 _log.warning("waiting for the log", node=self.config.name, reason=str(error))
                 await asyncio.sleep(0.5)
+
+    # --- ends -----------------------------------------------------------------------------------------------------------
 
     async def leave(self, *, timeout: float) -> bool:
         """Ask the master to empty this node, wait until it is, and say goodbye.  False where that took too long: what
@@ -205,7 +333,7 @@ class Agent:
 
     async def kill_all(self) -> None:
         """SIGKILL to every container of this node, for a person who can't wait or a node that is cut off.  It is the
-        agent's doing and not the apps' failure, so none of their retries is used up.
+        agent's doing and not the apps' failure, so none of their retries is used up.  Raises RuntimeFault.
 
         What is being launched meanwhile is not listed as running yet, and would run on; so it is waited for and killed, too.
         Nothing else is launched from here on, unless a node that was cut off joins again."""
@@ -219,11 +347,13 @@ class Agent:
             await asyncio.sleep(_KILL_S)
 
     async def _kill_running(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for seen in await self._runtime.list():
-                if seen.state == "running":
-                    await asyncio.to_thread(self._ledger.note_asked, seen.key)
-                    tasks.create_task(self._runtime.stop(seen.key, 0.0))
+        running = [seen.key for seen in await self._runtime.list() if seen.state == "running"]
+        for key in running:
+            await self._reporter.asking(key)
+        outcomes = await asyncio.gather(*(self._runtime.stop(key, 0.0) for key in running), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def _hints(self) -> None:
         async for _ in self._runtime.hints():
@@ -235,22 +365,21 @@ class Agent:
         while True:
             self._wake.clear()
             if self._cut_off:
-                # What this node believes it should run is from before its lease had ended: nothing is launched by that.
                 await self._join()
-                self._heard_at = asyncio.get_running_loop().time()
-                self._cut_off = False
             # Of what is acted on while it is listed, the list may tell an older story: a container that has just been
             # started would look lost.  The end of each action wakes this again.
             unsure = set(self._busy)
             try:
                 self._seen = await self._runtime.list()
-            except Unavailable as error:
+            except (Unavailable, OSError) as error:
                 _log.warning("the engine does not answer", node=self.config.name, reason=str(error))
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(_AGAIN_S)
                 continue
-            actions = r.reconcile(self.desired, self._seen, self._clock())
+            self._answered_at = asyncio.get_running_loop().time()
+            self._reporter.look(self._seen)
+            actions = r.reconcile(self.desired, self._seen, self._log_time())
             for action in actions:
-                if action.key not in unsure:
+                if action.key not in unsure and not (self._leaving and isinstance(action, r.Launch)):
                     self._busy.add(action.key)
                     tasks.create_task(self._do(action))
             async with self._changed:
@@ -266,10 +395,10 @@ class Agent:
             await self._act(action)
         except Unavailable as error:
             _log.warning("the engine is not ready, trying again", node=self.config.name, reason=str(error))
-            pause = 1.0
+            pause = _AGAIN_S
         except (RuntimeFault, OSError) as error:
             _log.error("an action failed", node=self.config.name, action=type(action).__name__, reason=str(error))
-            pause = 1.0
+            pause = _AGAIN_S
         finally:
             if pause:
                 await asyncio.sleep(pause)
@@ -287,13 +416,12 @@ class Agent:
             case r.Halt(key):
                 await self._halt(key)
             case r.ReportStarted(seen):
-                await self._report_started(seen)
+                await self._reporter.started(seen)
             case r.ReportExited(key, seen):
-                await self._report_exited(key, seen)
+                await self._reporter.exited(key, seen)
             case r.Discard(key):
                 await self._runtime.remove(key)
-                await asyncio.to_thread(self._ledger.forget, key)
-                self._progress.pop(key, None)
+                await self._reporter.forget(key)
                 if not any(seen.key.app == key.app and seen.key != key for seen in self._seen):
                     await self._forget_ended(key.app)
 
@@ -309,15 +437,17 @@ class Agent:
         app = self.desired.wanted().get(key)
         if app is None or self._leaving or self._cut_off:
             return
+        if not await self._held():
+            raise Unavailable("the node's lease is not held")
         ports = _ports_of(app.placement, key.slot, app.master_port)
         taken = next((port for address, port in ports if self._port_taken(address, port)), 0)
         if taken:
-            await self._exited(key, reason="port", message=f"port {taken} is in use on {self.config.address}")
+            await self._reporter.refused(key, "port", f"port {taken} is in use on {self.config.address}")
             return
         wanted_gpus = app.spec.resources().get(GPU, 0)
         devices = await asyncio.to_thread(self._ledger.take_devices, key, wanted_gpus, self.config.gpu_ids)
         if devices is None:
-            await self._exited(key, reason="device", message=f"fewer than {wanted_gpus} GPUs are free here")
+            await self._reporter.refused(key, "device", f"fewer than {wanted_gpus} GPUs are free here")
             return
         checkpoint_dir = self.config.checkpoints / key.app
         await asyncio.to_thread(checkpoint_dir.mkdir, parents=True, exist_ok=True)
@@ -332,140 +462,44 @@ class Agent:
         try:
             seen = await self._runtime.ensure(spec)
         except Refused as error:
-            await self._exited(key, reason=error.cause, message=str(error))
+            await self._reporter.refused(key, error.cause, str(error))
         except Conflict as error:
-            await self._exited(key, reason="unknown", message=str(error))
+            await self._reporter.refused(key, "unknown", str(error))
         else:
             _log.info("started", app=key.app, generation=key.generation, slot=key.slot, node=self.config.name)
             if seen.state == "running" and key not in self.desired.started:
-                await self._report_started(seen)
+                await self._reporter.started(seen)
 
     async def _halt(self, key: Key) -> None:
-        """Checkpoint command, if the app has one, then SIGTERM and its grace time."""
+        """Checkpoint command, if the app has one, then SIGTERM and its grace time; none of it where the log counts it as ended
+        and another generation may run by now."""
+        if key in self.desired.exited and key not in self.desired.due:
+            _log.warning("killing what the log counts as ended", node=self.config.name, key=key)
+            await self._runtime.stop(key, 0.0)
+            return
         app = self.desired.apps.get(key.app)
         spec = app.spec if app else None
-        await asyncio.to_thread(self._ledger.note_asked, key)
+        await self._reporter.asking(key)
         if spec is not None and spec.checkpoint and app is not None and not app.ended_at:
-            code = await self._runtime.run(key, tuple(spec.checkpoint), spec.grace_s)
+            code = 0
+            with contextlib.suppress(KeyError):  # it has ended by itself meanwhile
+                code = await self._runtime.run(key, tuple(spec.checkpoint), spec.grace_s)
             if code:
                 _log.warning("the checkpoint command failed", app=key.app, slot=key.slot, exit_code=code)
-        await self._runtime.stop(key, spec.grace_s if spec else 10.0)
-
-    async def _report_started(self, seen: Seen) -> None:
-        self.desired.started.add(seen.key)
-        app, generation, slot = seen.key
-        await self._outbox.put(
-            ContainerStarted(
-                id=f"{self.config.name}.{key_name(seen.key)}.started",
-                at=self._clock(),
-                by=self.config.name,
-                app=app,
-                generation=generation,
-                slot=slot,
-                node=self.config.name,
-                started_at=seen.started_at,
-            )
-        )
-
-    async def _report_exited(self, key: Key, seen: Seen | None) -> None:
-        if seen is None:
-            await self._exited(key, reason="lost", message="the container is gone; somebody or something removed it")
-            return
-        reason: ExitReason = "out_of_memory" if seen.out_of_memory else "exit"
-        if seen.exit_code is None and not seen.out_of_memory:
-            reason = "command" if seen.error else "unknown"
-        if seen.exit_code == PORT_TAKEN:
-            reason = "port"
-        await self._read_progress(key, final=True)
-        await self._exited(key, seen=seen, reason=reason, message=seen.error)
-
-    async def _exited(self, key: Key, *, reason: ExitReason, message: str = "", seen: Seen | None = None) -> None:
-        self.desired.exited.add(key)
-        asked = await asyncio.to_thread(self._ledger.asked, key)
-        await asyncio.to_thread(self._ledger.free_devices, key)
-        app, generation, slot = key
-        _log.info("exited", app=app, generation=generation, slot=slot, reason=reason, asked=asked, message=message)
-        await self._outbox.put(
-            ContainerExited(
-                id=f"{self.config.name}.{key_name(key)}.exited",
-                at=self._clock(),
-                by=self.config.name,
-                app=app,
-                generation=generation,
-                slot=slot,
-                node=self.config.name,
-                exit_code=seen.exit_code if seen else None,
-                asked=asked,
-                reason=reason,
-                message=message[:500],
-                started_at=seen.started_at if seen else 0,
-                exited_at=seen.exited_at if seen else self._clock(),
-            )
-        )
-
-    # --- progress and heartbeats ----------------------------------------------------------------------------------------
+        if await self._runtime.stop(key, spec.grace_s if spec else 10.0):
+            await self._reporter.killed(key)
 
     async def _watch_progress(self) -> None:
         while True:
             for seen in self._seen:
                 if seen.state == "running":
-                    await self._read_progress(seen.key, final=False)
+                    await self._reporter.progress(seen.key, final=False)
             await asyncio.sleep(_PROGRESS_POLL_S)
 
-    async def _read_progress(self, key: Key, *, final: bool) -> None:
-        file = self._progress.get(key)
-        if file is None:
-            path = self._runtime.run_dir(key) / PROGRESS_FILE
-            file = self._progress[key] = ProgressFile(key, path, self.config.progress_interval_s)
-        now = asyncio.get_running_loop().time()
-        for fact in await asyncio.to_thread(file.read, now, final=final):
-            at = self._clock()
-            event = msgspec.structs.replace(
-                fact,
-                id=f"{self.config.name}.{key_name(key)}.{type(fact).__name__}.{fact.step}.{at}",
-                at=at,
-                by=self.config.name,
-            )
-            await self._outbox.put(event)
-
-    async def _heartbeat(self) -> None:
-        """A report at a steady pace; where none was stored for the length of the lease, this node is cut off, the
-        master may give its apps to others, and so everything here is killed."""
-        loop = asyncio.get_running_loop()
-        while True:
-            sent_at = loop.time()
-            try:
-                report = await self._report()
-                await self._bus.publish_report(subjects.report(self._cluster, self.config.name), encode(report))
-                self._heard_at = sent_at
-            except (LogError, Unavailable) as error:
-                _log.warning("a heartbeat was not stored", node=self.config.name, reason=str(error))
-            if loop.time() - self._heard_at > self.desired.lease_s:
-                _log.error("cut off from the log for longer than the lease: stopping all containers")
-                self._cut_off = True
-                self._wake.set()
-                with contextlib.suppress(RuntimeFault):
-                    await self.kill_all()
-            await asyncio.sleep(max(0.05, self.config.report_interval_s - (loop.time() - sent_at)))
-
-    async def _report(self) -> NodeReported:
-        uses = [use async for use in self._uses()]
-        at = self._clock()
-        return NodeReported(
-            id=f"{self.config.name}.report.{at}",
-            at=at,
-            by=self.config.name,
-            node=self.config.name,
-            used={"memory": sum(use.memory for use in uses)},
-            containers=uses,
-        )
-
-    async def _uses(self) -> AsyncIterator[ContainerUse]:
-        for seen in self._seen:
-            use = await self._runtime.use(seen.key) if seen.state == "running" else None
-            if use is not None:
-                app, generation, slot = seen.key
-                yield ContainerUse(app=app, generation=generation, slot=slot, cpu_s=use.cpu_s, memory=use.memory)
+    def _log_time(self) -> int:
+        """Log time by now (UTC ns), as far as it can be known: this machine's clock may be set by hours."""
+        since = asyncio.get_running_loop().time() - self._folded_at
+        return self.desired.time + int(since * 1e9) if self.desired.time else self._clock()
 
 
 def _ports_of(placement: list[Placed], slot: int, master_port: int) -> list[tuple[str, int]]:

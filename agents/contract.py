@@ -6,6 +6,7 @@ all others; a rank is the position of a slot among the generation's slots.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 from agents.runtime import ContainerSpec, Key
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from agents.desired import DesiredApp
     from events.kinds import Placed
     from events.spec import AppSpec
+
+PORT_TAKEN = errno.EADDRINUSE
+"""98, the exit code by which an app says that something else listens on a port it was given."""
 
 
 def container_spec(

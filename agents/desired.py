@@ -7,10 +7,12 @@ has ended, while one that never was has yet to be started.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from agents.progress import Told
 from agents.runtime import Key
 from events import kinds as k
 from events import subjects
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from events.log import Record
 
 DEFAULT_LEASE_S = 300.0
+_NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 class DesiredApp(msgspec.Struct):
@@ -57,12 +60,18 @@ class Desired(msgspec.Struct):
     due: set[Key] = set()
     started: set[Key] = set()
     """Reported by this node and still of interest."""
+    announced: set[Key] = set()
+    """Of these the agent has put the start into its outbox, and has not read it back."""
     exited: set[Key] = set()
     """Reported by this node, or concluded by the master: it must not run, or never again."""
+    time: int = 0
+    """Log time (UTC ns) of the last record."""
+    told: dict[Key, Told] = {}
+    """What the log has of the progress files of containers that are still of interest."""
 
     def fold(self, record: Record) -> None:
         """Total: what can't be read or does not concern agents changes nothing."""
-        self.seq = record.seq
+        self.seq, self.time = record.seq, max(self.time, record.time)
         event = decode(record)
         own = subjects.who_of(record.subject) == subjects.token(self.node)
         match event:
@@ -70,10 +79,13 @@ class Desired(msgspec.Struct):
                 self._round(event, record)
             case k.ContainerStarted() if own and event.node == self.node:
                 key = Key(event.app, event.generation, event.slot)
+                self.announced.discard(key)
                 if key in self.due:
                     self.started.add(key)
             case k.ContainerExited() if own and event.node == self.node:
                 self._end(Key(event.app, event.generation, event.slot))
+            case k.AppCheckpointed() | k.AppProgressed() if own:
+                self._tell(event)
             case k.NodeJoined() if own and event.node == self.node:
                 self.condition, self.lease_ended = "up", False
             case k.NodeLeft() if own and event.node == self.node and self.condition != "left":
@@ -86,6 +98,21 @@ class Desired(msgspec.Struct):
                 pass
         if subjects.kind_of(record.subject) == k.Round.__name__:
             self.round_seq = record.seq
+
+    def _tell(self, event: k.AppCheckpointed | k.AppProgressed) -> None:
+        """Its id names container and line (`agents.progress`)."""
+        name, _, end = event.id.rpartition(f".{type(event).__name__}.")
+        slot = name.removeprefix(f"{self.node}.{event.app}-{event.generation}-")
+        if not (_NUMBER.fullmatch(slot) and _NUMBER.fullmatch(end)):
+            return
+        key = Key(event.app, event.generation, int(slot))
+        if key not in self.due and key not in self.started:
+            return
+        told = self.told.setdefault(key, Told())
+        if isinstance(event, k.AppCheckpointed):
+            told.checkpointed = max(told.checkpointed, int(end))
+        else:
+            told.progressed = max(told.progressed, int(end))
 
     def _end(self, key: Key) -> None:
         if key in self.due:
@@ -179,4 +206,6 @@ class Desired(msgspec.Struct):
             return
         self.apps.pop(app, None)
         self.started = {key for key in self.started if key.app != app}
+        self.announced = {key for key in self.announced if key.app != app}
         self.exited = {key for key in self.exited if key.app != app}
+        self.told = {key: told for key, told in self.told.items() if key.app != app}

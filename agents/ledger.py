@@ -1,6 +1,7 @@
 """What an agent has to remember over its own crash and can't read back from engine or log, as small files.
 
     KEY.asked     it asked this container to stop: an exit code of 0 then does not mean that the app is done
+    KEY.killed    and had to kill it, since its grace time was over
     KEY.devices   GPU ids it gave to this container
 
 Everything here blocks for the time of a small file.
@@ -32,6 +33,12 @@ class Ledger:
     def asked(self, key: Key) -> bool:
         return (self._root / f"{key_name(key)}.asked").exists()
 
+    def note_killed(self, key: Key) -> None:
+        (self._root / f"{key_name(key)}.killed").touch()
+
+    def killed(self, key: Key) -> bool:
+        return (self._root / f"{key_name(key)}.killed").exists()
+
     def take_devices(self, key: Key, count: int, all_devices: tuple[str, ...]) -> tuple[str, ...] | None:
         """The first free ones (dockerd does not allocate), the same again when asked again; None when too few are free."""
         own = self._root / f"{key_name(key)}.devices"
@@ -51,4 +58,5 @@ class Ledger:
 
     def forget(self, key: Key) -> None:
         self.free_devices(key)
-        (self._root / f"{key_name(key)}.asked").unlink(missing_ok=True)
+        for note in ("asked", "killed"):
+            (self._root / f"{key_name(key)}.{note}").unlink(missing_ok=True)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from events.log import EventLog
 
 BOUND = 4096
+_PAUSE_S = 2.0
+_REFUSED_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
@@ -58,9 +60,12 @@ class Outbox:
             except LogUnavailable as error:
                 _log.warning("a fact waits for the log", kind=type(event).__name__, reason=str(error))
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, 2.0)
+                pause = min(2 * pause, _PAUSE_S)
             except LogRefused as error:
-                _log.error("the log refused a fact", kind=type(event).__name__, id=event.id, reason=str(error))
-                return
+                if isinstance(event, AppProgressed):
+                    return
+                # A server whose disk is full says no, too; were the fact given up the master would wait for it for ever.
+                _log.error("the log refuses a fact", kind=type(event).__name__, id=event.id, reason=str(error))
+                await asyncio.sleep(_REFUSED_S)
             else:
                 return

@@ -56,12 +56,12 @@ Action = Launch | Halt | ReportStarted | ReportExited | Discard
 
 
 def reconcile(desired: Desired, seen: Sequence[Seen], now: int) -> list[Action]:
-    """What to do now, in order of keys.  `now` is UTC ns."""
+    """What to do now, in order of keys.  `now` is log time (UTC ns): a machine's clock may be set by hours."""
     wanted = desired.wanted()
     found = {container.key: container for container in seen}
     actions: list[Action] = []
     haunted = any(container.state == "running" and _ended(container.key, desired) for container in seen)
-    for key in sorted({*wanted, *found, *desired.started, *desired.due}):
+    for key in sorted({*wanted, *found, *desired.started, *desired.announced, *desired.due}):
         action = _for(key, key in wanted, found.get(key), desired, now)
         if action is not None and not (haunted and isinstance(action, Launch)):
             actions.append(action)
@@ -74,7 +74,7 @@ def _ended(key: Key, desired: Desired) -> bool:
 
 
 def _for(key: Key, wanted: bool, seen: Seen | None, desired: Desired, now: int) -> Action | None:
-    started, exited = key in desired.started, key in desired.exited
+    started, exited = key in desired.started or key in desired.announced, key in desired.exited
     if seen is None:
         if exited:
             return None
@@ -102,5 +102,6 @@ def _kept_long_enough(key: Key, seen: Seen, desired: Desired, now: int) -> bool:
     app = desired.apps.get(key.app)
     if app is None:
         return True
-    ended = max(seen.exited_at, app.ended_at)
+    # The engine's clock is this machine's, which may have been ahead.
+    ended = max(min(seen.exited_at, now), app.ended_at)
     return ended > 0 and now - ended > int(desired.retention_s * 1e9)

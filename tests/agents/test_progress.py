@@ -33,7 +33,7 @@ def test_only_the_latest_progress_of_a_while_is_said(path: Path) -> None:
     assert said(file, 0) == []
     write(path, '{"step": 1}\n{"step": 2, "loss": 0.5, "samples_per_s": 10}\n')
     (fact,) = file.read(0)
-    assert fact == AppProgressed(app="app", generation=1, step=2, loss=0.5, samples_per_s=10.0)
+    assert fact == AppProgressed(id="AppProgressed.58", app="app", generation=1, step=2, loss=0.5, samples_per_s=10.0)
     write(path, '{"step": 3}\n')
     assert said(file, 4) == []
     assert said(file, 5) == [("Progressed", 3)]
@@ -93,7 +93,7 @@ def test_figures_that_are_none_are_left_out(path: Path, loss: str) -> None:
 def test_bytes_that_are_no_text_are_skipped(path: Path) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 0.0)
     path.write_bytes(b'\xff\xfe{"step": 1}\n{"checkpoint": 1}\n')
-    assert file.read(0) == [AppCheckpointed(app="app", generation=1, step=1)]
+    assert said(file, 0) == [("Checkpointed", 1)]
 
 
 def test_a_flood_is_taken_in_pieces_and_a_last_read_takes_all(path: Path) -> None:

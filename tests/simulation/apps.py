@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from agents.agent import PORT_TAKEN
+from agents.contract import PORT_TAKEN
 from agents.runtime import PROGRESS_FILE
 
 if TYPE_CHECKING:

@@ -1,0 +1,76 @@
+"""What an agent has folded, kept in its folder, so that a restart reads only what came after.
+
+It decides how long a start takes, never what comes out: it is believed only where it is whole, was folded by these very
+sources for this node of this cluster, and the log still has the record after which it was taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agents.desired import Desired
+from events.log import LogDamaged
+from events.snapshots import content_of, identity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from events.log import EventLog, Record
+
+
+class _Kept(msgspec.Struct, array_like=True, frozen=True):
+    cluster: str
+    node: str
+    build: str
+    seq: int
+    record: str
+    """`identity` of the record `seq`."""
+    content: str
+    body: bytes
+
+
+class DesiredFile:
+    """One file; `build` names the sources that fold.  `load` and `save` block."""
+
+    def __init__(self, path: Path, cluster: str, node: str) -> None:
+        self.path = path
+        self._cluster = cluster
+        self._node = node
+
+    def save(self, desired: Desired, last: Record, build: str) -> None:
+        """`last` is the record that was folded last.  What the agent has put into its outbox and not read back is left
+        out: it may never have been stored.  Raises OSError."""
+        folded = msgspec.structs.replace(desired, announced=set(), exited=desired.exited - desired.due)
+        body = msgspec.msgpack.encode(folded)
+        kept = _Kept(self._cluster, self._node, build, last.seq, identity(last), content_of(body), body)
+        aside = self.path.with_suffix(".new")
+        aside.write_bytes(msgspec.msgpack.encode(kept))
+        aside.replace(self.path)
+
+    def load(self, build: str) -> tuple[Desired, str] | None:
+        """What was saved and the identity of its last record; None where there is nothing to be believed."""
+        try:
+            kept = msgspec.msgpack.decode(self.path.read_bytes(), type=_Kept)
+            if (kept.cluster, kept.node, kept.build) != (self._cluster, self._node, build):
+                return None
+            if kept.content != content_of(kept.body):
+                return None
+            desired = msgspec.msgpack.decode(kept.body, type=Desired)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+        return (desired, kept.record) if (desired.node, desired.seq) == (self._node, kept.seq) else None
+
+
+async def still_there(log: EventLog, patterns: Sequence[str], seq: int, record: str) -> bool:
+    """Whether the log has that very record, the last one that was folded.  Raises LogDamaged where it ends before it."""
+    end = await log.end()
+    if end < seq:
+        raise LogDamaged(f"the log ends at record {end}, and this node had read it up to {seq}")
+    async with contextlib.aclosing(log.read(after=seq - 1, subjects=patterns)) as batches:
+        async for batch in batches:
+            return batch[0].seq == seq and identity(batch[0]) == record
+    return False

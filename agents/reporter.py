@@ -1,0 +1,184 @@
+"""What an agent says of its containers: facts made from what is seen, by way of the outbox.
+
+Each has an id that follows from what it says, never from a clock or a counter: an agent that was killed says the same again
+and the log stores it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from agents.contract import PORT_TAKEN
+from agents.progress import ProgressFile
+from agents.runtime import PROGRESS_FILE, Key, Seen, key_name
+from events.kinds import ContainerExited, ContainerStarted, ExitReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agents.config import NodeConfig
+    from agents.desired import Desired
+    from agents.ledger import Ledger
+    from agents.outbox import Outbox
+    from agents.runtime import Runtime
+
+_KILLED = 137
+_LONGEST_MESSAGE = 500
+_log = structlog.get_logger(__name__)
+
+
+class Reporter:
+    """For one node; what it has said it notes in `desired`, before the log has it."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        desired: Desired,
+        runtime: Runtime,
+        ledger: Ledger,
+        outbox: Outbox,
+        clock: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._desired = desired
+        self._runtime = runtime
+        self._ledger = ledger
+        self._outbox = outbox
+        self._clock = clock
+        self._asked: set[Key] = set()
+        self._lived: set[Key] = set()
+        """Seen running by this process."""
+        self._progress: dict[Key, ProgressFile] = {}
+        self._reading = asyncio.Lock()
+
+    def look(self, seen: list[Seen]) -> None:
+        """What was listed, before anything is made of it."""
+        self._lived.update(one.key for one in seen if one.state == "running")
+
+    async def asking(self, key: Key) -> None:
+        """It is about to be asked to stop.  A full disk, which can't take the note, must not keep an app from being
+        stopped: this process knows it all the same, and the next one takes the safe side (`_was_asked`)."""
+        self._asked.add(key)
+        try:
+            await asyncio.to_thread(self._ledger.note_asked, key)
+        except OSError as error:
+            _log.error("a note could not be written", node=self._config.name, key=key, reason=str(error))
+
+    async def killed(self, key: Key) -> None:
+        """It did not end within its grace time."""
+        try:
+            await asyncio.to_thread(self._ledger.note_killed, key)
+        except OSError as error:
+            _log.error("a note could not be written", node=self._config.name, key=key, reason=str(error))
+
+    async def started(self, seen: Seen) -> None:
+        self._desired.announced.add(seen.key)
+        self._lived.add(seen.key)
+        app, generation, slot = seen.key
+        await self._outbox.put(
+            ContainerStarted(
+                id=f"{self._config.name}.{key_name(seen.key)}.started",
+                at=self._clock(),
+                by=self._config.name,
+                app=app,
+                generation=generation,
+                slot=slot,
+                node=self._config.name,
+                started_at=seen.started_at,
+            )
+        )
+
+    async def exited(self, key: Key, seen: Seen | None) -> None:
+        """It ended; `seen` is None where the engine no longer knows it."""
+        await self.progress(key, final=True)
+        if seen is None:
+            await self.refused(key, "lost", "the container is gone; somebody or something removed it")
+            return
+        reason: ExitReason = "out_of_memory" if seen.out_of_memory else "exit"
+        if seen.exit_code is None and not seen.out_of_memory:
+            reason = "command" if seen.error else "unknown"
+        if seen.exit_code == PORT_TAKEN:
+            reason = "port"
+        message = seen.error
+        if seen.lease_ended:
+            message = "the node was cut off from the log for longer than its lease"
+        await self._exited(key, reason, message, seen)
+
+    async def refused(self, key: Key, reason: ExitReason, message: str) -> None:
+        """It never ran, or nobody knows how it ended."""
+        await self._exited(key, reason, message, None)
+
+    async def _exited(self, key: Key, reason: ExitReason, message: str, seen: Seen | None) -> None:
+        unwanted = key not in self._desired.wanted()
+        asked = await asyncio.to_thread(self._was_asked, key, seen, unwanted)
+        killed = asked and seen is not None and await asyncio.to_thread(self._was_killed, key, seen)
+        self._desired.exited.add(key)
+        await asyncio.to_thread(self._ledger.free_devices, key)
+        app, generation, slot = key
+        _log.info("exited", app=app, generation=generation, slot=slot, reason=reason, asked=asked, message=message)
+        await self._outbox.put(
+            ContainerExited(
+                id=f"{self._config.name}.{key_name(key)}.exited",
+                at=self._clock(),
+                by=self._config.name,
+                app=app,
+                generation=generation,
+                slot=slot,
+                node=self._config.name,
+                exit_code=seen.exit_code if seen else None,
+                asked=asked,
+                killed=killed,
+                reason=reason,
+                message=message[:_LONGEST_MESSAGE],
+                started_at=seen.started_at if seen else 0,
+                exited_at=seen.exited_at if seen else self._clock(),
+            )
+        )
+
+    def _was_asked(self, key: Key, seen: Seen | None, unwanted: bool) -> bool:
+        """By this agent, or by one before it, or by the end of the lease.
+
+        Where no note says so and this process never saw it run, a code of 0 of a container that is not wanted any more is
+        taken for the answer to a request whose note was lost: at worst a finished app is resumed and ends again."""
+        if key in self._asked or self._ledger.asked(key) or (seen is not None and seen.lease_ended):
+            return True
+        done = seen is not None and seen.exit_code == 0
+        return done and unwanted and key not in self._lived
+
+    def _was_killed(self, key: Key, seen: Seen) -> bool:
+        """As its code says, too, where the agent that killed it died before it could note that."""
+        if seen.lease_ended or seen.out_of_memory:
+            return False
+        return seen.exit_code == _KILLED or self._ledger.killed(key)
+
+    async def progress(self, key: Key, *, final: bool) -> None:
+        """What its progress file says by now; with `final` all of it."""
+        async with self._reading:  # one reader at a time, so that facts stay in the order of their lines
+            await self._read_progress(key, final)
+
+    async def _read_progress(self, key: Key, final: bool) -> None:
+        file = self._progress.get(key)
+        if file is None:
+            path = self._runtime.run_dir(key) / PROGRESS_FILE
+            told = self._desired.told.get(key)
+            file = self._progress[key] = ProgressFile(key, path, self._config.progress_interval_s, told)
+        now = asyncio.get_running_loop().time()
+        for fact in await asyncio.to_thread(file.read, now, final=final):
+            event = msgspec.structs.replace(
+                fact,
+                id=f"{self._config.name}.{key_name(key)}.{fact.id}",
+                at=self._clock(),
+                by=self._config.name,
+            )
+            await self._outbox.put(event)
+
+    async def forget(self, key: Key) -> None:
+        """Nothing is left of it."""
+        await asyncio.to_thread(self._ledger.forget, key)
+        self._progress.pop(key, None)
+        self._asked.discard(key)
+        self._lived.discard(key)
