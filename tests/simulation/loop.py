@@ -128,8 +128,8 @@ class Loop(asyncio.AbstractEventLoop):
         self._most_tasks = 256
         self._generators: dict[int, Context] = {}
         self._made = 0
-        self._second = 0.0
-        self._steps_before = 0
+        self._counted, self._counted_at = MOST_STEPS_A_SECOND, 0.0
+        """When so many steps are done it is looked since when."""
 
     # --- scheduling -----------------------------------------------------------------------------------------------------
 
@@ -194,8 +194,9 @@ class Loop(asyncio.AbstractEventLoop):
         """Until `stop`.  Raises Deadlock, Livelock, and whatever a callback of nature's raises."""
         self._begin()
         try:
-            while not self._stopping:
-                self._turn(math.inf)
+            self._run(math.inf)
+            if not self._stopping:
+                raise Deadlock(f"at {self.now:.3f} s nothing is left that could ever happen")
         finally:
             self._end()
 
@@ -212,8 +213,7 @@ class Loop(asyncio.AbstractEventLoop):
         """Until there is nothing more to do before `time`, which it then is."""
         self._begin()
         try:
-            while not self._stopping and (self._ready or self._next_timer() <= time):
-                self._turn(time)
+            self._run(time)
             if not self._stopping:
                 self.now = max(self.now, time)
         finally:
@@ -244,27 +244,18 @@ class Loop(asyncio.AbstractEventLoop):
             heapq.heappop(timers)
         return timers[0][0] if timers else math.inf
 
-    def _turn(self, until: float) -> None:
-        """Run what is ready, and then what is due; where nothing is ready, the time jumps to the next timer."""
-        due = self._next_timer()
-        if not self._ready:
-            if due == math.inf:
-                raise Deadlock(f"at {self.now:.3f} s nothing is left that could ever happen")
-            self.now = max(self.now, min(due, until))
-        while due <= self.now:
-            self._ready.append(heapq.heappop(self._timers)[2])
-            due = self._next_timer()
-        self._run_ready(len(self._ready))
-        if self.now - self._second >= 1.0:
-            self._second, self._steps_before = self.now, self.steps
-        elif self.steps - self._steps_before > MOST_STEPS_A_SECOND:
-            raise Livelock(f"at {self.now:.3f} s more happens in a second than anybody could do")
-
-    def _run_ready(self, count: int) -> None:
-        ready = self._ready
-        for _ in range(count):
-            if self._stopping:
-                return
+    def _run(self, until: float) -> None:
+        """Whatever is ready or due; where nothing is, the time jumps to the next timer, unless that is after `until`."""
+        ready, timers = self._ready, self._timers
+        while not self._stopping:
+            while timers and timers[0][0] <= self.now:
+                ready.append(heapq.heappop(timers)[2])
+            if not ready:
+                due = self._next_timer()
+                if due > until or due == math.inf:
+                    return
+                self.now = due
+                continue
             handle = ready.popleft()
             owner = handle.owner
             if handle._cancelled or (owner is not None and not self._may_run(owner, handle)):
@@ -272,6 +263,13 @@ class Loop(asyncio.AbstractEventLoop):
             self.steps += 1
             self.now += STEP_S
             handle._context.run(handle._callback, *handle._args)
+            if self.steps == self._counted:
+                self._count_anew()
+
+    def _count_anew(self) -> None:
+        if self.now - self._counted_at < 1.0:
+            raise Livelock(f"at {self.now:.3f} s more happens in a second than anybody could do")
+        self._counted, self._counted_at = self.steps + MOST_STEPS_A_SECOND, self.now
 
     @staticmethod
     def _may_run(owner: Life, handle: _Handle) -> bool:
@@ -305,7 +303,7 @@ class Loop(asyncio.AbstractEventLoop):
     def forget_timers(self) -> None:
         """What was going to happen does not."""
         self._timers.clear()
-        self._second, self._steps_before = self.now, self.steps
+        self._counted, self._counted_at = self.steps + MOST_STEPS_A_SECOND, self.now
 
     def close(self) -> None:
         self._closed = True
