@@ -1,4 +1,5 @@
-"""The few calls of the Docker Engine API that making an image takes, over plain HTTP.
+"""The few calls of the Docker Engine API that making an image takes, and looking after and removing what others run, over
+plain HTTP.
 
 No version is asked for in the paths, so old engines and new ones answer alike.  Running containers is the agents' affair,
 not this module's.
@@ -76,6 +77,21 @@ class Engine:
         """Removes an image by name or id; one that is in use, or gone, is left alone."""
         try:
             async with self._call("DELETE", f"/images/{quote(image)}"):
+                pass
+        except _Refused as refused:
+            if refused.status not in (404, 409):
+                raise
+
+    async def running(self, label: str) -> list[str]:
+        """Ids of the containers that run and carry this label, `name=value`; sorted."""
+        filters = json.dumps({"label": [label], "status": ["running"]})
+        async with self._call("GET", "/containers/json", {"filters": filters}) as answer:
+            return sorted(container["Id"] for container in await answer.json())
+
+    async def remove(self, container: str) -> None:
+        """`docker rm -f`; one that is gone is left alone."""
+        try:
+            async with self._call("DELETE", f"/containers/{quote(container)}", {"force": "1"}):
                 pass
         except _Refused as refused:
             if refused.status not in (404, 409):

@@ -22,7 +22,8 @@ from compose.dockerd import Dockerd
 from compose.leases import Lease
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Collection, Iterable
+    from pathlib import Path
 
 _SUBNET = "10.77.0"
 _CLONE_NEWNET = 0x40000000
@@ -52,12 +53,13 @@ class Namespace:
             return thread.submit(make).result()
 
     @contextlib.asynccontextmanager
-    async def forward(self, port: int) -> AsyncIterator[int]:
-        """A port on this process's own 127.0.0.1 that leads to `port` at this namespace's address."""
+    async def forward(self, port: int, address: str | None = None) -> AsyncIterator[int]:
+        """A port on this process's own 127.0.0.1 that leads from this namespace to `port` at an address, its own for one."""
+        to = (address or self.address, port)
         relays: set[asyncio.Task[None]] = set()
 
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            relay = asyncio.create_task(self._relay(port, reader, writer))
+            relay = asyncio.create_task(self._relay(to, reader, writer))
             relays.add(relay)
             relay.add_done_callback(relays.discard)
 
@@ -70,14 +72,17 @@ class Namespace:
                 relay.cancel()
             await asyncio.gather(*relays, return_exceptions=True)
 
-    async def _relay(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _relay(self, to: tuple[str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
             inner = self.socket()
             try:
-                await asyncio.get_running_loop().sock_connect(inner, (self.address, port))
+                await asyncio.get_running_loop().sock_connect(inner, to)
             except OSError:
                 inner.close()  # refused: the outer connection then ends at once, as it would have inside
                 return
+            except BaseException:
+                inner.close()
+                raise
             inner_reader, inner_writer = await asyncio.open_connection(sock=inner)
             with contextlib.closing(inner_writer), contextlib.suppress(ExceptionGroup):
                 async with asyncio.TaskGroup() as both:
@@ -111,7 +116,8 @@ class NodeCluster:
     guard which sees to that.  `up` raises `EngineFailed` where an engine does not start.
     """
 
-    def __init__(self, size: int, *, live_restore: bool = False) -> None:
+    def __init__(self, size: int, *, live_restore: bool | Collection[int] = False) -> None:
+        """`live_restore` of all engines, or the numbers of the nodes whose engines have it."""
         self._size = size
         self._live_restore = live_restore
         self.nodes: list[Node] = []
@@ -138,12 +144,18 @@ class NodeCluster:
         """What all that belongs to the cluster is named after."""
         return self._lease.name
 
+    @property
+    def home(self) -> Path:
+        """A folder of the cluster's own, of files that power loss spares; engines have those of their numbers in it."""
+        return self._lease.home
+
     async def _up(self) -> None:
         name, home = self._lease.name, self._lease.home
         self._switch = f"{name}-switch"
         self.ctl = Namespace(f"{name}-ctl", f"{_SUBNET}.254")
         for i in range(self._size):
-            engine = Dockerd(home / str(i), f"{name}/{i}", f"{name}-{i}", live_restore=self._live_restore)
+            live = self._live_restore if isinstance(self._live_restore, bool) else i in self._live_restore
+            engine = Dockerd(home / str(i), f"{name}/{i}", f"{name}-{i}", live_restore=live)
             self.nodes.append(Node(f"{name}-{i}", f"{_SUBNET}.{i + 1}", engine))
         await asyncio.to_thread(self._wire)
         async with asyncio.TaskGroup() as starts:

@@ -1,8 +1,8 @@
 """A worker's own record of when it was there and how far it had come, whatever anybody else says of it.
 
-SAMPLES_PRESENCE gives the seconds between marks; without it nothing is written.  Each worker appends to a file of its own in
-the checkpoint folder, `presence/GENERATION.SLOT.WORLD_SIZE`, first of all when it starts: lines of "wall-clock-ns step".  A
-worker that was killed leaves no end, so its last mark is the end, to within the time between two marks.
+SAMPLES_PRESENCE gives the seconds between marks; without it nothing is written.  Each process appends to a file of its own in
+the checkpoint folder, `presence/GENERATION.SLOT.WORLD_SIZE.TOKEN`, first of all when it starts: lines of "wall-clock-ns step".
+A worker that was killed leaves no end, so its last mark is the end, to within the time between two marks.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def begin(environment: Mapping[str, str]) -> Presence:
     wanted, folder = environment.get(VARIABLE), environment.get("DORM_CHECKPOINT_DIR")
     if not wanted or not folder:
         return Presence()
-    name = ".".join(environment.get(f"DORM_{part}", "0") for part in ("GENERATION", "SLOT", "WORLD_SIZE"))
+    place = [environment.get(f"DORM_{part}", "0") for part in ("GENERATION", "SLOT", "WORLD_SIZE")]
+    name = ".".join(
+        [*place, os.urandom(4).hex()]
+    )  # a second process in the same place must not hide in the first one's file
     try:
         return Presence(Path(folder) / FOLDER / name, float(wanted))
     except (OSError, ValueError) as error:

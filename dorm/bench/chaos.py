@@ -1,0 +1,191 @@
+"""What survives: a real cluster under a random schedule of real faults, while apps train and submissions arrive.
+
+    cluster     three machines: engine, NATS server, master, agent on each         (`chaos_cluster`)
+    faults      13 kinds, one after the other, some while the last one lasts       (`chaos_faults`)
+    work        apps that train, stumble and crash; questions                      (`chaos_work`)
+
+Then the faults stop and all apps end.  What is judged comes from three witnesses: the log, an audit of it among that
+(`chaos_log`); the training processes' own record of when they ran (`chaos_record`); and each training's last checkpoint,
+beside that of an undisturbed run (`chaos_results`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.bench import BenchError
+from dorm.bench.chaos_cluster import CAPACITY, MACHINES, MASTER_LEASE_S, ChaosCluster
+from dorm.bench.chaos_faults import KINDS, Attack, Fault, schedule
+from dorm.bench.chaos_figures import Evidence, figures
+from dorm.bench.chaos_log import told_by
+from dorm.bench.chaos_record import stays
+from dorm.bench.chaos_recovery import Recovery, recoveries
+from dorm.bench.chaos_results import undisturbed
+from dorm.bench.chaos_work import Prober, Submitter, jobs
+from dorm.bench.report import Report, this_machine
+from events.codec import decode
+from events.kinds import MasterElected, PolicyChanged, Round
+from events.log import LogError
+from replay.audit import verify
+from replay.export import export
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dorm.bench.report import Tell
+    from dorm.client import Client
+
+_ASK_AGAIN_S = 0.5
+_FIRST_STEP_S = 60.0
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """One run.  Times in seconds."""
+
+    attacked_s: float
+    seed: int = 1
+    kinds: tuple[str, ...] = tuple(KINDS)
+    """Of faults."""
+    faults: tuple[Fault, ...] = ()
+    """Instead of the seed's schedule."""
+    gap_s: tuple[float, float] = (3.0, 6.0)
+    """Between submissions."""
+    node_grace_s: float = 2.0
+    node_lease_s: float = 8.0
+    ends_within_s: float = 240.0
+    """After the last fault all apps have ended, or they never will."""
+    keep: Path | None = None
+    """A folder for the log, what every process printed, and what was done; None for none of it."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What came of it."""
+
+    report: Report
+    recoveries: list[Recovery]
+    wrong: list[str]
+    """What should not be, a line for each."""
+
+
+async def bench_chaos(wanted: Wanted, *, tell: Tell) -> Done:
+    """Nothing of the cluster is left afterwards.  Raises BenchError where it can't be built, or is never well again."""
+    machine = this_machine()
+    tell("training undisturbed")
+    alone = await undisturbed()
+    settings = PolicyChanged(node_grace_s=wanted.node_grace_s, node_lease_s=wanted.node_lease_s)
+    async with ChaosCluster(settings, tell) as cluster:
+        try:
+            evidence = await _attacked(cluster, wanted, tell)
+        finally:
+            if wanted.keep is not None:
+                await cluster.save_output(wanted.keep)
+        judged, wrong = figures(evidence, alone, cluster.checkpoints)
+        wrong += [f"{name} left a traceback in what it printed" for name in cluster.tracebacks()]
+    recovered = evidence.recovered
+    report = Report(
+        bench="chaos",
+        machine=machine,
+        settings={
+            "attacked_s": wanted.attacked_s,
+            "seed": wanted.seed,
+            "kinds": wanted.kinds,
+            "machines": MACHINES,
+            "node_capacity": CAPACITY,
+            "master_lease_s": MASTER_LEASE_S,
+            "node_grace_s": wanted.node_grace_s,
+            "node_lease_s": wanted.node_lease_s,
+            "submission_gap_s": wanted.gap_s,
+        },
+        figures=judged,
+    )
+    return Done(report, recovered, wrong)
+
+
+async def _attacked(cluster: ChaosCluster, wanted: Wanted, tell: Tell) -> Evidence:
+    loop = asyncio.get_running_loop()
+    client = cluster.client
+    leader = Leader(client)
+    attack = Attack(cluster, lambda: leader.machine)
+    submitter = Submitter(client, jobs(wanted.seed), wanted.gap_s, wanted.seed)
+    prober = Prober(client)
+    faults: Iterable[Fault] = wanted.faults or schedule(wanted.seed, wanted.kinds)
+    async with asyncio.TaskGroup() as tasks:
+        beside = [tasks.create_task(leader.run()), tasks.create_task(prober.run())]
+        work = tasks.create_task(submitter.run())
+        tell("waiting for the first app to train")
+        await _trains(client)
+        stop_at = loop.time() + wanted.attacked_s
+        await attack.run(faults, lambda what: tell(f"{len(attack.injected) + 1}: {what}"), stop_at)
+        tell("no more faults: waiting for what was submitted last")
+        submitter.enough.set()
+        await work
+        tell("waiting for all apps to end")
+        unended = await _all_end(client, submitter, wanted.ends_within_s)
+        for task in beside:
+            task.cancel()
+    tell("reading the log")
+    told = await told_by(client.log)
+    if wanted.keep is not None:
+        await export(client.log, wanted.keep / "chaos.dorm", force=True)
+    tell("auditing the log")
+    audit = await verify(client.log)
+    records = {app: await asyncio.to_thread(stays, cluster.checkpoints / app) for app in sorted(told.state.apps)}
+    return Evidence(
+        faults=attack.injected,
+        submissions=submitter.submissions,
+        probes=prober.probes,
+        told=told,
+        records=records,
+        unended=unended,
+        containers_left=await cluster.containers_running(),
+        audit=audit,
+        recovered=recoveries(attack.injected, told, records, prober.probes),
+    )
+
+
+async def _trains(client: Client) -> None:
+    """Wait for it: what is hurt before anything runs tells nothing."""
+    try:
+        async with asyncio.timeout(_FIRST_STEP_S):
+            async for state, _ in client.watch():
+                if any(app.step for app in state.apps.values()):
+                    return
+    except TimeoutError:
+        raise BenchError(
+            f"no app trains within {_FIRST_STEP_S:g} s; --keep FOLDER keeps what all processes say"
+        ) from None
+
+
+async def _all_end(client: Client, submitter: Submitter, within_s: float) -> list[str]:
+    """Wait until every submission that is stored is answered, and every app has ended; names of those that have not."""
+    stored = {one.id for one in submitter.submissions if one.outcome in ("accepted", "stored")}
+    waiting: list[str] = ["the log"]
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            while waiting:
+                with contextlib.suppress(LogError):
+                    state = await client.state()
+                    known = {app.submission for app in state.apps.values()}
+                    waiting = [app.name for app in state.live_apps()] + sorted(stored - known)
+                await asyncio.sleep(_ASK_AGAIN_S)
+    return waiting
+
+
+class Leader:
+    """Who leads, as far as the log says."""
+
+    def __init__(self, client: Client) -> None:
+        self.machine: int | None = None
+        self._client = client
+
+    async def run(self) -> None:
+        """Follow the log until cancelled."""
+        async for record in self._client.records(follow=True):
+            event = decode(record)
+            if isinstance(event, Round) and any(isinstance(fact, MasterElected) for fact in event.events):
+                self.machine = int(event.by.split("-")[1])  # master-NUMBER-drawn

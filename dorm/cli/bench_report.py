@@ -1,0 +1,55 @@
+"""What all benches show people: how far they have come, the table of figures, and where they were measured."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from dorm.cli.output import Format, print_table, progress_console, show_document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dorm.bench.report import Report
+
+
+@contextlib.contextmanager
+def progress(name: str) -> Iterator[Callable[[str], None]]:
+    """One line on stderr that changes; plain lines where that is no terminal are left out."""
+    with progress_console.status(Text(f"bench {name}")) as status:
+        yield lambda text: status.update(Text(f"bench {name}: {text}"))
+
+
+def show_report(report: Report, output: Format) -> None:
+    """As a document, or as a table of its figures."""
+    if output in (Format.json, Format.yaml):
+        show_document(report, output)
+        return
+    words = {None: "", True: "yes", False: "no"}
+    rows = [
+        {
+            "name": name, "value": f"{figure.value:,.4g}" if figure.value < 1000 else f"{figure.value:,.0f}", "unit": figure.unit,
+            "goal": figure.goal or "", "reached": words[figure.reached],
+        }
+        for name, figure in report.figures.items()
+    ]  # fmt: skip
+    print_table(
+        rows,
+        [("FIGURE", "name"), ("VALUE", "value"), ("UNIT", "unit"), ("GOAL", "goal"), ("REACHED", "reached")],
+    )
+    show_machine(report)
+
+
+def show_machine(report: Report) -> None:
+    """One line under the figures."""
+    machine = report.machine
+    print_table(
+        [
+            {
+                "where": f"{machine.cpu}, {machine.cores} cores, {machine.kernel}, {machine.python}, load {machine.load[0]:.1f}"
+            }
+        ],
+        [("MEASURED ON", "where")],
+    )
