@@ -52,6 +52,8 @@ _KILL_S = 0.05
 _RESYNC_S = 5.0
 _PROGRESS_POLL_S = 0.2
 _AGAIN_S = 1.0
+_LEAST_PATIENCE_S, _MOST_PATIENCE_S = 1.0, 5.0
+"""How long a heartbeat's answer is waited for: as long as it is to the next one, within these bounds."""
 _SAVE_EVERY = 5_000
 """Records of this node's concern between two times that what was folded is kept."""
 
@@ -277,7 +279,9 @@ class Agent:
             return  # The master is to see that nothing can be given to this node.
         if silent > self.desired.lease_s:
             raise Unavailable(f"the engine has not answered for {silent:.0f} s, so nobody can say what runs here")
-        sent_at = await self._heartbeat.send(self._seen)
+        # Where an answer was lost the next one is not to wait for it, or a short outage would cost a short lease.
+        patience = min(max(self.config.report_interval_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
+        sent_at = await self._heartbeat.send(self._seen, patience)
         if await self._look_at_lease():
             await self._extend(sent_at)
 

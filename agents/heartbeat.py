@@ -30,9 +30,9 @@ class Heartbeat:
         self._runtime = runtime
         self._clock = clock
 
-    async def send(self, seen: Sequence[Seen]) -> float:
-        """Have one stored; gives the loop's time from before it was sent, after which nobody can have heard of this node
-        any later.  `seen` are the node's containers.  Raises LogUnavailable, LogRefused."""
+    async def send(self, seen: Sequence[Seen], timeout: float) -> float:
+        """Have one stored, in so many seconds; gives the loop's time from right before it was sent: the lease counts from then.
+        `seen` are the node's containers.  Raises LogUnavailable, LogRefused."""
         uses = await self._uses(seen)
         at = self._clock()
         report = NodeReported(
@@ -44,7 +44,7 @@ class Heartbeat:
             containers=uses or [],
         )
         sent_at = asyncio.get_running_loop().time()
-        await self._bus.publish_report(self._subject, encode(report))
+        await self._bus.publish_report(self._subject, encode(report), timeout=timeout)
         return sent_at
 
     async def _uses(self, seen: Sequence[Seen]) -> list[ContainerUse] | None:
