@@ -4,6 +4,8 @@
     codec      µs per event: encode, decode, fold
     submit     submission stored → container started
     resize     decision → the whole new generation started, phase by phase
+    chaos      real faults on three machines, and what survived; with chaos_cluster, _faults, _work (what is done), _log,
+               _record, _results (three witnesses), _recovery, _figures
     calibration  real adjustments and completion times beside simulated ones
     demo_log   the log that `codec` reads: the demo's, written by the core in virtual time
     optimizer  one round of a policy: CPU time, gap to the best answer, apps changed; at one size
@@ -23,8 +25,8 @@ A result is one object:
     {"bench": "codec", "machine": {"cpu": …, "cores": …, …}, "settings": {…},
      "figures": {"decode_fold_events_per_s": {"value": 812345.6, "unit": "events/s", "goal": ">= 700000"}, …}}
 
-A figure is called in snake case, with its unit at the end; a goal is there only where one is set, and missing it is no
-failure, since machines differ.  What could not be measured raises instead: no figure is ever made up or left at zero.
+A figure is called in snake case, with its unit at the end (a count begins with what is counted); a goal is there only
+where one is set, and missing it is no failure, since machines differ.  What could not be measured raises instead: no figure is ever made up or left at zero.
 
     BenchError    it could not be measured; the message says why
 """

@@ -61,14 +61,14 @@ def figures(
     divergence = evidence.audit.divergence
     said = Counter(one.outcome for one in evidence.submissions)
     found = {
-        "faults_injected": figure(len(evidence.faults), "faults"),
+        "faults_injected": figure(len(evidence.faults), "count"),
         **_by_kind(evidence.faults),
-        "submissions": figure(len(evidence.submissions), "apps"),
-        "submissions_lost": figure(len(lost), "apps", "<= 0"),
-        "submissions_refused": figure(said["refused"], "apps"),
-        "submissions_refused_but_stored": figure(len(between), "apps", "<= 0"),
-        "submissions_unknown": figure(said["unknown"], "apps"),
-        "generations_doubled": figure(len(twice), "pairs", "<= 0"),
+        "submissions": figure(len(evidence.submissions), "count"),
+        "submissions_lost": figure(len(lost), "count", "<= 0"),
+        "submissions_refused": figure(said["refused"], "count"),
+        "submissions_refused_but_stored": figure(len(between), "count", "<= 0"),
+        "submissions_unknown": figure(said["unknown"], "count"),
+        "generations_doubled": figure(len(twice), "count", "<= 0"),
         "apps_completed": figure(len(completed), "apps"),
         "apps_with_other_loss": figure(len({line.split(":")[0] for line in other}), "apps", "<= 0"),
         "apps_with_other_end": figure(len(other_end), "apps", "<= 0"),
@@ -76,9 +76,9 @@ def figures(
         "containers_left": figure(evidence.containers_left, "containers", "<= 0"),
         **_recovery_figures(evidence.recovered),
         **_spread("master_takeover", takeovers(evidence.faults, evidence.told)),
-        "rounds_verified": figure(evidence.audit.decisions_checked + evidence.audit.conclusions_checked, "rounds"),
-        "rounds_not_verified": figure(evidence.audit.not_checked, "rounds", "<= 0"),
-        "divergences": figure(divergence is not None, "divergences", "<= 0"),
+        "rounds_verified": figure(evidence.audit.decisions_checked + evidence.audit.conclusions_checked, "count"),
+        "rounds_not_verified": figure(evidence.audit.not_checked, "count", "<= 0"),
+        "divergences": figure(divergence is not None, "count", "<= 0"),
     }
     never = [f"{one.kind}: no master answered afterwards" for one in evidence.recovered if one.seconds is None]
     wrong = [*lost, *between, *twice, *other, *other_end, *unseen, *never]
@@ -114,7 +114,7 @@ def _ended(evidence: Evidence) -> Iterator[tuple[Submission, App]]:
 
 def _by_kind(faults: Sequence[Injected]) -> dict[str, Figure]:
     counts = Counter(fault.kind for fault in faults)
-    return {f"faults_{kind}": figure(counts[kind], "faults") for kind in KINDS if counts[kind]}
+    return {f"faults_{kind}": figure(counts[kind], "count") for kind in KINDS if counts[kind]}
 
 
 def _recovery_figures(recovered: Sequence[Recovery]) -> dict[str, Figure]:

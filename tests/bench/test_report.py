@@ -38,7 +38,9 @@ SCHEMA: dict[str, Any] = {
             "minProperties": 1,
             "additionalProperties": False,
             "patternProperties": {
-                "^[a-z][a-z0-9_]*_(us|s|steps|mean|p50|p95|p99|max|count|instances|mb|event|record)$|^instances$": {
+                # A unit at the end, or for a count what is counted at the begin.
+                "^[a-z][a-z0-9_]*_(us|s|steps|mean|p50|p95|p99|max|count|instances|mb|event|record)$|^instances$"
+                "|^(faults|submissions|generations|apps|containers|rounds|divergences)(_[a-z]+)*$": {
                     "type": "object",
                     "additionalProperties": False,
                     "required": ["value", "unit"],
@@ -55,6 +57,7 @@ SCHEMA: dict[str, Any] = {
                                 "apps",
                                 "containers",
                                 "instances",
+                                "count",
                                 "MiB",
                                 "records/s",
                                 "decisions/s",
