@@ -309,7 +309,8 @@ class Master:
                 await self._conclude()
                 if self._last is not None and loop.time() - self._last_at > _QUIET_S:
                     self._snapshots.offer(self.state, self._last, chain=self._sealer.chain, quiet=True)
-            await self._decide()
+            if await self._decide():
+                continue
             await self._seal()
             try:
                 async with asyncio.timeout(max(0.0, self._next_wake(next_tick) - loop.time())):
@@ -355,23 +356,25 @@ class Master:
         quiet_ends = self._quiet.ends(self.state.settings)
         return quiet_ends is not None and quiet_ends <= _loop_ns()
 
-    async def _decide(self) -> None:
-        """Say all that follows now.  Nothing is folded while a decision is computed: its basis is the state it saw."""
-        while True:
-            now = self._now()
-            due = self._allocation_is_due(now)
-            decision = (
-                await self._solve(decide, self.state, now, allocate=True)
-                if due
-                else decide(self.state, now, allocate=False)
-            )
-            if decision.allocated:
-                self._quiet.settle()
-                self._allocated_at = now
-            if not decision.facts:
-                return
-            if not await self._publish(decision.facts, now, allocated=decision.allocated) and decision.allocated:
-                self._quiet.stir(_loop_ns())
+    async def _decide(self) -> bool:
+        """Say what follows now; whether anything did, so that there may be more.  Nothing is folded while a decision is
+        computed: its basis is the state it saw.  Silence is looked at in between, however long this takes: whose node is
+        lost has missed no deadline."""
+        now = self._now()
+        due = self._allocation_is_due(now)
+        decision = (
+            await self._solve(decide, self.state, now, allocate=True)
+            if due
+            else decide(self.state, now, allocate=False)
+        )
+        if decision.allocated:
+            self._quiet.settle()
+            self._allocated_at = now
+        if not decision.facts:
+            return False
+        if not await self._publish(decision.facts, now, allocated=decision.allocated) and decision.allocated:
+            self._quiet.stir(_loop_ns())
+        return True
 
     async def _conclude(self) -> None:
         """Facts about nodes that were heard or not; nobody's silence has consequences before the stored heartbeats were
