@@ -23,6 +23,7 @@ _COMMANDS = {
     "nodes": ("nodes", "drain"),
     "events": ("events",),
     "master": ("master",),
+    "masters": ("masters",),
     "agent": ("agent",),
     "demo": ("demo",),
     "schema": ("schema",),

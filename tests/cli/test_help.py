@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMANDS = [
-    "up", "master", "agent", "submit", "update", "ps", "describe", "explain", "plan", "simulate", "whatif",
+    "up", "master", "masters", "agent", "submit", "update", "ps", "describe", "explain", "plan", "simulate", "whatif",
     "logs", "events", "cancel", "nodes", "drain", "policy show", "policy get", "policy set", "policy list", "schema",
     "demo", "completion", "log seal", "log verify", "log key",
     "state", "diff", "replay verify", "replay export", "replay import", "replay step",
