@@ -26,7 +26,8 @@ A result is one object:
      "figures": {"decode_fold_events_per_s": {"value": 812345.6, "unit": "events/s", "goal": ">= 700000"}, …}}
 
 A figure is called in snake case, with its unit at the end (a count begins with what is counted); a goal is there only
-where one is set, and missing it is no failure, since machines differ.  What could not be measured raises instead: no figure is ever made up or left at zero.
+where one is set, and missing it is no failure, since machines differ.  What could not be measured raises instead: no figure
+is ever made up or left at zero.
 
     BenchError    it could not be measured; the message says why
 """
