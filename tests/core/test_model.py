@@ -11,6 +11,7 @@ import pytest
 
 import agents.reconcile as reconciling
 import dorm.core.allocation as allocating
+import dorm.core.deadlines as deadlines
 import dorm.core.decide as deciding
 import dorm.core.effects as effects
 import dorm.core.evolve as evolving
@@ -22,7 +23,9 @@ from agents.desired import Desired
 from dorm.core.state import State, digest
 from events import kinds as k
 from events.codec import decode
+from tests.core import any_policy
 from tests.core.mutants import mutate, mutate_method
+from tests.core.records import SECOND, document
 from tests.core.virtual import World
 from tests.tries import tries
 
@@ -42,6 +45,31 @@ def test_any_history_keeps_every_promise(first: int) -> None:
 @pytest.mark.parametrize("first", range(1000, 1000 + tries(80, 800), 40))
 def test_longer_histories_keep_them_too(first: int) -> None:
     for seed in range(first, first + 40):
+        World(seed, steps=300, outages=0.3 * (seed % 2)).run()
+
+
+def test_what_runs_ends_with_its_lease_whatever_becomes_of_the_agent() -> None:
+    """An agent that was started anew while it was cut off once believed that it had just been heard; then two generations
+    ran at once."""
+    world = World(0)
+    world.faults = 0.0
+    world.publish(k.PolicyChanged(policy=any_policy.NAME, node_grace_s=5, node_lease_s=30), "operator")
+    for one in world.nodes:
+        one.start()
+    world.publish(k.AppSubmitted(id="s", spec=document("ant", cpu=1, n_min=1, n_max=1)), "ann")
+    for _ in range(3):
+        world.cycle()
+    (node,) = [one for one in world.nodes if one.engine_busy]
+    for toy in node.engine.values():
+        toy.life = 10**6
+    node.connected = False
+    lease_ends = world.now + 30 * SECOND
+    for second in range(40):
+        if second == 25:
+            node.start()
+        world.pass_time(1000)
+        assert node.engine_busy == (world.now <= lease_ends)
+    for seed in (2985, 3186, 3246):
         World(seed, steps=300, outages=0.3 * (seed % 2)).run()
 
 
@@ -117,6 +145,7 @@ MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
         "max(state.loose_at, state.stirred_at, state.ticked_at)",
         "state.loose_at",
     ),
+    "deadlines run while a node is silent": (deadlines, 'node is None or node.condition != "up"', "node is None"),
     "a wait that is over goes on": (rounds, "app.waiting_since = 0\n    previous", "previous"),
 }
 RARE: dict[str, tuple[ModuleType, str, str]] = {
@@ -139,10 +168,10 @@ RARE: dict[str, tuple[ModuleType, str, str]] = {
 """Broken in ways that take a hundred histories to show."""
 SEEN_AT = {
     "apps leave with containers running": 49,
-    "what ended is forgotten before it is told": 344,
+    "what ended is forgotten before it is told": 514,
     "the lease is as short as the grace": 63,
     "ports are given twice": 39,
-    "ports of ended generations stay taken": 35,
+    "ports of ended generations stay taken": 59,
 }
 """Where the search begins: seeds that once caught them.  After a change of the core others may, so it goes on from there."""
 

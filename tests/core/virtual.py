@@ -33,6 +33,14 @@ from tests.core.virtual_node import Toy, VirtualNode
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 
 
+RETRIES: list[dict[str, Any]] = [
+    {"limit": 0, "backoff": "2s"},
+    {"limit": 2, "backoff": "2s", "exit": 4, "out_of_memory": 0},
+    {"limit": 5, "backoff": "1s", "longest": "10s", "reset": "30s", "fatal_exit_codes": [2], "stalled": 1},
+    {"limit": 9, "backoff": "1s", "reset": "0s"},
+]
+
+
 class Broken(AssertionError):
     """A promise was broken; the message begins with the seed."""
 
@@ -93,6 +101,8 @@ class VirtualMaster:
         if self.epoch == 0:
             self.elect()
             return True
+        if self.due():
+            self.conclude()  # As the real one does: what a silent node was given is not late but unknown.
         now, before = self.now(), digest(self.state)
         decision = deciding.decide(self.state, now, allocate=self.due())
         self.world.hold(digest(self.state) == before, "a decision changed the state it was made on")
@@ -194,6 +204,7 @@ class World:
         if msg_id:
             self.ids[msg_id] = record.seq
         self.check_completions(record)
+        self.check_deadlines(record)
         stirred, void = self.whole.stirred_seq, self.whole.counters.void_rounds
         event = evolving.evolve(self.whole, record)
         self.hold(not violations(self.whole), violations(self.whole))
@@ -249,6 +260,21 @@ class World:
                 keys = {Key(app.id, fact.generation, slot) for slot in app.generations[fact.generation].containers}
                 self.hold(keys <= self.finished, f"{app.id} is said to be done, but only {self.finished & keys} are")
 
+    def check_deadlines(self, record: Record) -> None:
+        """Unknown is not failed: nothing misses a deadline while a node of it can't be heard, or after it was stopped."""
+        event = decode(record)
+        for fact in event.events if isinstance(event, k.Round) and event.epoch >= self.whole.epoch else ():
+            if not isinstance(fact, k.GenerationFailed | k.AppFailed) or fact.failure not in ("start", "stalled"):
+                continue
+            app = self.whole.apps[fact.app]
+            self.hold(app.generation == fact.generation, f"{fact} of a generation that is being stopped")
+            left = [c for c in app.generations[fact.generation].containers.values() if c.state != "exited"]
+            unheard = [c.node for c in left if self.unheard_since(c.node) < event.at - 15 * SECOND]
+            self.hold(not unheard, f"{fact} while {unheard} can't be heard")
+
+    def unheard_since(self, node: str) -> int:
+        return self.heard.get(node, self.now)
+
     def repeat(self, record: Record) -> None:
         """The same facts once more change nothing but what counts records."""
         before = _content(self.whole)
@@ -266,7 +292,10 @@ class World:
         if chance.random() < 0.2 * self.faults:
             outcome = chance.choice([1, 137, 2, None])
         life = chance.choice([0, 3, 20, 100, 100]) if self.faults else 2
-        return Toy(key, demand, "created", life, outcome, chance.choice([0, 0, 1, 5]))
+        stubborn = chance.choice([0, 0, 1, 5])
+        toy = Toy(key, demand, "created", life, outcome, stubborn, gets_killed=stubborn == 5)
+        toy.hangs = chance.random() < 0.05 * self.faults
+        return toy
 
     # --- what happens ---------------------------------------------------------------------------------------------------
 
@@ -378,7 +407,8 @@ class World:
                     n_min=n_min,
                     n_max=n_min + chance.choice([0, 1, 3]),
                     weight=chance.choice([1.0, 2.0]),
-                    retries={"limit": chance.choice([0, 2, 5]), "backoff": "2s"},
+                    retries=chance.choice(RETRIES),
+                    deadlines=chance.choice([{}, {"start": "20s"}, {"start": "", "progress": "15s"}]),
                 )
                 self.publish(k.AppSubmitted(id=chance.choice(["", f"{len(self.log)}"]), spec=spec), "ann")
             case "cancel":
@@ -492,8 +522,9 @@ class World:
                     node.start()
             elif node.machine_up and not node.agent_up and not self.left(node):
                 node.start()
+            node.stuck.clear()
             for toy in node.engine.values():
-                toy.life, toy.outcome = min(toy.life, 3), 0
+                toy.life, toy.outcome, toy.hangs = min(toy.life, 3), 0, False
         if self.chance.random() < 0.5:
             self.master = VirtualMaster(self)
         for count in range(400):

@@ -30,6 +30,10 @@ class Toy:
     """Exit code of that end; None for out of memory."""
     stubborn: int = 0
     """Ticks for which it ignores SIGTERM."""
+    gets_killed: bool = False
+    hangs: bool = False
+    """It neither works nor ends until it is stopped."""
+    killed: bool = False
     stopping: bool = False
     exited_at: int = 0
     exit_code: int | None = None
@@ -59,6 +63,8 @@ class VirtualNode:
     ports: tuple[int, int]
     engine: dict[Key, Toy] = field(default_factory=dict)
     launched: set[Key] = field(default_factory=set)
+    stuck: set[Key] = field(default_factory=set)
+    """What can't be made: an image that is on its way for ever."""
     asked: set[Key] = field(default_factory=set)
     capacities: list[tuple[int, int]] = field(default_factory=list)
     """(sequence of the NodeJoined, milli-cores), over all its lives."""
@@ -152,7 +158,10 @@ class VirtualNode:
         if toy is None:
             app = self.desired.wanted()[key]
             if chance.random() < self.world.faults * 0.05:
-                return self._exited(key, reason=chance.choice(["port", "image"]))
+                return self._exited(key, reason=chance.choice(["port", "image", "command"]))
+            if key in self.stuck or chance.random() < self.world.faults * 0.03:
+                self.stuck.add(key)
+                return None
             toy = self.world.new_toy(key, app.spec.resources())
             self.engine[key] = toy
             if chance.random() < self.world.faults * 0.05:
@@ -173,9 +182,11 @@ class VirtualNode:
     def _report_exited(self, key: Key, seen: Seen | None) -> None:
         if seen is None:
             return self._exited(key, reason="lost")
-        return self._exited(key, reason="out_of_memory" if seen.out_of_memory else "exit", code=seen.exit_code)
+        killed = self.engine[key].killed
+        reason: k.ExitReason = "out_of_memory" if seen.out_of_memory else "exit"
+        return self._exited(key, reason=reason, code=seen.exit_code, killed=killed)
 
-    def _exited(self, key: Key, *, reason: k.ExitReason, code: int | None = None) -> None:
+    def _exited(self, key: Key, *, reason: k.ExitReason, code: int | None = None, killed: bool = False) -> None:
         self.desired.exited.add(key)
         app, generation, slot = key
         self.outbox.append(
@@ -186,6 +197,7 @@ class VirtualNode:
                 node=self.name,
                 exit_code=code,
                 asked=key in self.asked,
+                killed=killed,
                 reason=reason,
             )
         )
@@ -242,8 +254,11 @@ class VirtualNode:
                 continue
             if toy.stopping:
                 toy.stubborn -= 1
+                toy.killed = toy.stubborn < 0 and toy.gets_killed
                 if toy.stubborn < 0:
-                    toy.end(self.world.chance.choice([0, 0, 143, 137]), self.world.now)
+                    toy.end(137 if toy.killed else self.world.chance.choice([0, 0, 143]), self.world.now)
+                continue
+            if toy.hangs:
                 continue
             toy.life -= 1
             if toy.life < 0:

@@ -1,0 +1,141 @@
+"""Retries by cause: what counts against which limit, when counting begins anew, and how the pauses grow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from events import kinds as k
+from tests.core.records import SECOND, Bench
+
+
+def fails(bench: Bench, code: int | None = 1, **how: Any) -> k.GenerationFailed | k.AppFailed:
+    """The app's first container ends, and the master says what of it; then the pause passes and it is released again."""
+    bench.exited(code=code, **how)
+    (said, *_) = bench.decide()
+    assert isinstance(said, k.GenerationFailed | k.AppFailed)
+    bench.settle()
+    if isinstance(said, k.GenerationFailed):
+        bench.wait((said.retry_at - bench.now) / SECOND)
+        bench.settle()
+        bench.started()
+        bench.settle()
+    return said
+
+
+OUT_OF_MEMORY: dict[str, Any] = {"code": None, "reason": "out_of_memory"}
+
+
+def test_a_cause_with_a_limit_of_its_own_leaves_the_others_theirs() -> None:
+    bench = Bench(a=4)
+    bench.running(n_max=1, retries={"limit": 1, "out_of_memory": 2})
+    said = [fails(bench, **OUT_OF_MEMORY), fails(bench, 3), fails(bench, **OUT_OF_MEMORY)]
+    counts = [(one.failure, one.retries, one.limit) for one in said if isinstance(one, k.GenerationFailed)]
+    assert counts == [("out_of_memory", 1, 2), ("exit", 1, 1), ("out_of_memory", 2, 2)]
+    end = fails(bench, **OUT_OF_MEMORY)
+    assert isinstance(end, k.AppFailed)
+    assert end.reason == "slot 0 on a ran out of memory (2 of 2 retries for out_of_memory used up)"
+    assert (end.failure, bench.app().failures) == ("out_of_memory", 3)
+
+
+def test_a_limit_of_0_fails_at_once() -> None:
+    bench = Bench(a=4)
+    bench.running(n_max=1, retries={"limit": 9, "image": 0})
+    said = fails(bench, None, reason="image", message="no such image")
+    assert isinstance(said, k.AppFailed)
+    assert said.reason == "slot 0 on a: no such image (no retries for image)"
+
+
+@pytest.mark.parametrize(("code", "ends"), [(2, True), (78, True), (1, False), (137, False)])
+def test_exit_codes_that_are_final(code: int, ends: bool) -> None:
+    bench = Bench(a=4)
+    bench.running(n_max=1, retries={"limit": 9, "fatal_exit_codes": [2, 78]})
+    said = fails(bench, code)
+    assert isinstance(said, k.AppFailed) == ends
+    if ends:
+        assert said.reason == f"slot 0 on a ended with exit code {code} (exit code {code} is final)"
+
+
+def test_a_week_of_hiccups_is_survived_and_a_crash_loop_is_not() -> None:
+    bench = Bench(a=4)
+    bench.running(n_max=1, retries={"limit": 2, "reset": "1h"})
+    for _ in range(12):
+        bench.wait(2 * 3600)
+        said = fails(bench)
+        assert isinstance(said, k.GenerationFailed)
+        assert (said.retries, said.retry_at - bench.now) == (1, 0)  # `fails` has waited it out.
+    assert bench.app().failures == 12
+    bench.wait(60)
+    assert isinstance(fails(bench), k.GenerationFailed)
+    bench.wait(60)
+    assert isinstance(fails(bench), k.AppFailed)
+
+
+def test_good_running_adds_up_over_adjustments_and_lost_nodes() -> None:
+    bench = Bench(a=4)
+    app = bench.running(n_max=1, retries={"limit": 1, "reset": "1h"})
+    fails(bench)
+    assert app.retries_used == {"limit": 1}
+    for _ in range(3):
+        bench.wait(1300)
+        said = fails(bench, None, reason="lost")
+        assert isinstance(said, k.GenerationFailed)
+        assert not said.counted
+    assert app.retries_used == {}
+    assert isinstance(fails(bench), k.GenerationFailed)
+
+
+def test_waiting_is_no_good_running() -> None:
+    bench = Bench(a=4)
+    app = bench.running(n_max=1, retries={"limit": 1, "reset": "1h"})
+    fails(bench)
+    bench.exited(code=143, asked=True)
+    bench.decide()
+    bench.wait(7200)
+    bench.settle()
+    bench.started()
+    said = fails(bench)
+    assert isinstance(said, k.AppFailed)
+    assert app.ended == "failed"
+
+
+def test_lost_nodes_cost_no_retry_but_the_pause_grows() -> None:
+    bench = Bench(a=4)
+    bench.running(n_max=1, retries={"limit": 0, "backoff": "2s", "longest": "9s"})
+    pauses = []
+    for _ in range(4):
+        bench.exited(code=None, reason="lost")
+        (said,) = bench.decide()
+        assert isinstance(said, k.GenerationFailed)
+        pauses.append((said.retry_at - bench.now) / SECOND)
+        bench.wait(pauses[-1])
+        bench.settle()
+        bench.started()
+    assert pauses == [2, 4, 8, 9]
+
+
+def test_the_room_of_one_that_pauses_is_free_for_others() -> None:
+    bench = Bench(a=4)
+    bench.running("crashing", n_min=4, n_max=4, retries={"limit": 9, "backoff": "60s"})
+    bench.submit("other", n_min=2, n_max=2)
+    bench.settle()
+    assert bench.app("other").generation == 0
+    bench.exited("crashing", 0, 1)
+    bench.all_exited("crashing", 143, asked=True)
+    bench.settle()
+    assert bench.app("crashing").phase == "retrying"
+    assert bench.app("other").generations[1].released
+
+
+def test_containers_that_had_to_be_killed_are_counted_and_told() -> None:
+    bench = Bench(a=4)
+    app = bench.running(n_max=3)
+    bench.add(k.AppUpdated(app="app", n_max=2))
+    bench.settle()
+    bench.exited(slot=0, code=143, asked=True, generation=1)
+    bench.exited(slot=1, code=137, asked=True, killed=True, generation=1)
+    bench.exited(slot=2, code=137, asked=True, killed=True, generation=1)
+    (said,) = bench.decide()
+    assert isinstance(said, k.GenerationReleased)
+    assert (said.killed, app.history[-1].killed) == (2, 2)
