@@ -27,6 +27,17 @@ DEFAULT_LEASE_S = 300.0
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
+def subjects_of(cluster: str, node: str) -> list[str]:
+    """Where on the log all is that `Desired.fold` goes by.  No two of these patterns match the same subject: a server filters
+    by such alone, and otherwise sends every agent the whole log."""
+    own = (k.NodeJoined, k.NodeLeft, k.ContainerStarted, k.ContainerExited)
+    return [
+        subjects.rounds(cluster),
+        subjects.fact_pattern(cluster, k.PolicyChanged.__name__),
+        *(subjects.fact(cluster, kind.__name__, node) for kind in own),
+    ]
+
+
 class DesiredApp(msgspec.Struct):
     """One app, as far as agents need to know it."""
 
