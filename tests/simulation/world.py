@@ -27,9 +27,11 @@ from unittest import mock
 import msgspec
 
 import agents.agent
+import dorm.snapshots
 from dorm.core.evolve import evolve
 from dorm.core.invariants import violations
 from dorm.core.state import State
+from events.snapshots import EVERY
 from events.subjects import kind_of
 from tests.simulation.connection import Connection
 from tests.simulation.loop import OWNER, Loop, SimulationError
@@ -100,6 +102,10 @@ class World:
         enter = self._patches.enter_context
         enter(mock.patch.object(secrets, "token_hex", lambda size=32: drawn.randbytes(size).hex()))
         enter(mock.patch.object(agents.agent, "_PROGRESS_POLL_S", PROGRESS_POLL_S))
+        # Histories are short; for a snapshot in one it has to come after far fewer records than usual.
+        every = self.chance("snapshots").choice([EVERY, 30, 100])
+        enter(mock.patch.object(dorm.snapshots, "EVERY", every))
+        enter(mock.patch.object(dorm.snapshots, "QUIET_EVERY", every // 2))
         enter(logs_to(self))
         return self
 
