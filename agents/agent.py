@@ -22,7 +22,7 @@ import structlog
 
 from agents import reconcile as r
 from agents.contract import container_spec
-from agents.desired import Desired
+from agents.desired import Desired, subjects_of
 from agents.desired_file import DesiredFile, still_there
 from agents.heartbeat import Heartbeat
 from agents.ledger import Ledger
@@ -104,11 +104,7 @@ class Agent:
         self._reporter = Reporter(config, self.desired, runtime, self._ledger, self._outbox, clock)
         self._heartbeat = Heartbeat(bus, cluster, config.name, runtime, clock)
         self._file = DesiredFile(root / "desired", cluster, config.name)
-        self._patterns = [
-            subjects.rounds(cluster),
-            subjects.facts_by(cluster, config.name),
-            subjects.fact_pattern(cluster, "PolicyChanged"),
-        ]
+        self._patterns = subjects_of(cluster, config.name)
         self._sources = ""
         self._last: Record | None = None
         self._folded_at = 0.0

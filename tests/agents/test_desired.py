@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from agents.desired import Desired
+from agents.desired import Desired, subjects_of
 from agents.runtime import Key
 from dorm.core.evolve import evolve
 from dorm.core.state import State
 from events import kinds as k
+from events import subjects
 from tests.core.records import CLUSTER, Bench, joined, record_of
 
 NODE = "a"
@@ -197,3 +198,9 @@ def test_master_and_agent_agree_on_every_container() -> None:
             if generation.released and container.node == NODE and container.state != "exited"
         }
         assert desired.due == counted, record.seq
+
+
+def test_a_server_can_filter_by_what_an_agent_reads() -> None:
+    """Patterns of which two match the same subject are filtered by the reader, who is then sent the whole log."""
+    patterns = subjects_of("demo", "master")
+    assert not any(subjects.overlap(a, b) for index, a in enumerate(patterns) for b in patterns[:index])
