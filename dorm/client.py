@@ -51,7 +51,7 @@ from events.kinds import (
     Round,
     SealRequested,
 )
-from events.log import LogRefused, LogUnavailable, NotSent
+from events.log import LogFull, LogRefused, LogUnavailable, NotSent
 from events.questions import LogQuestion
 from events.spec import AppSpec, broken_gang, check_spec
 
@@ -353,7 +353,7 @@ class Client:
             try:
                 return (await self.log.append(subject, body, msg_id=event.id, timeout=min(_TRY_S, self._settle_s))).seq
             except (LogUnavailable, LogRefused) as error:
-                sent = sent or not isinstance(error, NotSent | LogRefused)
+                sent = sent or not isinstance(error, NotSent | LogFull | LogRefused)
                 if not sent:
                     raise
                 # A refusal is one of the repeat, and says nothing of what was sent before.

@@ -6,6 +6,7 @@ a log from an archive; nothing else imports nats.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from events import subjects as names
@@ -14,7 +15,7 @@ from events.jetstream_leadership import JetStreamLeadership
 from events.jetstream_reader import Reader, RecordMissing, ReopenReader, first_since, last_record, record_at
 from events.jetstream_snapshots import JetStreamSnapshots
 from events.jetstream_streams import find_streams, log_stream, make_streams
-from events.log import Appended, Bus, EventLog, LogDamaged, LogRefused, LogUnavailable, Record
+from events.log import Appended, Bus, EventLog, LogDamaged, LogError, LogRefused, LogUnavailable, Record
 from events.logger import Logger
 from events.nats_bus import NatsBus
 from events.nats_link import Link, as_log_errors
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _RECONNECT_S = 5.0
 _PAUSE_S = 0.1
+_ASK_S = 1.0
 _TRIES_AT_A_GAP = 3
 _log = Logger(__name__)
 
@@ -124,9 +126,24 @@ class JetStreamLog(EventLog):
             headers["Nats-Expected-Last-Subject-Sequence"] = str(expected_last)
         self._link.check_size(body, sum(map(len, headers.values())))
         await self._link.sendable("append", timeout)
-        with as_log_errors("append"):
-            ack = await self._link.client.jetstream().publish(subject, body, timeout=timeout, headers=headers)
+        try:
+            with as_log_errors("append"):
+                ack = await self._link.client.jetstream().publish(subject, body, timeout=timeout, headers=headers)
+        except LogUnavailable as error:
+            if isinstance(error.__cause__, TimeoutError) and await self._only_stores_nothing():
+                raise LogUnavailable(
+                    f"append: the NATS server answers and stores nothing: is its disk full ({self._link.url})? With room "
+                    "there again it has to be started anew; its log says more"
+                ) from None
+            raise
         return Appended(ack.seq, duplicate=bool(ack.duplicate))
+
+    async def _only_stores_nothing(self) -> bool:
+        """A stream whose disk was full once takes no message and says nothing, not even when there is room again."""
+        with contextlib.suppress(LogError), as_log_errors("asking"):
+            info = await self._link.client.jetstream(timeout=_ASK_S).stream_info(self._stream)
+            return info.cluster is None or bool(info.cluster.leader)
+        return False
 
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False

@@ -260,7 +260,9 @@ async def _record(link: Link, stream: str, which: dict[str, Any], timeout: float
     if error := answer.get("error"):
         if error.get("err_code") == _NO_MESSAGE:
             return None
-        raise nats.js.errors.APIError(error.get("code"), error.get("description"), error.get("err_code"))
+        raise nats.js.errors.APIError(
+            code=error.get("code"), description=error.get("description"), err_code=error.get("err_code")
+        )
     message = answer["message"]
     headers = base64.b64decode(message.get("hdrs", ""))
     record = Record(

@@ -2,8 +2,9 @@
 
     LogError
     ├── LogUnavailable   nothing answered in time: whether an append was stored is unknown; append again with the same id
-    │   └── NotSent      the connection was known to be lost, so nothing was sent: it is surely not stored
-    ├── LogRefused       the log will never take this (too large, not allowed, disk full): the message says why
+    │   ├── NotSent      the connection was known to be lost, so nothing was sent: it is surely not stored
+    │   └── LogFull      there is no room for it now: it is surely not stored, and will be when there is some
+    ├── LogRefused       the log will never take this (too large, not allowed): the message says why
     │   └── LogTooOld    the server behind the log is too old
     ├── Overtaken        the expected last sequence was not the last: another writer was first
     └── LogDamaged       sequences are not contiguous or bytes do not match: reading on would skip something
@@ -39,6 +40,10 @@ class LogUnavailable(LogError):
 
 class NotSent(LogUnavailable):
     """Nothing was sent, nor is it kept to be sent later."""
+
+
+class LogFull(LogUnavailable):
+    """No room for more, for now."""
 
 
 class LogRefused(LogError):
@@ -95,8 +100,8 @@ class EventLog(Protocol):
         answer is tried again, Overtaken may stand for one's own success: compare `last_on(subject)` with the id.
 
         It gives up after `timeout` (seconds), and as soon as the connection that an answer would come over is lost; where
-        that is known before, it raises NotSent at once.  Nothing is ever kept to be sent later: after NotSent or
-        LogRefused the record is surely not stored by this call.
+        that is known before, it raises NotSent at once.  Nothing is ever kept to be sent later: after NotSent,
+        LogFull or LogRefused the record is surely not stored by this call.
         Raises LogUnavailable, LogRefused, Overtaken."""
         ...
 

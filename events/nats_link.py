@@ -15,7 +15,7 @@ import nats.js.errors
 from nats.aio.client import Client, Srv
 from nats.aio.transport import TcpTransport
 
-from events.log import LogDamaged, LogError, LogRefused, LogTooOld, LogUnavailable, NotSent, Overtaken
+from events.log import LogDamaged, LogError, LogFull, LogRefused, LogTooOld, LogUnavailable, NotSent, Overtaken
 from events.logger import Logger
 from events.nats_parser import DirectParser
 
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 OLDEST_SERVER = (2, 12)
 _WRONG_LAST_SEQUENCE = (10071, 10164)
 _NOTHING_THERE = (10037, 10059)
+_NO_ROOM = (10023, 10028, 10047)
+"""Insufficient resources: of any kind, of memory, of storage."""
+_NOT_STORED = 10077
+"""At a stream's limit, or for whatever the description says."""
+_NOW_NOBODY = (10004, 10005, 10008, 10009)
+"""Of a cluster's servers: it is incomplete, has no suitable peers, does not answer, or not this one leads."""
 _HEADER_ROOM = 1024
 _PING_S = 3
 """A server that is frozen or cut off is left after two to three of these without an answer."""
@@ -295,15 +301,19 @@ def log_error(error: BaseException, doing: str) -> LogError:
 def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
     if error.err_code in _WRONG_LAST_SEQUENCE:
         return Overtaken(str(error.description))
-    if isinstance(error, nats.js.errors.ServiceUnavailableError):
+    if error.err_code in _NO_ROOM or (error.err_code == _NOT_STORED and "maximum" in str(error.description)):
+        return LogFull(f"{doing}: the NATS server has no room for more ({error.description}); give its JetStream more")
+    nobody = error.code == 503 or isinstance(error, nats.js.errors.ServiceUnavailableError)
+    if nobody:
         if error.err_code is None:
             return LogUnavailable(
                 f"{doing}: JetStream does not answer; it is starting, or off (start the server with -js)"
             )
         if error.err_code in (10039, 10076):  # Not enabled for the account, or for the server.
             return LogRefused(f"{doing}: JetStream is off at this server; start it with -js")
-        if error.err_code != 10077:  # The stream's limit is reached.
-            return LogUnavailable(f"{doing}: {error.description}")
+    # While servers elect a leader they say that nobody is there, or that none is suitable.
+    if nobody or error.err_code in (*_NOW_NOBODY, _NOT_STORED):
+        return LogUnavailable(f"{doing}: {error.description}")
     if error.err_code in _NOTHING_THERE and "message" not in str(error.description):
         return LogDamaged(f"{doing}: {error.description}")
     return LogRefused(f"{doing}: {error.description}")

@@ -17,7 +17,7 @@ from events import subjects
 from events.codec import decode, encode
 from events.jetstream import Connection
 from events.kinds import AppAccepted, AppSubmitted, Round
-from events.log import Appended, EventLog, LogRefused, LogUnavailable, NotSent
+from events.log import Appended, EventLog, LogFull, LogRefused, LogUnavailable, NotSent
 from events.memory import MemoryBus, MemoryLog
 from events.spec import check_spec
 from tests.nats_server import NatsServer
@@ -78,7 +78,7 @@ async def test_where_the_answer_is_lost_the_same_is_sent_until_it_comes(lose_ans
     assert len(submitted(log)) == 1
 
 
-@pytest.mark.parametrize("error", [NotSent("the connection is lost"), LogRefused("the disk is full")])
+@pytest.mark.parametrize("error", [NotSent("lost"), LogFull("no room"), LogRefused("too large")])
 async def test_what_is_surely_not_stored_fails_with_that(error: Exception) -> None:
     log = FlakyLog(error)
     with pytest.raises(type(error), match=str(error)):
@@ -86,7 +86,7 @@ async def test_what_is_surely_not_stored_fails_with_that(error: Exception) -> No
     assert submitted(log) == []
 
 
-@pytest.mark.parametrize("then", [LogUnavailable("no answer"), NotSent("down"), LogRefused("the disk is full")])
+@pytest.mark.parametrize("then", [LogUnavailable("no answer"), NotSent("down"), LogRefused("too large")])
 async def test_what_stays_unknown_is_said_with_the_id_that_settles_it(then: Exception) -> None:
     log = FlakyLog(LogUnavailable("no answer"), *[then] * 9)
     async with asyncio.timeout(20):
