@@ -1,0 +1,29 @@
+"""`dorm bench overload` in small: everything in it is real but the containers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.commands import done
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.nats
+async def test_a_small_cluster_bears_floods(tmp_path: Path) -> None:
+    size = ("--agents", "40", "--apps", "12", "--for", "3", "--report-every", "0.5", "--flood", "400")
+    report = json.loads(await done(tmp_path, "bench", "overload", *size, "-o", "json"))
+    figures = {name: figure["value"] for name, figure in report["figures"].items()}
+    assert figures["agents_joined"] == 40
+    lost = ("agents_ended", "reports_failed", "nodes_lost", "apps_failed", "unreadable")
+    assert {name: figures[name] for name in lost} == dict.fromkeys(lost, 0)
+    assert figures["apps_completed"] > 0
+    assert figures["resized"] > 0
+    assert report["settings"]["flood_phases"] == ["steady", "submissions", "tails", "reports"]
+    for phase in ("", "submissions_", "tails_", "reports_"):
+        assert figures[f"{phase}reports_per_s"] > 0
+        assert figures[f"{phase}answer_p99_s"] > 0
