@@ -31,7 +31,7 @@ class Heartbeat:
         self._clock = clock
 
     async def send(self, seen: Sequence[Seen], timeout: float) -> float:
-        """Have one stored, in so many seconds; gives the loop's time from right before it was sent: the lease counts from then.
+        """Have one stored, in so many seconds; gives the loop's time from before it was sent: the lease counts from then.
         `seen` are the node's containers.  Raises LogUnavailable, LogRefused."""
         uses = await self._uses(seen)
         at = self._clock()

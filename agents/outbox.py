@@ -33,12 +33,18 @@ class Outbox:
         self._cluster = cluster
         self._who = who
         self._queue: asyncio.Queue[Event] = asyncio.Queue(BOUND)
+        self._storing = 0
 
     async def put(self, event: Event) -> None:
         """Waits while the queue is full."""
         if isinstance(event, AppProgressed) and self._queue.qsize() > BOUND // 2:
             return
         await self._queue.put(event)
+
+    @property
+    def waiting(self) -> int:
+        """How many facts the log does not have yet."""
+        return self._queue.qsize() + self._storing
 
     async def flush(self) -> None:
         """Wait until everything that was put is stored."""
@@ -48,7 +54,9 @@ class Outbox:
         """Store facts one after the other, for ever."""
         while True:
             event = await self._queue.get()
+            self._storing = 1
             await self._store(event)
+            self._storing = 0
             self._queue.task_done()
 
     async def _store(self, event: Event) -> None:

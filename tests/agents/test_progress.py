@@ -8,7 +8,7 @@ import pytest
 
 from agents.progress import LONGEST_READ, ProgressFile
 from agents.runtime import Key
-from events.kinds import AppCheckpointed, AppProgressed
+from events.kinds import AppProgressed
 
 if TYPE_CHECKING:
     from pathlib import Path
