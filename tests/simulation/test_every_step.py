@@ -38,7 +38,7 @@ def steps_of(who: str, crash_in: int = 0) -> int:
 @pytest.mark.parametrize("who", sorted(WHO))
 def test_a_process_may_die_at_any_await(who: str) -> None:
     whole = steps_of(who)
-    assert whole > 300
+    assert whole > 100
     tried = tries(20, whole)
     for number in range(tried):
         step = 1 + number * whole // tried
