@@ -52,7 +52,7 @@ def test_what_runs_ends_with_its_lease_whatever_becomes_of_the_agent() -> None:
     """An agent that was started anew while it was cut off once believed that it had just been heard; then two generations
     ran at once."""
     world = World(0)
-    world.faults = 0.0
+    world.faults, world.slipping = 0.0, True
     world.publish(k.PolicyChanged(policy=any_policy.NAME, node_grace_s=5, node_lease_s=30), "operator")
     for one in world.nodes:
         one.start()
@@ -192,13 +192,13 @@ def test_an_agent_that_starts_before_the_release_is_caught(monkeypatch: pytest.M
 @pytest.mark.slow
 def test_an_agent_that_does_not_hear_that_its_lease_has_ended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     mutate_method(monkeypatch, Desired, "_node", "self._end_all()", "pass")
-    assert caught_within(400, first=121) is not None
+    assert caught_within(400, first=55) is not None
 
 
 @pytest.mark.slow
 def test_an_agent_that_acts_before_it_has_caught_up_after_its_lease_is_caught() -> None:
     """What it reads first was released to it long ago, and is released elsewhere by now."""
-    assert caught_within(400, first=123, agents_rejoin=False) is not None
+    assert caught_within(400, first=89, agents_rejoin=False) is not None
 
 
 def _repoint(patch: pytest.MonkeyPatch) -> None:
