@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import time
@@ -33,7 +34,7 @@ from events.log import LogUnavailable
 from events.memory import MemoryBus, MemoryLog
 from replay.audit import verify
 from tests.core.records import document, joined
-from tests.e2e.commands import running, until_said
+from tests.e2e.commands import done, running, until_said
 from tests.nats_server import NatsServer
 
 if TYPE_CHECKING:
@@ -298,6 +299,10 @@ async def test_masters_that_are_killed_and_frozen_are_followed_by_others(
         await masters.start(stack, "m1", "leading")
         for other in ("m2", "m3"):
             await masters.start(stack, other, "following")
+        shown = json.loads(
+            await done(tmp_path / "home", "masters", "-o", "json", "--url", nats_server.url, "--cluster", name)
+        )
+        assert (shown["leader"].rsplit("-", 1)[0], shown["condition"], shown["epoch"]) == ("m1", "leading", 1)
         flooding = asyncio.create_task(flood(client, answered))
         stack.callback(flooding.cancel)
 

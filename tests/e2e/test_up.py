@@ -186,6 +186,17 @@ async def test_nodes_are_listed_and_drained(cluster: Up, tmp_path: Path) -> None
         await done(home, "cancel", "moved", "--wait")
 
 
+async def test_a_further_master_follows(cluster: Up, tmp_path: Path) -> None:
+    log = tmp_path / "master.log"
+    async with running(cluster.home, log, "master") as process:
+        text = await until_said(log, "following", process)
+        shown = json.loads(await done(cluster.home, "masters", "-o", "json"))
+        assert (shown["condition"], shown["epoch"]) == ("leading", 1)
+        assert shown["leader"] in text
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 10.0) == 0
+
+
 async def test_a_cluster_is_found_by_url_too(cluster: Up, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     by_file = json.loads(await done(cluster.home, "nodes", "-o", "json"))
