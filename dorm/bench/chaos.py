@@ -24,7 +24,7 @@ from dorm.bench.chaos_faults import KINDS, Attack, Fault, schedule
 from dorm.bench.chaos_figures import Evidence, figures
 from dorm.bench.chaos_log import told_by
 from dorm.bench.chaos_record import stays
-from dorm.bench.chaos_recovery import Recovery, recoveries
+from dorm.bench.chaos_recovery import Recovery, pauses, recoveries
 from dorm.bench.chaos_results import undisturbed
 from dorm.bench.chaos_work import Prober, Submitter, jobs
 from dorm.bench.report import Report, this_machine
@@ -37,7 +37,7 @@ from replay.export import export
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Figure, Tell
     from dorm.client import Client
 
 _ASK_AGAIN_S = 0.5
@@ -86,6 +86,8 @@ async def bench_chaos(wanted: Wanted, *, tell: Tell) -> Done:
                 await cluster.save_output(wanted.keep)
         judged, wrong = figures(evidence, alone, cluster.checkpoints)
         wrong += [f"{name} left a traceback in what it printed" for name in cluster.tracebacks()]
+    if wanted.keep is not None:
+        await asyncio.to_thread((wanted.keep / "chaos.json").write_bytes, _story(evidence, judged, wrong))
     recovered = evidence.recovered
     report = Report(
         bench="chaos",
@@ -104,6 +106,21 @@ async def bench_chaos(wanted: Wanted, *, tell: Tell) -> Done:
         figures=judged,
     )
     return Done(report, recovered, wrong)
+
+
+def _story(evidence: Evidence, judged: dict[str, Figure], wrong: list[str]) -> bytes:
+    """What was done and what came of it, for whoever wants to know why; times are UTC ns, those of the log."""
+    document = {
+        "wrong": wrong,
+        "faults": [
+            {**msgspec.to_builtins(fault), **one._asdict()}
+            for fault, one in zip(evidence.faults, evidence.recovered, strict=True)
+        ],
+        "pauses": [pause._asdict() for pause in pauses(evidence.told, evidence.records)],
+        "submissions": evidence.submissions,
+        "figures": judged,
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
 
 async def _attacked(cluster: ChaosCluster, wanted: Wanted, tell: Tell) -> Evidence:

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
-from dorm.cli import evaluation
+from dorm.cli import chaos, evaluation
+from dorm.cli.bench_report import progress, show_machine, show_report
 from dorm.cli.errors import INTERRUPTED, USAGE, Fail, run
 from dorm.cli.logs import Verbose, configure
 from dorm.cli.output import (
     Format,
     Output,
     print_table,
-    progress_console,
     show_document,
     solver_prints_elsewhere,
 )
@@ -93,9 +92,9 @@ def codec(
 
     configure(verbose, False, quiet_level=logging.ERROR)
     log = run(_read(file)) if file is not None else None
-    with _progress("codec") as tell:
+    with progress("codec") as tell:
         report = bench_codec(events=events, passes=passes, tell=tell, log=log)
-    _show(report, output)
+    show_report(report, output)
 
 
 @app.command()
@@ -117,9 +116,9 @@ def submit(
     from dorm.bench.submit import bench_submit
 
     configure(verbose, False, quiet_level=logging.ERROR)
-    with _progress("submit") as tell:
+    with progress("submit") as tell:
         report = run(_unless_stopped(bench_submit(apps=apps, wanted=runtime.value, docker_url=docker, tell=tell)))
-    _show(report, output)
+    show_report(report, output)
 
 
 @app.command()
@@ -141,9 +140,9 @@ def resize(
     from dorm.bench.resize import bench_resize
 
     configure(verbose, False, quiet_level=logging.ERROR)
-    with _progress("resize") as tell:
+    with progress("resize") as tell:
         report = run(_unless_stopped(bench_resize(runs=runs, wanted=runtime.value, docker_url=docker, tell=tell)))
-    _show(report, output)
+    show_report(report, output)
 
 
 @app.command()
@@ -174,7 +173,7 @@ def calibration(
         tables.update(done.tables)
         return done.report
 
-    with _progress("calibration") as tell:
+    with progress("calibration") as tell:
         report = run(_unless_stopped(measured(tell)))
     if output in (Format.json, Format.yaml):
         show_document(report, output)
@@ -189,7 +188,7 @@ def calibration(
     ]  # fmt: skip
     columns = [("RUNTIME", "runtime"), ("MEAN OF", "what"), ("REAL S", "real"), ("SIMULATED S", "simulated")]
     print_table(rows, [*columns, ("ERROR", "error")])
-    _show_machine(report)
+    show_machine(report)
 
 
 @app.command()
@@ -228,9 +227,9 @@ def replay(
 
     configure(verbose, False, quiet_level=logging.ERROR)
     sizes = QUICK if quick else Sizes(events, large, server, passes, moments)
-    with _progress("replay") as tell, solver_prints_elsewhere(), _sigterm_interrupts():
+    with progress("replay") as tell, solver_prints_elsewhere(), _sigterm_interrupts():
         done = bench_replay(sizes, tell=tell)
-    _show(done.report, output)
+    show_report(done.report, output)
     _end_if(done.interrupted)
 
 
@@ -271,9 +270,9 @@ def simulate(
 
     configure(verbose, False, quiet_level=logging.ERROR)
     wanted = Wanted(trace, nodes, tuple(rounds or ((300,) if quick else (300, 60))), quick)
-    with _progress("simulate") as tell, solver_prints_elsewhere(), _sigterm_interrupts():
+    with progress("simulate") as tell, solver_prints_elsewhere(), _sigterm_interrupts():
         done = bench_simulate(wanted, tell=tell)
-    _show(done.report, output)
+    show_report(done.report, output)
     _end_if(done.interrupted)
 
 
@@ -307,9 +306,9 @@ def overload(
 
     configure(verbose, False, quiet_level=logging.ERROR)
     size = Size(agents=agents, apps=apps, seconds=seconds, report_interval_s=report_every, flood=flood)
-    with _progress("overload") as tell:
+    with progress("overload") as tell:
         report = run(_unless_stopped(bench_overload(size, tell=tell)))
-    _show(report, output)
+    show_report(report, output)
 
 
 @app.command()
@@ -351,9 +350,9 @@ def optimizer(
     )  # fmt: skip
     with _usage():
         check(wanted, plot)
-    with _progress("optimizer") as tell:
+    with progress("optimizer") as tell:
         report, interrupted = bench_optimizer(wanted, tell=tell, plot=plot)
-    _show(report, output)
+    show_report(report, output)
     _end_if(interrupted)
 
 
@@ -390,7 +389,7 @@ def optimizer_scale(
             up_to=up_to, events=events, seed=seed, policy=policy, params=parse_params(param), reference=reference.value
         )
         check(runs[0], plot)
-    with _progress("optimizer-scale") as tell:
+    with progress("optimizer-scale") as tell:
         scale = bench_scale(runs, tell=tell, plot=plot)
     if output in (Format.json, Format.yaml):
         show_document(scale.report, output)
@@ -400,10 +399,11 @@ def optimizer_scale(
             for run, found in scale.sizes
         ]
         print_table(rows, [("APPS × NODES", "size"), ("SHAPES", "shapes"), *_SCALE_COLUMNS])
-        _show_machine(scale.report)
+        show_machine(scale.report)
     _end_if(scale.interrupted)
 
 
+chaos.register(app)
 evaluation.register(app)
 
 _SCALE_COLUMNS = [
@@ -485,41 +485,3 @@ async def _read(file: Path) -> list[Record]:
         return [record async for batch in archive.read() for record in batch]
     finally:
         await archive.close()
-
-
-@contextlib.contextmanager
-def _progress(name: str) -> Iterator[Callable[[str], None]]:
-    """One line on stderr that changes; plain lines where that is no terminal are left out."""
-    with progress_console.status(Text(f"bench {name}")) as status:
-        yield lambda text: status.update(Text(f"bench {name}: {text}"))
-
-
-def _show(report: Report, output: Format) -> None:
-    if output in (Format.json, Format.yaml):
-        show_document(report, output)
-        return
-    words = {None: "", True: "yes", False: "no"}
-    rows = [
-        {
-            "name": name, "value": f"{figure.value:,.4g}" if figure.value < 1000 else f"{figure.value:,.0f}", "unit": figure.unit,
-            "goal": figure.goal or "", "reached": words[figure.reached],
-        }
-        for name, figure in report.figures.items()
-    ]  # fmt: skip
-    print_table(
-        rows,
-        [("FIGURE", "name"), ("VALUE", "value"), ("UNIT", "unit"), ("GOAL", "goal"), ("REACHED", "reached")],
-    )
-    _show_machine(report)
-
-
-def _show_machine(report: Report) -> None:
-    machine = report.machine
-    print_table(
-        [
-            {
-                "where": f"{machine.cpu}, {machine.cores} cores, {machine.kernel}, {machine.python}, load {machine.load[0]:.1f}"
-            }
-        ],
-        [("MEASURED ON", "where")],
-    )
