@@ -39,6 +39,10 @@ _PAUSE_S = 0.1
 _log = Logger(__name__)
 
 
+MOST_READERS = 100_000
+"""Of a log at once: each agent is one.  Servers since 2.15 allow a thousand unless the stream says otherwise."""
+
+
 def log_stream(cluster: str) -> str:
     return f"DORM-{cluster}"
 
@@ -62,6 +66,7 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
             deny_delete=True,
             deny_purge=True,
             allow_direct=True,
+            max_consumers=MOST_READERS,
         ),
         StreamConfig(
             name=report_stream(cluster),
@@ -122,6 +127,8 @@ async def make_streams(link: Link, cluster: str, timeout: float, replicas: int |
                 continue
             if config.name == log_stream(cluster):
                 imported = imported_upto(found.metadata)
+                if (found.max_consumers or 0) < MOST_READERS:
+                    await _raise_readers(link, str(found.name), timeout)
             if replicas is not None and (found.num_replicas or 1) < replicas:
                 await _raise_replicas(link, str(found.name), replicas, timeout)
     return imported
@@ -165,6 +172,13 @@ async def _raise_replicas(link: Link, stream: str, replicas: int, timeout: float
             if group.get("leader") and group.get("replicas"):
                 return
             await asyncio.sleep(_PAUSE_S)
+
+
+async def _raise_readers(link: Link, stream: str, timeout: float) -> None:
+    """Of a log that was made before it said so itself.  A server that refuses is one of before, which has no such limit."""
+    config = (await _api(link, f"STREAM.INFO.{stream}", {}, timeout))["config"]
+    with contextlib.suppress(nats.js.errors.BadRequestError, nats.js.errors.ServerError):
+        await _api(link, f"STREAM.UPDATE.{stream}", config | {"max_consumers": MOST_READERS}, timeout)
 
 
 async def _api(link: Link, what: str, question: dict[str, Any], timeout: float) -> dict[str, Any]:

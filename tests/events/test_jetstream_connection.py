@@ -234,3 +234,17 @@ async def delete_all(url: str) -> None:
         if "named" in stream.config.name or "older" in stream.config.name:
             await client.jetstream().delete_stream(stream.config.name)
     await client.close()
+
+
+async def test_a_log_may_have_more_readers_than_a_server_allows_by_itself(nats_server: NatsServer) -> None:
+    """Also one that was made before it said so: the server's thousand would leave out the agents beyond."""
+    client = await nats.connect(nats_server.url)
+    try:
+        stream = client.jetstream()
+        await stream.add_stream(name="DORM-crowd", subjects=[subjects.log_subjects("crowd")])
+        for cluster in ("crowd", "crowd-new"):
+            connection = await Connection.open(nats_server.url, cluster, create=True)
+            await connection.close()
+            assert (await stream.stream_info(f"DORM-{cluster}")).config.max_consumers == 100_000
+    finally:
+        await client.close()
