@@ -105,6 +105,7 @@ class DockerRuntime:
         self._places: dict[Key, cgroups.Place] = {}
         self._commands: set[tuple[str, tuple[str, ...]]] = set()
         self._closed = asyncio.Event()
+        self._live_restore = False
 
     async def open(self) -> None:
         """Raises `Unavailable` where no engine answers, `Conflict` where another agent has the root."""
@@ -119,6 +120,7 @@ class DockerRuntime:
         self._host = msgspec.structs.replace(
             self._host, owner=owner, cpus=int(info.get("NCPU") or 1), swap_limit=bool(info.get("SwapLimit"))
         )
+        self._live_restore = bool(info.get("LiveRestoreEnabled"))
         if not self._host.swap_limit:
             log.warning("this kernel cannot limit swap: memory limits leave it open", node=self._host.node)
 
@@ -152,12 +154,28 @@ class DockerRuntime:
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from failures
         found = {summary["Id"]: task.result() for summary, task in zip(summaries, tasks, strict=True)}
+        await self._tell_interrupted(found)
         self._ended = {
             name: seen
             for name, seen in found.items()
             if seen is not None and seen.state == "exited" and not config.never_ran(seen)
         }
         return sorted((seen for seen in found.values() if seen is not None), key=lambda s: s.key)
+
+    async def _tell_interrupted(self, found: dict[str, Seen | None]) -> None:
+        """Which of those that have ended since the last look did not end by themselves: somebody had the engine stop them, or
+        the engine has been restarted since, which stops all of them, with codes that look like their own."""
+        ended = {
+            name: seen
+            for name, seen in found.items()
+            if seen is not None and seen.state == "exited" and seen.started_at and name not in self._ended
+        }
+        if not ended:
+            return
+        told = await self._engine.remembered(config.own_labels(self._host))
+        for name, seen in ended.items():
+            if ("kill", name) in told or (("die", name) not in told and not self._live_restore):
+                found[name] = msgspec.structs.replace(seen, interrupted=True)
 
     def _seen(self, key: Key, info: Json) -> Seen:
         found = config.seen(key, info)

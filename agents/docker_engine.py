@@ -12,6 +12,7 @@ import base64
 import contextlib
 import json
 import os
+import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import aiodocker
@@ -271,6 +272,19 @@ class Engine:
                     yield payload
         if not frames.complete:
             raise Unavailable(f"logs of {name}: broken off within a frame")
+
+    async def remembered(self, labels: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+        """What the engine remembers of containers with these labels, oldest first: (what happened, container's id).  It keeps
+        the last 256 events of all its containers, and none from before it was started."""
+        filters = json.dumps({"type": ["container"], "label": labels})
+        params = {"since": "1", "until": f"{time.time():.9f}", "filters": filters}
+        async with self._asked("events so far"):
+            response = await self._docker._do_query("events", "GET", params=params)
+            try:
+                told = [json.loads(line) for line in (await response.read()).splitlines()]
+            finally:
+                response.close()
+        return tuple((str(event["Action"]).partition(":")[0], str(event["Actor"]["ID"])) for event in told)
 
     async def events(self, labels: tuple[str, ...]) -> AsyncGenerator[None, None]:
         """Wakes once when connected, then for every event of a container with these labels; ends or raises

@@ -106,6 +106,8 @@ class Reporter:
         message = seen.error
         if seen.lease_ended:
             message = "the node was cut off from the log for longer than its lease"
+        elif seen.interrupted:
+            message = "the engine was told to stop it, or was restarted"
         await self._exited(key, reason, message, seen)
 
     async def refused(self, key: Key, reason: ExitReason, message: str) -> None:
@@ -115,7 +117,7 @@ class Reporter:
     async def _exited(self, key: Key, reason: ExitReason, message: str, seen: Seen | None) -> None:
         unwanted = key not in self._desired.wanted()
         asked = await asyncio.to_thread(self._was_asked, key, seen, unwanted)
-        killed = asked and seen is not None and await asyncio.to_thread(self._was_killed, key, seen)
+        killed = seen is not None and await asyncio.to_thread(self._was_killed, key, seen)
         self._desired.exited.add(key)
         await asyncio.to_thread(self._ledger.free_devices, key)
         app, generation, slot = key
@@ -140,18 +142,20 @@ class Reporter:
         )
 
     def _was_asked(self, key: Key, seen: Seen | None, unwanted: bool) -> bool:
-        """By this agent, or by one before it, or by the end of the lease.
+        """By this agent, or by one before it, or by the end of the lease, or by somebody past all of them.
 
         Where no note says so and this process never saw it run, a code of 0 of a container that is not wanted any more is
         taken for the answer to a request whose note was lost: at worst a finished app is resumed and ends again."""
-        if key in self._asked or self._ledger.asked(key) or (seen is not None and seen.lease_ended):
+        if key in self._asked or self._ledger.asked(key):
+            return True
+        if seen is not None and (seen.lease_ended or seen.interrupted):
             return True
         done = seen is not None and seen.exit_code == 0
         return done and unwanted and key not in self._lived
 
     def _was_killed(self, key: Key, seen: Seen) -> bool:
-        """As its code says, too, where the agent that killed it died before it could note that."""
-        if seen.lease_ended or seen.out_of_memory:
+        """After it had been asked by an agent; as its code says, too, where that one died before it could note it."""
+        if seen.lease_ended or seen.out_of_memory or not (key in self._asked or self._ledger.asked(key)):
             return False
         return seen.exit_code == _KILLED or self._ledger.killed(key)
 
