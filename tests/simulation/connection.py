@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 BATCH = 1000
 PAUSE_S = 0.1
+BLIP_S = 1.0
+"""How long what is to be stored waits for a connection; it is not sent later."""
 TIMEOUT_S = 5.0
 
 
@@ -43,13 +45,20 @@ class Asker:
         self.world = world
         self.server = world.server
 
-    async def ask(self, doing: str, question: Callable[..., None], *args: Any, timeout: float = TIMEOUT_S) -> Any:
-        """`question` is a method of the server's, called there with `args` and a way to reply.  Raises LogUnavailable,
-        and what the server replies with."""
+    async def ask(
+        self,
+        doing: str,
+        question: Callable[..., None],
+        *args: Any,
+        timeout: float = TIMEOUT_S,
+        back_s: float = TIMEOUT_S,
+    ) -> Any:
+        """`question` is a method of the server's, called there with `args` and a way to reply.  A connection that is lost
+        is waited for, so long.  Raises LogUnavailable, and what the server replies with."""
         link = self.link
         if not link.process.alive:
             raise NotSent(f"{doing}: this process is gone")
-        if not link.connected:
+        if not link.connected and not await link.back(back_s):
             raise NotSent(f"{doing}: the connection to the NATS server is lost")
         asked = Asked(self.world.loop.create_future())
         link.asking[asked] = None
@@ -88,7 +97,7 @@ class SimLog(EventLog):
     ) -> Appended:
         question = self._server.append
         stored: Appended = await self._asker.ask(
-            "append", question, subject, bytes(body), msg_id, expected_last, timeout=timeout
+            "append", question, subject, bytes(body), msg_id, expected_last, timeout=timeout, back_s=BLIP_S
         )
         self._world.note_stored(self._link.process, subject, msg_id, stored)
         return stored
@@ -196,7 +205,7 @@ class SimBus(Bus):
         self._server = world.server
 
     async def publish_report(self, subject: str, body: bytes, *, timeout: float = TIMEOUT_S) -> None:
-        await self._asker.ask("report", self._server.report, subject, bytes(body), timeout=timeout)
+        await self._asker.ask("report", self._server.report, subject, bytes(body), timeout=timeout, back_s=BLIP_S)
 
     async def reports(self, subject: str) -> AsyncGenerator[Record, None]:
         """Some are missed: those of outages, and a few at random, as by a reader that is too slow."""

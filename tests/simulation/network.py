@@ -7,12 +7,13 @@ connection breaks, a drawn part of what was on its way to the server still arriv
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from events.log import LogUnavailable
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from tests.simulation.process import Process
@@ -66,6 +67,7 @@ class Link:
         self._late_until = 0.0
         self._gone = False
         self._up_at = self._down_at = 0.0
+        self._awaiting: list[asyncio.Future[None]] = []
         self._held_up: list[Callable[[], None]] = []
         self._held_down: list[Callable[[], None]] = []
         world.links.append(self)
@@ -170,6 +172,20 @@ class Link:
         if life == self._life and self.reachable() and not self.connected and not self._gone:
             self.connected = True
             self._up_at = self._down_at = self._world.now
+            awaiting, self._awaiting = self._awaiting, []
+            for future in awaiting:
+                if not future.done():
+                    future.set_result(None)
+
+    async def back(self, seconds: float) -> bool:
+        """Wait so long for a connection, where there is none.  Whether there is one then."""
+        if not self.connected and not self._gone:
+            future = self._world.loop.create_future()
+            self._awaiting.append(future)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await future
+        return self.connected
 
     def leave(self, *, lose: bool) -> None:
         """The process is gone.  Its kernel still sends what it had been given; with `lose` only a part."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from events.leadership import Held
-from events.log import Appended, LogDamaged, LogUnavailable, Overtaken, Record
+from events.log import Appended, LogDamaged, LogFull, Overtaken, Record
 from events.snapshots import MemorySnapshots
 from events.subjects import matches
 
@@ -139,7 +139,7 @@ class Server:
             self._answer_when_durable(Appended(self._ids[msg_id][0], duplicate=True), reply)
             return
         if self.full:
-            reply(LogUnavailable("append: insufficient storage resources available"))
+            reply(LogFull("append: insufficient storage resources available"))
             return
         record = Record(len(self.records) + 1, self.clock(), subject, body, msg_id)
         self.records.append(record)
@@ -203,7 +203,7 @@ class Server:
 
     def report(self, subject: str, body: bytes, reply: Callable[[Any], None]) -> None:
         if self.full:
-            reply(LogUnavailable("report: insufficient storage resources available"))
+            reply(LogFull("report: insufficient storage resources available"))
             return
         record = Record(0, self.clock(), subject, body)
         self.reports[subject] = record
