@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from agents.runtime import Key
 from events import kinds as k
 from events.codec import decode
+from tests.simulation.apps import PLAN
 
 if TYPE_CHECKING:
     from dorm.core.state import State
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tests.simulation.machine import Container, Machine
     from tests.simulation.world import World
 
+STRANGER = "stranger"
+"""With which the ids of records begin that neither masters nor agents nor clients wrote."""
 _KEPT_S = 15.0
 """How long a fault that is over may still explain that a node was not heard: timeouts and held messages."""
 
@@ -61,6 +64,13 @@ class Checks:
         self._submissions: dict[str, str] = {}
         self.answered: set[str] = set()
         self._heard: dict[str, float] = {}
+        """When something of each node was last stored, heartbeat or not."""
+        self._gone: set[Key] = set()
+        """Removed by hand.  Where that was before anybody knew of its start, the agent may start it again."""
+        self._started: set[Key] = set()
+        """Said to have started."""
+        self._plans: dict[str, str] = {}
+        self._refused: set[str] = set()
 
     @property
     def whole(self) -> State:
@@ -80,7 +90,8 @@ class Checks:
             node=machine.name,
             step=container.program.step if container.program else 0,
         )
-        self.hold(key not in self.launched, f"{_name(key)} is started a second time")
+        again = key in self.launched and not (key in self._gone and key not in self._started)
+        self.hold(not again, f"{_name(key)} is started a second time")
         self.launched[key] = container
         self.hold(key[:2] in self._released, f"{_name(key)} is started and was never released")
         self.hold(self._told[key] == 0, f"{_name(key)} is started after its end was told")
@@ -129,8 +140,9 @@ class Checks:
         self._saved[key.app].add((key.generation, step))
         self._saved_most[key.app] = max(self._saved_most[key.app], step)
 
-    def lost_words(self, app: str) -> None:
-        self.lost_by_nature.add(app)
+    def lost_words(self, key: Key) -> None:
+        self.lost_by_nature.add(key.app)
+        self._gone.add(key)
 
     def asked(self, container: Container) -> None:
         """Promise 5: only what the log no longer wants is stopped, or all of it when the lease is over."""
@@ -146,6 +158,20 @@ class Checks:
         current = app.current
         container = current.containers.get(key.slot) if current and current.released else None
         return container is not None and container.state != "exited"
+
+    def heard(self, node: str) -> None:
+        """A heartbeat is stored."""
+        self._heard[node] = self.world.now
+
+    def extended(self, machine: Machine, seconds: float) -> None:
+        """The lease counts from when something was sent that is stored, so never from later than when it was."""
+        node = self.whole.nodes.get(machine.name)
+        lease = max(self.whole.settings.node_lease_s, node.lease_s if node else 0.0)
+        last = self._heard.get(machine.name, 0.0)
+        self.hold(
+            self.world.now + seconds <= last + lease + 1e-6,
+            f"{machine.name} has its lease extended by {seconds} s; the last that is stored of it is from {last:.3f} s",
+        )
 
     def lease_over(self, machine: Machine) -> None:
         """The guard is about to kill: right only where something kept the agent from extending."""
@@ -170,22 +196,25 @@ class Checks:
                 self._exited(event, record)
             case k.ContainerStarted() if event.node in self.machines:
                 key = Key(event.app, event.generation, event.slot)
+                self._started.add(key)
+                said_by_agent = not record.msg_id.startswith(STRANGER)
                 self.hold(
-                    key in self.launched or not record.msg_id.startswith(event.node),
-                    f"{_name(key)} is said to have started, and never did",
+                    key in self.launched or not said_by_agent, f"{_name(key)} is said to have started, and never did"
                 )
-            case k.AppCheckpointed() if record.msg_id.partition(".")[0] in self.machines:
+            case k.AppCheckpointed() if not record.msg_id.startswith(STRANGER):
                 said = (event.generation, event.step)
                 self.hold(said in self._saved[event.app], f"{event.app} is said to have saved {said}, and never did")
             case k.NodeLeft():
                 self._conclude(event.node)
+            case k.NodeJoined() if event.node in self.machines:
+                self.heard(event.node)
             case _:
                 pass
 
     def _exited(self, event: k.ContainerExited, record: Record) -> None:
         key = Key(event.app, event.generation, event.slot)
-        if not record.msg_id.startswith(f"{event.node}."):
-            return  # A stranger's words, which change nothing.
+        if record.msg_id.startswith(STRANGER):
+            return
         self._told[key] += 1
         self.hold(self._told[key] == 1, f"the end of {_name(key)} is told {self._told[key]} times")
         container = self.launched.get(key)
@@ -194,6 +223,7 @@ class Checks:
         self.hold(container.state != "running", f"{_name(key)} is said to have ended, and runs")
         if event.exit_code == 0 and not event.asked:
             self.hold(container.finished, f"{_name(key)} is said to be done, and was stopped before")
+        self.hold(event.reason != "lost" or key in self._gone, f"{_name(key)} is said to be gone, and is there")
         if event.exit_code is not None:
             self.hold(event.exit_code == container.exit_code, f"{_name(key)} ended with {container.exit_code}: {event}")
 
@@ -213,8 +243,14 @@ class Checks:
                 self.answered.add(fact.submission)
                 app = self._submissions.setdefault(fact.submission, fact.app)
                 self.hold(app == fact.app, f"submission {fact.submission} became {app} and {fact.app}")
-            case k.AppRejected():
+                plan = fact.spec.env.get(PLAN, fact.app)
+                self.hold(self._plans.setdefault(plan, app) == app, f"{app} was submitted once, and runs again")
+            case k.AppRejected() if fact.refused == "submission":
                 self.answered.add(fact.submission)
+                accepted = self._submissions.get(fact.submission)
+                self.hold(accepted is None, f"{fact.submission} was accepted as {accepted} and refused: {fact.reason}")
+            case k.MasterElected():
+                self._elected()
             case k.GenerationReleased():
                 self._release(fact)
             case k.AppCompleted():
@@ -231,6 +267,14 @@ class Checks:
                 self._lost(fact.node)
             case _:
                 pass
+
+    def _elected(self) -> None:
+        """A master that can renew its lease is not succeeded."""
+        last = max(self.disturbed.values(), default=0.0)
+        self.hold(
+            len(self._epochs) == 1 or self.world.now - last < _KEPT_S,
+            f"another master leads, and nothing has been wrong since {last:.1f} s",
+        )
 
     def _release(self, fact: k.GenerationReleased) -> None:
         earlier = sorted(number for number, count in self._running[fact.app].items() if count)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from dorm.client import Client, NoAnswer, Refused
+from dorm.client import Client, NoAnswer, Refused, Unsettled
 from events.log import LogUnavailable
 from tests.simulation.shells import start_client
 
@@ -59,7 +59,7 @@ class Customer:
         while True:
             try:
                 await client.submit(plan.document(), id=f"{self.user}.{plan.name}", answer_timeout=5.0)
-            except LogUnavailable:
+            except (LogUnavailable, Unsettled):
                 await asyncio.sleep(_AGAIN_S)
                 continue
             except (NoAnswer, Refused):

@@ -41,7 +41,7 @@ KINDS: Final[dict[str, tuple[str, float]]] = {
     "master paused": (MASTER, 3),
     "master cut off": (MASTER, 2),
     "master half deaf": (MASTER, 1),
-    "master lags": (MASTER, 1),
+    "master lags": (MASTER, 3),
     "master reconnects": (MASTER, 1),
     "master's clock steps": (MASTER, 1),
     "all masters killed": (NOBODY, 1),
@@ -80,11 +80,34 @@ KINDS: Final[dict[str, tuple[str, float]]] = {
     "app updated": (NOBODY, 2),
 }
 
+HARMLESS: Final = frozenset(
+    {
+        "master's clock steps",
+        "node's clock steps",
+        "server's clock steps",
+        "disk of a node full",
+        "image missing",
+        "port taken",
+        "container removed by hand",
+        "container killed by hand",
+        "client killed",
+        "client cut off",
+        "submission repeated",
+        "records repeated",
+        "nonsense",
+        "drained",
+        "policy changed",
+        "app cancelled",
+        "app updated",
+    }
+)
+"""None of these is a reason for not hearing a node, for ending its lease or for another master."""
+
 _LASTING: Final[dict[str, tuple[float, float]]] = {
     "master paused": (0.5, 12),
     "master cut off": (0.5, 12),
     "master half deaf": (0.5, 12),
-    "master lags": (0.3, 4),
+    "master lags": (0.5, 10),
     "agent killed": (0.1, 3),
     "agent crashes": (0.1, 3),
     "agent dead for long": (8, 40),

@@ -21,9 +21,9 @@ from tests.core import any_policy
 from tests.simulation import ending
 from tests.simulation.apps import PLAN, AppPlan, Program, draw_app
 from tests.simulation.attack import Attack
-from tests.simulation.checks import Checks
+from tests.simulation.checks import STRANGER, Checks
 from tests.simulation.clients import Customer
-from tests.simulation.faults import Fault, draw_faults
+from tests.simulation.faults import HARMLESS, Fault, draw_faults
 from tests.simulation.machine import Container, Machine
 from tests.simulation.runtime import SimRuntime
 from tests.simulation.shells import AgentProcess, MasterProcess, start_agent, start_master
@@ -149,6 +149,7 @@ class History:
     def _begin(self) -> None:
         world = self.world
         world.server.on_record.append(self.checks.record)
+        self._overhear_reports()
         self._alter(self)
         for name in (*self.masters, *self.machines_of(), *self.users):
             self.hosts[name] = world.host(name, skew_s=self._skews.get(name, 0.0))
@@ -159,7 +160,7 @@ class History:
                 node_grace_s=self.grace_s,
                 node_lease_s=self.lease_s,
                 retention_s=self.retention_s,
-                idle_s=10.0,
+                idle_s=15.0,
             )
         )
         for name in self.masters:
@@ -177,6 +178,18 @@ class History:
             self.customers.append(customer)
         self.attack.schedule(self.faults)
         world.after(_LOOK_S, self._look)
+
+    def _overhear_reports(self) -> None:
+        """Have the checks know when each heartbeat was stored."""
+        server = self.world.server
+        report = server.report
+
+        def overheard(subject: str, body: bytes, reply: Callable[[Any], None]) -> None:
+            if not server.full:
+                self.checks.heard(subject.split(".")[3])
+            report(subject, body, reply)
+
+        self.world.server.report = overheard  # type: ignore[method-assign]
 
     def machines_of(self) -> list[str]:
         return list(self.cpus)
@@ -225,6 +238,7 @@ class History:
         if process.error is not None:
             ending.check_death(self.world, process)
         pause = 0.2 if self.calm else self.down_for.pop(host, 0.5)
+        self.disturb(host, pause)
         boots = self.machines[host].boots if host in self.machines else 0
         self.world.after(pause, self._restart, host, start, boots)
 
@@ -251,6 +265,9 @@ class History:
         self.append(subject, encode(said), said.id)
 
     def append(self, subject: str, body: bytes, msg_id: str = "") -> None:
+        """A stranger's record, known by its id where it is not the repeat of another's."""
+        self._lives += 1
+        msg_id = msg_id or f"{STRANGER}.{self._lives}"
         server = self.world.server
         server.handle(lambda: server.append(subject, body, msg_id, None, lambda _: None))
 
@@ -258,10 +275,14 @@ class History:
 
     def hit(self, fault: Fault) -> None:
         """Whom a fault disturbs, and until when; from then on the time to recover counts."""
-        over = self.world.now + max(fault.for_s, 0.0)
-        whom = fault.target if fault.target in self.machines else ""
-        self.checks.disturbed[whom] = max(self.checks.disturbed.get(whom, 0.0), over)
-        self._pending.append((over, fault.kind))
+        if fault.kind not in HARMLESS:
+            self.disturb(fault.target, fault.for_s)
+        self._pending.append((self.world.now + fault.for_s, fault.kind))
+
+    def disturb(self, host: str, for_s: float) -> None:
+        """Something is wrong with this host, or with what everybody needs."""
+        whom = host if host in self.machines else ""
+        self.checks.disturbed[whom] = max(self.checks.disturbed.get(whom, 0.0), self.world.now + for_s)
 
     def _look(self) -> None:
         now = self.world.now

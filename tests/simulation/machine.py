@@ -41,9 +41,11 @@ class Witness(Protocol):
         ...
 
     def saved(self, key: Key, step: int) -> None: ...
-    def lost_words(self, app: str) -> None:
-        """What a container of this app wrote is gone, perhaps unread."""
+    def lost_words(self, key: Key) -> None:
+        """What this container wrote is gone, perhaps unread."""
         ...
+
+    def extended(self, machine: Machine, seconds: float) -> None: ...
 
     def lease_over(self, machine: Machine) -> None:
         """The guard is about to kill what runs."""
@@ -57,6 +59,7 @@ class Container:
         self.machine = machine
         self.spec = spec
         self.key = spec.key
+        self.hash = spec_hash(spec)
         self.folder = machine.folder / "runs" / key_name(spec.key)
         self.folder.mkdir(parents=True)
         (self.folder / PROGRESS_FILE).touch()
@@ -78,7 +81,7 @@ class Container:
         return Seen(
             key=self.key,
             state=self.state,
-            spec_hash=spec_hash(self.spec),
+            spec_hash=self.hash,
             started_at=self.started_at,
             exited_at=self.exited_at,
             exit_code=self.exit_code,
@@ -95,7 +98,7 @@ class Container:
         size = next((size for at, size in self._written if at > since), None)
         if size is not None and self.folder.exists():
             os.truncate(self.folder / PROGRESS_FILE, size)
-            self.machine.witness.lost_words(self.key.app)
+            self.machine.witness.lost_words(self.key)
 
     def end(self, code: int | None, *, out_of_memory: bool = False) -> None:
         if self.state != "running":
@@ -179,7 +182,7 @@ class Machine:
         """Raises what a runtime raises."""
         known = self.containers.get(spec.key)
         if known is not None:
-            if spec_hash(known.spec) != spec_hash(spec):
+            if known.hash != spec_hash(spec):
                 raise Conflict(f"{key_name(spec.key)} was made otherwise")
             return known
         if self.image_missing:
@@ -229,6 +232,7 @@ class Machine:
     # --- the lease -----------------------------------------------------------------------------------------------------
 
     def extend_lease(self, seconds: float) -> None:
+        self.witness.extended(self, seconds)
         self.lease_until = self.world.now + seconds
         self._arm_guard()
 
@@ -288,7 +292,7 @@ class Machine:
     def remove_by_hand(self, key: Key) -> None:
         """`docker rm -f`."""
         self.kill(key)
-        self.witness.lost_words(key.app)
+        self.witness.lost_words(key)
         self.remove(key)
 
     def be_calm(self) -> None:

@@ -6,6 +6,7 @@ variant is a matter of luck, so the ones that did are tried first, and then the 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import textwrap
@@ -16,32 +17,29 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-import agents.desired
-import agents.reconcile
-import dorm.core.decide
-import dorm.core.evolve
-import dorm.core.liveness
-import dorm.core.rounds
+import dorm.core.evolve as evolving
+from agents import reconcile
 from agents.agent import Agent
 from agents.desired import Desired
-from agents.ledger import Ledger
 from agents.outbox import Outbox
+from agents.reporter import Reporter
 from dorm.client import Client
+from dorm.core import decide, failures, rounds
+from dorm.core.evolve import evolve
+from dorm.core.liveness import conclude
+from dorm.hearing import Hearing
 from dorm.leading import Lease
 from dorm.master import Master
-from tests.core.mutants import mutate
 from tests.simulation.connection import SimLog
-from tests.simulation.runtime import SimRuntime
+from tests.simulation.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tests.simulation.history import History, Outcome
 
-MOST_SEEDS = 300
+MOST_SEEDS = 120
 """Seeds within which each has to be caught."""
-
-Break = "Callable[[pytest.MonkeyPatch], Callable[[History], None] | None]"
 
 
 class Variant(msgspec.Struct, frozen=True):
@@ -62,27 +60,22 @@ def _leave(history: History) -> None:
     del history
 
 
-def _method(owner: type, name: str, *changes: tuple[str, str]) -> Callable[[pytest.MonkeyPatch], None]:
-    """The method with pieces of its source replaced, everywhere that they are in it."""
+def _code(function: Any, *changes: tuple[str, str]) -> Callable[[pytest.MonkeyPatch], None]:
+    """The function with pieces of its source replaced, for whoever has imported it."""
 
     def apply(patch: pytest.MonkeyPatch) -> None:
-        _rewrite(patch, owner, name, *changes)
+        source = textwrap.dedent(inspect.getsource(function))
+        for old, new in changes:
+            assert old in source, f"{function.__qualname__} has no {old!r}"
+            source = source.replace(old, new)
+        changed = dict(function.__globals__)
+        exec(
+            compile("from __future__ import annotations\n" + source, f"<variant of {function.__name__}>", "exec"),
+            changed,
+        )
+        patch.setattr(function, "__code__", changed[function.__name__].__code__)
 
     return apply
-
-
-def _rewrite(patch: pytest.MonkeyPatch, owner: type, name: str, *changes: tuple[str, str]) -> None:
-    source = textwrap.dedent(inspect.getsource(getattr(owner, name)))
-    for old, new in changes:
-        assert old in source, f"{owner.__name__}.{name} has no {old!r}"
-        source = source.replace(old, new)
-    changed: dict[str, Any] = dict(vars(inspect.getmodule(owner)))
-    exec(compile("from __future__ import annotations\n" + source, f"<variant of {name}>", "exec"), changed)
-    patch.setattr(owner, name, changed[name])
-
-
-def _module(module: Any, old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: mutate(patch, module, old, new)
 
 
 def _server(**settings: Any) -> Callable[[pytest.MonkeyPatch], Callable[[History], None]]:
@@ -109,153 +102,163 @@ def _all(*parts: Callable[[pytest.MonkeyPatch], Any]) -> Callable[[pytest.Monkey
 # --- what is broken ----------------------------------------------------------------------------------------------------
 
 
-def _lease_is_everybodys(patch: pytest.MonkeyPatch) -> None:
-    async def win(self: Lease) -> None:
-        self.settled.set()
-
-    async def keep(self: Lease) -> None:
-        return None
-
-    patch.setattr(Lease, "win", win)
-    patch.setattr(Lease, "keep", keep)
-    _lease_never_ends(patch)
-
-
 def _lease_never_ends(patch: pytest.MonkeyPatch) -> None:
+    async def keep(self: Lease) -> None:
+        await asyncio.Event().wait()
+
+    patch.setattr(Lease, "keep", keep)
     patch.setattr(Lease, "held", property(lambda self: True))
     patch.setattr(Lease, "check", lambda self: None)
 
 
+def _lease_is_everybodys(patch: pytest.MonkeyPatch) -> None:
+    async def win(self: Lease) -> None:
+        self.settled.set()
+
+    _lease_never_ends(patch)
+    patch.setattr(Lease, "win", win)
+
+
+def _runtime_forgets_lease(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Machine, "_guard", lambda self: None)
+
+
+def _nothing_is_silence_of_ours(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Hearing, "deaf", lambda self, now: False)
+    patch.setattr(Hearing, "stored", lambda self, node, words, now: None)
+
+
 def _wall_clock(patch: pytest.MonkeyPatch) -> None:
-    for name in ("_listen", "_fold", "_elect", "_conclude", "_feel_pulse"):
-        _rewrite(patch, Master, name, ("_loop_ns()", "self._clock()"))
+    for method in (Master._listen, Master._fold, Master._elect, Master._conclude, Master._feel_pulse):
+        _code(method, ("_loop_ns()", "self._clock()"))(patch)
 
 
-def _lease_not_kept(patch: pytest.MonkeyPatch) -> None:
-    async def extend_lease(self: SimRuntime, seconds: float) -> None:
-        return None
-
-    patch.setattr(SimRuntime, "extend_lease", extend_lease)
-
-
-def _asked_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "asked", lambda self, key: False)
-
-
-def _reader_skips(patch: pytest.MonkeyPatch) -> None:
-    """A record is left out where a reader begins anew, and nobody asserts that sequences are contiguous."""
-    changes = (
-        ("_Reader(self._asker, after,", "_Reader(self._asker, after + 1 if after else 0,"),
-        ("if not subjects and", "if False and"),
-    )
-    _rewrite(patch, SimLog, "read", *changes)
-    mutate(patch, dorm.core.evolve, "if seq != state.seq + 1:", "if False:")
-
-
-def _margin(seconds: float) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: patch.setattr(dorm.core.liveness, "LEASE_MARGIN_S", seconds)
-
+_ROUND_CHECK = ("if event.epoch < state.epoch or not fence <= event.basis < state.seq:", "if False:")
+_DESIRED_CHECK = ("if event.epoch < self.epoch or not self.round_seq <= event.basis < record.seq:", "if False:")
+_NO_ANSWER_YET = "return last.seq if last and last.msg_id == event.id else None"
 
 VARIANTS: dict[str, Variant] = {
     # the log
     "the server has no fence": Variant(_server(fence=False)),
     "the server stores repeats": Variant(_server(dedupe=False)),
     "the server loses what it acknowledged": Variant(_server(lose_acknowledged=2)),
-    "a reader skips a record after an outage": Variant(_reader_skips),
+    "a reader skips a record after an outage, and nobody sees the gap": Variant(
+        _all(
+            _code(
+                SimLog.read,
+                ("_Reader(self._asker, after,", "_Reader(self._asker, after + 1 if after else 0,"),
+                ("if not subjects and", "if False and"),
+            ),
+            _code(evolve, ("if seq != state.seq + 1:", "if False:")),
+        )
+    ),
     # masters
     "followers lead": Variant(_lease_is_everybodys),
-    "a master that lost its lease, or was deposed, goes on": Variant(
-        _all(_lease_never_ends, _method(Master, "_check_leading", ("raise Deposed", "str")))
+    "a master that was succeeded goes on": Variant(
+        _all(_lease_never_ends, _code(Master._check_leading, ("raise Deposed", "str")))
     ),
     "a refused round is sent again with the new sequence": Variant(
-        _method(
-            Master,
-            "_append",
-            (
-                "return last.seq if last and last.msg_id == event.id else None",
-                "self.state.round_seq = last.seq if last else 0",
-            ),
+        _code(
+            Master._append,
+            (_NO_ANSWER_YET, "self.state.round_seq = last.seq if last else 0"),
         )
     ),
     "silence goes by the wall clock": Variant(_wall_clock),
-    "an outage counts as silence": Variant(
+    "an outage counts as everybody's silence": Variant(
         _all(
-            _method(
-                Master,
-                "_conclude",
-                ("self._hearing.deaf(at)", "False"),
+            _nothing_is_silence_of_ours,
+            _code(
+                Master._conclude,
                 ("except LogError", "except ZeroDivisionError"),
+                ("record = await", "record = 0 and await"),
             ),
-            lambda patch: patch.setattr("dorm.hearing.Hearing.deaf", lambda self, now: False),
-            lambda patch: patch.setattr("dorm.hearing.Hearing.stored", lambda self, node, words, now: None),
         )
     ),
-    "a lost node's lease ends with the grace time": Variant(
-        _module(dorm.core.liveness, "silence > max(lease, grace)", "silence > grace")
+    "unreachable is taken for gone": Variant(_code(conclude, ("silence > max(lease, grace)", "silence > grace"))),
+    "the lease ends without a margin": Variant(lambda patch: patch.setattr("dorm.core.liveness.LEASE_MARGIN_S", -3.0)),
+    "deadlines go by the master's wall clock": Variant(
+        _code(
+            Master._now,
+            ("def _now(self) -> int:", "def _now(self) -> int:\n    return max(self._clock(), self.state.time)"),
+        )
     ),
-    "the lease ends without a margin": Variant(_margin(-3.0)),
     # the core
-    "a generation is released before the last one has ended": Variant(
-        _module(dorm.core.decide, "if all(g.ended for g in earlier):", "if earlier is not None:")
+    "no barrier: released before the last generation has ended": Variant(
+        _code(decide._releases, ("if all(g.ended for g in earlier):", "if earlier is not None:"))
     ),
-    "a generation is released without room": Variant(
-        _module(dorm.core.decide, "if _take_room(state, free, app, generation)", "if generation")
+    "released without room": Variant(
+        _code(decide._releases, ("if _take_room(state, free, app, generation)", "if generation"))
     ),
-    "exit code 0 is done, asked or not": Variant(
-        _module(dorm.core.decide, "container.exit_code == 0 and not container.asked", "container.exit_code == 0")
-    ),
+    "exit code 0 is done, asked or not": Variant(_code(failures.done, ("and not container.asked", ""))),
     "an app is done with its first slot": Variant(
-        _module(dorm.core.decide, "if all(_done(container) for", "if any(_done(container) for")
+        _code(decide._ends_and_failures, ("if all(failures.done(container) for", "if any(failures.done(container) for"))
+    ),
+    "what was asked to stop has failed by itself": Variant(
+        _code(failures._failure_of, ("if container.asked:", "if False:"))
     ),
     "checkpoints are not believed": Variant(
-        _module(dorm.core.decide, "resume = app.checkpoint is not None", "resume = False")
+        _code(decide._release, ("resume = app.checkpoint is not None", "resume = False"))
     ),
     "an exit counts twice": Variant(
-        _module(dorm.core.evolve, 'if container.state == "exited":', 'if container.state == "never":')
+        _code(evolving._container_exited, ('if container.state == "exited":', 'if container.state == "never":'))
     ),
     "a repeated submission is a new one": Variant(
         _all(
-            _module(dorm.core.evolve, "if submission.id in state.submissions:", "if False:"),
-            _module(dorm.core.evolve, "if app_id(name_of(event.spec), event.id) in state.apps:", "if False:"),
+            _code(evolving._submit, ("if submission.id in state.submissions:", "if False:")),
+            _code(evolving._app_submitted, ("if app_id(name_of(event.spec), event.id) in state.apps:", "if False:")),
         )
     ),
     "anybody may speak for a node": Variant(
-        _module(
-            dorm.core.evolve,
-            "if subjects.who_of(record.subject) == subjects.token(event.node):",
-            "if subjects.who_of(record.subject):",
-        )
+        _code(evolving._own, ("if subjects.who_of(record.subject) == subjects.token(event.node):", "if True:"))
     ),
-    "rounds that were overtaken count, and there is no fence": Variant(
-        _all(
-            _server(fence=False),
-            _module(
-                dorm.core.rounds, "if event.epoch < state.epoch or not fence <= event.basis < state.seq:", "if False:"
+    "decisions that were overtaken count": Variant(
+        _code(rounds._resized, ("overtaken = app.changed_seq > basis or any(", "overtaken = False and any("))
+    ),
+    "no fence at the log, and rounds of a stale basis count": Variant(
+        _all(_server(fence=False), _code(rounds.fold_round, _ROUND_CHECK), _code(Desired._round, _DESIRED_CHECK))
+    ),
+    # agents
+    "the runtime does not keep the lease": Variant(_runtime_forgets_lease),
+    "the lease counts from the answer": Variant(
+        _code(Agent._beat, ("await self._extend(sent_at)", "await self._extend(asyncio.get_running_loop().time())"))
+    ),
+    "a heartbeat that was not stored extends the lease": Variant(
+        _code(
+            Agent._heartbeats,
+            (
+                "except (LogError, Unavailable) as error:",
+                "except (LogError, Unavailable) as error:\n            await self._extend(begun)",
             ),
         )
     ),
-    # agents
-    "the runtime does not keep the lease": Variant(_lease_not_kept),
-    "the agent forgets what it asked to stop": Variant(_asked_forgotten),
-    "facts are dropped in an outage": Variant(_method(Outbox, "_store", ("await asyncio.sleep(pause)", "return"))),
-    "facts are sent again with a new id": Variant(
-        _method(Outbox, "_store", ("msg_id=event.id", "msg_id=f'{event.id}.{pause}'"))
+    "an agent acts on what it knew before it has joined": Variant(
+        _code(Agent._announce, ("lambda: self.desired.seq >= seq", "lambda: True"))
     ),
-    "what was not released is started": Variant(_method(Desired, "wanted", ("if app.released and", "if"))),
-    "what was lost is started again": Variant(
-        _module(agents.reconcile, "        if started:\n            return ReportExited(key, None)\n", "")
+    "the agent forgets what it asked to stop": Variant(
+        lambda patch: patch.setattr(Reporter, "_was_asked", lambda self, key, seen, unwanted: False)
+    ),
+    "facts are dropped in an outage": Variant(_code(Outbox._store, ("await asyncio.sleep(pause)", "return"))),
+    "facts are sent again with a new id": Variant(
+        _code(Outbox._store, ("msg_id=event.id", "msg_id=f'{event.id}.{pause}'"))
+    ),
+    "what was not released is started": Variant(_code(Desired.wanted, ("if app.released and", "if"))),
+    "generations that failed, and apps that ended, run on": Variant(
+        _code(Desired.wanted, ("and not app.failed and not app.ended_at", ""))
+    ),
+    "what was removed is started again": Variant(
+        _code(reconcile._for, ("        if started:\n            return ReportExited(key, None)\n", ""))
     ),
     "a container's last words are not read": Variant(
-        _method(Agent, "_report_exited", ("await self._read_progress(key, final=True)", "pass"))
+        _code(Reporter.exited, ("await self.progress(key, final=True)", "pass"))
     ),
     "ended containers are discarded before their end is stored": Variant(
-        _module(
-            agents.reconcile, "    if key in desired.due:\n        return False", "    if False:\n        return False"
-        )
+        _code(reconcile._kept_long_enough, ("if key in desired.due:", "if False:"))
     ),
-    "generations that failed run on": Variant(_method(Desired, "wanted", ("and not app.failed", ""))),
+    "running containers of another generation are adopted": Variant(
+        _code(reconcile._for, ("if not wanted or exited:", "if exited:"))
+    ),
     # clients
-    "a submission is tried again with a new id": Variant(_method(Client, "submit", ("event_id = id or", "event_id ="))),
+    "a submission is tried again with a new id": Variant(_code(Client.submit, ("event_id = id or", "event_id ="))),
 }
 
 

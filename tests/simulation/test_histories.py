@@ -1,0 +1,45 @@
+"""Seeds of the general generator, and those that once found something: `make simulate` plays many more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.running import Choice, command, play
+from tests.tries import tries
+
+CHUNK = 25
+SEEDS = tries(500, long=5000)
+FOUND = {
+    21: "an app's checkpoint command found its container gone, and the agent died of it",
+    82: "a step of the server's clock was taken for a start that took too long",
+    167: "a master whose clock is behind the server's never came to its deadlines",
+}
+"""Seeds that found a bug, and which; they change what they play with every draw that is added."""
+
+
+def broken(seed: int) -> str:
+    outcome = play(seed, Choice()).outcome
+    return f"{outcome.broken}\nagain: {command(seed, Choice())} --trace" if outcome.broken else ""
+
+
+@pytest.mark.parametrize("begin", range(0, SEEDS, CHUNK))
+def test_no_promise_is_broken(begin: int) -> None:
+    assert [said for seed in range(begin, begin + CHUNK) if (said := broken(seed))] == []
+
+
+@pytest.mark.parametrize("seed", [seed for seed in FOUND if seed >= SEEDS])
+def test_what_was_found_before(seed: int) -> None:
+    assert not broken(seed)
+
+
+def test_equal_seeds_give_equal_histories() -> None:
+    assert play(5, Choice()).outcome == play(5, Choice()).outcome
+
+
+def test_a_history_goes_on_as_before_without_some_of_its_faults() -> None:
+    """Faults and apps draw from streams of their own, so what is left of a schedule is what it was."""
+    whole, none = play(6, Choice()).outcome, play(6, Choice(only=())).outcome
+    assert not whole.broken
+    assert not none.broken
+    assert none.faults == []
+    assert none.submissions == whole.submissions > 0
