@@ -7,6 +7,7 @@ quiet time and at `timing.next_deadline`; what was said now is folded first).
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,9 +27,9 @@ from events.kinds import (
 from events.spec import LARGEST_SPEC
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
-    from dorm.core.state import App, Generation, State
+    from dorm.core.state import App, Generation, State, Submission
 
 SECOND = 1_000_000_000
 MOST_ANSWERS = 1000
@@ -57,16 +58,41 @@ def _answers(state: State) -> list[Event]:
     """Answers in order of arrival, as many as surely fit into one message; the rest come in the next round."""
     facts: list[Event] = []
     taken: dict[str, str] = {}
-    size = 0
-    for submission in sorted(state.submissions.values(), key=lambda s: (s.seq, s.id)):
-        size += submission.size if submission.size <= LARGEST_SPEC else 0
-        if len(facts) >= MOST_ANSWERS or size > LARGEST_ANSWERS:
-            break
+    for submission in _whose_turn_it_is(state):
         said = answer(state, submission, taken)
         if isinstance(said, AppAccepted):
             taken[said.spec.name] = said.app
         facts.append(said)
     return facts
+
+
+def _whose_turn_it_is(state: State) -> list[Submission]:
+    """Those to be answered now.  Where there are more than fit, senders take turns, each in the order of arrival: whoever
+    floods the log waits for himself."""
+    waiting = sorted(state.submissions.values(), key=_arrival)
+    if _fitting(waiting) == len(waiting):
+        return waiting
+    before = Counter[str]()
+    turns = []
+    for submission in waiting:
+        turns.append((before[submission.who], submission))
+        before[submission.who] += 1
+    in_turn = [submission for _, submission in sorted(turns, key=lambda turn: (turn[0], _arrival(turn[1])))]
+    return sorted(in_turn[: _fitting(in_turn)], key=_arrival)
+
+
+def _arrival(submission: Submission) -> tuple[int, str]:
+    return submission.seq, submission.id
+
+
+def _fitting(submissions: Sequence[Submission]) -> int:
+    """How many of the first ones surely fit into one message."""
+    size = 0
+    for count, submission in enumerate(submissions):
+        size += submission.size if submission.size <= LARGEST_SPEC else 0
+        if count >= MOST_ANSWERS or size > LARGEST_ANSWERS:
+            return count
+    return len(submissions)
 
 
 def _ends_and_failures(state: State, now: int) -> list[Event]:

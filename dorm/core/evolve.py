@@ -55,13 +55,14 @@ def evolve(state: State, record: Record) -> k.Event:
 # --- clients and operators ----------------------------------------------------------------------------------------------
 
 
-def _submit(state: State, submission: Submission) -> None:
+def _submit(state: State, submission: Submission, record: Record) -> None:
     """Owe it an answer.  Ids are their senders' own words, so one that is taken must not displace the first."""
     if submission.id in state.submissions:
         state.counters.ignored += 1
         return
     if not can_be_kept(submission.spec):
         submission.spec, submission.refused = None, "the spec holds a number that no spec has"
+    submission.who = subjects.who_of(record.subject)
     state.submissions[submission.id] = submission
 
 
@@ -72,6 +73,7 @@ def _app_submitted(state: State, event: k.AppSubmitted, record: Record) -> None:
     _submit(
         state,
         Submission(id=event.id, seq=state.seq, at=state.time, by=event.by, spec=event.spec, size=len(record.body)),
+        record,
     )
 
 
@@ -82,6 +84,7 @@ def _unreadable(state: State, event: k.Unreadable, record: Record) -> None:
         _submit(
             state,
             Submission(id=event.id, seq=state.seq, at=state.time, by=event.by, spec=None, size=0, refused=event.reason),
+            record,
         )
 
 
@@ -113,6 +116,7 @@ def _app_updated(state: State, event: k.AppUpdated, record: Record) -> None:
                 refused=refused,
                 app=event.app,
             ),
+            record,
         )
         return
     app.n_min = event.n_min if event.n_min is not None else app.n_min

@@ -49,6 +49,8 @@ class Submission(msgspec.Struct):
     """Why it is refused already, where the body could not even be read."""
     app: str = ""
     """Set where this is a refused update of that app."""
+    who: str = ""
+    """Whose subject it came on: what a server's permissions go by, where `by` is the sender's own word."""
 
 
 class Pace(msgspec.Struct, gc=False):
