@@ -47,7 +47,7 @@ from agents.runtime import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
 log = structlog.get_logger(__name__)
 
@@ -217,7 +217,7 @@ class DockerRuntime:
             wanted = config.container_config(self._host, spec, self.run_dir(spec.key), checkpoints)
             info = await self._engine.inspect(name)
             if info is None:
-                await asyncio.to_thread(self._dirs.make, spec.key)
+                await self._make_dir(spec.key)
                 try:
                     info = await self._create(name, wanted)
                 except (Refused, _NoImage):
@@ -230,8 +230,18 @@ class DockerRuntime:
                 found = await self._start(name, spec.key, wanted, info)
             elif config.never_ran(found):
                 await self._discard(name, spec.key)
-                raise config.refusal(found.error) or Conflict(f"{name}: {found.error}")
+                raise _fault(name, found.error)
             return found
+
+    async def _make_dir(self, key: Key) -> None:
+        await self._on_disk(key, lambda: self._dirs.make(key))
+
+    async def _on_disk(self, key: Key, work: Callable[[], object]) -> None:
+        """Raises `Unavailable` where the node's disk does not take it."""
+        try:
+            await asyncio.to_thread(work)
+        except OSError as failure:
+            raise Unavailable(f"{key}: its folder cannot be written: {failure.strerror}") from failure
 
     async def _create(self, name: str, wanted: Json) -> Json:
         try:
@@ -247,7 +257,7 @@ class DockerRuntime:
         return info
 
     async def _start(self, name: str, key: Key, wanted: Json, info: Json) -> Seen:
-        await asyncio.to_thread(self._dirs.make, key)
+        await self._make_dir(key)
         if differences := config.differences(wanted, info, swap_limit=self._host.swap_limit):
             await self._discard(name, key)
             raise Refused("spec", f"the engine did not make what was asked: {'; '.join(differences)}")
@@ -258,12 +268,12 @@ class DockerRuntime:
             again = await self._engine.inspect(name)
             if again is not None and config.seen(key, again).state != "created":
                 return config.seen(key, again)
-        await asyncio.to_thread(note.write_text, info["Id"])
+        await self._on_disk(key, lambda: note.write_text(info["Id"]))
         try:
             await self._engine.start(name)
         except Rejected as answer:
             await self._discard(name, key)
-            raise config.refusal(answer.message) or Conflict(f"{name}: {answer.message}") from answer
+            raise _fault(name, answer.message) from answer
         started = await self._engine.inspect(name)
         if started is None:
             raise Conflict(f"{name} is gone right after it was started")
@@ -461,6 +471,13 @@ class DockerRuntime:
         labels = info["Config"]["Labels"] or {}
         ours = all(f"{n}={labels.get(n)}" in config.own_labels(self._host) for n in config.OWN_LABELS)
         return info if ours else None
+
+
+def _fault(name: str, message: str) -> Unavailable | Refused | Conflict:
+    """What a failed start comes to."""
+    if config.trouble(message):
+        return Unavailable(f"{name}: {message}")
+    return config.refusal(message) or Conflict(f"{name}: {message}")
 
 
 def _user(user: str | None) -> tuple[int, int]:

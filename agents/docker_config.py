@@ -261,6 +261,18 @@ _REFUSALS: Final[tuple[tuple[RefusalCause, re.Pattern[str]], ...]] = (
 )
 
 
+_TROUBLE: Final = re.compile(
+    r"no space left|disk quota|read-only file system|input/output error|too many open files|ttrpc|shutting down"
+    r"|resource temporarily unavailable|deadline exceeded|context canceled|connection (refused|reset)|connection error",
+    re.IGNORECASE,
+)
+
+
+def trouble(message: str) -> bool:
+    """Whether the engine's words are of its own trouble and not of what it was asked: no app can be charged with that."""
+    return _TROUBLE.search(message) is not None
+
+
 def refusal(message: str) -> Refused | None:
     """Why a start failed for good, from the engine's words; None where another time may be better."""
     for cause, pattern in _REFUSALS:

@@ -22,6 +22,8 @@ _ABSENT: Final = re.compile(
 _UNREACHABLE: Final = re.compile(
     r"dial |lookup |no such host|no answer|timeout|canceled|refused|unreachable|\bEOF\b|x509|tls", re.IGNORECASE
 )
+_FULL: Final = re.compile(r"no space left|disk quota|read-only file system|input/output error", re.IGNORECASE)
+"""The node's own trouble, with which no app is charged."""
 _KEPT_WORDS: Final = 300
 
 
@@ -74,6 +76,8 @@ class Images:
         try:
             await self._engine.pull(image, self._first_s, self._total_s)
         except Rejected as answer:
+            if _FULL.search(answer.message):
+                raise Unavailable(f"{image} cannot be pulled: {answer.message}") from answer
             raise refused(image, answer.message) from answer
 
     def _ended(self, image: str, pull: asyncio.Task[None]) -> None:

@@ -105,7 +105,10 @@ class ProcessRuntime:
     async def _ensure(self, spec: ContainerSpec) -> Seen:
         key, wanted = spec.key, spec_hash(spec)
         async with self._lock(key):
-            await asyncio.to_thread(self._prepare, spec, wanted)
+            try:
+                await asyncio.to_thread(self._prepare, spec, wanted)
+            except OSError as failure:
+                raise Unavailable(f"{key}: its folder cannot be made: {failure.strerror}") from failure
             give_up = asyncio.get_running_loop().time() + _START_S
             while True:
                 found = await asyncio.to_thread(self._look, key)

@@ -105,8 +105,12 @@ def look(folder: Path, key: Key) -> Found | None:
             return Found(running, 0, program, start_time)
         if not _sweep_session(program, start_time):
             return Found(running)
-    with contextlib.suppress(FileExistsError):
+    try:
         _write_once(folder / "exited", f"- {time.time_ns()}")
+    except FileExistsError:
+        pass
+    except OSError:  # a full disk must not hide it, nor the other containers
+        return Found(Seen(key, "exited", identity, started_at=at, exited_at=at))
     ended = _ended(folder, key, identity)
     return Found(ended) if ended is not None else None
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 PR_SET_CHILD_SUBREAPER = 36
 WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+RECORD_BYTES = 64
 LEASE = os.path.join("..", lease.FILE)
 LOOK_S = 1.0
 """Between looks at the size of the log and at the lease."""
@@ -53,6 +54,19 @@ def write_record(name: str, text: str) -> None:
     """Whole or not at all."""
     with open(name + ".new", "w") as file:
         file.write(text)
+    os.rename(name + ".new", name)
+
+
+def reserve_record(name: str) -> None:
+    """Room for it on a disk that may be full by then."""
+    with open(name + ".new", "w") as file:
+        file.write(" " * RECORD_BYTES)
+
+
+def write_reserved(name: str, text: str) -> None:
+    """Whole or not at all, within the room that was reserved."""
+    with open(name + ".new", "r+") as file:
+        file.write(text.ljust(RECORD_BYTES))
     os.rename(name + ".new", name)
 
 
@@ -97,6 +111,7 @@ def start(words: list[str], workdir: str, environment: dict[str, str]) -> tuple[
     os.close(log)
     os.close(gate)
     os.close(report)
+    reserve_record("exited")
     write_record("started", f"{pid} {lease.start_time(pid)} {lease.boot_id()} {time.time_ns()}")
     os.write(opener, b"g")
     os.close(opener)
@@ -220,7 +235,7 @@ def supervise(report: int) -> None:
     os.close(report)
     code, over = watch(pid, cap)
     sweep()
-    write_record("exited", f"{code} {time.time_ns()}{' lease' if over else ''}")
+    write_reserved("exited", f"{code} {time.time_ns()}{' lease' if over else ''}")
 
 
 def main() -> None:

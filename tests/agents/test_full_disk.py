@@ -1,0 +1,85 @@
+"""A node whose disk is full: nothing is lost by it, and no app is charged with it."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agents import docker_config as config
+from agents.process import ProcessRuntime
+from agents.runtime import Unavailable
+from compose.dockerd import why_not
+from tests.agents.harness import Harness, ended, says
+from tests.agents.runtime_conformance import POLITE
+from tests.engines import unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Disk:
+    """A small one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fill(self) -> None:
+        with (self.path / "ballast").open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(b"\0" * 4096)
+            except OSError:
+                return
+
+    def free(self) -> None:
+        (self.path / "ballast").unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    if reason := why_not():
+        unavailable(f"no file system can be mounted: {reason}")
+    path = tmp_path / "disk"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(path)], check=True)
+    yield Disk(path)
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+async def test_what_runs_goes_on_and_its_end_is_recorded(disk: Disk, tmp_path: Path) -> None:
+    harness = Harness(lambda: ProcessRuntime("node", disk.path / "node"), "", tmp_path, "")
+    async with harness.opened() as runtime:
+        running, later = harness.shell(POLITE), harness.shell("exit 0")
+        await runtime.ensure(running)
+        await says(runtime, running.key, b"ready")
+        await runtime.extend_lease(100.0)
+        disk.fill()
+        with pytest.raises(Unavailable, match="No space left"):
+            await runtime.ensure(later)
+        await runtime.extend_lease(500.0)
+        left = await runtime.lease_left()
+        assert left is not None
+        assert left > 400
+        await runtime.stop(running.key, 10.0)
+        assert (await ended(runtime, running.key)).exit_code == 7
+        disk.free()
+        await runtime.ensure(later)
+        assert (await ended(runtime, later.key)).exit_code == 0
+    await harness.clean()
+
+
+@pytest.mark.parametrize(
+    ("message", "own"),
+    [
+        ("write /var/lib/docker/x: no space left on device", True),
+        ("failed to create shim task: ttrpc: closed: unknown", True),
+        ("OCI runtime create failed: context deadline exceeded: unknown", True),
+        ("exec: \"nope\": executable file not found in $PATH", False),
+        ("could not select device driver \"nvidia\"", False),
+    ],
+)  # fmt: skip
+def test_an_engines_own_trouble_is_told_from_what_it_was_asked(message: str, own: bool) -> None:
+    assert config.trouble(message) is own
