@@ -200,7 +200,7 @@ class Master:
             event = evolve(self.state, record)
             self._sealer.take(record, event)
             self._integrity.folded(record.seq, self._sealer.chain)
-            if isinstance(event, NodeJoined | NodeReported):
+            if isinstance(event, NodeJoined | NodeReported) and self._is_from(event.node, record):
                 self._hearing.hear(event.node, _loop_ns())
         self._last, self._last_at = batch[-1], asyncio.get_running_loop().time()
         self._time.folded(self.state.time, _loop_ns())
@@ -208,6 +208,10 @@ class Master:
             self._snapshots.offer(self.state, self._last, chain=self._sealer.chain)
         if self.state.stirred_seq != stirred:
             self._quiet.stir(_loop_ns())
+
+    def _is_from(self, node: str, record: Record) -> bool:
+        """Whether it is a node of this cluster that says so, and not somebody else."""
+        return node in self.state.nodes and subjects.who_of(record.subject) == subjects.token(node)
 
     async def _fold_until(self, seq: int) -> None:
         while self.state.seq < seq:
