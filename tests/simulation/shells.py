@@ -55,6 +55,8 @@ def start_master(host: Host, name: str, *, lease_s: float = 2.0, **options: Any)
             clock=host.clock,
             leadership=connection.leadership,
             lease_s=lease_s,
+            key=world.key,
+            witness=host.folder / "witness",
             **options,
         )
         await process.master.run()

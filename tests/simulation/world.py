@@ -25,12 +25,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from unittest import mock
 
 import msgspec
+import nkeys
 
 import agents.agent
+import dorm.sealing
 import dorm.snapshots
 from dorm.core.evolve import evolve
 from dorm.core.invariants import violations
 from dorm.core.state import State
+from events.seals import SealKey
 from events.snapshots import EVERY
 from events.subjects import kind_of
 from tests.simulation.connection import Connection
@@ -85,6 +88,8 @@ class World:
         self.links: list[Link] = []
         self.stored: list[Stored] = []
         self.failure: Broken | None = None
+        self.key: SealKey | None = None
+        """What masters seal the log with, where they do."""
         self._trace: list[tuple[float, str, str, dict[str, Any]]] = []
         self._names: dict[str, int] = {}
         self._patches = contextlib.ExitStack()
@@ -106,6 +111,10 @@ class World:
         every = self.chance("snapshots").choice([EVERY, 30, 100])
         enter(mock.patch.object(dorm.snapshots, "EVERY", every))
         enter(mock.patch.object(dorm.snapshots, "QUIET_EVERY", every // 2))
+        sealing = self.chance("seals")
+        enter(mock.patch.object(dorm.sealing, "MOST_RECORDS", sealing.choice([dorm.sealing.MOST_RECORDS, 20])))
+        if sealing.random() < 0.5:
+            self.key = SealKey(nkeys.encode_seed(sealing.randbytes(32), nkeys.PREFIX_BYTE_CLUSTER))
         enter(logs_to(self))
         return self
 
