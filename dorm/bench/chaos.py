@@ -116,7 +116,7 @@ def _story(evidence: Evidence, judged: dict[str, Figure], wrong: list[str]) -> b
             {**msgspec.to_builtins(fault), **one._asdict()}
             for fault, one in zip(evidence.faults, evidence.recovered, strict=True)
         ],
-        "pauses": [pause._asdict() for pause in pauses(evidence.told, evidence.records)],
+        "pauses": [pause._asdict() for pause in evidence.pauses],
         "submissions": evidence.submissions,
         "figures": judged,
     }
@@ -152,6 +152,8 @@ async def _attacked(cluster: ChaosCluster, wanted: Wanted, tell: Tell) -> Eviden
     tell("auditing the log")
     audit = await verify(client.log)
     records = {app: await asyncio.to_thread(stays, cluster.checkpoints / app) for app in sorted(told.state.apps)}
+    jobs_of = {told.accepted.get(one.id): one.job for one in submitter.submissions}
+    steady = {app: record for app, record in records.items() if app in jobs_of and jobs_of[app].steady}
     return Evidence(
         faults=attack.injected,
         submissions=submitter.submissions,
@@ -161,7 +163,8 @@ async def _attacked(cluster: ChaosCluster, wanted: Wanted, tell: Tell) -> Eviden
         unended=unended,
         containers_left=await cluster.containers_running(),
         audit=audit,
-        recovered=recoveries(attack.injected, told, records, prober.probes),
+        recovered=recoveries(attack.injected, told, steady, prober.probes),
+        pauses=pauses(told, steady),
     )
 
 

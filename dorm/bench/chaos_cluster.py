@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 NAME = "chaos"
 MACHINES = 3
 CAPACITY = "cpu=1,memory=1GiB"
-MASTER_LEASE_S = 6.0
+MASTER_LEASE_S = 8.0
 """Longer than NATS takes to find another leader for a stream, so that this deposes no healthy master."""
 LIVE_RESTORE = frozenset({0})
 """Machines whose engine leaves its containers running while it is away."""

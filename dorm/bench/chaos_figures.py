@@ -10,7 +10,7 @@ import msgspec
 from dorm.bench.chaos_faults import KINDS, Injected
 from dorm.bench.chaos_log import Told
 from dorm.bench.chaos_record import Stay, doubled
-from dorm.bench.chaos_recovery import Recovery, takeovers
+from dorm.bench.chaos_recovery import Pause, Recovery, takeovers
 from dorm.bench.chaos_results import other_results
 from dorm.bench.chaos_work import Probe, Submission
 from dorm.bench.report import figure, percentile
@@ -41,6 +41,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """That still ran when all apps had ended."""
     audit: Audit
     recovered: list[Recovery]
+    """One for each fault."""
+    pauses: list[Pause]
 
 
 def figures(

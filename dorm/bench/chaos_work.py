@@ -50,6 +50,8 @@ class Job(msgspec.Struct, frozen=True):
     spec: dict[str, Any]
     fate: Fate
     training: Training | None
+    steady: bool = False
+    """Whether it trains from its start to its end, unless it is disturbed."""
 
 
 Outcome = Literal["", "accepted", "stored", "unknown", "refused"]
@@ -122,7 +124,7 @@ def _job(name: str, kind: str, training: Training, n_min: int, n_max: int) -> Jo
         # Peers of a container that is hit fail with it, so faults use retries up; an app must not end by that here.
         "retries": {"limit": 100, "backoff": "200ms", "longest": "2s"},
     }
-    return Job({**common, **spec}, "completed", training)
+    return Job({**common, **spec}, "completed", training, steady=kind == "train")
 
 
 class Submitter:
