@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from events import subjects as names
 from events.imported import renamed_upto
+from events.jetstream_integrity import check_stream
 from events.jetstream_leadership import JetStreamLeadership
 from events.jetstream_reader import Reader, RecordMissing, ReopenReader, first_since, last_record, record_at
 from events.jetstream_snapshots import JetStreamSnapshots
@@ -27,6 +28,8 @@ _RECONNECT_S = 5.0
 _PAUSE_S = 0.1
 _ASK_S = 1.0
 _TRIES_AT_A_GAP = 3
+_OVERDUE_S = 5.0
+"""How long a record that is surely there may take to come, from a server that is there."""
 _log = Logger(__name__)
 
 
@@ -156,7 +159,7 @@ class JetStreamLog(EventLog):
                 await self._link.connected(None if follow else _RECONNECT_S)
                 async with Reader(self._link, self._stream, after, at_the_server, self._imported) as reader:
                     while until is None or after < until:
-                        batch = await reader.next()
+                        batch = await reader.next(None if until is None else _OVERDUE_S)
                         after, gaps = batch[-1].seq, 0
                         wanted = self._wanted(batch, until, () if at_the_server else subjects)
                         if wanted:
@@ -233,6 +236,11 @@ class JetStreamLog(EventLog):
                 raise LogDamaged(f"record {middle + 1} is missing from the log")
             low, high = (middle + 1, high) if found.time <= time else (low, middle)
         return low if low < latest or latest == end else None
+
+    async def check(self) -> None:
+        await self._link.connected(_RECONNECT_S)
+        with as_log_errors("checking the log"):
+            await check_stream(self._link, self._cluster)
 
     @property
     def snapshots(self) -> JetStreamSnapshots:

@@ -12,6 +12,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import math
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -187,11 +188,16 @@ class Reader:
         self._broken = self._broken or reason
         self._arrived.set()
 
-    async def next(self) -> list[Record]:
-        """At least one record, in order; waits for ever.  Raises ReopenReader."""
+    async def next(self, patience: float | None = None) -> list[Record]:
+        """At least one record, in order; waits for ever, or for so long (seconds) where one has to be there.  Raises
+        ReopenReader."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + patience if patience is not None else math.inf
         while not self._buffer:
             if self._broken is not None:
                 raise self._broken
+            if loop.time() > ends:
+                raise RecordMissing(f"after record {self._after} none came, and it is not the last")
             await self._ask_ahead()
             self._arrived.clear()
             try:

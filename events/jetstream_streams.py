@@ -12,13 +12,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import nats.js.errors
-from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StoreCompression, StreamConfig
+from nats.js.api import DiscardPolicy, PersistMode, RetentionPolicy, StorageType, StoreCompression, StreamConfig
 
 from events import subjects as names
 from events.imported import imported_upto
 from events.jetstream_leadership import leadership_config
 from events.jetstream_snapshots import snapshot_config
-from events.log import LogRefused
+from events.log import LogDamaged, LogRefused
 from events.logger import Logger
 from events.nats_link import as_log_errors
 
@@ -36,6 +36,10 @@ _TOO_FEW_SERVERS = (10005, 10074)
 """No suitable peers; more than one replica needs a cluster of servers."""
 _ELECTION_S = 20.0
 _PAUSE_S = 0.1
+_GONE = (
+    "the log of cluster {cluster} is gone from {url}, and {left} is there: the server can't read {log}, as its own log then "
+    "says, or somebody deleted it; put the server's data back from a backup, or take another name for a new cluster"
+)
 _log = Logger(__name__)
 
 
@@ -76,6 +80,9 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
             max_msgs_per_subject=720,
             compression=StoreCompression.S2,
             allow_direct=True,
+            # A server that syncs each write stores some hundred a second then, which a thousand nodes are more than.  What a
+            # killed server loses of them is milliseconds, and a lease has its margin.
+            persist_mode=PersistMode.ASYNC,
         ),
         snapshot_config(cluster),
         leadership_config(cluster),
@@ -123,6 +130,8 @@ async def make_streams(link: Link, cluster: str, timeout: float, replicas: int |
         with as_log_errors(f"looking up stream {config.name} at {link.url}"):
             found = await _existing(manager, config, cluster)
             if found is None:
+                if config.name == log_stream(cluster) and (left := await _left_over(manager, cluster)):
+                    raise LogDamaged(_GONE.format(cluster=cluster, url=link.url, log=config.name, left=left))
                 await _add(link, manager, config, replicas)
                 continue
             if config.name == log_stream(cluster):
@@ -130,15 +139,37 @@ async def make_streams(link: Link, cluster: str, timeout: float, replicas: int |
                 if (found.max_consumers or 0) < MOST_READERS:
                     await _raise_readers(link, str(found.name), timeout)
             if replicas is not None and (found.num_replicas or 1) < replicas:
-                await _raise_replicas(link, str(found.name), replicas, timeout)
+                if found.persist_mode == PersistMode.ASYNC:
+                    # That can't be changed.  Heartbeats come anew, and each master counts from when it began to listen.
+                    await manager.delete_stream(str(found.name))
+                    await _add(link, manager, config, replicas)
+                else:
+                    await _raise_replicas(link, str(found.name), replicas, timeout)
     return imported
+
+
+async def _left_over(manager: JetStreamManager, cluster: str) -> str:
+    """The stream that tells of a cluster that was here and whose log is gone, "" for none.  A server leaves out a stream whose
+    files it can't read, and one made in its place would begin anew as if nothing had been."""
+    for config in stream_configs(cluster)[1:]:
+        if await _is_there(manager, config) and not await _is_there(manager, stream_configs(cluster)[0]):
+            return str(config.name)  # Else somebody is making them just now.
+    return ""
+
+
+async def _is_there(manager: JetStreamManager, config: StreamConfig) -> bool:
+    try:
+        await manager.stream_info(str(config.name))
+    except nats.js.errors.NotFoundError:
+        return False
+    return True
 
 
 async def _add(link: Link, manager: JetStreamManager, config: StreamConfig, replicas: int | None) -> None:
     """With as many replicas as were asked for, else as usual: three where there are the servers for them."""
     wanted = replicas or (_USUAL_REPLICAS if link.clustered else 1)
     try:
-        await manager.add_stream(config, num_replicas=wanted)
+        await manager.add_stream(_replicated(config) if wanted > 1 else config, num_replicas=wanted)
     except nats.js.errors.APIError as error:
         if error.err_code not in _TOO_FEW_SERVERS:
             raise
@@ -146,6 +177,11 @@ async def _add(link: Link, manager: JetStreamManager, config: StreamConfig, repl
             raise _too_few(link, replicas) from None
         _log.warning("a stream is held by one server, as there are too few for three", stream=config.name)
         await manager.add_stream(config, num_replicas=1)
+
+
+def _replicated(config: StreamConfig) -> StreamConfig:
+    """Servers refuse to replicate what they do not persist before they acknowledge it."""
+    return config.evolve(persist_mode=None)
 
 
 def _too_few(link: Link, replicas: int) -> LogRefused:
@@ -158,9 +194,9 @@ def _too_few(link: Link, replicas: int) -> LogRefused:
 async def _raise_replicas(link: Link, stream: str, replicas: int, timeout: float) -> None:
     """The configuration goes back as it came, with fields that nats-py does not know.  Returns once the stream takes
     messages again; the new replicas catch up by and by."""
-    config = (await _api(link, f"STREAM.INFO.{stream}", {}, timeout))["config"]
+    config = (await api_request(link, f"STREAM.INFO.{stream}", {}, timeout))["config"]
     try:
-        await _api(link, f"STREAM.UPDATE.{stream}", config | {"num_replicas": replicas}, timeout)
+        await api_request(link, f"STREAM.UPDATE.{stream}", config | {"num_replicas": replicas}, timeout)
     except nats.js.errors.APIError as error:
         if error.err_code in _TOO_FEW_SERVERS:
             raise _too_few(link, replicas) from None
@@ -168,7 +204,7 @@ async def _raise_replicas(link: Link, stream: str, replicas: int, timeout: float
     _log.warning("a stream gets more replicas", stream=stream, before=config.get("num_replicas", 1), now=replicas)
     async with asyncio.timeout(_ELECTION_S):
         while True:
-            group = (await _api(link, f"STREAM.INFO.{stream}", {}, timeout)).get("cluster", {})
+            group = (await api_request(link, f"STREAM.INFO.{stream}", {}, timeout)).get("cluster", {})
             if group.get("leader") and group.get("replicas"):
                 return
             await asyncio.sleep(_PAUSE_S)
@@ -176,12 +212,12 @@ async def _raise_replicas(link: Link, stream: str, replicas: int, timeout: float
 
 async def _raise_readers(link: Link, stream: str, timeout: float) -> None:
     """Of a log that was made before it said so itself.  A server that refuses is one of before, which has no such limit."""
-    config = (await _api(link, f"STREAM.INFO.{stream}", {}, timeout))["config"]
+    config = (await api_request(link, f"STREAM.INFO.{stream}", {}, timeout))["config"]
     with contextlib.suppress(nats.js.errors.BadRequestError, nats.js.errors.ServerError):
-        await _api(link, f"STREAM.UPDATE.{stream}", config | {"max_consumers": MOST_READERS}, timeout)
+        await api_request(link, f"STREAM.UPDATE.{stream}", config | {"max_consumers": MOST_READERS}, timeout)
 
 
-async def _api(link: Link, what: str, question: dict[str, Any], timeout: float) -> dict[str, Any]:
+async def api_request(link: Link, what: str, question: dict[str, Any], timeout: float) -> dict[str, Any]:
     """Asked by hand, as the answer is wanted whole.  Raises what nats-py raises."""
     reply = await link.client.request(f"$JS.API.{what}", json.dumps(question).encode(), timeout=timeout)
     answer: dict[str, Any] = json.loads(reply.data)

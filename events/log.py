@@ -158,6 +158,11 @@ class EventLog(Protocol):
         can't be checked, and those that come later hold for the records as they are now."""
         return 0
 
+    async def check(self) -> None:
+        """Whether whoever keeps it has kept all of it, and keeps it from being altered, as far as can be told without reading
+        it.  Raises LogDamaged with what to do, and LogUnavailable."""
+        return None
+
     async def torn(self) -> str:
         """In one line what is missing or broken of a log in a file, "" for a whole one; what comes before it can be read.
         Raises LogDamaged, LogRefused."""

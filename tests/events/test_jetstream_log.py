@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from events.jetstream import Connection
+from events.jetstream_streams import stream_configs
 from tests.events.log_conformance import CLUSTER, LogConformance
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class TestJetStreamLog(LogConformance):
 async def delete_streams(url: str) -> None:
     """A log of ours lets nobody delete a record, but the server's owner may delete all of it."""
     client = await nats.connect(url)
-    for stream in (f"DORM-{CLUSTER}", f"DORM_reports-{CLUSTER}", f"DORM_snapshots-{CLUSTER}"):
+    for config in stream_configs(CLUSTER):
         with contextlib.suppress(nats.js.errors.NotFoundError):
-            await client.jetstream().delete_stream(stream)
+            await client.jetstream().delete_stream(str(config.name))
     await client.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from random import Random
 from typing import TYPE_CHECKING
@@ -11,10 +12,11 @@ import pytest
 import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
+from nats.js.errors import NotFoundError
 
 from events.jetstream import Connection
 from events.jetstream_snapshots import JetStreamSnapshots
-from events.jetstream_streams import log_stream
+from events.jetstream_streams import log_stream, stream_configs
 from events.log import LogUnavailable
 from events.snapshots import EVERY, MOST, MOST_BYTES, MemorySnapshots, NoSnapshots, SnapshotInfo, surplus
 from tests.events.snapshot_conformance import SnapshotConformance, made, put
@@ -50,8 +52,9 @@ async def jetstream(nats_server: NatsServer) -> AsyncIterator[JetStreamContext]:
     """As an owner of the server sees it, with all of this cluster gone at the end."""
     client = await nats.connect(nats_server.url)
     yield client.jetstream()
-    for stream in (STREAM, f"DORM-{CLUSTER}", f"DORM_reports-{CLUSTER}"):
-        await client.jetstream().delete_stream(stream)
+    for config in stream_configs(CLUSTER):
+        with contextlib.suppress(NotFoundError):
+            await client.jetstream().delete_stream(str(config.name))
     await client.close()
 
 
