@@ -29,6 +29,8 @@ _LOOKS = 8
 """How often a follower looks in the time that the lease is good for, which bounds how late it notices."""
 _LONGEST_LOOK_S = 1.0
 _RENEWALS = 4
+_RETRIES = 16
+"""How often a renewal that failed is tried in the time that the lease is good for."""
 _GIVE_BACK_S = 1.0
 
 
@@ -48,6 +50,8 @@ class Lease:
         self._held: Held | None = None
         """While it is ours."""
         self._good_until = 0.0
+        self._trouble = False
+        """Whether the last renewal failed; said once."""
 
     @property
     def held(self) -> bool:
@@ -107,14 +111,16 @@ class Lease:
     async def keep(self) -> None:
         """Renew it for ever.  Raises LeaseLost."""
         try:
+            pause = self._ttl_s / _RENEWALS
             while True:
-                await asyncio.sleep(self._ttl_s / _RENEWALS)
-                await self._renew()
+                await asyncio.sleep(pause)
+                pause = self._ttl_s / (_RENEWALS if await self._renew() else _RETRIES)
         finally:
             if not self.held:
                 self._held = None
 
-    async def _renew(self) -> None:
+    async def _renew(self) -> bool:
+        """Whether that was done.  Raises LeaseLost."""
         sent_at = _now()
         left_s = self._good_until - sent_at
         if self._held is None or left_s <= 0.0:
@@ -123,14 +129,16 @@ class Lease:
             async with asyncio.timeout(min(self._timeout_s, left_s)):
                 renewed = await self._leadership.renew(self._held)
         except (LogError, TimeoutError) as error:
-            _log.warning(
+            (_log.debug if self._trouble else _log.warning)(
                 "the lease is not renewed", reason=str(error) or "no answer in time", good_for_s=round(left_s, 1)
             )
-            return
+            self._trouble = True
+            return False
         if renewed is None:
             self._good_until = 0.0
             raise LeaseLost("another master has taken the lease")
-        self._held, self._good_until = renewed, sent_at + self._ttl_s
+        self._held, self._good_until, self._trouble = renewed, sent_at + self._ttl_s, False
+        return True
 
     @property
     def _timeout_s(self) -> float:
