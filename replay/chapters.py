@@ -87,6 +87,8 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     checkpoint: int | None = None
     """The step that it goes on from."""
     lost_steps: int = 0
+    killed: int = 0
+    """Containers that had not ended within their grace time."""
     lease_ended: list[str] = []
 
 

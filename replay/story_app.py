@@ -134,12 +134,21 @@ class AppTeller:
             self._spent.note(self._app, state.time)
 
     def _tell(
-        self, state: State, position: str, what: str, text: str, causes: Sequence[Cause | None] = (), **fields: Any
+        self,
+        state: State,
+        position: str,
+        what: str,
+        text: str,
+        causes: Sequence[Cause | None] = (),
+        *,
+        of_it: bool = True,
+        **fields: Any,
     ) -> Cause:
+        """Without `of_it` it is not about the app, so its places are not told with it."""
         app = self._app
         placed = sizes(app) if app is not None else {}
         cause = Cause(position, text.split(";")[0])
-        if placed != self.partition:
+        if of_it and placed != self.partition:
             self.partition = fields["partition"] = placed
             self._owed = None if placed else cause
         known = [one for one in causes if one is not None]
@@ -357,7 +366,7 @@ class AppTeller:
             if not self.id:
                 self._chapters.append(submitted)
             later = "a later submission of this name was " if self.id else ""
-            self._tell(state, position, "refused", f"{later}refused: {fact.reason}", [cause])
+            self._tell(state, position, "refused", f"{later}refused: {fact.reason}", [cause], of_it=not self.id)
         elif fact.refused == "update" and (asked := self._updates.pop(fact.submission, None)) is not None:
             self._tell(state, position, "update_refused", f"that was refused: {fact.reason}", [asked])
 
@@ -419,6 +428,7 @@ class AppTeller:
             resume=fact.resume,
             checkpoint=fact.checkpoint,
             lost_steps=fact.lost_steps,
+            killed=fact.killed,
             lease_ended=fact.lease_ended,
         )
         decided = self._decided
@@ -439,7 +449,7 @@ class AppTeller:
             return
         self._last_failed = fact.generation
         first, count = self._failing.get(fact.generation, (self._why_lost(app, fact.generation), 0))
-        text = words.tried_again(fact, app.failures, app.spec.retries.limit, count - 1)
+        text = words.tried_again(fact, app, count - 1)
         work = self._works.get(fact.generation)
         self._tell(state, position, "retried", text, [first or self._exit], work=work)
         self._code = "retry"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dorm.core.failures import SHARED, counts_against
 from events.quantities import humanize
 from replay.words import containers, moment, span
 
@@ -136,6 +137,7 @@ def released(phases: Phases, before: int, work: Work | None) -> str:
     """Of an adjustment: what came before has stopped, and the room is free."""
     lease = f" ({listed(phases.lease_ended)}: by the end of its lease)" if phases.lease_ended else ""
     text = f"generation {phases.previous} ({containers(before)}) had stopped after {span(phases.stop_s)}{lease}"
+    text += f", {killed(phases.killed)}" if phases.killed else ""
     text += f", then waited {span(phases.wait_s)} for room" if phases.wait_s >= 0.05 else ""
     if phases.resume and phases.checkpoint is not None:
         text += f"; goes on from its checkpoint at step {phases.checkpoint}, "
@@ -146,6 +148,11 @@ def released(phases: Phases, before: int, work: Work | None) -> str:
     else:
         text += "no work lost" if work is not None else "and whether work was lost is not known: it told of no progress"
     return text + (worked(work) if work is not None else "")
+
+
+def killed(count: int) -> str:
+    """Checkpoints that never came."""
+    return f"{containers(count)} killed at the end of {'its' if count == 1 else 'their'} grace time"
 
 
 def running(phases: Phases, count: int) -> str:
@@ -188,8 +195,10 @@ def exited(one: Exit) -> str:
     return f"{where} ended with exit code {code}{killed}{because}{why(one.message)}"
 
 
-def tried_again(fact: k.GenerationFailed, failures: int, limit: int, others: int) -> str:
-    cost = f"retry {failures} of {limit}" if fact.counted else "it costs no retry"
+def tried_again(fact: k.GenerationFailed, app: App, others: int) -> str:
+    retries, limit = (fact.retries, fact.limit) if fact.failure else (app.failures, app.spec.retries.limit)
+    own = f" for {fact.failure}" if counts_against(app, fact.failure) != SHARED else ""
+    cost = f"retry {retries} of {limit}{own}" if fact.counted else "it costs no retry"
     more = f"; {others} other container{'' if others == 1 else 's'} of it ended so too" if others > 0 else ""
     again = f"it is tried again from {moment(fact.retry_at)} on ({cost})"
     return f"generation {fact.generation} failed: {fact.reason}{more}; {again}"

@@ -145,6 +145,8 @@ class Partition(msgspec.Struct):
     resume: bool = False
     checkpoint: int | None = None
     lost_steps: int = 0
+    killed: int = 0
+    """Containers of the generation before that had not ended within their grace time."""
 
     def phases(self, end: int) -> list[tuple[str, int, int]]:
         """The parts of its adjustment, stop, wait, start, as far as it got; those that take no time are left out."""

@@ -291,7 +291,7 @@ class Watcher:
         partition.before = earlier.containers if earlier else partition.before
         partition.stopped_at = min(partition.decided_at + round(fact.stop_s * SECOND), partition.released_at)
         partition.resume, partition.checkpoint = fact.resume, fact.checkpoint
-        partition.lost_steps = fact.lost_steps
+        partition.lost_steps, partition.killed = fact.lost_steps, fact.killed
         lane.lost_steps += fact.lost_steps
 
     # --- lanes ----------------------------------------------------------------------------------------------------------

@@ -102,5 +102,6 @@ def partition_lines(partition: Partition, end: int) -> list[str]:
         step = f"resumed at step {partition.checkpoint}" if partition.checkpoint is not None else "began anew"
         steps = "step" if partition.lost_steps == 1 else "steps"
         lost = f", {partition.lost_steps} {steps} lost" if partition.lost_steps else ", no work lost"
-        lines.append(f"from generation {partition.previous} ({containers(partition.before)}): {step}{lost}")
+        killed = f", {partition.killed} killed after the grace time" if partition.killed else ""
+        lines.append(f"from generation {partition.previous} ({containers(partition.before)}): {step}{lost}{killed}")
     return lines

@@ -146,4 +146,5 @@ def _cost(app: App, found: Explanation) -> list[str]:
     redone = f", and {lost} step{' was' if lost == 1 else 's were'} done again" if lost else ", and no work was lost"
     if not app.step and app.checkpoint is None:
         redone = "; whether work was lost is not known, since it tells of no progress"
-    return [f"Its last adjustment ({last['containers']} containers) {total}{redone}."]
+    cut = f"; {last['killed']} had to be killed at the end of the grace time" if last["killed"] else ""
+    return [f"Its last adjustment ({last['containers']} containers) {total}{redone}{cut}."]

@@ -8,6 +8,7 @@ import msgspec
 from rich.text import Text
 
 from dorm.cli.output import Format, ago, cell, console, counted, show
+from dorm.core.failures import SHARED
 from events.quantities import CPU, MEMORY, humanize
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _CONTAINERS = [
 _ADJUSTMENTS = [
     ("FROM", "from_generation"), ("TO", "to_generation"), ("SIZE", "containers"), ("STOP s", "stop_s"),
     ("WAIT s", "wait_s"), ("START s", "start_s"), ("TOTAL s", "total_s"), ("CHECKPOINT", "checkpoint"),
-    ("LOST", "lost_steps"),
+    ("LOST", "lost_steps"), ("KILLED", "killed"),
 ]  # fmt: skip
 
 
@@ -90,7 +91,7 @@ def show_app(d: dict[str, Any]) -> None:
         ("progress", f"step {d['step']}" + (f" of {d['steps']}" if d["steps"] else "") + (f", loss {d['loss']:.6g}" if d["loss"] is not None else "")
          + (f", {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] is not None else "")),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
-        ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", d["failures"]),
+        ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("held", d["held"]),
         ("adjustments", f"{d['adjustments']}, {d['lost_steps']} steps lost"),
     ]  # fmt: skip
     console.print(Text(d["name"], style="bold"))
@@ -99,6 +100,12 @@ def show_app(d: dict[str, Any]) -> None:
             console.print(Text(f"  {label:<12}").append(cell(value)))
     show_containers(d["containers_now"])
     _titled("adjustments", [_in_seconds(row) for row in d["adjustments_done"]], _ADJUSTMENTS)
+
+
+def _failures(d: dict[str, Any]) -> str:
+    """`7 (retries: 1 of 3, out_of_memory 2 of 2)`: of its whole life, and what counts since it last worked for long."""
+    used = [f"{'' if cause == SHARED else f'{cause} '}{count}" for cause, count in d["retries_used"].items()]
+    return f"{d['failures']} (retries: {', '.join(used)})" if used else str(d["failures"])
 
 
 def _in_seconds(row: dict[str, Any]) -> dict[str, Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import scipy
 
-from dorm.core.bounds import bounds
+from dorm.core.bounds import bounds, takes_free_room_only
 from dorm.core.costs import adjust_s
 from dorm.core.policies import policy
 from dorm.core.policies.problem import Allocation, AppDemand, NodeRoom, Problem
@@ -15,6 +16,7 @@ from dorm.core.timing import SECOND, tick_is_due, trigger
 from events.kinds import IdleTicked, Placed, Resize, Resized, Waiting
 
 if TYPE_CHECKING:
+    from dorm.core.policies.problem import Policy
     from dorm.core.state import App, Generation, Node, State
     from events.kinds import Adjustment
 
@@ -31,7 +33,7 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
     chosen = policy(settings.policy)
     params = chosen.check_params(settings.params)
     problem = problem_of(state, now)
-    answer = chosen.allocate(problem, params)
+    answer = _answer(chosen, state, problem, params, now)
     changes, without_port = plan(state, problem, answer)
     reasons = _with_held({**_reasons(state, answer), **without_port}, state, problem, answer, now)
     ticks = tick_is_due(state, now)
@@ -49,6 +51,17 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
     if news:
         facts.append(_resized(answer, changes, reasons, params=params, trigger=trigger(state, now), **basis))
     return facts
+
+
+def _answer(chosen: Policy, state: State, problem: Problem, params: dict[str, Any], now: int) -> Allocation:
+    """The policy's, in which no running app is resized for one that fails again and again: where that would have to be,
+    those are left out."""
+    answer = chosen.allocate(problem, params)
+    looping = {app.id for app in problem.apps if takes_free_room_only(state.apps[app.id], now)}
+    if answer.overhead and any(answer.counts.get(app_id) for app_id in sorted(looping)):
+        others = tuple(app for app in problem.apps if app.id not in looping)
+        return chosen.allocate(msgspec.structs.replace(problem, apps=others), params)
+    return answer
 
 
 def _resized(answer: Allocation, changes: list[Resize], reasons: dict[str, Waiting], **fields: Any) -> Resized:

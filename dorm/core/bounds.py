@@ -2,8 +2,9 @@
 
     worked      a generation has worked once it told of progress or of a checkpoint; of an app that never tells anything,
                 once all its containers have run for `TRIAL_S`
-    fruitless   an app of which no generation has worked yet, or the last two have not, has n_min only until one does: a
-                crash loop does not take the room of others again and again
+    fruitless   an app of which no generation has worked yet, or the last two have not, has n_min only until one does; and
+                after two that have not, nobody who runs is resized for it before it has waited for `ROOM_S`: otherwise a
+                crash loop would restart others twice for each try, which costs them more than the room that it takes
     held        where a generation with other containers than the last one that worked fails before it has worked, the app
                 falls back: no more than that one had, where it had grown; no fewer, where it had shrunk
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 SECOND = 1_000_000_000
 TRIAL_S = 60
 """Longer than what breaks at once takes to break, and nothing against the hours that an app runs."""
+
+ROOM_S = 1800
+"""With two restarts of somebody in that time, at 20 s each, a crash loop costs others some 2 % of their time."""
 
 
 class Bounds(NamedTuple):
@@ -47,6 +51,8 @@ def bounds(app: App, now: int) -> Bounds:
         high = low
         failed = "1 generation has" if app.fruitless == 1 else f"{app.fruitless} generations have"
         why.append(f"held at {low} until it works: {failed} failed before they did")
+    if takes_free_room_only(app, now):
+        why.append(f"nobody is resized for it before it has waited for {ROOM_S // 60} min")
     return Bounds(low, high, "; ".join(why))
 
 
@@ -54,6 +60,11 @@ def _words(held: Held) -> str:
     bound = "most" if held.containers > held.worked_with else "least"
     size = "1 container" if held.containers == 1 else f"{held.containers} containers"
     return f"held at {bound} {held.worked_with}: generation {held.generation} with {size} did not start to work"
+
+
+def takes_free_room_only(app: App, now: int) -> bool:
+    """Whether nobody is resized for its sake at `now` (UTC ns)."""
+    return app.fruitless > 1 and app.current is None and now < app.waiting_since + ROOM_S * SECOND
 
 
 def has_worked(app: App, generation: Generation, now: int) -> bool:
@@ -87,6 +98,8 @@ def changes_at(app: App) -> Iterator[int]:
     current = app.current
     if app.fruitless and current is not None and current.started_at and not current.exited:
         yield current.started_at + TRIAL_S * SECOND
+    if app.fruitless > 1 and current is None and app.waiting_since:
+        yield app.waiting_since + ROOM_S * SECOND
     if app.held_most is None and app.held_least is None:
         return
     reset = int(app.spec.retries.reset_s * SECOND)

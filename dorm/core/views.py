@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dorm.core.bounds import bounds
 from dorm.core.costs import adjust_s
+from dorm.core.failures import limit_of
 from events.quantities import humanize
 
 if TYPE_CHECKING:
@@ -179,6 +181,8 @@ def describe(app: App, now: int) -> dict[str, Any]:
         "gang": app.spec.gang,
         "checkpoint": app.checkpoint,
         "lost_steps": app.lost_steps,
+        "held": "" if app.ended else bounds(app, now).why,
+        "retries_used": {against: f"{used} of {limit_of(app, against)}" for against, used in app.retries_used.items()},
         "adjust_s": adjust_s(app),
         "served_s": app.served_until(app.ended_at or now) / SECOND,
         "steps": app.spec.steps or None,
@@ -206,4 +210,5 @@ def adjustment(app: App, index: int) -> dict[str, Any]:
         "total_s": (started - record.decided_at) / SECOND if started else None,
         "checkpoint": record.checkpoint,
         "lost_steps": record.lost_steps,
+        "killed": record.killed,
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dorm.core.bounds import TRIAL_S, bounds
+from dorm.core.bounds import ROOM_S, TRIAL_S, bounds
 from dorm.core.timing import next_deadline
 from events import kinds as k
 from tests.core.records import SECOND, Bench, joined
@@ -228,3 +228,34 @@ class TestFallback:
         bench.settle()
         crash(bench)
         assert size(bench) == 4
+
+
+class TestCrashLoop:
+    def loop(self) -> Bench:
+        """One that has failed twice and waits, beside one that has the whole cluster."""
+        bench = Bench(a=4)
+        bench.running("loop", n_min=1, n_max=4)
+        crash(bench, "loop")
+        bench.exited("loop", 0, 1)
+        bench.settle()
+        bench.running("good", n_min=1, n_max=4)
+        bench.wait(2)
+        bench.settle()
+        assert (size(bench, "good"), size(bench, "loop")) == (4, 0)
+        return bench
+
+    def test_nobody_is_resized_for_it_for_a_while(self) -> None:
+        bench = self.loop()
+        waiting = bench.app("loop").waiting
+        assert waiting is not None
+        assert waiting.code == "held"
+        assert waiting.text.endswith("nobody is resized for it before it has waited for 30 min")
+        bench.wait(ROOM_S)
+        bench.settle()
+        assert (size(bench, "good"), size(bench, "loop")) == (3, 1)
+
+    def test_free_room_it_may_have_at_once(self) -> None:
+        bench = self.loop()
+        bench.add(joined("b", 1))
+        bench.settle()
+        assert size(bench, "loop") == 1

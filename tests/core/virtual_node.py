@@ -76,6 +76,7 @@ class VirtualNode:
     position: int = 0
     join_seq: int = 0
     """Nothing is acted on before this has been read back; 0: it has to join first."""
+    joined_at: int = 0
     lease_until: int = 0
     """Kept by the machine, not by the agent's process: what runs here when it is over is killed.  0: nothing was said yet."""
     outbox: list[k.Event] = field(default_factory=list)
@@ -92,6 +93,7 @@ class VirtualNode:
     def join(self) -> None:
         event = k.NodeJoined(node=self.name, address=f"addr-{self.name}", capacity={"cpu": self.cpu}, ports=self.ports)
         self.join_seq = self.world.publish(event, self.name, f"{self.name}.joined.{self.life}.{self.world.now}")
+        self.joined_at = self.world.now
         self.capacities.append((self.join_seq, self.cpu))
 
     @property
@@ -108,18 +110,25 @@ class VirtualNode:
             self.position = record.seq
             if any(subjects.matches(pattern, record.subject) for pattern in wanted):
                 self.desired.fold(record)
+            if record.seq == self.join_seq:
+                self.extend_lease(self.joined_at)
 
     def beat(self) -> None:
         """A heartbeat that is stored extends the lease; an agent that finds it over joins anew."""
         if not self.agent_up:
             return
+        if self.world.now > self.lease_until and self.world.agents_rejoin:
+            self.join_seq = 0
         if self.connected:
             if self.join_seq == 0:
                 self.join()
             self.world.heard[self.name] = self.world.now
-            self.lease_until = self.world.now + int(self.desired.lease_s * SECOND)
-        elif self.world.now > self.lease_until and self.world.agents_rejoin:
-            self.join_seq = 0
+            self.extend_lease(self.world.now)
+
+    def extend_lease(self, sent_at: int) -> None:
+        """Not before it has read which lease was in force when it joined."""
+        if self.ready:
+            self.lease_until = max(self.lease_until, sent_at + int(self.desired.lease_s * SECOND))
 
     def act(self, most: int) -> bool:
         """List, compare, and do (some of) what follows.  False where nothing was to be done."""

@@ -447,3 +447,17 @@ def test_what_strangers_write_stays_on_its_line() -> None:
     assert len(failed.text) < 500
     assert failed.exit is not None
     assert "\n" in failed.exit.message
+
+
+def test_containers_that_had_to_be_killed_are_told() -> None:
+    bench = Bench(n1=4)
+    bench.running("app", n_max=3)
+    bench.add(k.AppUpdated(app="app", n_max=2))
+    bench.settle()
+    bench.exited(slot=0, code=143, asked=True, generation=1)
+    bench.all_exited(code=137, asked=True, killed=True, generation=1)
+    bench.settle()
+    released = [chapter for chapter in told(bench) if chapter.what == "released"][-1]
+    assert released.phases is not None
+    assert released.phases.killed == 2
+    assert "2 containers killed at the end of their grace time" in released.text
