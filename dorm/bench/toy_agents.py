@@ -6,7 +6,6 @@ python -m dorm.bench.toy_agents      reads one line of JSON (`Part`), runs until
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import resource
 import sys
@@ -92,9 +91,10 @@ def node_name(index: int) -> str:
     return f"toy-{index:04}"
 
 
-async def _run(part: Part, root: Path) -> Told:
+async def _run(part: Part, root: Path) -> None:
     told = Told([], 0, 0.0, [])
-    async with contextlib.AsyncExitStack() as connections:
+    connections: list[Connection] = []
+    try:
         slots = asyncio.Semaphore(_AT_ONCE)
         agents = await asyncio.gather(
             *(
@@ -110,11 +110,13 @@ async def _run(part: Part, root: Path) -> Told:
             print(READY, flush=True)
         joined.cancel()
         await ended
+        told.cpu_s = time.process_time()
+        print(msgspec.json.encode(told).decode(), flush=True)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-    told.cpu_s = time.process_time()
-    return told
+    finally:
+        await asyncio.gather(*(connection.close() for connection in connections), return_exceptions=True)
 
 
 async def _all_joined(agents: list[Agent]) -> None:
@@ -123,12 +125,12 @@ async def _all_joined(agents: list[Agent]) -> None:
 
 
 async def _agent(
-    part: Part, index: int, root: Path, told: Told, slots: asyncio.Semaphore, connections: contextlib.AsyncExitStack
+    part: Part, index: int, root: Path, told: Told, slots: asyncio.Semaphore, connections: list[Connection]
 ) -> Agent:
     name = node_name(index)
     async with slots:
         connection = await Connection.open(part.url, part.cluster, name=name, timeout=_CONNECT_S)
-    connections.push_async_callback(connection.close)
+    connections.append(connection)
     config = NodeConfig(
         name=name,
         address=f"10.{index >> 16}.{index >> 8 & 255}.{index & 255}",
@@ -174,8 +176,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="dorm-toys-", dir=shared if shared.is_dir() else None) as folder:
-        told = asyncio.run(_run(part, Path(folder)))
-    print(msgspec.json.encode(told).decode(), flush=True)
+        asyncio.run(_run(part, Path(folder)))
 
 
 if __name__ == "__main__":
