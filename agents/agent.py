@@ -263,10 +263,12 @@ class Agent:
         while True:
             begun = loop.time()
             try:
-                await self._beat()
+                try:
+                    await self._beat()
+                finally:
+                    await self._look_at_lease()
             except (LogError, Unavailable) as error:
                 _log.warning("no heartbeat was stored", node=self.config.name, reason=str(error))
-            await self._look_at_lease()
             await asyncio.sleep(max(0.05, self.config.report_interval_s - (loop.time() - begun)))
 
     async def _beat(self) -> None:

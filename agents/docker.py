@@ -6,6 +6,8 @@ share an engine.  A container is known by its labels, named after root and key, 
 * `ensure` holds a lock for the key: inspect, create where there is none (name taken: inspect again), compare what was made
   with what was asked, start.  Killed or cut off anywhere, the next `ensure` goes on from what it finds.
 * A started container has a start time, and is left as it is, ended or not.
+* The node's lease is kept by a process of its own (`agents.docker_guard`): do not run the agent under an init system that
+  kills its whole control group with it.
 * Before the engine is asked to start it, a note with its id is left beside its private directory.  Where the note is there
   and the container has not started, the request of a dead agent may still be under way: so wait a little, and look again.
 * Where the start failed for a reason that stays, or the engine made something else than asked, the container is removed

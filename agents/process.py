@@ -4,7 +4,8 @@ For machines without Docker.  It confines nothing and limits nothing (`limits` i
 opened): processes share the user, the file system and the machine with the agent, and a memory shortage cannot be told
 from any other SIGKILL.  What it does keep are the runtime's promises: a program starts at most once for a key, it outlives
 the agent, and a restarted agent finds it again with its state and exit code, through one small supervisor for each
-container (`agents.supervisor`) and the records it keeps (`agents.process_records`).
+container (`agents.supervisor`) and the records it keeps (`agents.process_records`).  The supervisors keep the node's lease,
+too; a program whose supervisor was killed outlives it as long as no agent is there.
 
 A program's first places to look for commands are those of the agent's own interpreter, so `python3` is that one, with the
 packages that it has.  Do not run the agent under an init system that kills its whole control group with it.

@@ -52,7 +52,8 @@ def agent(
 ) -> None:
     """Run a node's agent: it starts and stops containers as the log says.
 
-    They run on when it stops, and the next one adopts them.
+    They run on when it stops, and the next one adopts them. Where none comes back within the node's lease (node_lease, five
+    minutes by default), or the log can't be reached for so long, they are killed, so that their apps can go on elsewhere.
 
     [bold]Examples[/]
 
