@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _REST_S = (2.0, 10.0)
 _OVERLAPPING = 0.25
+_PATIENCE_S = 20.0
+_LOOK_AGAIN_S = 0.25
 
 
 class Kind(NamedTuple):
@@ -102,7 +104,7 @@ class Attack:
             for fault in faults:
                 if loop.time() >= stop_at:
                     return
-                blow = await self._aimed(fault)
+                blow = await self._aim(fault, stop_at)
                 if blow is None:
                     continue
                 told(f"{fault.kind} of {blow.target} for {fault.lasts_s:.1f} s")
@@ -118,6 +120,16 @@ class Attack:
         await blow.end()
         done.ended_at = time.time_ns()
         self._broken.discard(blow.target)
+
+    async def _aim(self, fault: Fault, stop_at: float) -> _Blow | None:
+        """None where for a while there is nothing that it could hit."""
+        loop = asyncio.get_running_loop()
+        patience = min(stop_at, loop.time() + _PATIENCE_S)
+        while True:
+            blow = await self._aimed(fault)
+            if blow is not None or loop.time() >= patience:
+                return blow
+            await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _aimed(self, fault: Fault) -> _Blow | None:
         """None where there is nothing that it could hit now."""

@@ -78,7 +78,7 @@ class Probe(msgspec.Struct, frozen=True):
     """When it was asked (UTC ns)."""
 
 
-TRAININGS = (Training("logistic", 100), Training("mlp", 40), Training("factorize", 80))
+TRAININGS = (Training("logistic", 70), Training("mlp", 40), Training("factorize", 60))
 _STUMBLES = """\
 if [ ! -e "$DORM_CHECKPOINT_DIR/stumbled" ]; then
     touch "$DORM_CHECKPOINT_DIR/stumbled"
