@@ -66,7 +66,7 @@ class Asker:
         def reply(answer: object) -> None:
             link.down(partial(asked.take, answer))
 
-        link.up(partial(question, *args, reply))
+        link.up(partial(question, *args, reply), reply)
         try:
             async with asyncio.timeout(timeout):
                 return await asked.future

@@ -16,6 +16,8 @@ from events.log import LogUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Request = tuple[Callable[[], None], Callable[[Any], None] | None]
+
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
@@ -68,7 +70,7 @@ class Link:
         self._gone = False
         self._up_at = self._down_at = 0.0
         self._awaiting: list[asyncio.Future[None]] = []
-        self._held_up: list[Callable[[], None]] = []
+        self._held_up: list[Request] = []
         self._held_down: list[Callable[[], None]] = []
         world.links.append(self)
         self._connect(0)
@@ -81,18 +83,18 @@ class Link:
             return chance.uniform(0.05, 0.6)
         return self._base_s * (0.5 + chance.random())
 
-    def up(self, request: Callable[[], None]) -> None:
-        """To the server."""
+    def up(self, request: Callable[[], None], reply: Callable[[Any], None] | None = None) -> None:
+        """To the server, which calls `request`, or refuses it by `reply`."""
         self._up_at = max(self._up_at, self._world.now + self._latency(), self._host.lag_until)
-        self._world.at(self._up_at, self._arrive_up, self._life, request)
+        self._world.at(self._up_at, self._arrive_up, self._life, (request, reply))
 
-    def _arrive_up(self, life: int, request: Callable[[], None]) -> None:
+    def _arrive_up(self, life: int, request: Request) -> None:
         if life != self._life and not (life == self._life - 1 and self._world.now <= self._late_until):
             return
         if self._host.cut_up:
             self._held_up.append(request)
         else:
-            self._server.handle(request)
+            self._server.handle(*request)
 
     def down(self, message: Callable[[], None], *, in_order: bool = True) -> None:
         """To the process."""
@@ -145,7 +147,7 @@ class Link:
     def _flush(self, most: int) -> None:
         held, self._held_up = self._held_up, []
         for request in held[:most]:
-            self._server.handle(request)
+            self._server.handle(*request)
 
     def broken(self, reason: str) -> None:
         """What waits for an answer is told at once; whether it had arrived nobody says."""

@@ -7,10 +7,11 @@ drawn part.  Heartbeats, the lease, snapshots and the ids of the duplicate windo
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from events.leadership import Held
-from events.log import Appended, LogDamaged, LogFull, Overtaken, Record
+from events.log import Appended, LogDamaged, LogFull, LogUnavailable, Overtaken, Record
 from events.snapshots import MemorySnapshots
 from events.subjects import matches
 
@@ -74,6 +75,8 @@ class Server:
         self._waiting: list[tuple[int, Callable[[Any], None], Appended]] = []
         """Appends that are not durable yet, and whom to tell."""
         self._paused_until = 0.0
+        self._refuses = False
+        self._inbox: deque[Callable[[], None]] = deque()
         self._crashes = 0
 
     # --- its life -------------------------------------------------------------------------------------------------------
@@ -99,6 +102,8 @@ class Server:
         self._ids = {known: (seq, at) for known, (seq, at) in self._ids.items() if seq <= keep}
         self._last = {record.subject: record for record in self.records}
         self._waiting.clear()
+        self._inbox.clear()
+        self._paused_until = 0.0
         self.readers.clear()
         for tell in self.on_crash:
             tell()
@@ -112,18 +117,27 @@ class Server:
             tell()
 
     def pause(self, seconds: float) -> None:
-        """It answers nothing for so long, and then everything: a stall of its disk, or a stream without a leader."""
-        self._world.trace("server is stalled", seconds=seconds)
+        """It does nothing for so long: either it stalls, and answers everything afterwards, or the stream has no leader,
+        and it says so at once."""
+        self._refuses = self._chance.random() < 0.4
+        self._world.trace("server is stalled", seconds=seconds, refuses=self._refuses)
         self._paused_until = max(self._paused_until, self._world.now + seconds)
+        self._world.at(self._paused_until, self._go_on)
 
-    def handle(self, request: Callable[[], None]) -> None:
-        """A request has arrived."""
+    def _go_on(self) -> None:
+        while self._inbox and self._world.now >= self._paused_until:
+            self._inbox.popleft()()
+
+    def handle(self, request: Callable[[], None], reply: Callable[[Any], None] | None = None) -> None:
+        """A request has arrived.  `reply` is how it can be refused."""
         if not self.up:
             return
-        if self._world.now < self._paused_until:
-            self._world.at(self._paused_until, self.handle, request)
-            return
-        request()
+        if self._world.now >= self._paused_until and not self._inbox:
+            request()
+        elif self._refuses and reply is not None:
+            reply(LogUnavailable("JetStream system temporarily unavailable"))
+        else:
+            self._inbox.append(request)
 
     # --- the log --------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from tests.simulation.process import Process
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from random import Random
 
     from agents.config import NodeConfig
     from agents.runtime import Runtime
@@ -22,6 +23,19 @@ if TYPE_CHECKING:
 def _nothing_listens(address: str, port: int) -> bool:
     del address, port
     return False
+
+
+def _solver(chance: Random) -> Callable[..., Any]:
+    """As a thread would: it takes a while, and looks at the state at any time within that."""
+
+    async def solve(call: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        takes, looks = chance.choice([0.0, 0.002, 0.02, 0.2, chance.choice([0.2, 2.0])]), chance.random()
+        await asyncio.sleep(takes * looks)
+        answer = call(*args, **named)
+        await asyncio.sleep(takes * (1 - looks))
+        return answer
+
+    return solve
 
 
 class MasterProcess(Process):
@@ -57,6 +71,7 @@ def start_master(host: Host, name: str, *, lease_s: float = 2.0, **options: Any)
             lease_s=lease_s,
             key=world.key,
             witness=host.folder / "witness",
+            solve=_solver(world.chance("solver")),
             **options,
         )
         await process.master.run()
