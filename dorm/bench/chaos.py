@@ -85,7 +85,7 @@ async def bench_chaos(wanted: Wanted, *, tell: Tell) -> Done:
             if wanted.keep is not None:
                 await cluster.save_output(wanted.keep)
         judged, wrong = figures(evidence, alone, cluster.checkpoints)
-        wrong += [f"{name} left a traceback in what it printed" for name in cluster.tracebacks()]
+        wrong += await asyncio.to_thread(cluster.false_alarms)
     if wanted.keep is not None:
         await asyncio.to_thread((wanted.keep / "chaos.json").write_bytes, _story(evidence, judged, wrong))
     recovered = evidence.recovered
@@ -162,6 +162,7 @@ async def _attacked(cluster: ChaosCluster, wanted: Wanted, tell: Tell) -> Eviden
         records=records,
         unended=unended,
         containers_left=await cluster.containers_running(),
+        services_ended=sum(not end.asked for service in cluster.services for end in service.ends),
         audit=audit,
         recovered=recoveries(attack.injected, told, steady, prober.probes),
         pauses=pauses(told, steady),

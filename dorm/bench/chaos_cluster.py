@@ -48,6 +48,7 @@ LIVE_RESTORE = frozenset({0})
 _NATS, _ROUTES, _MONITOR = 4222, 6222, 8222
 _START_S = 90.0
 _ASK_S = 2.0
+_DAMAGED = ("error: the log ends", "error: the log begins", "error: the log is not")
 
 
 class Machine:
@@ -203,10 +204,9 @@ class ChaosCluster:
 
     def _last_words(self) -> str:
         said = []
-        for machine in self.machines:
-            for service in machine.services:
-                with contextlib.suppress(OSError, IndexError):
-                    said.append(f"{service.name}: {service.output.read_text(errors='replace').splitlines()[-1][:200]}")
+        for service in self.services:
+            with contextlib.suppress(OSError, IndexError):
+                said.append(f"{service.name}: {service.output.read_text(errors='replace').splitlines()[-1][:200]}")
         return "; ".join(said)
 
     async def stream_leader(self) -> int | None:
@@ -228,10 +228,19 @@ class ChaosCluster:
                 count += len(await engine.running(f"{LABEL_CLUSTER}={NAME}"))
         return count
 
-    def tracebacks(self) -> list[str]:
-        """Services that printed one."""
-        services = [service for machine in self.machines for service in machine.services]
-        return [one.name for one in services if one.output.exists() and b"Traceback" in one.output.read_bytes()]
+    @property
+    def services(self) -> list[Service]:
+        """On all machines."""
+        return [service for machine in self.machines for service in machine.services]
+
+    def false_alarms(self) -> list[str]:
+        """What services printed that none of this is a reason for: tracebacks, and that the log was damaged."""
+        found = []
+        for one in self.services:
+            said = one.output.read_text(errors="replace").splitlines() if one.output.exists() else []
+            found += [f"{one.name} printed a traceback" for line in said if line.startswith("Traceback")]
+            found += [f"{one.name} said: {line}" for line in said if line.startswith(_DAMAGED)]
+        return found
 
     async def save_output(self, folder: Path) -> None:
         """What every process printed, and every engine, as files there."""

@@ -39,6 +39,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """Apps and submissions of which nothing came in time."""
     containers_left: int
     """That still ran when all apps had ended."""
+    services_ended: int
+    """How often one ended by itself, mostly because what it needs to start was not there."""
     audit: Audit
     recovered: list[Recovery]
     """One for each fault."""
@@ -76,6 +78,7 @@ def figures(
         "apps_with_other_end": figure(len(other_end), "apps", "<= 0"),
         "apps_unended": figure(len(evidence.unended), "apps", "<= 0"),
         "containers_left": figure(evidence.containers_left, "containers", "<= 0"),
+        "services_ended_count": figure(evidence.services_ended, "count"),
         **_recovery_figures(evidence.recovered),
         **_spread("master_takeover", takeovers(evidence.faults, evidence.told)),
         "rounds_verified": figure(evidence.audit.decisions_checked + evidence.audit.conclusions_checked, "count"),
