@@ -60,6 +60,7 @@ _DIE_S: Final = 30.0
 _RECONNECT_S: Final = (0.1, 5.0)
 _INSPECTED_AT_ONCE: Final = 16
 _KEPT_OUTPUT: Final = 2000
+_FOUND_DEAD: Final = 255
 
 
 class _NoImage(Exception):
@@ -176,7 +177,10 @@ class DockerRuntime:
             return
         told = await self._engine.remembered(config.own_labels(self._host))
         for name, seen in ended.items():
-            if ("kill", name) in told or (("die", name) not in told and not self._live_restore):
+            # What ended while there was no engine did so by itself where engines let containers live.  255 is what they say of
+            # those that they find dead when they start, after a power loss, say.
+            alone = ("die", name) in told or (self._live_restore and seen.exit_code != _FOUND_DEAD)
+            if ("kill", name) in told or not alone:
                 found[name] = msgspec.structs.replace(seen, interrupted=True)
 
     def _seen(self, key: Key, info: Json) -> Seen:

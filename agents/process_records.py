@@ -7,7 +7,8 @@
     lock taken, started             runs, under its supervisor
     lock taken, no started          is being started
     lock free, started              the supervisor was killed: the program runs on as an orphan, or it ended and nobody
-                                    knows its code.  What an orphan leaves behind is killed here, in the supervisor's place
+                                    knows its code (`-`, and `reboot` where that was what ended it).  What an orphan leaves
+                                    behind is killed here, in the supervisor's place
     lock free, no started           never ran; may be started
 """
 
@@ -100,13 +101,14 @@ def look(folder: Path, key: Key) -> Found | None:
     running = Seen(key, "running", identity, started_at=at)
     if supervisor:
         return Found(running, supervisor, program, start_time)
-    if boot == _text(Path("/proc/sys/kernel/random/boot_id")):
+    same_boot = boot == _text(Path("/proc/sys/kernel/random/boot_id"))
+    if same_boot:
         if _alive(program, start_time):
             return Found(running, 0, program, start_time)
         if not _sweep_session(program, start_time):
             return Found(running)
     try:
-        _write_once(folder / "exited", f"- {time.time_ns()}")
+        _write_once(folder / "exited", f"- {time.time_ns()}{'' if same_boot else ' reboot'}")
     except FileExistsError:
         pass
     except OSError:  # a full disk must not hide it, nor the other containers
@@ -195,6 +197,7 @@ def _ended(folder: Path, key: Key, identity: str) -> Seen | None:
         exited_at=int(exited[1]),
         exit_code=None if exited[0] == "-" else int(exited[0]),
         lease_ended=exited[2:] == ["lease"],
+        interrupted=exited[2:] == ["reboot"],
     )
 
 

@@ -107,7 +107,7 @@ class Reporter:
         if seen.lease_ended:
             message = "the node was cut off from the log for longer than its lease"
         elif seen.interrupted:
-            message = "the engine was told to stop it, or was restarted"
+            message = "its engine was told to stop it, or was restarted, or the machine was"
         await self._exited(key, reason, message, seen)
 
     async def refused(self, key: Key, reason: ExitReason, message: str) -> None:

@@ -134,8 +134,8 @@ class Seen(msgspec.Struct, frozen=True):
     lease_ended: bool = False
     """The runtime itself killed it, because the node's lease was over: no failure of the app's."""
     interrupted: bool = False
-    """Something other than the program itself ended it, or may have: somebody with the engine's own tools, say, or the engine
-    when it was restarted.  Its code then says neither that it is done nor that it failed."""
+    """Something other than the program itself ended it, or may have: somebody with the engine's own tools, the engine when it
+    was restarted, the machine.  Its code then says neither that it is done nor that it failed."""
 
 
 class Use(msgspec.Struct, frozen=True):

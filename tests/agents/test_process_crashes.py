@@ -198,6 +198,7 @@ async def test_another_process_with_the_recorded_pid_is_not_taken_for_it(
         seen = await look(runtime, spec.key)
         assert seen is not None
         assert (seen.state, seen.exit_code, seen.started_at) == ("exited", None, 1)
+        assert seen.interrupted is (boot == "another-boot")
 
 
 @pytest.mark.slow
