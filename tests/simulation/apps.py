@@ -90,7 +90,7 @@ def draw_app(seed: int, index: int, capacities: Sequence[int]) -> AppPlan:
         cpu=cpu,
         n_min=n_min,
         n_max=n_min + chance.choice([0, 1, 2, 4]),
-        steps=chance.randint(3, 40),
+        steps=chance.choice([chance.randint(3, 20), chance.randint(20, 100)]),
         step_s=chance.choice([0.5, 1.0]),
         boot_s=round(chance.uniform(0.1, 2.0), 3),
         checkpoint_every=chance.choice([0, 3, 5, 10]),

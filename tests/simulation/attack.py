@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from events import kinds as k
+from events import subjects
 from events.codec import decode
+from events.log import Record
 from tests.core.nonsense import nonsense
 
 if TYPE_CHECKING:
@@ -102,6 +106,57 @@ class Attack:
 
     def _step_clock(self, fault: Fault) -> None:
         self._host(fault).step_clock(_step_of(fault))
+
+    # --- rounds --------------------------------------------------------------------------------------------------------
+
+    def _before_next_round(self, act: Callable[[str, bytes, Callable[[], None]], None]) -> None:
+        """`act` is called with id and body of the next round that reaches the server, and a way to let it pass."""
+        server = self.world.server
+        append = server.append
+
+        def watch(
+            subject: str, body: bytes, msg_id: str, expected: int | None, reply: Callable[[object], None]
+        ) -> None:
+            if expected is None:
+                append(subject, body, msg_id, expected, reply)
+                return
+            server.append = append  # type: ignore[method-assign]
+            if self.over:
+                append(subject, body, msg_id, expected, reply)
+            else:
+                act(msg_id, body, lambda: server.handle(lambda: append(subject, body, msg_id, expected, reply)))
+
+        server.append = watch  # type: ignore[method-assign, assignment]
+
+    def _hold_round(self, fault: Fault) -> None:
+        """The network keeps a round, and all that its master says afterwards, for longer than the master's lease."""
+
+        def hold(msg_id: str, body: bytes, let_pass: Callable[[], None]) -> None:
+            host = self.history.hosts[msg_id.partition("-")[0]]
+            host.cut(silent=True)
+            self.history.disturb(host.name, fault.for_s)
+            self.world.after(fault.for_s, let_pass)
+            self.world.after(fault.for_s + 0.01, host.heal)
+
+        self._before_next_round(hold)
+
+    def _forestall_round(self, fault: Fault) -> None:
+        """Something comes right before a round that its master could not know of."""
+
+        def forestall(msg_id: str, body: bytes, let_pass: Callable[[], None]) -> None:
+            round = decode(Record(0, 0, subjects.rounds(self.history.cluster), body))
+            facts = round.events if isinstance(round, k.Round) else []
+            if fault.argument < 0.3 and not self.history.audited:
+                self.history.append(subjects.rounds(self.history.cluster), b"{}")
+            for fact in facts:
+                if isinstance(fact, k.Resized) and fact.changes and fact.changes[0].placement:
+                    node = fact.changes[0].placement[0].node
+                    self._drain(msgspec.structs.replace(fault, target=node, for_s=5.0))
+                elif isinstance(fact, k.AppAccepted | k.GenerationReleased) and fault.argument > 0.8:
+                    self.history.say(k.AppCancelRequested(app=fact.app, reason="just now"))
+            let_pass()
+
+        self._before_next_round(forestall)
 
     # --- machines and engines ------------------------------------------------------------------------------------------
 
@@ -247,6 +302,8 @@ _HITS: Final[dict[str, Callable[[Attack, Fault], None]]] = {
     "master reconnects": Attack._reset,
     "master's clock steps": Attack._step_clock,
     "all masters killed": Attack._kill_masters,
+    "round held back": Attack._hold_round,
+    "round forestalled": Attack._forestall_round,
     "agent killed": Attack._kill,
     "agent crashes": Attack._crash,
     "agent dead for long": Attack._kill,

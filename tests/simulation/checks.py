@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 STRANGER = "stranger"
 """With which the ids of records begin that neither masters nor agents nor clients wrote."""
+_STOPPED_S = 20.0
+"""From when the log stops wanting a container that its agent can hear of: for the agent's pauses and the grace time."""
 _KEPT_S = 15.0
 """How long a fault that is over may still explain that a node was not heard: timeouts and held messages."""
 
@@ -69,6 +71,10 @@ class Checks:
         """Removed by hand.  Where that was before anybody knew of its start, the agent may start it again."""
         self._started: set[Key] = set()
         """Said to have started."""
+        self._unwanted: dict[Key, float] = {}
+        self._ids: set[str] = set()
+        self._ids_of: dict[str, str] = {}
+        """Under which id each plan was submitted."""
         self._plans: dict[str, str] = {}
         self._refused: set[str] = set()
 
@@ -144,6 +150,12 @@ class Checks:
         self.lost_by_nature.add(key.app)
         self._gone.add(key)
 
+    def removed(self, container: Container) -> None:
+        """By its agent: what it knows is on the log."""
+        key = container.key
+        told = self._told[key] or key in self._concluded or self.launched.get(key) is not container
+        self.hold(bool(told), f"{_name(key)} is removed, and nobody told of its end")
+
     def asked(self, container: Container) -> None:
         """Promise 5: only what the log no longer wants is stopped, or all of it when the lease is over."""
         key, machine = container.key, container.machine
@@ -158,6 +170,16 @@ class Checks:
         current = app.current
         container = current.containers.get(key.slot) if current and current.released else None
         return container is not None and container.state != "exited"
+
+    def look(self) -> None:
+        """What the log does not want any more is stopped in bounded time."""
+        now = self.world.now
+        for name, machine in self.machines.items():
+            well_since = max(self.disturbed.get(name, 0.0), self.disturbed.get("", 0.0))
+            for container in machine.running():
+                since = 0.0 if self._wanted(container.key) else self._unwanted.setdefault(container.key, now)
+                late = since and now - max(since, well_since) > _STOPPED_S
+                self.hold(not late, f"{_name(container.key)} runs on, which the log has not wanted since {since:.1f} s")
 
     def heard(self, node: str) -> None:
         """A heartbeat is stored."""
@@ -189,6 +211,9 @@ class Checks:
     def record(self, record: Record) -> None:
         event = decode(record)
         void, self._void = self._void, self.whole.counters.void_rounds
+        if isinstance(event, _OF_AGENTS) and not record.msg_id.startswith(STRANGER):
+            self.hold(event.id not in self._ids, f"{event.id} is told twice")
+            self._ids.add(event.id)
         match event:
             case k.Round():
                 self._round(event, void=self._void > void)
@@ -204,6 +229,10 @@ class Checks:
             case k.AppCheckpointed() if not record.msg_id.startswith(STRANGER):
                 said = (event.generation, event.step)
                 self.hold(said in self._saved[event.app], f"{event.app} is said to have saved {said}, and never did")
+            case k.AppSubmitted() if isinstance(event.spec, dict) and PLAN in event.spec.get("env", {}):
+                plan = event.spec["env"][PLAN]
+                known = self._ids_of.setdefault(plan, event.id)
+                self.hold(known == event.id, f"one submission is on the log as {known} and {event.id}")
             case k.NodeLeft():
                 self._conclude(event.node)
             case k.NodeJoined() if event.node in self.machines:
@@ -310,11 +339,11 @@ class Checks:
             )
 
     def _lost(self, node: str) -> None:
-        """Only a node that was hit, or all of whose master's or server's ears were, is not heard."""
-        last = max(self.disturbed.values(), default=0.0)
+        """Only a node that was hit itself: an outage of the server, or of a master's ears, says nothing about nodes."""
+        last = self.disturbed.get(node, 0.0)
         self.hold(
             self.world.now - last < self.whole.settings.node_grace_s + _KEPT_S,
-            f"{node} is said to be lost, and nothing has been wrong since {last:.1f} s",
+            f"{node} is said to be lost, and nothing has been wrong with it since {last:.1f} s",
         )
 
     def _conclude(self, node: str) -> None:
@@ -356,6 +385,9 @@ class Checks:
         ]
         said += [f"{node.id} is {node.condition}" for node in self.whole.nodes.values() if node.condition != "up"]
         return "; ".join(said)
+
+
+_OF_AGENTS = (k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppProgressed, k.NodeJoined)
 
 
 def _name(key: Key) -> str:

@@ -91,9 +91,9 @@ class History:
         self.ports = {name: (_PORTS[0], _PORTS[0] + chance.choice([9, 30, 99])) for name in nodes}
         self.users = ["ann", "bob"][: chance.choice([1, 2])]
         self.policies = chance.choice([[any_policy.NAME], [any_policy.NAME, "static"], ["static"], ["dorm"]])
-        self.lease_s = chance.choice([8.0, 15.0, 30.0])
+        self.lease_s = chance.choice([6.0, 10.0, 20.0])
         self.grace_s = chance.choice([3.0, 5.0])
-        self.retention_s = chance.choice([5.0, 20.0, 86_400.0])
+        self.retention_s = chance.choice([1.0, 5.0, 86_400.0])
         self.master_lease_s = chance.choice([2.0, 2.0, 5.0])
         self._skews = {name: chance.choice([0.0, 0.0, -2.0, 30.0, -3600.0]) for name in (*self.masters, *nodes)}
         every = [draw_app(seed, index, list(self.cpus.values())) for index in range(chance.choice([1, 2, 3, 4, 6]))]
@@ -289,6 +289,7 @@ class History:
         if self._pending and self.well():
             self.recoveries += [round(max(0.0, now - over), 2) for over, _ in self._pending if over <= now]
             self._pending = [entry for entry in self._pending if entry[0] > now]
+        self.checks.look()
         self.world.after(_LOOK_S, self._look)
 
     def well(self) -> bool:

@@ -36,6 +36,10 @@ class Witness(Protocol):
         """The agent asks it to stop."""
         ...
 
+    def removed(self, container: Container) -> None:
+        """The agent deletes it and all that is known of it."""
+        ...
+
     def could_not_start(self, key: Key) -> None:
         """It was refused, or its port was taken."""
         ...
@@ -216,12 +220,14 @@ class Machine:
         if container is not None:
             container.end(137)
 
-    def remove(self, key: Key) -> None:
+    def remove(self, key: Key, *, by_hand: bool = False) -> None:
         container = self.containers.get(key)
         if container is None:
             return
         if container.state == "running":
             raise Conflict(f"{key_name(key)} runs")
+        if not by_hand:
+            self.witness.removed(container)
         shutil.rmtree(container.folder, ignore_errors=True)
         del self.containers[key]
 
@@ -293,7 +299,7 @@ class Machine:
         """`docker rm -f`."""
         self.kill(key)
         self.witness.lost_words(key)
-        self.remove(key)
+        self.remove(key, by_hand=True)
 
     def be_calm(self) -> None:
         """No trouble of the machine's or of its programs' own any more, and work that ends soon."""

@@ -230,9 +230,15 @@ class Server:
         reply(self._held)
 
     def take(self, holder: str, ttl_s: float, over: Held | None, reply: Callable[[Any], None]) -> None:
+        if self.full:
+            reply(LogUnavailable("lease: insufficient storage resources available"))
+            return
         reply(self._store(holder, ttl_s) if self._held == over else None)
 
     def renew(self, held: Held, reply: Callable[[Any], None]) -> None:
+        if self.full:
+            reply(LogUnavailable("lease: insufficient storage resources available"))
+            return
         mine = self._held is not None and self._held.holder == held.holder
         reply(self._store(held.holder, held.ttl_s) if mine else None)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulation.__main__ import main
 from tests.simulation.shrink import kind_of, shrink, shrunk
+
+if TYPE_CHECKING:
+    import pytest
 
 
 @given(st.sets(st.integers(0, 40)), st.data())
