@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
 MAX_PAYLOAD = 8 * 2**20
+MAX_PENDING = 4 * MAX_PAYLOAD
+"""Bytes that wait for one client: a reader of the log asks for up to half of it at a time."""
 _START_S = 15.0
 _MOST_RESTARTS = 5
 _RESTARTS_WITHIN_S = 60.0
@@ -144,6 +146,8 @@ class EmbeddedServer:
         return (
             f"server_name: dorm\nhost: {json.dumps(self._host)}\nport: {self._port}\n"
             f"max_payload: {MAX_PAYLOAD}\nwrite_deadline: '10s'\n"
+            # Whoever does not read what he asked for is cut off, and nobody who publishes waits for him meanwhile.
+            f"max_pending: {MAX_PENDING}\nno_fast_producer_stall: true\n"
             f"jetstream {{ store_dir: {store}, sync_interval: {sync} }}\n"
         )
 
