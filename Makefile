@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test test-fast test-long fuzz check format evaluation clean
+.PHONY: help setup demo test test-fast test-long fuzz simulate check format evaluation clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,12 @@ SEED ?= 0
 
 fuzz: setup ## malformed input for all that reads any: N=inputs JOBS=processes SEED=number
 	$(BIN)/python -m tests.fuzz --inputs $(N) --jobs $(JOBS) --seed $(SEED)
+
+SEEDS ?= 500
+FROM ?= 0
+
+simulate: setup ## masters, agents and clients under attack in virtual time: SEEDS=number FROM=first JOBS=processes
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS)
 
 TO ?= build/evaluation
 
