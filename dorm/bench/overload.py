@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from dorm.bench.report import Tell
 
 CAPACITY = {"cpu": 4000, "memory": 16 * 2**30}
-_PER_PROCESS = 500
+_PER_PROCESS = 250
 """Agents of one process: one loop has to serve them all."""
 _READY_S = 300.0
 _END_S = 60.0
