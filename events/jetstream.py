@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from events import subjects as names
 from events.imported import renamed_upto
+from events.jetstream_direct import read_directly
 from events.jetstream_integrity import check_stream
 from events.jetstream_leadership import JetStreamLeadership
 from events.jetstream_reader import Reader, RecordMissing, ReopenReader, first_since, last_record, record_at
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 _RECONNECT_S = 5.0
 _PAUSE_S = 0.1
+_OPEN_S, _CLUSTER_OPEN_S, _LONGEST_OPEN_S = 5.0, 2.0, 20.0
+_ELECTION_TRIES = 4
+_MOST_DOUBLINGS = 10
 _ASK_S = 1.0
 _TRIES_AT_A_GAP = 3
 _OVERDUE_S = 5.0
@@ -153,30 +157,46 @@ class JetStreamLog(EventLog):
     ) -> AsyncGenerator[list[Record], None]:
         until = None if follow else await self._end_of(after, subjects)
         at_the_server = self._filters(subjects)
-        gaps = 0
+        gaps = failures = 0
         while until is None or after < until:
             try:
                 await self._link.connected(None if follow else _RECONNECT_S)
-                async with Reader(self._link, self._stream, after, at_the_server, self._imported) as reader:
+                patience = self._patience(failures)
+                async with Reader(self._link, self._stream, after, at_the_server, self._imported, patience) as reader:
+                    failures = 0
                     while until is None or after < until:
                         batch = await reader.next(None if until is None else _OVERDUE_S)
                         after, gaps = batch[-1].seq, 0
                         wanted = self._wanted(batch, until, () if at_the_server else subjects)
                         if wanted:
                             yield wanted
+                return
             except ReopenReader as error:
                 gaps += isinstance(error, RecordMissing)
                 if gaps == _TRIES_AT_A_GAP:
                     raise LogDamaged(f"records are missing from the log: {error}") from None
-                _log.debug("reading again", after=after, reason=str(error))
-                await asyncio.sleep(_PAUSE_S)
+                reason: Exception = error
             except LogUnavailable as error:
                 if not follow:
                     raise
                 if self._link.client.is_closed:
                     raise LogUnavailable(f"the connection to {self._link.url} is closed") from None
-                _log.debug("reading again", after=after, reason=str(error))
-                await asyncio.sleep(_PAUSE_S)
+                reason = error
+            _log.debug("reading again", after=after, reason=str(reason))
+            await asyncio.sleep(min(_PAUSE_S * 2**failures, self._patience(failures) / 4))
+            failures = min(failures + 1, _MOST_DOUBLINGS)
+            if follow and self._link.clustered and self._link.client.is_connected:
+                batch = await read_directly(self._link, self._stream, after, self._imported)
+                after = batch[-1].seq if batch else after
+                if wanted := self._wanted(batch, None, subjects):
+                    yield wanted
+
+    def _patience(self, failures: int) -> float:
+        """How long a reader's making may take.  Where many can't be made because they are too many at once, more tries make it
+        worse; on several servers it is an election that is waited for at first."""
+        if self._link.clustered:
+            return min(_CLUSTER_OPEN_S * 2.0 ** max(0, failures - _ELECTION_TRIES), _LONGEST_OPEN_S)
+        return min(_OPEN_S * 2.0**failures, _LONGEST_OPEN_S)
 
     def _filters(self, subjects: Sequence[str]) -> list[str]:
         """What the server can filter by: patterns within the stream of which no two match the same subject."""

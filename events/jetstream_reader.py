@@ -41,6 +41,8 @@ _EXPIRES_S = 30.0
 _HEARTBEAT_S = 1.0
 _SILENCE_S = 3.5
 """This long without records or heartbeats, and nothing will come any more."""
+_CLUSTER_SILENCE_S = 2.2
+"""The same where a consumer may die with its server while the connection to another one stands."""
 _UNUSED_S = 60.0
 """When the server drops a consumer that nobody asks, if we could not."""
 _SERVER_LIMIT = 1024
@@ -64,8 +66,13 @@ class RecordMissing(ReopenReader):
 class Reader:
     """One pull consumer, from its making to its deletion: `async with Reader(…) as reader: await reader.next()`."""
 
-    def __init__(self, link: Link, stream: str, after: int, filters: Sequence[str], imported: int = 0) -> None:
-        """`imported`: up to which sequence records are out of an archive (`events.imported`)."""
+    def __init__(
+        self, link: Link, stream: str, after: int, filters: Sequence[str], imported: int = 0, timeout: float = 5.0
+    ) -> None:
+        """`imported`: up to which sequence records are out of an archive (`events.imported`).  `timeout` of each request that
+        makes the consumer, seconds."""
+        self._timeout = timeout
+        self._silence_s = _CLUSTER_SILENCE_S if link.clustered else _SILENCE_S
         self._link = link
         self._client = link.client
         self._stream = stream
@@ -107,7 +114,7 @@ class Reader:
         await self._close()
 
     async def _open(self) -> None:
-        manager = self._client.jetstream(timeout=5.0)
+        manager = self._client.jetstream(timeout=self._timeout)
         config = ConsumerConfig(
             name=self._consumer,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
@@ -164,11 +171,11 @@ class Reader:
         self._delivered, self._after = delivered, seq
         if not self._buffer:
             self._arrived.set()
-        record = Record(seq, time, _text(subject), body, _msg_id(header) if header else "")
-        self._buffer.append(record if seq > self._imported else _as_it_was(record, header))
+        record = Record(seq, time, _text(subject), body, message_id(header) if header else "")
+        self._buffer.append(record if seq > self._imported else as_it_was(record, header))
 
     def _on_status(self, header: bytes) -> None:
-        status, description, headers = _status(header)
+        status, description, headers = status_of(header)
         if status == "100":  # A heartbeat; it says how far the consumer is, so it tells of a lost last record too.
             sent = headers.get("Nats-Last-Consumer", "")
             if sent.isdigit() and int(sent) > self._delivered:
@@ -201,7 +208,7 @@ class Reader:
             await self._ask_ahead()
             self._arrived.clear()
             try:
-                async with asyncio.timeout(_SILENCE_S):
+                async with asyncio.timeout(self._silence_s):
                     await self._arrived.wait()
             except TimeoutError:
                 raise ReopenReader("neither records nor heartbeats") from None
@@ -273,15 +280,15 @@ async def _record(link: Link, stream: str, which: dict[str, Any], timeout: float
     headers = base64.b64decode(message.get("hdrs", ""))
     record = Record(
         message["seq"],
-        _nanoseconds(message["time"]),
+        nanoseconds(message["time"]),
         message["subject"],
         base64.b64decode(message.get("data", "")),
-        _msg_id(headers),
+        message_id(headers),
     )
-    return record if record.seq > imported else _as_it_was(record, headers)
+    return record if record.seq > imported else as_it_was(record, headers)
 
 
-def _as_it_was(record: Record, headers: bytes) -> Record:
+def as_it_was(record: Record, headers: bytes) -> Record:
     """A record that comes from an archive, with the time and the id that it had there."""
     found = imported_record(headers)
     if found is not None:
@@ -289,7 +296,7 @@ def _as_it_was(record: Record, headers: bytes) -> Record:
     return record
 
 
-def _nanoseconds(text: str) -> int:
+def nanoseconds(text: str) -> int:
     """UTC nanoseconds of the server's RFC 3339 time: `2026-11-21T08:54:56.951824524Z`."""
     whole, _, fraction = text.removesuffix("Z").partition(".")
     return int(datetime.fromisoformat(whole + "+00:00").timestamp()) * 10**9 + int(fraction.ljust(9, "0")[:9] or 0)
@@ -301,7 +308,7 @@ def _rfc3339(time: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09}Z"
 
 
-def _msg_id(headers: bytes) -> str:
+def message_id(headers: bytes) -> str:
     begin = headers.find(_MSG_ID)
     if begin < 0:
         return ""
@@ -309,7 +316,7 @@ def _msg_id(headers: bytes) -> str:
     return headers[begin : headers.find(b"\r\n", begin)].strip().decode(errors="replace")
 
 
-def _status(header: bytes) -> tuple[str, str, dict[str, str]]:
+def status_of(header: bytes) -> tuple[str, str, dict[str, str]]:
     """Of `NATS/1.0 100 Idle Heartbeat` and the lines after it: the number, its description, the headers."""
     first, *lines = header.decode(errors="replace").split("\r\n")
     _, status, description = [*first.split(" ", 2), "", ""][:3]

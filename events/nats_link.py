@@ -190,6 +190,7 @@ class Link:
         for answer in list(self.client._resp_map.values()):
             if not answer.done():
                 answer.set_exception(_AnswerLost())
+                answer.exception()  # Whoever asked may have gone meanwhile.
         if not self.client.is_closed:
             self.on_outage(True)
 
