@@ -1,12 +1,14 @@
 """Whether the log is still what was seen of it: one that was cut off or changed while no master looked is not led on.
 
-seals      a seal that does not fit the records before it (`dorm.sealing`)
-snapshots  one of a record that is not there: the log was longer
-witness    a small file beside the master's key: a sequence and the log's hash chain there, written now and then and at the
-           end.  So it may be old, and is never ahead of what was really read; where it is missing or can't be read, it
-           says nothing
+    server     whoever keeps the log says that it lost some of it, or lets it be altered (`EventLog.check`)
+    seals      a seal that does not fit the records before it (`dorm.sealing`)
+    snapshots  one of a record that is not there: the log was longer
+    witness    a small file beside the master's key: a sequence and the log's hash chain there, written now and then and at the
+               end.  So it may be old, and is never ahead of what was really read
 
-LogAltered   records were lost or changed; the message says what to do
+A witness that is missing, or can't be read, says nothing.
+
+    LogAltered   records were lost or changed; the message says what to do
 """
 
 from __future__ import annotations
@@ -19,9 +21,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from events.log import LogDamaged
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
+
+    from events.log import EventLog
 
 _log = structlog.get_logger(__name__)
 _EVERY_S = 5.0
@@ -51,6 +57,15 @@ class Integrity:
         self._sighting: Sighting | None = None
         """Of a record that is still to be folded."""
         self._altered = ""
+
+    async def ask(self, log: EventLog) -> None:
+        """What whoever keeps the log says of it.  Raises LogDamaged, LogUnavailable."""
+        try:
+            await log.check()
+        except LogDamaged as error:
+            if not self._accept:
+                raise
+            _log.error("the log is taken as it is", found=str(error))
 
     async def open(self, end: int, snapshots: Iterable[int]) -> None:
         """Before anything is folded: the log's last sequence, and those of its snapshots.  Raises LogAltered."""

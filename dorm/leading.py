@@ -50,8 +50,8 @@ class Lease:
         self._held: Held | None = None
         """While it is ours."""
         self._good_until = 0.0
-        self._trouble = False
-        """Whether the last renewal failed; said once."""
+        self.troubled = False
+        """Whether the last renewal failed."""
 
     @property
     def held(self) -> bool:
@@ -129,15 +129,15 @@ class Lease:
             async with asyncio.timeout(min(self._timeout_s, left_s)):
                 renewed = await self._leadership.renew(self._held)
         except (LogError, TimeoutError) as error:
-            (_log.debug if self._trouble else _log.warning)(
+            (_log.debug if self.troubled else _log.warning)(
                 "the lease is not renewed", reason=str(error) or "no answer in time", good_for_s=round(left_s, 1)
             )
-            self._trouble = True
+            self.troubled = True
             return False
         if renewed is None:
             self._good_until = 0.0
             raise LeaseLost("another master has taken the lease")
-        self._held, self._good_until, self._trouble = renewed, sent_at + self._ttl_s, False
+        self._held, self._good_until, self.troubled = renewed, sent_at + self._ttl_s, False
         return True
 
     @property

@@ -162,6 +162,7 @@ class Master:
         snapshots: Sequence[SnapshotInfo] = ()
         with contextlib.suppress(LogError):  # Without them more is folded.
             snapshots = await self._log.snapshots.infos()
+        await self._integrity.ask(self._log)
         end = await self._log.end()
         await self._integrity.open(end, [info.seq for info in snapshots])
         renamed = await self._log.renamed_upto()
@@ -269,7 +270,7 @@ class Master:
     async def _elect(self) -> None:
         """Write the first round of a new epoch; every decision of earlier epochs is void from there on."""
         while True:
-            await self._fold_until(await self._end())
+            await self._fold_until(await self._checked_end())
             self._integrity.check(self._sealer.misfit)
             self._epoch = self.state.epoch + 1
             elected = MasterElected(epoch=self._epoch, build=self._build, key=self._sealer.public)
@@ -283,9 +284,11 @@ class Master:
         self.elected.set()
         self.settled.set()
 
-    async def _end(self) -> int:
+    async def _checked_end(self) -> int:
+        """The log's end, once it can be reached.  Raises LogDamaged."""
         while True:
             try:
+                await self._integrity.ask(self._log)
                 return await self._log.end()
             except LogUnavailable:
                 await asyncio.sleep(_PAUSE_S)
@@ -406,11 +409,13 @@ class Master:
             await self._publish(facts, now, allocated=False)
 
     async def _feel_pulse(self) -> None:
+        """A log that answers and stores nothing (its disk is full, say) keeps nodes from being heard as well."""
         while True:
             with contextlib.suppress(LogError, TimeoutError):
                 async with asyncio.timeout(_PULSE_TIMEOUT_S):
                     await self._log.end()
-                self._hearing.pulse(_loop_ns())
+                if self._lease is None or not self._lease.troubled:
+                    self._hearing.pulse(_loop_ns())
             await asyncio.sleep(_PULSE_S)
 
     # --- publishing -----------------------------------------------------------------------------------------------------

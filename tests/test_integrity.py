@@ -18,6 +18,7 @@ from events.codec import encode
 from events.jetstream import Connection
 from events.kinds import AppCancelRequested
 from events.leadership import MemoryLeadership
+from events.log import LogDamaged
 from events.memory import MemoryBus, MemoryLog
 from events.seals import SealKey, new_seed
 from tests.e2e.commands import refused, running, until_said
@@ -142,6 +143,21 @@ async def test_a_log_that_does_not_fit_its_seals_is_refused_by_any_master() -> N
     words = await refusal(changed(records, 7), None)
     assert words.startswith(f"the records before {len(records)} are not those that the seal there was made of: ")
     async with leading(MemoryLog(time.time_ns, changed(records, 7)), None, accept=True):
+        pass
+
+
+class Unprotected(MemoryLog):
+    """Its server says so."""
+
+    async def check(self) -> None:
+        raise LogDamaged("anybody may delete records from the log")
+
+
+async def test_a_log_whose_server_lets_it_be_altered_is_refused() -> None:
+    with pytest.raises(LogDamaged, match="anybody may delete"):
+        async with leading(Unprotected(time.time_ns), None):
+            pass
+    async with leading(Unprotected(time.time_ns), None, accept=True):
         pass
 
 
