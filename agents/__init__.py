@@ -13,7 +13,7 @@
                 docker_images: pulls; docker_frames: logs; cgroups: use; docker_guard: kills when the lease is over)
     process     plain processes, each under a `supervisor` (process_records, process_logs: its files)
     run_dirs    the folders of a node's containers;  inflight: starts that outlive their caller
-    lease       until when what runs may run on, agent or not
+    ports       where a container is to listen;  lease: until when what runs may run on, agent or not
 
 Agents are level-triggered: a restart, a crash, a lost connection or a repeated message all end in the same state.  They
 follow only what the master wrote on the log and never import `dorm`.

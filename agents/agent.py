@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import secrets
 import shutil
-import socket
 from typing import TYPE_CHECKING
 
 import structlog
@@ -28,11 +26,12 @@ from agents.heartbeat import Heartbeat
 from agents.ledger import Ledger
 from agents.logs import LogAnswerer
 from agents.outbox import Outbox
+from agents.ports import listens, ports_of
 from agents.reporter import Reporter
 from agents.runtime import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable
 from events import subjects
 from events.codec import encode
-from events.kinds import Event, NodeDrainRequested, NodeJoined, NodeLeft, Placed
+from events.kinds import Event, NodeDrainRequested, NodeJoined, NodeLeft
 from events.log import LogDamaged, LogError, LogRefused, LogUnavailable
 from events.quantities import GPU
 from events.sources import fingerprint
@@ -54,20 +53,11 @@ _PROGRESS_POLL_S = 0.2
 _AGAIN_S = 1.0
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 1.0, 5.0
 """How long a heartbeat's answer is waited for: as long as it is to the next one, within these bounds."""
+_BEATS_IN_LEASE = 3
+"""At least so many, whatever the interval: one that is lost must not cost a short lease."""
+_LEAST_PAUSE_S = 0.05
 _SAVE_EVERY = 5_000
 """Records of this node's concern between two times that what was folded is kept."""
-
-
-def listens(address: str, port: int) -> bool:
-    """Whether something on this machine listens there."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            # An address that is not this host's (behind NAT, say) can't be tried.
-            return error.errno == errno.EADDRINUSE
-    return False
 
 
 class Agent:
@@ -269,7 +259,8 @@ class Agent:
                     await self._look_at_lease()
             except (LogError, Unavailable) as error:
                 _log.warning("no heartbeat was stored", node=self.config.name, reason=str(error))
-            await asyncio.sleep(max(0.05, self.config.report_interval_s - (loop.time() - begun)))
+            pace = min(self.config.report_interval_s, self.desired.lease_s / _BEATS_IN_LEASE)
+            await asyncio.sleep(max(_LEAST_PAUSE_S, pace - (loop.time() - begun)))
 
     async def _beat(self) -> None:
         silent = asyncio.get_running_loop().time() - self._answered_at
@@ -441,7 +432,7 @@ class Agent:
             return
         if not await self._held():
             raise Unavailable("the node's lease is not held")
-        ports = _ports_of(app.placement, key.slot, app.master_port)
+        ports = ports_of(app.placement, key.slot, app.master_port)
         taken = next((port for address, port in ports if self._port_taken(address, port)), 0)
         if taken:
             await self._reporter.refused(key, "port", f"port {taken} is in use on {self.config.address}")
@@ -502,11 +493,3 @@ class Agent:
         """Log time by now (UTC ns), as far as it can be known: this machine's clock may be set by hours."""
         since = asyncio.get_running_loop().time() - self._folded_at
         return self.desired.time + int(since * 1e9) if self.desired.time else self._clock()
-
-
-def _ports_of(placement: list[Placed], slot: int, master_port: int) -> list[tuple[str, int]]:
-    """Where this slot is to listen; the first one also has the rendezvous port."""
-    first = min(placed.slot for placed in placement)
-    here = next(placed for placed in placement if placed.slot == slot)
-    ports = (here.port, master_port if slot == first else 0)
-    return [(here.address, port) for port in ports if port]
