@@ -2,8 +2,8 @@
 are only said to run (`dorm.bench.toy_runtime`), each agent with a connection of its own.
 
     steady      apps come and go so that there are always so many, and are resized; reports come at their pace
-    floods      each for a while, with all of that going on: submissions as fast as they can be sent, good ones and bad; tails
-                that ask for all and never read; one node that reports a thousand times a second
+    floods      each for a while, with all of that going on: one node that reports a thousand times a second; tails that ask
+                for all and never read; submissions as fast as they can be sent, good ones and bad
 
 What a flood is judged by is what the others feel of it: how long reports of all nodes take, and how long a well-behaved
 user's submission waits for its answer, before and during it.  Times of answers and decisions are log times, from one clock.
@@ -179,9 +179,9 @@ async def _load(
     if size.flood:
         url = parts.url
         floods = [
-            ("submissions", lambda: flood_of_submissions(url, cluster, size.flood)),
-            ("tails", lambda: flood_of_tails(url, cluster)),
             ("reports", lambda: flood_of_reports(url, cluster)),
+            ("tails", lambda: flood_of_tails(url, cluster)),
+            ("submissions", lambda: flood_of_submissions(url, cluster, size.flood)),
         ]
     async with Users(connection.log, cluster, size.apps) as users:
         tell(f"{size.apps} apps are submitted")
@@ -206,7 +206,7 @@ async def _phase(
 ) -> None:
     tell(f"{name}, {seconds:.0f} s")
     loop = asyncio.get_running_loop()
-    meter = _Meter(parts)
+    meter, log_time = _Meter(parts), time.time_ns()
     began, ends = time.monotonic(), loop.time() + seconds
     users.answers.clear()
     while (left := ends - loop.time()) > 0:
@@ -214,7 +214,7 @@ async def _phase(
         await asyncio.sleep(min(left, _LOOK_S))
     usages.append(meter.usage(name, time.monotonic() - began))
     await users.settle(timeout=_ANSWER_S)
-    phases.append(Phase(name, began, time.monotonic(), list(users.answers)))
+    phases.append(Phase(name, began, time.monotonic(), log_time, list(users.answers)))
 
 
 class _Meter:

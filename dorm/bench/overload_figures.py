@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dorm.bench.report import figure, percentile
 from events import kinds as k
 from events.codec import decode
+from events.subjects import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +24,13 @@ _NONE = ("nodes_lost", "apps_failed", "unreadable")
 
 
 class Phase(NamedTuple):
-    """A stretch of the bench; monotonic seconds."""
+    """A stretch of the bench, up to the next one; monotonic seconds."""
 
     name: str
     began: float
     ended: float
+    log_time: int
+    """Of its begin, UTC nanoseconds; server and bench have one clock."""
     answers: list[Answer]
 
 
@@ -53,13 +56,29 @@ def figures_of(
         "reports_failed": figure(sum(one.reports_failed for one in told), "count", "<= 0"),
         **_of_the_log(records),
     }
+    lost = _lost(records)
     reports = sorted((at, took) for one in told for at, took in one.reports)
     times = [at for at, _ in reports]
     for phase, usage in zip(phases, usages, strict=True):
         prefix = "" if phase.name == "steady" else f"{phase.name}_"
+        ends = min(
+            (later.log_time for later in phases if later.log_time > phase.log_time), default=records[-1].time + 1
+        )
+        figures[f"{phase.name}_nodes_lost"] = figure(sum(phase.log_time <= at < ends for at in lost), "count", "<= 0")
         stored = reports[bisect_left(times, phase.began) : bisect_left(times, phase.ended)]
         figures |= _of_a_phase(prefix, phase, usage, [took for _, took in stored])
     return figures
+
+
+def _lost(records: Sequence[Record]) -> list[int]:
+    """Log times at which a node was concluded lost."""
+    rounds = ((record.time, decode(record)) for record in records if kind_of(record.subject) == k.Round.__name__)
+    return [
+        time
+        for time, event in rounds
+        for fact in (event.events if isinstance(event, k.Round) else ())
+        if isinstance(fact, k.NodeLost)
+    ]
 
 
 def _of_a_phase(prefix: str, phase: Phase, usage: Usage, reports: list[float]) -> dict[str, Figure]:

@@ -23,7 +23,7 @@ async def test_a_small_cluster_bears_floods(tmp_path: Path) -> None:
     assert {name: figures[name] for name in lost} == dict.fromkeys(lost, 0)
     assert figures["apps_completed"] > 0
     assert figures["resized"] > 0
-    assert report["settings"]["flood_phases"] == ["steady", "submissions", "tails", "reports"]
+    assert report["settings"]["flood_phases"] == ["steady", "reports", "tails", "submissions"]
     for phase in ("", "submissions_", "tails_", "reports_"):
         assert figures[f"{phase}reports_per_s"] > 0
         assert figures[f"{phase}answer_p99_s"] > 0
