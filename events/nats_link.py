@@ -33,8 +33,9 @@ _NO_ROOM = (10023, 10028, 10047)
 """Insufficient resources: of any kind, of memory, of storage."""
 _NOT_STORED = 10077
 """At a stream's limit, or for whatever the description says."""
-_NOW_NOBODY = (10004, 10005, 10008, 10009)
-"""Of a cluster's servers: it is incomplete, has no suitable peers, does not answer, or not this one leads."""
+_NOW_NOBODY = (10004, 10005, 10008, 10009, 10158)
+"""Of a cluster's servers: it is incomplete, has no suitable peers, does not answer, or not this one leads; or a message of
+this id is on its way and not stored yet, which may still come to nothing."""
 _HEADER_ROOM = 1024
 _PING_S = 3
 """A server that is frozen or cut off is left after two to three of these without an answer."""
