@@ -40,7 +40,8 @@ def unknown_field(document: Mapping[Any, Any], known: Sequence[str], where: str 
         if key not in known:
             close = difflib.get_close_matches(short(key).strip("'"), known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"the fields are {', '.join(known)}"
-            return f"{where}{key if isinstance(key, str) and key.isidentifier() else short(key)}: unknown field; {hint}"
+            plain = isinstance(key, str) and key.isidentifier() and len(key) <= 60
+            return f"{where}{key if plain else short(key)}: unknown field; {hint}"
     return ""
 
 

@@ -120,6 +120,8 @@ def _run(work: Any) -> None:
 
 
 class _NoLink:
+    clustered = False
+
     class client:
         max_payload = 8 << 20
 
