@@ -21,7 +21,7 @@ import structlog
 from agents import reconcile as r
 from agents.contract import container_spec
 from agents.desired import Desired, subjects_of
-from agents.desired_file import DesiredFile, still_there
+from agents.desired_file import DesiredFile, Doubt, still_there
 from agents.heartbeat import Heartbeat
 from agents.ledger import Ledger
 from agents.logs import LogAnswerer
@@ -143,13 +143,18 @@ class Agent:
         if kept is None:
             return
         desired, record = kept
-        try:
-            if not await still_there(self._log, self._patterns, desired.seq, record):
-                return
-        except LogDamaged as error:
-            if any(seen.state == "running" for seen in await self._runtime.list()):
-                raise self._not_this_log(error) from error
-            return  # a cluster that was made anew, on a node where nothing is left of the old one
+        doubted = Doubt()
+        while True:
+            try:
+                if not await still_there(self._log, self._patterns, desired.seq, record):
+                    return
+                break
+            except LogDamaged as error:
+                if not any(seen.state == "running" for seen in await self._runtime.list()):
+                    return  # a cluster that was made anew, on a node where nothing is left of the old one
+                if doubted.confirmed(asyncio.get_running_loop().time()):
+                    raise self._not_this_log(error) from error
+                await asyncio.sleep(_AGAIN_S)
         for name in desired.__struct_fields__:
             setattr(self.desired, name, getattr(desired, name))
         _log.debug("goes on from what was folded before", node=self.config.name, seq=desired.seq)
@@ -173,19 +178,28 @@ class Agent:
         self._unsaved = 0
 
     async def _follow(self) -> None:
-        try:
-            async for batch in self._log.read(after=self.desired.seq, subjects=self._patterns, follow=True):
-                for record in batch:
-                    self.desired.fold(record)
-                self._last, self._folded_at = batch[-1], asyncio.get_running_loop().time()
-                self._unsaved += len(batch)
-                if self._unsaved >= _SAVE_EVERY:
-                    self._save()
-                self._wake.set()
-                async with self._changed:
-                    self._changed.notify_all()
-        except LogDamaged as error:
-            raise self._not_this_log(error) from error
+        doubted = Doubt()
+        while True:
+            try:
+                async for batch in self._log.read(after=self.desired.seq, subjects=self._patterns, follow=True):
+                    doubted.clear()
+                    await self._fold(batch)
+            except LogDamaged as error:
+                if doubted.confirmed(asyncio.get_running_loop().time()):
+                    raise self._not_this_log(error) from error
+                _log.warning("the log ends too early, looking again", node=self.config.name, reason=str(error))
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _fold(self, batch: list[Record]) -> None:
+        for record in batch:
+            self.desired.fold(record)
+        self._last, self._folded_at = batch[-1], asyncio.get_running_loop().time()
+        self._unsaved += len(batch)
+        if self._unsaved >= _SAVE_EVERY:
+            self._save()
+        self._wake.set()
+        async with self._changed:
+            self._changed.notify_all()
 
     # --- the lease ------------------------------------------------------------------------------------------------------
 

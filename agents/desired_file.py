@@ -22,6 +22,27 @@ if TYPE_CHECKING:
     from events.log import EventLog, Record
 
 
+DOUBT_S = 30.0
+
+
+class Doubt:
+    """Whether a log is shorter than what was read of it.  One of several servers that was cut off, and believes for a while
+    that it still leads, answers so, too: only what stays true for half a minute is believed."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def clear(self) -> None:
+        """It is not."""
+        self._since = None
+
+    def confirmed(self, now: float) -> bool:
+        """It seems so, at this time in seconds; whether that is certain by now."""
+        if self._since is None:
+            self._since = now
+        return now - self._since >= DOUBT_S
+
+
 class _Kept(msgspec.Struct, array_like=True, frozen=True):
     cluster: str
     node: str

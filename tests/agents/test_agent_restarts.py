@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from agents import desired_file
 from agents.desired import Desired
 from agents.ledger import Ledger
 from agents.process import ProcessRuntime
@@ -110,8 +112,9 @@ async def test_what_was_not_stored_is_not_remembered_as_told(node: Node) -> None
 # other logs
 
 
-async def test_a_log_that_was_cut_stops_the_agent_and_nothing_else(node: Node) -> None:
+async def test_a_log_that_was_cut_stops_the_agent_and_nothing_else(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     await lived(node)
+    monkeypatch.setattr(desired_file, "DOUBT_S", 0.5)
     cut = Node(node.root, records=node.log.records[:2])
     with pytest.raises(LogDamaged, match=r"ends at record 2.*nothing was started or stopped; put the log back"):
         async with cut.agent():
@@ -120,7 +123,11 @@ async def test_a_log_that_was_cut_stops_the_agent_and_nothing_else(node: Node) -
     assert len(cut.log.records) == 2, "it did not even join"
 
 
-async def test_a_log_that_is_cut_meanwhile_stops_the_agent_and_nothing_else(node: Node) -> None:
+async def test_a_log_that_is_cut_meanwhile_stops_the_agent_and_nothing_else(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desired_file, "DOUBT_S", 0.5)
+
     async def damaged(**_: object) -> AsyncIterator[list[Record]]:
         raise LogDamaged("the log ends at 3, before 7")
         yield []
@@ -134,6 +141,26 @@ async def test_a_log_that_is_cut_meanwhile_stops_the_agent_and_nothing_else(node
             pass
     assert raised.group_contains(LogDamaged, match="put the log back")
     assert await running(node) == [KEY]
+
+
+async def test_a_server_that_is_behind_is_asked_again(node: Node) -> None:
+    """One of several, which was cut off and does not know it yet."""
+    read, doubts = node.log.read, 2
+
+    async def behind(**how: Any) -> AsyncIterator[list[Record]]:
+        nonlocal doubts
+        if how.get("follow") and how.get("subjects") and doubts:
+            doubts -= 1
+            raise LogDamaged("the log ends at 3, before 7")
+        async with contextlib.aclosing(read(**how)) as batches:
+            async for batch in batches:
+                yield batch
+
+    node.log.read = behind  # type: ignore[method-assign, assignment]
+    async with node.agent():
+        await node.release()
+        await node.until(k.ContainerStarted)
+    assert not doubts
 
 
 async def test_a_cluster_made_anew_on_a_node_where_nothing_runs_is_joined(node: Node) -> None:
@@ -206,8 +233,8 @@ async def test_a_full_disk_of_the_agent_neither_keeps_apps_alive_nor_makes_them_
 
 async def test_a_lost_note_of_a_dead_agent_does_not_make_an_app_done(node: Node) -> None:
     async with node.agent():
-        await node.release()
-        await node.until(k.ContainerStarted)
+        await node.release(READY + UNTIL_TERM)
+        await node.until(k.AppCheckpointed)  # it is ready to be asked
     runtime = ProcessRuntime(NODE, node.root / "containers")
     await runtime.open()
     await runtime.stop(KEY, 5.0)  # as the agent had done, whose note the disk did not take
