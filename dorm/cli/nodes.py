@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, User, client, complete_node
-from dorm.cli.errors import run
-from dorm.cli.output import Format, Output, console, counted, show
+from dorm.cli.errors import FAILED, Fail, run
+from dorm.cli.output import Format, Output, console, counted, progress_console, show
 from dorm.cli.tables import show_nodes
+
+if TYPE_CHECKING:
+    from dorm.client import Client
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", autocompletion=complete_node)]
 
@@ -56,15 +61,24 @@ def drain(
     node: NodeName,
     undo: Annotated[bool, typer.Option("--undo", help="Use the node again.")] = False,
     reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Until the node is empty; shows what is left.")] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="With --wait: for so long, then exit 1.")
+    ] = 3600.0,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
 ) -> None:
     """Empty a node by adjustments: its apps checkpoint and go on elsewhere.
 
+    An app that has no room elsewhere is stopped, and waits.  The node takes nothing new until `--undo`, whether or not
+    somebody waited.
+
     [bold]Examples[/]
 
       dorm drain node-2 --reason "new disk"
+
+      dorm drain node-2 --wait --timeout 600 && ssh node-2 sudo reboot
 
       dorm drain node-2 --undo
     """
@@ -72,6 +86,37 @@ def drain(
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
             await connected.drain(node, drain=not undo, reason=reason)
-            console.print(Text(f"{node} is {'used again' if undo else 'being drained; watch it with `dorm nodes`'}"))
+            if wait:
+                await _until_empty(connected, node, timeout)
+            else:
+                how = "being drained; `dorm drain --wait` waits until it is empty"
+                console.print(Text(f"{node} is {'used again' if undo else how}"))
 
+    if undo and wait:
+        raise typer.BadParameter("--wait is for draining; a node is used again at once")
     run(work())
+
+
+async def _until_empty(connected: Client, node: str, timeout: float) -> None:
+    """Show what is left on the node until nothing is."""
+    from dorm.core.views import leaving
+
+    begun = time.monotonic()
+    shown: list[str] = []
+    gone = ""
+    try:
+        async with asyncio.timeout(timeout):
+            with progress_console.status(f"{node} is being drained") as status:
+                async for state, _ in connected.watch():
+                    known = state.nodes.get(node)
+                    if known is None or (known.condition == "up" and not known.draining):
+                        raise Fail(f"{node} is used again: somebody has undone the drain", FAILED)
+                    left = leaving(state, node)
+                    if not left:
+                        gone = "" if known.condition == "up" else f" ({known.condition})"
+                        break
+                    shown = [f"{one.name}: {counted(one.containers, 'container')}, {one.next}" for one in left]
+                    status.update(Text("\n".join(shown)))
+        console.print(Text(f"{node} is empty{gone} after {time.monotonic() - begun:.1f} s"))
+    except TimeoutError:
+        raise Fail(f"{node} is not empty after {timeout:g} s, and stays drained: {'; '.join(shown)}", FAILED) from None

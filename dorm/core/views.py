@@ -142,6 +142,39 @@ def _held(app: App) -> dict[str, int]:
     return {node: max(running.get(node, 0), placed.get(node, 0)) for node in dict.fromkeys([*running, *placed])}
 
 
+class Leaving(msgspec.Struct, frozen=True):
+    """What a node that is drained still holds of one app."""
+
+    name: str
+    id: str
+    containers: int
+    next: str
+    """What becomes of them, in words."""
+
+
+def leaving(state: State, node: str) -> list[Leaving]:
+    """All that may run there or is to, in order of arrival; empty for a node that is empty."""
+    apps = sorted(state.apps.values(), key=lambda app: (app.seq, app.id))
+    return [
+        Leaving(app.name, app.id, held, _next(state, app, node)) for app in apps if (held := _held(app).get(node, 0))
+    ]
+
+
+def _next(state: State, app: App, node: str) -> str:
+    current = app.current
+    if app.ended:
+        return f"{app.ended}, and being stopped"
+    if current is None:
+        return "being stopped" + (f", then it waits: {app.waiting.text}" if app.waiting else "")
+    if node not in current.by_node():
+        places = ", ".join(f"{other} ({count})" for other, count in current.by_node().items())
+        return f"being stopped, and goes on at {places}"
+    lost = [other for other in current.by_node() if other in state.nodes and state.nodes[other].condition == "lost"]
+    if lost:
+        return f"stays until {', '.join(lost)} is heard again or its lease has ended"
+    return "stays until it has settled" if not app.settled else "is moved by the next decision"
+
+
 def summary(state: State) -> Summary:
     placed = [(app, sizes(app)) for app in state.apps.values()]
     holding = {name for _, by_node in placed for name in by_node}

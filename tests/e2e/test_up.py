@@ -173,12 +173,16 @@ async def test_nodes_are_listed_and_drained(cluster: Up, tmp_path: Path) -> None
         state = await until(client, lambda s: named(s, "moved").step > 2, "it trains")
         (node,) = sizes(named(state, "moved"))
         (other,) = {"node-1", "node-2"} - {node}
-        await done(home, "drain", node, "--reason", "new disk")
+        said = await done(home, "drain", node, "--reason", "new disk", "--wait")
+        assert said.startswith(f"{node} is empty after ")
         await until(
             client,
             lambda s: list(sizes(named(s, "moved"))) == [other] and named(s, "moved").phase == "running",
             "it goes on elsewhere",
         )
+        late = await refused(home, "drain", other, "--wait", "--timeout", "0.1", code=1)
+        assert f"{other} is not empty after 0.1 s, and stays drained: moved: 1 container" in late
+        await done(home, "drain", other, "--undo")
         conditions = {row["name"]: row["condition"] for row in json.loads(await done(home, "nodes", "-o", "json"))}
         assert conditions == {node: "draining", other: "up"}
         assert "used again" in await done(home, "drain", node, "--undo")
