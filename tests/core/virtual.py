@@ -101,8 +101,8 @@ class VirtualMaster:
         if self.epoch == 0:
             self.elect()
             return True
-        if self.due():
-            self.conclude()  # As the real one does: what a silent node was given is not late but unknown.
+        if self.due() and not self.conclude():
+            return not self.dead  # As the real one: what a silent node was given is not late but unknown.
         now, before = self.now(), digest(self.state)
         decision = deciding.decide(self.state, now, allocate=self.due())
         self.world.hold(digest(self.state) == before, "a decision changed the state it was made on")
@@ -127,11 +127,10 @@ class VirtualMaster:
             quiet = self.now() - max(self.state.stirred_at, self.state.ticked_at)
             self.world.hold(ticks == [0] and quiet >= idle, f"a tick after {quiet / SECOND} s: {facts}")
 
-    def conclude(self) -> None:
-        if self.epoch:
-            facts = living.conclude(self.state, self.world.heard, self.now())
-            if facts:
-                self.publish(facts, self.now())
+    def conclude(self) -> bool:
+        """False where that is still to be said."""
+        facts = living.conclude(self.state, self.world.heard, self.now()) if self.epoch else []
+        return not facts or self.publish(facts, self.now())
 
 
 def _content(state: State) -> bytes:

@@ -128,7 +128,7 @@ class VirtualNode:
     def extend_lease(self, sent_at: int) -> None:
         """Not before it has read which lease was in force when it joined."""
         if self.ready:
-            self.lease_until = max(self.lease_until, sent_at + int(self.desired.lease_s * SECOND))
+            self.lease_until = sent_at + int(self.desired.lease_s * SECOND)
 
     def act(self, most: int) -> bool:
         """List, compare, and do (some of) what follows.  False where nothing was to be done."""
