@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from typing import TYPE_CHECKING
 
 from events import subjects as names
@@ -14,8 +15,9 @@ from events.imported import renamed_upto
 from events.jetstream_direct import read_directly
 from events.jetstream_integrity import check_stream
 from events.jetstream_leadership import JetStreamLeadership
-from events.jetstream_reader import Reader, RecordMissing, ReopenReader, first_since, last_record, record_at
+from events.jetstream_reader import EndsBefore, Reader, RecordMissing, ReopenReader, first_since, last_record, record_at
 from events.jetstream_snapshots import JetStreamSnapshots
+from events.jetstream_state import stream_state
 from events.jetstream_streams import find_streams, log_stream, make_streams
 from events.log import Appended, Bus, EventLog, LogDamaged, LogError, LogRefused, LogUnavailable, Record
 from events.logger import Logger
@@ -30,6 +32,7 @@ _PAUSE_S = 0.1
 _OPEN_S, _CLUSTER_OPEN_S, _LONGEST_OPEN_S = 5.0, 2.0, 20.0
 _ELECTION_TRIES = 4
 _MOST_DOUBLINGS = 10
+_STALE_S = 30.0
 _ASK_S = 1.0
 _TRIES_AT_A_GAP = 3
 _OVERDUE_S = 5.0
@@ -111,6 +114,8 @@ class JetStreamLog(EventLog):
         self._cluster = cluster
         self._stream = log_stream(cluster)
         self._taken = names.log_subjects(cluster)
+        self._short_since = math.inf
+        """Since when, by the loop's clock, the log is said to be shorter than what was read of it."""
         self._snapshots = JetStreamSnapshots(link, cluster, self._stream)
 
     async def append(
@@ -163,7 +168,7 @@ class JetStreamLog(EventLog):
                 await self._link.connected(None if follow else _RECONNECT_S)
                 patience = self._patience(failures)
                 async with Reader(self._link, self._stream, after, at_the_server, self._imported, patience) as reader:
-                    failures = 0
+                    failures, self._short_since = 0, math.inf
                     while until is None or after < until:
                         batch = await reader.next(None if until is None else _OVERDUE_S)
                         after, gaps = batch[-1].seq, 0
@@ -171,11 +176,15 @@ class JetStreamLog(EventLog):
                         if wanted:
                             yield wanted
                 return
+            except EndsBefore as error:
+                reason: Exception = self._ends_before(str(error))
+                if isinstance(reason, LogDamaged):
+                    raise reason from None
             except ReopenReader as error:
                 gaps += isinstance(error, RecordMissing)
                 if gaps == _TRIES_AT_A_GAP:
                     raise LogDamaged(f"records are missing from the log: {error}") from None
-                reason: Exception = error
+                reason = error
             except LogUnavailable as error:
                 if not follow:
                     raise
@@ -215,9 +224,12 @@ class JetStreamLog(EventLog):
 
     async def _end_of(self, after: int, subjects: Sequence[str]) -> int:
         """The last sequence that a bounded read has to reach: the last one of these subjects."""
-        end = await self.end()
-        if after > end:
-            raise LogDamaged(f"the log ends at {end}, before {after}")
+        while after > (end := await self.end()):
+            error = self._ends_before(f"the log ends at {end}, before {after}")
+            if isinstance(error, LogDamaged):
+                raise error
+            await asyncio.sleep(_ASK_S)
+        self._short_since = math.inf
         if not subjects:
             return end
         last = [await last_record(self._link, self._stream, pattern) for pattern in subjects]
@@ -226,10 +238,19 @@ class JetStreamLog(EventLog):
     async def end(self) -> int:
         await self._link.connected(_RECONNECT_S)
         with as_log_errors("looking up the end of the log"):
-            state = (await self._link.client.jetstream().stream_info(self._stream)).state
-        if state.first_seq > 1:
-            raise LogDamaged(f"the log begins at {state.first_seq}: earlier records were removed behind our back")
-        return int(state.last_seq)
+            state = await stream_state(self._link, self._stream, _RECONNECT_S)
+        if state["first_seq"] > 1:
+            raise LogDamaged(f"the log begins at {state['first_seq']}: earlier records were removed behind our back")
+        return int(state["last_seq"])
+
+    def _ends_before(self, words: str) -> LogError:
+        """What it means that the log is shorter than what was read of it.  Of several servers, one that was cut off and is
+        back answers for a while as if it still led; only what is said for long is believed."""
+        now = asyncio.get_running_loop().time()
+        self._short_since = min(self._short_since, now)
+        if self._link.clustered and now - self._short_since < _STALE_S:
+            return LogUnavailable(f"{words}: one of the servers is behind the others")
+        return LogDamaged(words)
 
     async def renamed_upto(self) -> int:
         await self._link.connected(_RECONNECT_S)

@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from events import subjects as names
-from events.jetstream_streams import api_request, log_stream
+from events.jetstream_state import checked_info
+from events.jetstream_streams import log_stream
 from events.log import LogDamaged
 from events.logger import Logger
 
@@ -43,7 +44,7 @@ async def check_stream(link: Link, cluster: str) -> None:
     """Raises LogDamaged, and what nats-py raises."""
     # Without details the server says nothing of what it lost.
     stream = log_stream(cluster)
-    info = await api_request(link, f"STREAM.INFO.{stream}", {"deleted_details": True}, _TIMEOUT_S)
+    info = await checked_info(link, stream, _TIMEOUT_S, deleted_details=True)
     if trouble := missing(info["state"]):
         raise LogDamaged(f"stream {stream} has lost records: {trouble}; {_BACK}")
     if lost := (info["state"].get("lost") or {}).get("bytes", 0):

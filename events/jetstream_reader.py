@@ -22,6 +22,7 @@ import nats.js.errors
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from events.imported import original as imported_record
+from events.jetstream_state import stream_state
 from events.log import LogDamaged, Record
 from events.nats_link import as_log_errors, ended
 
@@ -61,6 +62,10 @@ class ReopenReader(Exception):
 
 class RecordMissing(ReopenReader):
     """A record did not come, though a later one did."""
+
+
+class EndsBefore(ReopenReader):
+    """The log ends before what had been read from it, says whoever answers for it."""
 
 
 class Reader:
@@ -128,11 +133,15 @@ class Reader:
             filter_subjects=self._filters if len(self._filters) > 1 else None,
         )
         with as_log_errors("reading the log"):
-            state = (await manager.stream_info(self._stream)).state
-            if state.last_seq < self._after:
-                raise LogDamaged(f"the log ends at {state.last_seq}, before {self._after} which had been read from it")
-            if state.first_seq > self._after + 1:
-                raise LogDamaged(f"the log begins at {state.first_seq}: earlier records were removed behind our back")
+            state = await stream_state(self._link, self._stream, self._timeout)
+            if state["last_seq"] < self._after:
+                raise EndsBefore(
+                    f"the log ends at {state['last_seq']}, before {self._after} which had been read from it"
+                )
+            if state["first_seq"] > self._after + 1:
+                raise LogDamaged(
+                    f"the log begins at {state['first_seq']}: earlier records were removed behind our back"
+                )
             self._subscription = await self._link.take(self._inbox, self._take)
             await _finished(manager.add_consumer(self._stream, config))
         await self._request()

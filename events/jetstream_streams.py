@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import nats.js.errors
 from nats.js.api import DiscardPolicy, PersistMode, RetentionPolicy, StorageType, StoreCompression, StreamConfig
@@ -18,6 +17,7 @@ from events import subjects as names
 from events.imported import imported_upto
 from events.jetstream_leadership import leadership_config
 from events.jetstream_snapshots import snapshot_config
+from events.jetstream_state import api_request
 from events.log import LogDamaged, LogRefused
 from events.logger import Logger
 from events.nats_link import as_log_errors
@@ -215,15 +215,6 @@ async def _raise_readers(link: Link, stream: str, timeout: float) -> None:
     config = (await api_request(link, f"STREAM.INFO.{stream}", {}, timeout))["config"]
     with contextlib.suppress(nats.js.errors.BadRequestError, nats.js.errors.ServerError):
         await api_request(link, f"STREAM.UPDATE.{stream}", config | {"max_consumers": MOST_READERS}, timeout)
-
-
-async def api_request(link: Link, what: str, question: dict[str, Any], timeout: float) -> dict[str, Any]:
-    """Asked by hand, as the answer is wanted whole.  Raises what nats-py raises."""
-    reply = await link.client.request(f"$JS.API.{what}", json.dumps(question).encode(), timeout=timeout)
-    answer: dict[str, Any] = json.loads(reply.data)
-    if error := answer.get("error"):
-        raise nats.js.errors.APIError.from_error(error)
-    return answer
 
 
 async def _existing(manager: JetStreamManager, config: StreamConfig, cluster: str) -> StreamConfig | None:

@@ -11,8 +11,9 @@ import pytest_asyncio
 
 from events.jetstream import Connection
 from events.jetstream_direct import read_directly
+from events.jetstream_state import leads
 from events.jetstream_streams import log_stream, stream_configs
-from events.log import LogRefused, LogUnavailable
+from events.log import LogDamaged, LogRefused, LogUnavailable
 from tests.nats_server import NatsCluster
 
 if TYPE_CHECKING:
@@ -71,6 +72,76 @@ async def test_records_are_read_from_any_server_without_a_consumer(cluster: Nats
     assert await read_directly(link, stream, 7) == []
     assert await read_directly(link, "nothing", 0) == []
     await connection.close()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_log_that_seems_shorter_than_what_was_read_is_asked_again(
+    cluster: NatsCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a server that was cut off says for a while when it is back."""
+    connection = await Connection.open(cluster.url, "shorter", create=True)
+    log = connection.log
+    await log.append("dorm.shorter.A.x", b"1")
+    async with asyncio.timeout(40), aclosing(log.read(after=2, follow=True)) as batches:
+        following = asyncio.ensure_future(anext(batches))
+        bounded = asyncio.create_task(read_after(log, 2))
+        done, _ = await asyncio.wait({following, bounded}, timeout=1.0)
+        assert not done
+        for body in (b"2", b"3"):
+            await log.append("dorm.shorter.A.x", body)
+        assert [record.body for record in await following] == [b"3"]
+        assert [record.body for record in await bounded] == [b"3"]
+        monkeypatch.setattr("events.jetstream._STALE_S", 0.5)
+        with pytest.raises(LogDamaged, match="the log ends at 3, before 7"):
+            await read_after(log, 7)
+    async with asyncio.timeout(40), aclosing(log.read(after=7, follow=True)) as batches:
+        with pytest.raises(LogDamaged, match="the log ends at 3, before 7"):
+            await anext(batches)
+    await connection.close()
+
+
+async def read_after(log: EventLog, after: int) -> list[Record]:
+    return [record async for batch in log.read(after=after) for record in batch]
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_leader_that_hears_no_majority_is_not_believed(cluster: NatsCluster) -> None:
+    connection = await Connection.open(cluster.url, "alone", create=True)
+    leader = await cluster.leader(log_stream("alone"))
+    others = [server for server in cluster.servers if server is not leader]
+    direct = await Connection.open(leader.url, "alone")
+    assert await direct.log.end() == 0
+    for server in others:
+        server.pause()
+    async with asyncio.timeout(40):
+        while await believed(direct.log):
+            await asyncio.sleep(0.1)
+        for server in others:
+            server.resume()
+        while not await believed(direct.log):
+            await asyncio.sleep(0.1)
+    await direct.close()
+    await connection.close()
+
+
+async def believed(log: EventLog) -> bool:
+    try:
+        return await log.end() == 0
+    except LogUnavailable:
+        return False
+
+
+def test_who_leads_by_what_it_hears() -> None:
+    def said(*active: int, offline: bool = False, replicas: int = 3) -> dict[str, object]:
+        peers = [{"active": one, "offline": offline} for one in active]
+        return {"config": {"num_replicas": replicas}, "cluster": {"replicas": peers}}
+
+    assert leads({"config": {"num_replicas": 1}})
+    assert leads(said(0, 9_000_000_000))
+    assert not leads(said(9_000_000_000, 9_000_000_000))
+    assert not leads(said(0, 0, offline=True))
+    assert not leads(said(0, replicas=5))
 
 
 class Traffic:
