@@ -132,7 +132,7 @@ async def _agents(size: Size, url: str, cluster: str, data: Path) -> AsyncIterat
                 )  # fmt: skip
                 processes.append(process)
                 assert process.stdin is not None
-                part = Part(url, cluster, first, count, CAPACITY, size.report_interval_s)
+                part = Part(url, cluster, first, count, CAPACITY, size.report_interval_s, str(data / "checkpoints"))
                 process.stdin.write(msgspec.json.encode(part) + b"\n")
         async with asyncio.timeout(_READY_S):
             for process in processes:

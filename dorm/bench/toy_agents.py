@@ -45,6 +45,8 @@ class Part(msgspec.Struct):
     count: int
     capacity: dict[str, int]
     report_interval_s: float
+    checkpoints: str
+    """A folder that all processes share."""
 
 
 class Told(msgspec.Struct):
@@ -135,7 +137,7 @@ async def _agent(
         name=name,
         address=f"10.{index >> 16}.{index >> 8 & 255}.{index & 255}",
         capacity=part.capacity,
-        checkpoints=root / "checkpoints",
+        checkpoints=Path(part.checkpoints),
         report_interval_s=part.report_interval_s,
     )
     home = root / name

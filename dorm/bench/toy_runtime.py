@@ -1,7 +1,8 @@
 """A runtime whose containers are only said to run: for benches of everything else, with a thousand nodes on one machine.
 
-A container works for as many seconds as its command says (`toy 30`), tells of its steps in a real progress file, and saves
-and ends when it is asked to stop, as a training app does.  Nothing of it survives the process.
+An app works for as many seconds as its command says (`toy 30`), tells of its steps in a real progress file, saves and ends
+when it is asked to stop, and goes on from there in its next generation, as a training app does.  No container survives the
+process.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +19,6 @@ from agents.runtime import PROGRESS_FILE, Seen, Use, key_name, spec_hash
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from pathlib import Path
 
     from agents.runtime import ContainerSpec, Key
 
@@ -59,26 +60,30 @@ class ToyRuntime:
         if key not in self._seen:
             self.run_dir(key).mkdir(parents=True, exist_ok=True)
             self._seen[key] = Seen(key, "running", spec_hash(spec), started_at=time.time_ns())
-            self._working[key] = asyncio.get_running_loop().create_task(self._work(key, float(spec.command[-1])))
+            self._working[key] = asyncio.get_running_loop().create_task(self._work(spec))
         return self._seen[key]
 
-    async def _work(self, key: Key, seconds: float) -> None:
-        loop, step = asyncio.get_running_loop(), 0
-        ends = loop.time() + seconds
+    async def _work(self, spec: ContainerSpec) -> None:
+        loop, saved = asyncio.get_running_loop(), Path(spec.checkpoint_dir) / "seconds"
+        before = float(saved.read_text() or 0) if saved.exists() else 0.0  # a few bytes, in memory
+        began, step = loop.time(), int(before)
         try:
-            while (left := ends - loop.time()) > 0:
+            while (left := float(spec.command[-1]) - before - (loop.time() - began)) > 0:
                 await asyncio.sleep(min(left, self._tells_s))
-                step += 10
-                if key.slot == 0:  # As in a training app, one worker tells for all of them.
-                    self._say(key, {"step": step, "loss": 1 / (1 + step)})
+                step = int(before + loop.time() - began)
+                self._tell(spec.key, {"step": step, "loss": 1 / (1 + step)})
         finally:
-            self._say(key, {"checkpoint": step})
-        self._end(key, 0)
+            if spec.key.slot == 0:
+                saved.write_text(str(before + loop.time() - began))
+            self._tell(spec.key, {"checkpoint": step})
+        self._end(spec.key, 0)
 
-    def _say(self, key: Key, line: dict[str, float]) -> None:
-        # A short line to a file in memory takes less than handing it to a thread.
-        with open(self.run_dir(key) / PROGRESS_FILE, "a") as file:
-            file.write(json.dumps(line) + "\n")
+    def _tell(self, key: Key, line: dict[str, float]) -> None:
+        """As in a training app, one worker tells for all of them."""
+        if key.slot == 0:
+            # A short line to a file in memory takes less than handing it to a thread.
+            with open(self.run_dir(key) / PROGRESS_FILE, "a") as file:
+                file.write(json.dumps(line) + "\n")
 
     def _end(self, key: Key, code: int) -> None:
         seen = self._seen[key]

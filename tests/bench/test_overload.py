@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @pytest.mark.nats
 async def test_a_small_cluster_bears_floods(tmp_path: Path) -> None:
-    size = ("--agents", "40", "--apps", "12", "--for", "3", "--report-every", "0.5", "--flood", "400")
+    size = ("--agents", "20", "--apps", "8", "--for", "5", "--report-every", "0.5", "--flood", "200")
     report = json.loads(await done(tmp_path, "bench", "overload", *size, "-o", "json"))
     figures = {name: figure["value"] for name, figure in report["figures"].items()}
-    assert figures["agents_joined"] == 40
+    assert figures["agents_joined"] == 20
     lost = ("agents_ended", "reports_failed", "nodes_lost", "apps_failed", "unreadable")
     assert {name: figures[name] for name in lost} == dict.fromkeys(lost, 0)
     assert figures["apps_completed"] > 0
