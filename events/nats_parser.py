@@ -79,7 +79,7 @@ class DirectParser(Parser):
                 self.buf = bytearray(data[position:end])
                 try:
                     await super().parse()
-                except ValueError:  # INFO that is no JSON, -ERR that is no text: nothing else ends the reading task.
+                except (ValueError, AttributeError):  # INFO that is no JSON, -ERR that is no text, or is none at all.
                     raise ProtocolError("nats: malformed line") from None
             if connection != self._connections:
                 return
