@@ -6,6 +6,7 @@ Approach", arXiv 1704.06738).  This package holds the deciding side:
 
     dorm.core     pure: state, evolve, decide, shares, policies, invariants, views; no I/O, no clock, no randomness
     dorm.master   follows the log, folds it, publishes decisions
+                  (leading: its lease; hearing: who is silent; logtime: what time it is; integrity: is it the same log)
     dorm.sealing  the master's key, and when it seals the log with it
     dorm.client   what a user's program calls: submit, cancel, watch
     dorm.tail     events in their order, filtered, from any position on

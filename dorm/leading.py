@@ -86,7 +86,7 @@ class Lease:
                 since = None
             if self._held is None:
                 await asyncio.sleep(self._pause_s(seen, since))
-        self._good_until = sent_at + self._ttl_s
+        self._good_until, self.troubled = sent_at + self._ttl_s, False
 
     def _may_take(self, found: Held | None, since: float) -> bool:
         """Nobody's, our own (a write of which we never heard), or silent for as long as it was good."""

@@ -389,7 +389,7 @@ class Master:
         asked: set[str] = set()
         while True:
             at, now = _loop_ns(), self._now()
-            if self._hearing.deaf(at):
+            if self._hearing.deaf(at) or (self._lease is not None and self._lease.troubled):
                 return
             facts = conclude(self.state, self._hearing.heard(at, now), now, self._hearing.alive)
             silent = {fact.node for fact in facts if isinstance(fact, NodeLost | NodeLeaseEnded)}

@@ -9,6 +9,7 @@
     positions     an event with its place in the log (`118.2`): how tails, exports and commands take events from records
     cloudevents   events as CloudEvents 1.0
     log           the interface of the log and of the bus beside it, and their errors
+    leadership    who leads the masters: the interface of their lease, and one in memory
     chain         the hash chain over all records
     seals         what a master signs of it, and with which key
     snapshots     states kept beside a log, so that nobody has to fold all of it
@@ -19,7 +20,7 @@
     segments      an exported log: compressed, indexed, with snapshots (segment_blocks: its bytes; segment_index: finding them)
     damage        what is wrong with an archive, and the part of it that can be used all the same
     jetstream     both on NATS (nats_link: the connection; nats_parser: its protocol, with a short way for records;
-                  jetstream_reader: reading; nats_bus: heartbeats and questions; jetstream_snapshots: snapshots)
+                  jetstream_reader: reading; nats_bus: heartbeats and questions; jetstream_snapshots: snapshots; jetstream_leadership: the lease)
     imported      records in a stream that come from an archive: their times and ids (jetstream_import: putting them there)
     questions     what is asked of agents beside the log
 
