@@ -20,7 +20,8 @@
     segments      an exported log: compressed, indexed, with snapshots (segment_blocks: its bytes; segment_index: finding them)
     damage        what is wrong with an archive, and the part of it that can be used all the same
     jetstream     both on NATS (nats_link: the connection; nats_parser: its protocol, with a short way for records;
-                  jetstream_reader: reading; nats_bus: heartbeats and questions; jetstream_snapshots: snapshots; jetstream_leadership: the lease)
+                  jetstream_reader: reading; nats_bus: heartbeats and questions; jetstream_snapshots: snapshots;
+                  jetstream_leadership: the lease)
     imported      records in a stream that come from an archive: their times and ids (jetstream_import: putting them there)
     questions     what is asked of agents beside the log
 
