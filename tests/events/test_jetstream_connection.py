@@ -248,3 +248,18 @@ async def test_a_log_may_have_more_readers_than_a_server_allows_by_itself(nats_s
             assert (await stream.stream_info(f"DORM-{cluster}")).config.max_consumers == 100_000
     finally:
         await client.close()
+
+
+async def test_only_what_may_be_lost_is_acknowledged_before_it_is_on_the_disk(nats_server: NatsServer) -> None:
+    """A server that syncs each write stores some hundred a second, and a thousand nodes report more than that."""
+    connection = await Connection.open(nats_server.url, "fast", create=True)
+    await connection.close()
+    client = await nats.connect(nats_server.url)
+    try:
+        stream = client.jetstream()
+        modes = {
+            name: (await stream.stream_info(name)).config.persist_mode for name in ("DORM-fast", "DORM_reports-fast")
+        }
+    finally:
+        await client.close()
+    assert modes == {"DORM-fast": None, "DORM_reports-fast": "async"}
