@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEY = Key("app-1", 1, 0)
-READY = 'trap "exit 0" TERM; echo "{\\"checkpoint\\": 1}" >> "$DORM_PROGRESS"; '
+TELL = 'echo "{\\"checkpoint\\": 1}" >> "$DORM_PROGRESS"; while :; do sleep 0.05; done'
+POLITE, STUBBORN = f'trap "exit 0" TERM; {TELL}', f'trap "" TERM; {TELL}'
 
 
 @pytest.fixture
@@ -212,7 +213,7 @@ async def halted(node: Node, script: str) -> k.ContainerExited:
 
 @pytest.mark.parametrize(
     ("script", "code", "killed"),
-    [(READY + UNTIL_TERM, 0, False), (READY + 'trap "" TERM; while :; do sleep 0.05; done', 137, True)],
+    [(POLITE, 0, False), (STUBBORN, 137, True)],
     ids=["polite", "stubborn"],
 )
 async def test_whether_it_had_to_be_killed_is_told(node: Node, script: str, code: int, killed: bool) -> None:
@@ -227,13 +228,13 @@ async def test_a_full_disk_of_the_agent_neither_keeps_apps_alive_nor_makes_them_
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(Ledger, "note_asked", full)
-    exit_ = await halted(node, READY + UNTIL_TERM)
+    exit_ = await halted(node, POLITE)
     assert (exit_.exit_code, exit_.asked) == (0, True)
 
 
 async def test_a_lost_note_of_a_dead_agent_does_not_make_an_app_done(node: Node) -> None:
     async with node.agent():
-        await node.release(READY + UNTIL_TERM)
+        await node.release(POLITE)
         await node.until(k.AppCheckpointed)  # it is ready to be asked
     runtime = ProcessRuntime(NODE, node.root / "containers")
     await runtime.open()
