@@ -313,8 +313,9 @@ def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
             )
         if error.err_code in (10039, 10076):  # Not enabled for the account, or for the server.
             return LogRefused(f"{doing}: JetStream is off at this server; start it with -js")
-    # While servers elect a leader they say that nobody is there, or that none is suitable.
-    if nobody or error.err_code in (*_NOW_NOBODY, _NOT_STORED):
+    # While servers elect a leader they say that nobody is there, or that none is suitable.  A conflict and a fault of theirs
+    # say nothing of what becomes of a message either: only what is said of the message itself is a refusal.
+    if nobody or error.code in (409, 500) or error.err_code in (*_NOW_NOBODY, _NOT_STORED):
         return LogUnavailable(f"{doing}: {error.description}")
     if error.err_code in _NOTHING_THERE and "message" not in str(error.description):
         return LogDamaged(f"{doing}: {error.description}")

@@ -49,9 +49,11 @@ class NatsServer:
         cluster_port: int = 0,
         routes: Sequence[str] = (),
         store: Path | None = None,
+        max_store: int | None = None,
     ) -> None:
         """`routes`: the cluster addresses (`HOST:PORT`) of all servers of a cluster, where it is one of several; it then
-        listens for the others at `cluster_port`.  `store`: where its data lie, if not in `home`."""
+        listens for the others at `cluster_port`.  `store`: where its data lie, if not in `home`; `max_store`: how many
+        bytes they may have, if not three quarters of the disk."""
         self.home = home
         self.name = name
         self._host = host
@@ -60,6 +62,7 @@ class NatsServer:
         self._cluster_port = cluster_port
         self._routes = routes
         self._store = store or home / "data"
+        self._max_store = max_store
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -135,6 +138,8 @@ class NatsServer:
             "ports_file_dir": str(self.home),  # the server writes a file there when it is ready
             "jetstream": {"store_dir": str(self._store), "sync_interval": "always"},
         }
+        if self._max_store is not None:
+            config["jetstream"]["max_file_store"] = self._max_store
         if self._routes:
             config |= {
                 "server_name": self.name,
