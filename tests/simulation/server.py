@@ -150,7 +150,11 @@ class Server:
             return
         now = self._world.now
         if self.dedupe and msg_id in self._ids and now - self._ids[msg_id][1] < WINDOW_S:
-            self._answer_when_durable(Appended(self._ids[msg_id][0], duplicate=True), reply)
+            known = self._ids[msg_id][0]
+            if known > self.durable and self._chance.random() < 0.5:
+                reply(LogUnavailable("append: duplicate message id is in process"))
+            else:
+                self._answer_when_durable(Appended(known, duplicate=True), reply)
             return
         if self.full:
             reply(LogFull("append: insufficient storage resources available"))

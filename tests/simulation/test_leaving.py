@@ -1,0 +1,38 @@
+"""Nodes that leave in the middle of everything, and come back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.history import History
+from tests.tries import tries
+
+if TYPE_CHECKING:
+    from tests.simulation.shells import AgentProcess
+
+
+def leave(history: History) -> None:
+    """Some agents are told to empty their node and go, once or twice in the history."""
+    chance = history.world.chance("leaving")
+    for node in history.cpus:
+        for _ in range(chance.randint(0, 2)):
+            history.world.at(chance.uniform(1.0, history.span_s), _go, history, node, chance.choice([2.0, 10.0, 30.0]))
+
+
+def _go(history: History, node: str, timeout: float) -> None:
+    process = history.agents[node]
+
+    async def go(process: AgentProcess) -> None:
+        empty = await process.agent.leave(timeout=timeout)
+        process.world.trace("has left", node=node, empty=empty)
+        process.stop()
+
+    # One that has not joined yet takes no such wish.
+    if process.running and process.agent.joined.is_set():
+        process.spawn(go(process))
+
+
+def test_a_node_may_leave_and_come_back_at_any_time() -> None:
+    for seed in range(tries(15, 500)):
+        outcome = History(seed, alter=leave).run()
+        assert not outcome.broken, "\n".join([outcome.broken, *outcome.story])
