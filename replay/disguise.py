@@ -51,7 +51,7 @@ _RETRIES, _DEADLINES = set(Retries.__struct_fields__), set(Deadlines.__struct_fi
 _PAUSES = ("backoff", "longest", "reset")
 _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
-    "adjustment", "code", "condition", "draining", "ended", "failure", "solver", "state", "status", "trigger",
+    "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
     "AppRejected.refused", "ContainerExited.reason", "Container.reason",
 }  # fmt: skip
 """Fields that hold the core's own words."""

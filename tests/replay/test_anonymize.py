@@ -28,6 +28,7 @@ from replay.selection import Selection
 from replay.travel import state_at
 from tests.core.golden_log import story as golden_story
 from tests.core.nonsense import nonsense
+from tests.core.records import Bench, joined
 from tests.core.virtual import World
 from tests.replay.story import CLUSTER, Story, all_facts, log_of, two_apps
 
@@ -121,6 +122,33 @@ async def test_refusals_say_why_where_no_stranger_is_quoted(wrong: dict[str, Any
     rejected = all_facts(made, k.AppRejected)
     assert reason in rejected[0].reason
     assert b"ulip" not in all_bytes(made).lower()
+
+
+async def test_what_an_app_has_shown_is_in_a_part_too(tmp_path: Path) -> None:
+    """Retries by cause, failures in a row and a fallback are parts of the state that a part begins with."""
+    story = Bench(a=4)
+    story.running("app", n_min=1, n_max=6, retries={"limit": 3, "out_of_memory": 2})
+    story.add(k.AppProgressed(app=story.app().id, generation=1, step=1))
+    story.add(joined("b", 2))
+    story.settle()
+    story.all_exited(code=143, generation=1, asked=True)
+    story.settle()
+    story.started()
+    story.exited(slot=0, code=None, reason="out_of_memory")
+    story.settle()
+    app = story.app()
+    assert (app.retries_used, app.held_most and app.held_most.worked_with) == ({"out_of_memory": 1}, 4)
+    story.all_exited(code=143, asked=True)
+    cut = len(story.records)
+    story.wait(10)
+    story.settle()
+    part = tmp_path / "part.dorm"
+    await export(log_of(story.records), part, selection=Selection(since=AtSequence(cut)))
+    made = await anonymized(await open_archive(part))
+    after = await state_at(made)
+    (found,) = after.apps.values()
+    assert (found.retries_used, found.held_most) == (app.retries_used, app.held_most)
+    assert (await verify(made)).divergence is None
 
 
 async def test_twice_is_the_same() -> None:
