@@ -14,6 +14,7 @@ A witness that is missing, or can't be read, says nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 from typing import TYPE_CHECKING
@@ -67,14 +68,18 @@ class Integrity:
                 raise
             _log.error("the log is taken as it is", found=str(error))
 
-    async def open(self, end: int, snapshots: Iterable[int]) -> None:
-        """Before anything is folded: the log's last sequence, and those of its snapshots.  Raises LogAltered."""
+    async def open(self, log: EventLog, snapshots: Iterable[int]) -> int:
+        """Before anything is folded, with the sequences of the log's snapshots; gives the log's end.  Raises LogAltered,
+        LogDamaged, LogUnavailable."""
+        await self.ask(log)
         if self._witness is not None:
             self._sighting = await asyncio.to_thread(_read, self._witness, self._cluster)
         seen = max([*snapshots, self._sighting.seq if self._sighting else 0])
-        if seen > end:
+        end = await log.end()
+        if seen > end and not await _reaches(log, seen):
             self._altered, self._sighting = f"the log ends at record {end}, and record {seen} was there before", None
             self.check()
+        return max(end, await log.end())
 
     def folded(self, seq: int, chain: str) -> None:
         """The chain after the record that was folded just now."""
@@ -113,6 +118,18 @@ class Integrity:
                     written = seq
         finally:
             _write(self._witness, Sighting(self._cluster, *seen()))  # Nobody would wait for a thread any more.
+
+
+async def _reaches(log: EventLog, seq: int) -> bool:
+    """Whether there is such a record.  A server that is behind the others may only believe that it knows the end; a reader
+    asks again for as long as that may be."""
+    try:
+        async with contextlib.aclosing(log.read(after=seq)) as batches:
+            async for _ in batches:
+                break
+    except LogDamaged:
+        return False
+    return True
 
 
 def _read(path: Path, cluster: str) -> Sighting | None:

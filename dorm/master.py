@@ -162,9 +162,7 @@ class Master:
         snapshots: Sequence[SnapshotInfo] = ()
         with contextlib.suppress(LogError):  # Without them more is folded.
             snapshots = await self._log.snapshots.infos()
-        await self._integrity.ask(self._log)
-        end = await self._log.end()
-        await self._integrity.open(end, [info.seq for info in snapshots])
+        end = await self._integrity.open(self._log, [info.seq for info in snapshots])
         renamed = await self._log.renamed_upto()
         self._sealer = Sealer(self._cluster, self._key, renamed=renamed)
         newest = await self._snapshots.newest()

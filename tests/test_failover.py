@@ -259,15 +259,19 @@ class Masters:
 
     def __init__(self, folder: Path, url: str, cluster: str) -> None:
         self.folder = folder
-        self.words = ["master", "--url", url, "--cluster", cluster, "-v", "--lease"]
+        self.words = ["master", "--url", url, "--cluster", cluster, "-v"]
         self.processes: dict[str, Process] = {}
         self.logs: dict[str, Path] = {}
 
-    async def start(self, stack: contextlib.AsyncExitStack, name: str, says: str, *, lease_s: float = 2.0) -> None:
+    async def start(self, stack: contextlib.AsyncExitStack, name: str) -> None:
         self.logs[name] = self.folder / f"{name}.log"
-        words = [*self.words, str(lease_s), "--name", name]
+        words = [*self.words, "--name", name]
         self.processes[name] = await stack.enter_async_context(running(self.folder / "home", self.logs[name], *words))
-        await until_said(self.logs[name], says, self.processes[name])
+
+    def ready(self) -> bool:
+        """Whether each knows who leads."""
+        texts = [log.read_text() for log in self.logs.values()]
+        return all("leading" in text or "following" in text for text in texts)
 
     def signal(self, name: str, number: signal.Signals) -> int:
         """When it was sent, by the clock that the server's log time is of, too."""
@@ -297,9 +301,9 @@ async def test_masters_that_are_killed_and_frozen_are_followed_by_others(
     answered: list[str] = []
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(client)
-        await masters.start(stack, "m1", "leading")
-        for other in ("m2", "m3"):
-            await masters.start(stack, other, "following")
+        for one in ("m1", "m2", "m3"):
+            await masters.start(stack, one)
+        await until(masters.ready)
         flooding = asyncio.create_task(flood(client, answered))
         stack.callback(flooding.cancel)
 

@@ -24,7 +24,7 @@ from events.seals import SealKey, new_seed
 from tests.e2e.commands import refused, running, until_said
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
     from pathlib import Path
 
     from events.log import Record
@@ -146,6 +146,27 @@ async def test_a_log_that_does_not_fit_its_seals_is_refused_by_any_master() -> N
         pass
 
 
+class Behind(MemoryLog):
+    """A server that has yet to hear of the last records, and says so only to readers."""
+
+    behind = 3
+
+    async def end(self) -> int:
+        return len(self.records) - self.behind
+
+    def read(
+        self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        self.behind = 0
+        return super().read(after=after, subjects=subjects, follow=follow)
+
+
+async def test_a_server_that_is_behind_has_lost_nothing() -> None:
+    log = Behind(time.time_ns)
+    await say(log, 10)
+    assert await Integrity(CLUSTER, None).open(log, [10]) == 10
+
+
 class Unprotected(MemoryLog):
     """Its server says so."""
 
@@ -180,7 +201,9 @@ async def test_what_a_snapshot_has_led_past_is_not_compared(tmp_path: Path) -> N
     witness = tmp_path / "master.seen"
     witness.write_bytes(msgspec.json.encode(Sighting(CLUSTER, 5, "0" * 64)))
     integrity = Integrity(CLUSTER, witness)
-    await integrity.open(10, [])
+    log = MemoryLog(time.time_ns)
+    await say(log, 10)
+    assert await integrity.open(log, [6]) == 10
     integrity.folded(7, "1" * 64)
     integrity.check()
 
