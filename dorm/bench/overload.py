@@ -17,7 +17,7 @@ import secrets
 import shutil
 import sys
 import time
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -25,7 +25,7 @@ import psutil
 
 from dorm.bench import BenchError
 from dorm.bench.overload_figures import Phase, Usage, figures_of
-from dorm.bench.overload_floods import flood_of_reports, flood_of_submissions, flood_of_tails
+from dorm.bench.overload_floods import FLOODS
 from dorm.bench.overload_users import Users
 from dorm.bench.report import Report, this_machine
 from dorm.bench.toy_agents import READY, Part, Told
@@ -34,7 +34,7 @@ from dorm.home import home
 from events.jetstream import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from dorm.bench.report import Tell
@@ -175,30 +175,30 @@ async def _load(
     """One phase after the other, and what the processes used in each."""
     phases: list[Phase] = []
     usages: list[Usage] = []
-    floods: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = []
-    if size.flood:
-        url = parts.url
-        floods = [
-            ("reports", lambda: flood_of_reports(url, cluster)),
-            ("tails", lambda: flood_of_tails(url, cluster)),
-            ("submissions", lambda: flood_of_submissions(url, cluster, size.flood)),
-        ]
     async with Users(connection.log, cluster, size.apps) as users:
         tell(f"{size.apps} apps are submitted")
         await users.settle(timeout=_ANSWER_S)
         await _phase("steady", size.seconds, users, parts, phases, usages, tell)
-        for name, flood in floods:
-            flooding = asyncio.create_task(flood())
-            try:
-                await _phase(
-                    name, max(size.seconds / 3, 1.5 * size.report_interval_s), users, parts, phases, usages, tell
-                )
-            finally:
-                flooding.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await flooding
+        for name in FLOODS if size.flood else ():
+            async with _flood(name, parts.url, cluster, size.flood):
+                seconds = max(size.seconds / 3, 1.5 * size.report_interval_s)
+                await _phase(name, seconds, users, parts, phases, usages, tell)
             await users.settle(timeout=_ANSWER_S)
         return phases, usages
+
+
+@contextlib.asynccontextmanager
+async def _flood(name: str, url: str, cluster: str, number: int) -> AsyncIterator[None]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dorm.bench.overload_floods", name, url, cluster, str(number),
+        stdout=DEVNULL, stderr=DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield
+        if process.returncode is not None:
+            raise BenchError(f"the flood of {name} ended by itself, with exit code {process.returncode}")
+    finally:
+        await _end(process)
 
 
 async def _phase(

@@ -1,10 +1,15 @@
-"""Floods of `dorm bench overload`: what one user, one reader or one node can do to a cluster, each until cancelled."""
+"""Floods of `dorm bench overload`: what one user, some readers or one node can do to a cluster, each until it is ended.
+
+python -m dorm.bench.overload_floods NAME URL CLUSTER COUNT     one of them, in a process of its own: whoever is measured has
+                                                                no part of that work
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import secrets
+import sys
 import time
 from itertools import count
 from typing import TYPE_CHECKING
@@ -95,3 +100,20 @@ async def flood_of_reports(url: str, cluster: str) -> None:
             await asyncio.sleep(max(0.0, began + number / REPORTS_PER_S - loop.time()))
             await slots.acquire()
             tasks.create_task(report())
+
+
+def main() -> None:
+    name, url, cluster, number = sys.argv[1:]
+    floods = {
+        "reports": lambda: flood_of_reports(url, cluster),
+        "tails": lambda: flood_of_tails(url, cluster),
+        "submissions": lambda: flood_of_submissions(url, cluster, int(number)),
+    }
+    asyncio.run(floods[name]())
+
+
+FLOODS = ("reports", "tails", "submissions")
+"""In this order: what was submitted is on the cluster's hands for longest."""
+
+if __name__ == "__main__":
+    main()
