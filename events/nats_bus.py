@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 _PROBE_S = 1.0
 """How long there may be nothing to say, or an asker may take to take a piece, before it is asked whether it is there."""
+_WAITING_REPORTS = 16384
+"""Heartbeats that wait for a listener who is too slow; what comes beyond that is left out, as the next says the same anew."""
+_WAITING_QUESTIONS = 1024
+_WAITING_BYTES = 32 * 1024 * 1024
 _LOOK_UP_S = 5.0
 _MOST_ANSWERS = 256
 """Questions that one answerer works on at once."""
@@ -56,7 +60,9 @@ class NatsBus(Bus):
 
     async def reports(self, subject: str) -> AsyncGenerator[Record, None]:
         with as_log_errors("listening for reports"):
-            subscription = await self._client.subscribe(subject)
+            subscription = await self._client.subscribe(
+                subject, pending_msgs_limit=_WAITING_REPORTS, pending_bytes_limit=_WAITING_BYTES
+            )
         try:
             async for message in subscription.messages:
                 yield Record(0, 0, message.subject, message.data)
@@ -106,7 +112,9 @@ class NatsBus(Bus):
 
     async def answer(self, subject: str, answerer: Answerer) -> None:
         with as_log_errors("listening for questions"):
-            subscription = await self._client.subscribe(subject)
+            subscription = await self._client.subscribe(
+                subject, pending_msgs_limit=_WAITING_QUESTIONS, pending_bytes_limit=_WAITING_BYTES
+            )
         try:
             async with asyncio.TaskGroup() as tasks:
                 answers: set[asyncio.Task[None]] = set()

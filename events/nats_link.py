@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -42,6 +43,7 @@ _PING_S = 3
 _BLIP_S = 1.0
 """How long an append waits for a connection that is lost, as it is for as long when a server is started again at once."""
 _CLOSE_S = 2.0
+_SAY_AGAIN_S = 60.0
 _log = Logger(__name__)
 
 
@@ -81,6 +83,7 @@ class Link:
         self.watchers: set[Callable[[str], None]] = set()
         self.on_outage: Callable[[bool], None] = lambda _: None
         """Told True when the connection is lost, and False when it is back."""
+        self._left_out, self._left_out_said = 0, -math.inf
         self._troubles: list[Exception] = []
         self._troubled = asyncio.Event()
         self._settled = asyncio.Event()
@@ -181,7 +184,19 @@ class Link:
         self._troubles = [*self._troubles[-99:], error]
         if len(self._troubles) >= len(self.servers):
             self._troubled.set()
-        _log.debug("nats error", error=_words(error))
+        if isinstance(error, nats.errors.SlowConsumerError):
+            self._say_left_out(error.subject)
+        else:
+            _log.debug("nats error", error=_words(error))
+
+    def _say_left_out(self, subject: str) -> None:
+        now = asyncio.get_running_loop().time()
+        self._left_out += 1
+        if now - self._left_out_said >= _SAY_AGAIN_S:
+            _log.warning(
+                "messages are left out, as they come faster than they are taken", of=subject, so_far=self._left_out
+            )
+            self._left_out_said = now
 
     async def _on_disconnect(self) -> None:
         self._settled.clear()
