@@ -1,7 +1,7 @@
 """Facts on their way to the log: kept in order, tried until stored, at most once each by their ids.
 
-The queue is bounded.  When it is half full, progress (which the next progress supersedes) is left out; when it is full,
-whoever publishes waits.
+The queue is bounded.  When it is half full, progress that the next progress supersedes is left out; when it is full, whoever
+publishes waits.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Outbox:
         self._queue: asyncio.Queue[Event] = asyncio.Queue(BOUND)
         self._storing = 0
 
-    async def put(self, event: Event) -> None:
-        """Waits while the queue is full."""
-        if isinstance(event, AppProgressed) and self._queue.qsize() > BOUND // 2:
+    async def put(self, event: Event, *, last: bool = True) -> None:
+        """Waits while the queue is full.  With `last` no later fact of its kind will supersede it."""
+        if not last and isinstance(event, AppProgressed) and self._queue.qsize() > BOUND // 2:
             return
         await self._queue.put(event)
 
@@ -70,8 +70,6 @@ class Outbox:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _PAUSE_S)
             except LogRefused as error:
-                if isinstance(event, AppProgressed):
-                    return
                 # A server whose disk is full says no, too; were the fact given up the master would wait for it for ever.
                 _log.error("the log refuses a fact", kind=type(event).__name__, id=event.id, reason=str(error))
                 await asyncio.sleep(_REFUSED_S)

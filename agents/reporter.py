@@ -178,7 +178,7 @@ class Reporter:
                 at=self._clock(),
                 by=self._config.name,
             )
-            await self._outbox.put(event)
+            await self._outbox.put(event, last=final)
 
     async def forget(self, key: Key) -> None:
         """Nothing is left of it."""

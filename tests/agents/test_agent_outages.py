@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,7 +12,7 @@ from agents import outbox
 from agents.process import ProcessRuntime
 from agents.runtime import ContainerSpec, Key, Seen, Unavailable, Use
 from events import kinds as k
-from events.log import LogUnavailable
+from events.log import Appended, LogRefused, LogUnavailable
 from tests.agents.harness import ended
 from tests.agents.one_node import NODE, UNTIL_TERM, Node, holds
 
@@ -255,3 +255,23 @@ async def test_a_clock_that_is_set_changes_nothing(node: Node) -> None:
         pass
     assert kinds(node).count("NodeJoined") == 2
     assert kinds(node).count("ContainerExited") == 4
+
+
+async def test_what_the_log_refuses_is_told_when_it_takes_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose disk is full says no, and not for ever; the last progress is as good as any other fact."""
+    monkeypatch.setattr(outbox, "_REFUSED_S", 0.05)
+    refused: list[str] = []
+    stored = node.log.append
+
+    async def refuses(subject: str, body: bytes, **how: Any) -> Appended:
+        if ".App" in subject and len(refused) < 3:
+            refused.append(subject)
+            raise LogRefused("insufficient resources")
+        return await stored(subject, body, **how)
+
+    node.log.append = refuses  # type: ignore[method-assign]
+    async with node.agent():
+        await node.release('echo "{\\"step\\": 70}" >> "$DORM_PROGRESS"; exit 0')
+        await node.until(k.ContainerExited)
+    assert len(refused) == 3
+    assert [fact.step for fact in node.facts() if isinstance(fact, k.AppProgressed)] == [70]
