@@ -315,12 +315,16 @@ class Checks:
         self._released.setdefault((fact.app, fact.generation), fact.checkpoint if app else None)
 
     def _completed(self, fact: k.AppCompleted) -> None:
+        """The state may have let go of the generation already, so what was launched counts, too."""
         app = self.whole.apps.get(fact.app)
         generation = app.generations.get(fact.generation) if app else None
-        for slot in generation.containers if generation else ():
-            container = self.launched.get(Key(fact.app, fact.generation, slot))
-            done = container is not None and container.finished
-            self.hold(done, f"{fact.app} is said to be done, and slot {slot} of generation {fact.generation} is not")
+        keys = {key for key in self.launched if key[:2] == (fact.app, fact.generation)}
+        keys |= {Key(fact.app, fact.generation, slot) for slot in (generation.containers if generation else ())}
+        for key in sorted(keys):
+            done = key in self.launched and self.launched[key].finished
+            self.hold(
+                done, f"{fact.app} is said to be done, and slot {key.slot} of generation {fact.generation} is not"
+            )
 
     def _check_failed(self, fact: k.GenerationFailed | k.AppFailed) -> None:
         """Unreachable is not failed: something of it has ended in truth."""

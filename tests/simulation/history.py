@@ -267,9 +267,14 @@ class History:
     def append(self, subject: str, body: bytes, msg_id: str = "") -> None:
         """A stranger's record, known by its id where it is not the repeat of another's."""
         self._lives += 1
-        msg_id = msg_id or f"{STRANGER}.{self._lives}"
+        self._append(subject, body, msg_id or f"{STRANGER}.{self._lives}")
+
+    def _append(self, subject: str, body: bytes, msg_id: str) -> None:
         server = self.world.server
-        server.handle(lambda: server.append(subject, body, msg_id, None, lambda _: None))
+        if server.up:
+            server.handle(lambda: server.append(subject, body, msg_id, None, lambda _: None))
+        else:
+            self.world.after(0.5, self._append, subject, body, msg_id)
 
     # --- recovery ------------------------------------------------------------------------------------------------------
 
@@ -277,6 +282,10 @@ class History:
         """Whom a fault disturbs, and until when; from then on the time to recover counts."""
         if fault.kind not in HARMLESS:
             self.disturb(fault.target, fault.for_s)
+        if fault.kind == "server's disk full":
+            # It answers, so its masters do not count as deaf, and no heartbeat is stored.
+            for node in self.machines:
+                self.disturb(node, fault.for_s)
         self._pending.append((self.world.now + fault.for_s, fault.kind))
 
     def disturb(self, host: str, for_s: float) -> None:
