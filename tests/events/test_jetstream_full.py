@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 from typing import TYPE_CHECKING
 
 import nats
@@ -15,35 +14,15 @@ from events.jetstream_streams import log_stream
 from events.log import LogError, LogFull, LogUnavailable
 from tests.events.log_conformance import ALICE, CLUSTER
 from tests.nats_server import NatsServer
+from tests.small_disk import small_disk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from events.log import EventLog
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(60)]
-_SMALL = "32m"
-_LARGER = "64m"
 _PIECE = 1_000_000
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Path]:
-    """A small file system."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a file system")
-    folder = tmp_path / "small"
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_SMALL}", "tmpfs", folder], capture_output=True)
-    if made.returncode != 0:
-        pytest.skip(f"no file system can be mounted here: {made.stderr.decode(errors='replace').strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-def enlarge(store: Path) -> None:
-    subprocess.run(["mount", "-o", f"remount,size={_LARGER}", store], check=True)
 
 
 async def fill_up(log: EventLog, subject: str = ALICE, size: int = _PIECE) -> tuple[dict[str, int], LogError]:
@@ -63,36 +42,37 @@ async def kept(log: EventLog) -> dict[str, int]:
 
 @pytest.mark.parametrize("limit", [None, 1 << 40])
 async def test_a_full_disk_loses_nothing_and_is_gone_on_with_when_there_is_room(
-    tmp_path: Path, store: Path, limit: int | None
+    tmp_path: Path, limit: int | None
 ) -> None:
     """With a limit of its own, by default three quarters of the disk, the server stops before; else by the disk's error, after
     which it takes nothing until it is started anew."""
-    server = NatsServer(tmp_path / "nats", store=store / "data", max_store=limit)
-    await server.start()
-    connection = await Connection.open(server.url, CLUSTER, create=True)
-    stored, error = await fill_up(connection.log)
-    assert isinstance(error, LogUnavailable)
-    if limit is None:
-        assert isinstance(error, LogFull)
-        assert "the NATS server has no room for more (insufficient resources)" in str(error)
-    else:
-        assert not isinstance(error, LogFull)
-        assert "the NATS server answers and stores nothing: is its disk full" in str(error)
-    assert await kept(connection.log) == stored
-    enlarge(store)
-    await server.restart()
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                again = await connection.log.append(ALICE, b"room", msg_id=f"id-{len(stored)}", timeout=2.0)
-                break
-            except LogUnavailable:
-                await asyncio.sleep(0.1)
-    assert (again.seq, again.duplicate) == (len(stored) + 1, False)
-    assert await kept(connection.log) == stored | {f"id-{len(stored)}": again.seq}
-    await connection.log.check()
-    await connection.close()
-    await server.stop()
+    with small_disk(tmp_path / "small") as enlarge:
+        server = NatsServer(tmp_path / "nats", store=tmp_path / "small" / "data", max_store=limit)
+        await server.start()
+        connection = await Connection.open(server.url, CLUSTER, create=True)
+        stored, error = await fill_up(connection.log)
+        assert isinstance(error, LogUnavailable)
+        if limit is None:
+            assert isinstance(error, LogFull)
+            assert "the NATS server has no room for more (insufficient resources)" in str(error)
+        else:
+            assert not isinstance(error, LogFull)
+            assert "the NATS server answers and stores nothing: is its disk full" in str(error)
+        assert await kept(connection.log) == stored
+        enlarge()
+        await server.restart()
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    again = await connection.log.append(ALICE, b"room", msg_id=f"id-{len(stored)}", timeout=2.0)
+                    break
+                except LogUnavailable:
+                    await asyncio.sleep(0.1)
+        assert (again.seq, again.duplicate) == (len(stored) + 1, False)
+        assert await kept(connection.log) == stored | {f"id-{len(stored)}": again.seq}
+        await connection.log.check()
+        await connection.close()
+        await server.stop()
 
 
 async def test_a_stream_at_its_limit_refuses_what_is_new_and_goes_on_without_the_limit(nats_server: NatsServer) -> None:
