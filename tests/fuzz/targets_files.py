@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import tempfile
 import zlib
 from functools import cache
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +54,9 @@ if TYPE_CHECKING:
 def _folder() -> Path:
     """In memory where there is such a place: these files are written very often."""
     shared = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="dorm-fuzz-", dir=shared if os.access(shared, os.W_OK) else None))
+    made = Path(tempfile.mkdtemp(prefix="dorm-fuzz-", dir=shared if os.access(shared, os.W_OK) else None))
+    Finalize(None, shutil.rmtree, args=(made,), exitpriority=1)  # At the end of workers, too, which run no `atexit`.
+    return made
 
 
 @cache
