@@ -7,6 +7,7 @@ time.  Each fault has an end: what was killed is started again, what was stopped
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from agents.docker_config import LABEL_CLUSTER
-from compose.engine import Engine
+from compose.dockerd import EngineFailed
+from compose.engine import Engine, EngineFault
+from dorm.bench import BenchError
 from dorm.bench.chaos_cluster import LIVE_RESTORE, MACHINES, NAME
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
+    from compose.namespaces import NodeCluster
     from compose.services import Service
     from dorm.bench.chaos_cluster import ChaosCluster, Machine
 
@@ -28,6 +32,7 @@ _REST_S = (2.0, 10.0)
 _OVERLAPPING = 0.25
 _PATIENCE_S = 20.0
 _LOOK_AGAIN_S = 0.25
+_STARTS = 3
 
 
 class Kind(NamedTuple):
@@ -179,7 +184,7 @@ class Attack:
 
     def _engine(self, machine: Machine) -> _Blow:
         network, number = self._cluster.network, machine.number
-        return _Blow(f"engine-{number}", lambda: network.kill_engine(number), lambda: network.start_engine(number))
+        return _Blow(f"engine-{number}", lambda: network.kill_engine(number), lambda: _start_engine(network, number))
 
     def _network(self, machine: Machine) -> _Blow:
         network, number = self._cluster.network, machine.number
@@ -194,7 +199,7 @@ class Attack:
         async def end() -> None:
             for service in machine.services:
                 service.allow()  # as at boot: none of them waits for another
-            await self._cluster.network.start_engine(machine.number)
+            await _start_engine(self._cluster.network, machine.number)
 
         return _Blow(f"machine-{machine.number}", begin, end)
 
@@ -203,8 +208,10 @@ class Attack:
         for machine in self._cluster.machines:
             if f"engine-{machine.number}" in self._broken or f"machine-{machine.number}" in self._broken:
                 continue
-            async with Engine(machine.node.docker_url) as engine:
-                there = await engine.running(f"{LABEL_CLUSTER}={NAME}")
+            there = []
+            with contextlib.suppress(EngineFault):  # one that is just starting
+                async with Engine(machine.node.docker_url) as engine:
+                    there = await engine.running(f"{LABEL_CLUSTER}={NAME}")
             found += [_removal(machine, container) for container in there]
         return found
 
@@ -219,6 +226,19 @@ class _Blow(NamedTuple):
 
 async def _nothing() -> None:
     pass
+
+
+async def _start_engine(network: NodeCluster, number: int) -> None:
+    """As a service manager does: again, where it did not come up in time.  Raises BenchError where it never does."""
+    for _ in range(_STARTS):
+        try:
+            await network.start_engine(number)
+        except EngineFailed as error:
+            failed = error
+            await network.kill_engine(number)
+        else:
+            return
+    raise BenchError(f"an engine that was killed does not start again: {failed}")
 
 
 def _kill(service: Service) -> _Blow:
@@ -244,7 +264,8 @@ def _pause(service: Service) -> _Blow:
 
 def _removal(machine: Machine, container: str) -> _Blow:
     async def begin() -> None:
-        async with Engine(machine.node.docker_url) as engine:
-            await engine.remove(container)
+        with contextlib.suppress(EngineFault):
+            async with Engine(machine.node.docker_url) as engine:
+                await engine.remove(container)
 
     return _Blow(f"container-{container[:12]}-{machine.number}", begin, _nothing)

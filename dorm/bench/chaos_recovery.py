@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SECOND = 1_000_000_000
 _LONGEST_STEP = 2 * SECOND
 """What is no pause yet: a step by one worker takes a quarter of a second where the machine has time."""
+_AFTERMATH = 20 * SECOND
 _TOLD_BEFORE = 3 * SECOND
 """From a decision to stop an app to the last step of it, at most."""
 
@@ -71,24 +72,26 @@ def pauses(told: Told, of_apps: Mapping[str, Sequence[Stay]]) -> list[Pause]:
 def recoveries(
     faults: Sequence[Injected], told: Told, of_apps: Mapping[str, Sequence[Stay]], probes: Sequence[Probe]
 ) -> list[Recovery]:
-    """One for each fault.  A pause counts for the last fault that came before it began."""
+    """One for each fault.  A pause counts for the last fault that came before it began, and not long after that was over."""
     found = []
     paused = pauses(told, of_apps)
     ordered = sorted(faults, key=lambda fault: fault.at)
     for number, fault in enumerate(ordered):
-        until = ordered[number + 1].at if number + 1 < len(ordered) else None
+        until = fault.ended_at + _AFTERMATH
+        if number + 1 < len(ordered):
+            until = min(until, ordered[number + 1].at)
         own = [p for p in paused if _begins_in(p, fault.at, until)]
         training = max((pause.end - fault.at for pause in own), default=0)
         found.append(Recovery(fault.kind, _control(fault.at, told, probes), training / SECOND))
     return found
 
 
-def _begins_in(pause: Pause, at: int, until: int | None) -> bool:
+def _begins_in(pause: Pause, at: int, until: int) -> bool:
     """Its last step was before the fault, by less than a step takes, or after it."""
     if pause.end <= at:
         return False
     begin = pause.begin + _LONGEST_STEP // 2
-    return begin >= at and (until is None or begin < until)
+    return at <= begin < until
 
 
 def _control(at: int, told: Told, probes: Sequence[Probe]) -> float | None:

@@ -86,7 +86,10 @@ def test_pauses_in_training_are_seen_whatever_the_processes_say() -> None:
 def test_recovery_is_the_later_of_answers_and_training() -> None:
     told = Told(answered={"p1": 3 * S, "p2": 12 * S}, elected=[13 * S, 14 * S])
     apps = {"a": [stay(1, 0, 0, 10, every=0.25), stay(2, 0, 16, 20, every=0.25)]}
-    faults = [Injected("container_removed", 10 * S, "x"), Injected("leader_killed", round(11.5 * S), "y")]
+    faults = [
+        Injected("container_removed", 10 * S, "x", 10 * S),
+        Injected("leader_killed", round(11.5 * S), "y", 12 * S),
+    ]
     probes = [Probe("p1", S), Probe("p2", round(11.6 * S))]
     first, second = recoveries(faults, told, apps, probes)
     # What it had ended at 10 s begins anew at 16 s, and steps a quarter of a second later.
@@ -98,12 +101,14 @@ def test_recovery_is_the_later_of_answers_and_training() -> None:
 
 def test_an_adjustment_and_a_wait_that_were_decided_are_no_faults_doing() -> None:
     apps = {"a": [stay(1, 0, 0, 10), stay(2, 0, 16, 20)]}
-    fault, probes = Injected("agent_killed", 9 * S, "x"), [Probe("p", 9 * S)]
+    fault, probes = Injected("agent_killed", 9 * S, "x", 9 * S), [Probe("p", 9 * S)]
     answered = {"p": 9 * S}
     assert recoveries([fault], Told(answered=answered, resized={"a": [9 * S]}), apps, probes)[0].seconds == 0.0
     assert recoveries([fault], Told(answered=answered, resized={"a": [11 * S]}), apps, probes)[0].seconds == 7.5
     assert recoveries([fault], Told(answered=answered, waits={"a": [12 * S]}), apps, probes)[0].seconds == 3.0
     assert recoveries([fault], Told(), apps, probes)[0].seconds is None
+    long_ago = Injected("agent_killed", -20 * S, "x", -12 * S)
+    assert recoveries([long_ago], Told(answered=answered), apps, probes)[0].training_s == 0.0
 
 
 @pytest.mark.cluster
