@@ -288,6 +288,8 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "running containers of another generation are adopted": (3,),
     "a submission is tried again with a new id": (38,),
     "an outage counts as everybody's silence": (2,),
+    "the runtime does not keep the lease": (63,),
+    "what was removed is started again": (99,),
 }
 """Seeds that have caught variants which seed 0 does not catch: tried first."""
 

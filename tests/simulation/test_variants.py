@@ -1,0 +1,24 @@
+"""Each broken variant is caught: what the simulation would not find in them it would not find in the real code."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.running import Choice, play
+from tests.simulation.variants import VARIANTS, caught_by
+
+
+def test_there_are_enough() -> None:
+    assert len(VARIANTS) >= 25
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_it_is_caught(name: str) -> None:
+    assert caught_by(name) is not None
+
+
+def test_nothing_stays_broken() -> None:
+    name = "no barrier: released before the last generation has ended"
+    found = caught_by(name)
+    assert found is not None
+    assert not play(found.seed, Choice()).outcome.broken
