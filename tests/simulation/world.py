@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import hashlib
 import itertools
 import os
@@ -26,6 +27,7 @@ from unittest import mock
 
 import msgspec
 import nkeys
+import psutil
 
 import agents.agent
 import dorm.sealing
@@ -54,6 +56,7 @@ START = 1_700_000_000 * SECOND
 PROGRESS_POLL_S = 1.0
 """Looking five times a second into each progress file would be most of a history's cost."""
 _MEMORY = Path("/dev/shm")
+_PREFIX = "dorm-simulation-"
 _folders = itertools.count()
 _nature = contextvars.Context()
 """In which nothing belongs to any process."""
@@ -94,7 +97,8 @@ class World:
         self._names: dict[str, int] = {}
         self._patches = contextlib.ExitStack()
         shelf = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
-        self.folder = shelf / f"dorm-simulation-{os.getpid()}-{next(_folders)}"
+        _sweep(shelf)
+        self.folder = shelf / f"{_PREFIX}{os.getpid()}-{next(_folders)}"
         self.server = Server(self)
         self.server.on_crash.append(self._server_crashed)
         self.server.on_up.append(self._server_up)
@@ -249,3 +253,12 @@ class World:
         made.update("\n".join(self.story()).encode())
         made.update(f"{self.loop.steps} {self.loop.now!r}".encode())
         return made.hexdigest()
+
+
+@functools.cache
+def _sweep(shelf: Path) -> None:
+    """Remove what processes left that were killed in the middle of a history: it is in memory, and stays there."""
+    for left in shelf.glob(f"{_PREFIX}*"):
+        pid = left.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
