@@ -282,10 +282,6 @@ class History:
         """Whom a fault disturbs, and until when; from then on the time to recover counts."""
         if fault.kind not in HARMLESS:
             self.disturb(fault.target, fault.for_s)
-        if fault.kind == "server's disk full":
-            # It answers, so its masters do not count as deaf, and no heartbeat is stored.
-            for node in self.machines:
-                self.disturb(node, fault.for_s)
         self._pending.append((self.world.now + fault.for_s, fault.kind))
 
     def disturb(self, host: str, for_s: float) -> None:
