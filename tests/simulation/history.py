@@ -8,6 +8,7 @@ The attack ends after a while; from then on everything has to come to rest in bo
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -114,6 +115,8 @@ class History:
         self.recoveries: list[float] = []
         self._pending: list[tuple[float, str]] = []
         self._lives = 0
+        self._words: list[tuple[str, bytes, str]] = []
+        """Of strangers and operators, which the server has not been told yet."""
 
     # --- playing -------------------------------------------------------------------------------------------------------
 
@@ -267,14 +270,18 @@ class History:
     def append(self, subject: str, body: bytes, msg_id: str = "") -> None:
         """A stranger's record, known by its id where it is not the repeat of another's."""
         self._lives += 1
-        self._append(subject, body, msg_id or f"{STRANGER}.{self._lives}")
+        self._words.append((subject, body, msg_id or f"{STRANGER}.{self._lives}"))
+        self._send_words()
 
-    def _append(self, subject: str, body: bytes, msg_id: str) -> None:
+    def _send_words(self) -> None:
+        """In the order in which they were said, once the server is there."""
         server = self.world.server
-        if server.up:
-            server.handle(lambda: server.append(subject, body, msg_id, None, lambda _: None))
-        else:
-            self.world.after(0.5, self._append, subject, body, msg_id)
+        if not server.up:
+            self.world.after(0.5, self._send_words)
+            return
+        words, self._words = self._words, []
+        for subject, body, msg_id in words:
+            server.handle(partial(server.append, subject, body, msg_id, None, lambda _: None))
 
     # --- recovery ------------------------------------------------------------------------------------------------------
 
