@@ -83,10 +83,14 @@ class Guard:
             over, alone = left is not None and left <= 0, not lease.looked_after(self._lease)
             if (over, alone) != before:
                 self._ask_at, before = 0.0, (over, alone)
-            if over:
-                if self._enforce() and alone:
-                    return
-            elif left is not None and alone and self._idle():
+            try:
+                done = self._enforce() and alone if over else left is not None and alone and self._idle()
+            except (
+                OSError
+            ) as failure:  # No file can be opened at the moment, say: a guard that ended would guard nothing.
+                self._say(f"trying again: {failure}")
+                done = False
+            if done:
                 return
             time.sleep(LOOK_S)
 
@@ -126,8 +130,11 @@ class Guard:
     def _running(self) -> "list[dict[str, Any]]":
         """Containers of this node that run; what has ended, and what may yet start, is noted on the way."""
         filters = urllib.parse.quote(json.dumps({"label": self._labels}))
-        listed = json.loads(self._ask("GET", f"/containers/json?all=1&filters={filters}"))
-        states = {container["Id"]: container["State"] for container in listed}
+        try:
+            listed = json.loads(self._ask("GET", f"/containers/json?all=1&filters={filters}"))
+            states = {container["Id"]: container["State"] for container in listed}
+        except (ValueError, LookupError, TypeError) as failure:  # The engine died while it answered, say.
+            raise Silent(f"no list of containers: {failure}") from failure
         noted = self._noted()
         self._ended = {name for name in noted if states.get(name, "exited") in ("exited", "dead")}
         now = time.monotonic()

@@ -70,12 +70,21 @@ def write_reserved(name: str, text: str) -> None:
     os.rename(name + ".new", name)
 
 
+def say(what: str) -> None:
+    """In supervisor.log.  A full disk takes nothing, and what is said is not worth the watch either."""
+    try:
+        sys.stderr.write(what + "\n")
+        sys.stderr.flush()
+    except OSError:
+        pass
+
+
 def signalled(kill: "Callable[[int, int], None]", target: int, number: int) -> None:
     """Send a signal; a program that changed its user may be out of reach, which must not end the watch."""
     try:
         kill(target, number)
     except OSError as failure:
-        sys.stderr.write(f"signal {number} to {target}: {failure}\n")
+        say(f"signal {number} to {target}: {failure}")
 
 
 def execute(words: list[str], workdir: str, environment: dict[str, str], log: int, gate: int, report: int) -> None:
@@ -124,18 +133,24 @@ def start(words: list[str], workdir: str, environment: dict[str, str]) -> tuple[
 
 def cap_log(cap: int) -> None:
     """Keep the log below its cap, and the part before it in log.1.  The program holds the file open for appending,
-    so it is copied and emptied in place; what is written in between is lost."""
+    so it is copied and emptied in place; what is written in between is lost.  Where the disk has no room for the copy it
+    is emptied all the same: a log is not worth the watch."""
     with open("log", "rb+") as log:
         size = os.fstat(log.fileno()).st_size
         if size <= cap:
             return
         log.seek(max(0, size - cap))
         left = cap  # and no more, however fast the program goes on writing
-        with open("log.1.new", "wb") as old:
-            while part := log.read(min(left, 1 << 20)):
-                old.write(part)
-                left -= len(part)
-        os.rename("log.1.new", "log.1")
+        try:
+            with open("log.1.new", "wb") as old:
+                while part := log.read(min(left, 1 << 20)):
+                    old.write(part)
+                    left -= len(part)
+            os.rename("log.1.new", "log.1")
+        except OSError as failure:
+            if os.path.exists("log.1.new"):
+                os.unlink("log.1.new")
+            say(f"the log could not be moved aside: {failure}")
         os.ftruncate(log.fileno(), 0)
 
 
@@ -203,7 +218,7 @@ def tell(report: int, outcome: bytes) -> None:
     try:
         os.write(report, outcome)
     except OSError as failure:
-        sys.stderr.write(f"nobody hears that it is {outcome.decode()}: {failure}\n")
+        say(f"nobody hears that it is {outcome.decode()}: {failure}")
 
 
 def supervise(report: int) -> None:
@@ -224,7 +239,7 @@ def supervise(report: int) -> None:
     words = fields[3 : 3 + count]
     environment = dict(field.split("=", 1) for field in fields[3 + count :] if field)
     if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        sys.stderr.write("cannot become a subreaper: a child in a session of its own may outlive its container\n")
+        say("cannot become a subreaper: a child in a session of its own may outlive its container")
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     pid, failure = start(words, workdir, environment)
     if failure:

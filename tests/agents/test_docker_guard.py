@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from agents import docker_guard
+from agents import docker_guard, lease
 from tests.agents.harness import PATIENCE_S, Harness, ended, says
 from tests.agents.runtime_conformance import POLITE, STUBBORN, processes
 from tests.agents.wire import wired
@@ -96,3 +97,29 @@ async def test_it_ends_when_no_agent_is_there_and_nothing_runs(
     await runtime.stop(spec.key, 0)
     await runtime.close()
     await gone([second])
+
+
+async def test_an_engine_that_dies_while_it_answers_ends_no_guard(tmp_path: Path) -> None:
+    """With the agent dead nobody would start another one, and what runs would outlive the lease."""
+    asked = asyncio.Queue[None]()
+
+    async def cut_short(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.0 200 OK\r\nContent-Length: 500\r\n\r\n[{"Id": "abc')
+        writer.close()
+        await writer.wait_closed()
+        asked.put_nowait(None)
+
+    address = tmp_path / "engine.sock"
+    async with await asyncio.start_unix_server(cut_short, address), asyncio.timeout(PATIENCE_S):
+        lease.write(str(tmp_path / lease.FILE), lease.after(-1.0), 0)
+        command = [docker_guard.__file__, str(tmp_path), f"unix://{address}", "dorm.node=x"]
+        starting = await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", *command)
+        await starting.wait()
+        try:
+            for _ in range(2):
+                await asked.get()
+            assert len(guards(tmp_path)) == 1
+        finally:
+            for guard in guards(tmp_path):
+                guard.kill()

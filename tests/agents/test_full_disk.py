@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from agents import docker_config as config
 from agents.process import ProcessRuntime
 from agents.runtime import Unavailable
 from compose.dockerd import why_not
-from tests.agents.harness import Harness, ended, says
+from tests.agents.harness import PATIENCE_S, Harness, ended, says
 from tests.agents.runtime_conformance import POLITE
 from tests.engines import unavailable
 
@@ -68,6 +69,23 @@ async def test_what_runs_goes_on_and_its_end_is_recorded(disk: Disk, tmp_path: P
         disk.free()
         await runtime.ensure(later)
         assert (await ended(runtime, later.key)).exit_code == 0
+    await harness.clean()
+
+
+async def test_a_log_that_no_room_is_left_to_move_aside_ends_no_watch(disk: Disk, tmp_path: Path) -> None:
+    harness = Harness(lambda: ProcessRuntime("node", disk.path / "node", log_cap=150_000), "", tmp_path, "")
+    async with harness.opened() as runtime:
+        spec = harness.shell(f"head -c 200000 /dev/zero; {POLITE}")
+        await runtime.ensure(spec)
+        log = runtime.run_dir(spec.key).parent / "log"
+        async with asyncio.timeout(PATIENCE_S):
+            while not log.exists() or log.stat().st_size < 200_000:  # noqa: ASYNC110  (no event tells of it)
+                await asyncio.sleep(0.01)
+            while log.stat().st_size > 150_000:  # noqa: ASYNC110  (nor of this)
+                await asyncio.sleep(0.05)
+        assert not (log.parent / "log.1.new").exists()
+        await runtime.stop(spec.key, 10.0)
+        assert (await ended(runtime, spec.key)).exit_code == 7
     await harness.clean()
 
 
