@@ -93,7 +93,8 @@ class History:
         self.users = ["ann", "bob"][: chance.choice([1, 2])]
         self.policies = chance.choice([[any_policy.NAME], [any_policy.NAME, "static"], ["static"], ["dorm"]])
         self.lease_s = chance.choice([6.0, 10.0, 20.0])
-        self.grace_s = chance.choice([3.0, 5.0])
+        # Longer than a master takes to notice that it is deaf itself (`dorm.hearing.DEAF_NS`).
+        self.grace_s = chance.choice([5.0, 8.0])
         self.retention_s = chance.choice([1.0, 5.0, 86_400.0])
         self.master_lease_s = chance.choice([2.0, 2.0, 5.0])
         self._skews = {name: chance.choice([0.0, 0.0, -2.0, 30.0, -3600.0]) for name in (*self.masters, *nodes)}
