@@ -29,14 +29,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _one(options.seed, choice, trace=options.trace, shrinks=options.shrink)
     seeds = range(options.start, options.start + options.seeds)
     figures, progress = Figures(), Progress(len(seeds))
-    for played in play_all(seeds, choice, options.jobs):
-        figures.add(played)
-        if played.outcome.broken and len(figures.failed) <= 5:
-            _say_broken(played, choice)
-        progress.tell(figures)
+    try:
+        for played in play_all(seeds, choice, options.jobs):
+            figures.add(played)
+            if played.outcome.broken and len(figures.failed) <= 5:
+                _say_broken(played, choice)
+            progress.tell(figures)
+    except KeyboardInterrupt:
+        print("\nstopped; of what was played until then:", file=sys.stderr)
     progress.tell(figures, last=True)
     _say(figures, as_json=options.output == "json")
-    return int(bool(figures.failed))
+    return int(bool(figures.failed) or figures.seeds < len(seeds))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
