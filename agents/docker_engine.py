@@ -12,7 +12,7 @@ import base64
 import contextlib
 import json
 import os
-import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import aiodocker
@@ -275,9 +275,14 @@ class Engine:
 
     async def remembered(self, labels: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
         """What the engine remembers of containers with these labels, oldest first: (what happened, container's id).  It keeps
-        the last 256 events of all its containers, and none from before it was started."""
+        the last 256 events of all its containers, and none from before it was started.
+
+        Up to now by its own clock, which may be that of another machine: asked with one that is behind it leaves out the
+        latest, with one that is ahead it waits."""
+        async with self._asked("the engine's time"):
+            now = datetime.fromisoformat((await self._docker._query_json("info"))["SystemTime"])
         filters = json.dumps({"type": ["container"], "label": labels})
-        params = {"since": "1", "until": f"{time.time():.9f}", "filters": filters}
+        params = {"since": "1", "until": f"{now.timestamp():.6f}", "filters": filters}
         async with self._asked("events so far"):
             response = await self._docker._do_query("events", "GET", params=params)
             try:

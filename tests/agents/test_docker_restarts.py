@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,6 +40,19 @@ async def test_one_that_somebody_stopped_by_hand_is_not_done(docker_harness: Har
         await engine.close()
         stopped, done = await ended(runtime, spec.key), await ended(runtime, other.key)
     assert (stopped.exit_code, stopped.interrupted) == (0, True)
+    assert (done.exit_code, done.interrupted) == (0, False)
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+async def test_one_that_is_done_is_so_whatever_the_clock_of_the_node_says(
+    docker_harness: Harness, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+) -> None:
+    engines = time.time
+    monkeypatch.setattr(time, "time", lambda: engines() + ahead_s)
+    async with docker_harness.opened() as runtime:
+        spec = docker_harness.shell("exit 0")
+        await runtime.ensure(spec)
+        done = await ended(runtime, spec.key)
     assert (done.exit_code, done.interrupted) == (0, False)
 
 
