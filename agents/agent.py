@@ -53,8 +53,6 @@ _PROGRESS_POLL_S = 0.2
 _AGAIN_S = 1.0
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 1.0, 5.0
 """How long a heartbeat's answer is waited for: as long as it is to the next one, within these bounds."""
-_BEATS_IN_LEASE = 3
-"""At least so many, whatever the interval: one that is lost must not cost a short lease."""
 _LEAST_PAUSE_S = 0.05
 _SAVE_EVERY = 5_000
 """Records of this node's concern between two times that what was folded is kept."""
@@ -273,7 +271,7 @@ class Agent:
                     await self._look_at_lease()
             except (LogError, Unavailable) as error:
                 _log.warning("no heartbeat was stored", node=self.config.name, reason=str(error))
-            pace = min(self.config.report_interval_s, self.desired.lease_s / _BEATS_IN_LEASE)
+            pace = self.desired.pace(self.config.report_interval_s)
             await asyncio.sleep(max(_LEAST_PAUSE_S, pace - (loop.time() - begun)))
 
     async def _beat(self) -> None:

@@ -23,7 +23,9 @@ from events.spec import AppSpec
 if TYPE_CHECKING:
     from events.log import Record
 
-DEFAULT_LEASE_S = 300.0
+DEFAULT_LEASE_S, DEFAULT_GRACE_S = 300.0, 15.0
+_BEATS = 3
+"""Within the shorter of lease and grace time: one heartbeat that is lost must not cost a short one."""
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
@@ -66,6 +68,7 @@ class Desired(msgspec.Struct):
     condition: Literal["", "up", "lost", "left"] = ""
     lease_ended: bool = False
     lease_s: float = DEFAULT_LEASE_S
+    grace_s: float = DEFAULT_GRACE_S
     retention_s: float = 86_400.0
     apps: dict[str, DesiredApp] = {}
     due: set[Key] = set()
@@ -104,6 +107,7 @@ class Desired(msgspec.Struct):
                 self._end_all()
             case k.PolicyChanged():
                 self.lease_s = event.node_lease_s if event.node_lease_s is not None else self.lease_s
+                self.grace_s = event.node_grace_s if event.node_grace_s is not None else self.grace_s
                 self.retention_s = event.retention_s if event.retention_s is not None else self.retention_s
             case _:
                 pass
@@ -199,6 +203,10 @@ class Desired(msgspec.Struct):
         if not any(key.app == name for known in (self.due, self.started, self.exited) for key in known):
             # Nothing of it was ever here: an agent must not remember every app of the cluster.
             del self.apps[name]
+
+    def pace(self, interval_s: float) -> float:
+        """Seconds between two heartbeats of a node that was told to have them every `interval_s`."""
+        return min(interval_s, self.lease_s / _BEATS, self.grace_s / _BEATS)
 
     def wanted(self) -> dict[Key, DesiredApp]:
         """Containers that should run here now, by key."""

@@ -121,11 +121,18 @@ def test_facts_on_others_subjects_are_not_believed(subject: str) -> None:
 class TestLease:
     def test_settings_come_from_the_log(self) -> None:
         bench = Bench()
-        bench.add(k.PolicyChanged(node_lease_s=60, retention_s=5))
+        bench.add(k.PolicyChanged(node_lease_s=60, node_grace_s=6, retention_s=5))
         bench.add(k.PolicyChanged(policy="none such", node_lease_s=70))
         desired = fold(bench)
         assert (desired.lease_s, desired.retention_s) == (70, 5)
         assert bench.state.settings.node_lease_s == 70
+        # Were a node heard no more often than its grace time is long, it would be lost again and again.
+        assert [desired.pace(interval_s) for interval_s in (0.5, 5, 60)] == [0.5, 2, 2]
+
+    def test_heartbeats_come_in_time_for_a_short_lease_too(self) -> None:
+        bench = Bench()
+        bench.add(k.PolicyChanged(node_lease_s=3, node_grace_s=60))
+        assert fold(bench).pace(5) == 1
 
     def test_what_a_lease_has_ended_must_not_run_again(self) -> None:
         """The master gives its room and its app's next generation away from then on."""
