@@ -99,8 +99,8 @@ class Integrity:
             return
         if not self._accept:
             raise LogAltered(
-                f"{altered}: records were lost or changed behind the masters' back. Restore a backup with `dorm log import`, "
-                "or, if this log is the one that you mean, start once with --accept-log"
+                f"{altered}: records were lost or changed behind the masters' back. Restore a backup with "
+                "`dorm replay import`, or, if this log is the one that you mean, start once with --accept-log"
             )
         _log.error("the log is taken as it is", found=altered)
 

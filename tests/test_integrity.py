@@ -119,7 +119,7 @@ async def test_a_log_that_was_cut_off_is_refused(tmp_path: Path, left: int) -> N
     records = await lived(witness)
     words = await refusal(records[:left], witness)
     assert words.startswith(f"the log ends at record {left}, and record {len(records)} was there before: ")
-    assert "`dorm log import`" in words
+    assert "`dorm replay import`" in words
     assert "--accept-log" in words
     assert (await refusal(records[:left], witness)) == words, "to have refused it changes nothing"
     shorter = MemoryLog(time.time_ns, records[:left])
@@ -221,7 +221,7 @@ async def test_the_command_says_what_to_do(tmp_path: Path, nats_server: NatsServ
     words = await refused(home, *command, code=1)
     assert words == (
         "the log ends at record 0, and record 5000 was there before: records were lost or changed behind the masters' back. "
-        "Restore a backup with `dorm log import`, or, if this log is the one that you mean, start once with --accept-log"
+        "Restore a backup with `dorm replay import`, or, if this log is the one that you mean, start once with --accept-log"
     )
     log = tmp_path / "master.log"
     async with running(home, log, *command, "--accept-log") as process:
