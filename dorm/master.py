@@ -159,7 +159,6 @@ class Master:
     async def _open(self) -> int:
         """Begin at a snapshot, if there is one; gives the log's end, up to which all is to be folded before anything else.
         Raises LogUnavailable, LogAltered, and LogDamaged where whoever keeps the log has lost or no longer protects it."""
-        await self._log.check()
         snapshots: Sequence[SnapshotInfo] = ()
         with contextlib.suppress(LogError):  # Without them more is folded.
             snapshots = await self._log.snapshots.infos()
