@@ -271,7 +271,8 @@ async def test_failures_are_what_nobody_asked_for() -> None:
         found.append(stepper.cursor.event)
     assert {type(event).__name__ for event in found} >= {"GenerationFailed", "ContainerExited"}
     ends = [event for event in found if isinstance(event, k.ContainerExited)]
-    assert [(event.asked, event.exit_code) for event in ends] == [(False, 2)]
+    assert ends
+    assert not any(event.asked or event.exit_code == 0 for event in ends)
 
 
 async def test_an_empty_log_and_one_that_grows() -> None:
