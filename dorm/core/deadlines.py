@@ -66,8 +66,9 @@ def _deadline(state: State, app: App, *, words: bool) -> Deadline | None:
     if heard is None:
         return None
     since = max(since, heard)
-    due = since + int((allowed + state.settings.node_grace_s + MARGIN_S) * SECOND)
-    return Deadline(failure, since, due, _reason(app, generation, failure) if words else "")
+    noticed_s = state.settings.node_grace_s + MARGIN_S
+    due = since + int((allowed + noticed_s) * SECOND)
+    return Deadline(failure, since, due, _reason(app, generation, failure, noticed_s) if words else "")
 
 
 def _last_sign(generation: Generation) -> int:
@@ -90,14 +91,16 @@ def _heard_since(state: State, generation: Generation) -> int | None:
     return since
 
 
-def _reason(app: App, generation: Generation, failure: Literal["start", "stalled"]) -> str:
+def _reason(app: App, generation: Generation, failure: Literal["start", "stalled"], noticed_s: float) -> str:
+    """With what it had on top of its deadline, or the log's times would seem to contradict it."""
+    more_s = f", nor in the {noticed_s:g} s more in which a silent node would have been noticed"
     if failure == "stalled":
-        return f"no sign of work (progress or a checkpoint) for {_span(app.spec.deadlines.progress)}"
+        return f"no sign of work (progress or a checkpoint) for {_span(app.spec.deadlines.progress)}{more_s}"
     late = [c for _, c in sorted(generation.containers.items()) if c.state == "desired"]
     places = ", ".join(_place(container) for container in late[:_NAMED])
     more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
     have = "has" if len(late) == 1 else "have"
-    return f"{places}{more} {have} not started within {_span(app.spec.deadlines.start)}"
+    return f"{places}{more} {have} not started within {_span(app.spec.deadlines.start)}{more_s}"
 
 
 def _place(container: Container) -> str:
