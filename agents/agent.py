@@ -314,18 +314,17 @@ class Agent:
         runs then runs on.  Call it while `run` is running."""
         now = self._clock()
         self._leaving = True
-        await self._append(
-            NodeDrainRequested(
-                id=f"{self.config.name}.leaving.{now}",
-                at=now,
-                by=self.config.name,
-                node=self.config.name,
-                until_rejoin=True,
-                reason="the agent is stopping",
-            )
+        asked = NodeDrainRequested(
+            id=f"{self.config.name}.leaving.{now}",
+            at=now,
+            by=self.config.name,
+            node=self.config.name,
+            until_rejoin=True,
+            reason="the agent is stopping",
         )
         try:
             async with asyncio.timeout(timeout):
+                await self._append(asked)
                 async with self._changed:
                     await self._changed.wait_for(lambda: self._idle and not self.desired.wanted())
                 await self._outbox.flush()

@@ -1,0 +1,36 @@
+"""Agents that are told to empty their node and go."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from events import kinds as k
+from tests.agents.one_node import PATIENCE_S, Node
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    await node.clean()
+
+
+async def test_an_empty_node_says_goodbye(node: Node) -> None:
+    async with node.agent() as agent:
+        assert await agent.leave(timeout=PATIENCE_S)
+    assert [type(fact) for fact in node.facts()] == [k.NodeJoined, k.NodeDrainRequested, k.NodeLeft]
+
+
+async def test_nobody_waits_for_a_log_that_is_away_for_longer_than_was_said(node: Node) -> None:
+    async with node.agent() as agent:
+        node.log.away = True
+        async with asyncio.timeout(PATIENCE_S):
+            assert not await agent.leave(timeout=0.1)
+    assert [type(fact) for fact in node.facts()] == [k.NodeJoined]
