@@ -23,6 +23,7 @@ from agents.contract import container_spec
 from agents.desired import Desired, subjects_of
 from agents.desired_file import DesiredFile, Doubt, still_there
 from agents.heartbeat import Heartbeat
+from agents.lease import since_boot
 from agents.ledger import Ledger
 from agents.logs import LogAnswerer
 from agents.outbox import Outbox
@@ -60,7 +61,7 @@ _SAVE_EVERY = 5_000
 
 class Agent:
     """One node's agent.  `root` is a folder of its own; `clock` gives UTC ns; `port_taken` says whether something listens
-    at an address and port of this machine."""
+    at an address and port of this machine, `since_boot` gives seconds of a clock that goes on while it sleeps."""
 
     def __init__(
         self,
@@ -74,6 +75,7 @@ class Agent:
         clock: Callable[[], int],
         build: str = "",
         port_taken: Callable[[str, int], bool] = listens,
+        since_boot: Callable[[], float] = since_boot,
     ) -> None:
         self.config = config
         self.desired = Desired(config.name)
@@ -90,7 +92,8 @@ class Agent:
         self._ledger = Ledger(root / "ledger")
         self._outbox = Outbox(log, cluster, config.name)
         self._reporter = Reporter(config, self.desired, runtime, self._ledger, self._outbox, clock)
-        self._heartbeat = Heartbeat(bus, cluster, config.name, runtime, clock)
+        self._since_boot = since_boot
+        self._heartbeat = Heartbeat(bus, cluster, config.name, runtime, clock=clock, since_boot=since_boot)
         self._file = DesiredFile(root / "desired", cluster, config.name)
         self._patterns = subjects_of(cluster, config.name)
         self._sources = ""
@@ -105,6 +108,8 @@ class Agent:
         self._idle = False
         self._leaving = False
         self._cut_off = False
+        self._told_lease_s = 0.0
+        """The longest lease that the master may believe this node to go by."""
         self._answered_at = 0.0
         """When the engine last told what runs."""
 
@@ -191,6 +196,7 @@ class Agent:
     async def _fold(self, batch: list[Record]) -> None:
         for record in batch:
             self.desired.fold(record)
+            self._told_lease_s = max(self._told_lease_s, self.desired.lease_s)
         self._last, self._folded_at = batch[-1], asyncio.get_running_loop().time()
         self._unsaved += len(batch)
         if self._unsaved >= _SAVE_EVERY:
@@ -208,7 +214,7 @@ class Agent:
 
     async def _extend(self, sent_at: float) -> bool:
         """From when something that was stored had been sent; False where that is too long ago.  Raises Unavailable."""
-        seconds = self.desired.lease_s - (asyncio.get_running_loop().time() - sent_at)
+        seconds = self.desired.lease_s - (self._since_boot() - sent_at)
         if seconds <= 0:
             return False
         await self._runtime.extend_lease(seconds)
@@ -239,8 +245,7 @@ class Agent:
 
     async def _announce(self) -> bool:
         """False where that took so long that the lease is over again.  Raises Unavailable."""
-        loop = asyncio.get_running_loop()
-        sent_at = loop.time()
+        sent_at = self._since_boot()
         event = NodeJoined(
             # Not named after a clock, which may be set back: the same id twice would be stored once.
             id=f"{self.config.name}.joined.{secrets.token_hex(8)}",
@@ -253,11 +258,26 @@ class Agent:
             labels=self.config.labels,
             runtime=self._runtime.name,
             build=self._build,
+            lease_s=max(0.0, await self._runtime.lease_left() or 0.0),
         )
         seq = await self._append(event)
         async with self._changed:
             await self._changed.wait_for(lambda: self.desired.seq >= seq)
+        self._told_lease_s = max(self.desired.lease_s, event.lease_s)
         return await self._extend(sent_at)
+
+    async def _tell_lease(self) -> None:
+        """That a lower one holds here by now, so that the master need not wait for the one before: it can't know when this
+        node has read of it."""
+        if self.desired.lease_s >= self._told_lease_s or self._leaving:
+            return
+        left = await self._runtime.lease_left()
+        if (
+            left is not None and left <= self.desired.lease_s
+        ):  # Else it was lowered just now: the next heartbeat shortens it.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_MOST_PATIENCE_S):
+                    await self._announce()
 
     async def _heartbeats(self) -> None:
         """A sign of life at a steady pace, and the lease extended for each that was stored."""
@@ -269,7 +289,7 @@ class Agent:
                     await self._beat()
                 finally:
                     await self._look_at_lease()
-            except (LogError, Unavailable) as error:
+            except (LogError, Unavailable, OSError) as error:
                 _log.warning("no heartbeat was stored", node=self.config.name, reason=str(error))
             pace = self.desired.pace(self.config.report_interval_s)
             await asyncio.sleep(max(_LEAST_PAUSE_S, pace - (loop.time() - begun)))
@@ -283,8 +303,8 @@ class Agent:
         # Where an answer was lost the next one is not to wait for it, or a short outage would cost a short lease.
         patience = min(max(self.config.report_interval_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
         sent_at = await self._heartbeat.send(self._seen, patience)
-        if await self._look_at_lease():
-            await self._extend(sent_at)
+        if await self._look_at_lease() and await self._extend(sent_at):
+            await self._tell_lease()
 
     async def _look_at_lease(self) -> bool:
         """Whether it is held; where it is over the runtime kills what runs, and the node has to join again."""
@@ -497,7 +517,10 @@ class Agent:
         while True:
             for seen in self._seen:
                 if seen.state == "running":
-                    await self._reporter.progress(seen.key, final=False)
+                    try:
+                        await self._reporter.progress(seen.key, final=False)
+                    except OSError as error:
+                        _log.warning("progress can't be read", node=self.config.name, reason=str(error))
             await asyncio.sleep(_PROGRESS_POLL_S)
 
     def _log_time(self) -> int:

@@ -75,16 +75,16 @@ class Guard:
 
     def run(self) -> None:
         """Until nothing is left to guard."""
-        before = False, False
+        before, deadline = (False, False), None
         while True:
-            left = lease.left(self._lease)
-            if left is None and time.monotonic() - self._begun > FIRST_RECORD_S:
+            deadline = lease.until(self._lease, deadline)
+            if deadline is None and time.monotonic() - self._begun > FIRST_RECORD_S:
                 return
-            over, alone = left is not None and left <= 0, not lease.looked_after(self._lease)
+            over, alone = deadline is not None and deadline <= lease.now_ns(), not lease.looked_after(self._lease)
             if (over, alone) != before:
                 self._ask_at, before = 0.0, (over, alone)
             try:
-                done = self._enforce() and alone if over else left is not None and alone and self._idle()
+                done = self._enforce() and alone if over else deadline is not None and alone and self._idle()
             except (
                 OSError
             ) as failure:  # No file can be opened at the moment, say: a guard that ended would guard nothing.

@@ -21,17 +21,28 @@ FIGURES_S = 1.0
 
 
 class Heartbeat:
-    """Of one node; `clock` gives UTC ns."""
+    """Of one node; `clock` gives UTC ns, `since_boot` seconds of a clock that nobody sets and that goes on while the machine
+    sleeps."""
 
-    def __init__(self, bus: Bus, cluster: str, node: str, runtime: Runtime, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        cluster: str,
+        node: str,
+        runtime: Runtime,
+        *,
+        clock: Callable[[], int],
+        since_boot: Callable[[], float],
+    ) -> None:
         self._bus = bus
         self._subject = subjects.report(cluster, node)
         self._node = node
         self._runtime = runtime
         self._clock = clock
+        self._since_boot = since_boot
 
     async def send(self, seen: Sequence[Seen], timeout: float) -> float:
-        """Have one stored, in so many seconds; gives the loop's time from before it was sent: the lease counts from then.
+        """Have one stored, in so many seconds; gives when (`since_boot`), from before it was sent: the lease counts from then.
         `seen` are the node's containers.  Raises LogUnavailable, LogRefused."""
         uses = await self._uses(seen)
         at = self._clock()
@@ -43,7 +54,7 @@ class Heartbeat:
             used={} if uses is None else {"memory": sum(use.memory for use in uses)},
             containers=uses or [],
         )
-        sent_at = asyncio.get_running_loop().time()
+        sent_at = self._since_boot()
         await self._bus.publish_report(self._subject, encode(report), timeout=timeout)
         return sent_at
 
@@ -59,6 +70,6 @@ class Heartbeat:
                         uses.append(
                             ContainerUse(app=app, generation=generation, slot=slot, cpu_s=use.cpu_s, memory=use.memory)
                         )
-        except (TimeoutError, Unavailable):
+        except (OSError, Unavailable):
             return None
         return uses

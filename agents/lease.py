@@ -11,6 +11,7 @@ it, and a reader that hits upon half of it sees that by its checksum and looks a
 and guards of containers import this outside the virtual environment.
 """
 
+import functools
 import os
 import time
 import zlib
@@ -26,11 +27,17 @@ def now_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
+def since_boot() -> float:
+    """The same in seconds."""
+    return now_ns() / 1e9
+
+
 def after(seconds: float) -> int:
     """The deadline so long from now."""
     return now_ns() + int(seconds * 1e9)
 
 
+@functools.cache
 def boot_id() -> str:
     """Which boot of this machine it is."""
     with open("/proc/sys/kernel/random/boot_id") as file:
@@ -63,6 +70,17 @@ def left(path: str) -> "float | None":
     if not fields or fields[1] != boot_id():
         return 0.0
     return (int(fields[0]) - now_ns()) / 1e9
+
+
+def until(path: str, before: "int | None") -> "int | None":
+    """The deadline (0: of another boot); None where there is no record.  Where it can't be read just now it is `before`, what
+    was read last, and 0 where that is None."""
+    fields = _read(path)
+    if fields is None:
+        return None
+    if not fields:
+        return before or 0
+    return int(fields[0]) if fields[1] == boot_id() else 0
 
 
 def deadline(path: str) -> int:

@@ -184,7 +184,7 @@ def reap(block: bool) -> "tuple[int, int] | None":
 def watch(pid: int, cap: int) -> "tuple[int, bool]":
     """Serve signals until the program has ended; gives its exit code, and whether the lease's end killed it.  The group is
     only signalled while the program is not reaped, so its number cannot have passed to another."""
-    over = False
+    over, deadline = False, None
     while True:
         received = signal.sigtimedwait(WATCHED, LOOK_S)
         if received is None or received.si_signo == signal.SIGCHLD:
@@ -198,8 +198,8 @@ def watch(pid: int, cap: int) -> "tuple[int, bool]":
             signalled(os.killpg, pid, signal.SIGKILL)
         else:
             signalled(os.killpg, pid, signal.SIGTERM)
-        left = lease.left(LEASE)
-        if left is not None and left <= 0:
+        deadline = lease.until(LEASE, deadline)
+        if deadline is not None and deadline <= lease.now_ns():
             over = True
             signalled(os.killpg, pid, signal.SIGKILL)
 

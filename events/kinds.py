@@ -121,6 +121,8 @@ class NodeJoined(Event, frozen=True):
     labels: dict[str, str] = {}
     runtime: str = "process"
     build: str = ""
+    lease_s: Annotated[float, msgspec.Meta(ge=0, le=864_000)] = 0.0
+    """For so long what runs there may run on as it is, which is more than the cluster's lease where that was lowered."""
 
 
 class ContainerUse(msgspec.Struct, frozen=True, gc=False):

@@ -222,7 +222,7 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> None:
         draining="operator" if old and old.draining == "operator" else "",
         joined_at=state.time,
         up_at=state.time,
-        lease_s=state.settings.node_lease_s,
+        lease_s=max(state.settings.node_lease_s, event.lease_s),
         changed_seq=state.seq,
         port_cursor=old.port_cursor if old else 0,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dorm.core.liveness import LEASE_MARGIN_S, SECOND, conclude
@@ -55,6 +56,16 @@ def test_the_longest_lease_that_the_agent_may_believe_in_counts(first: float, th
     bench.add(joined("a", 1))
     bench.conclude(a=20)
     assert names(bench.conclude(a=then + 1 + LEASE_MARGIN_S)) == ["NodeLeaseEnded:a"]
+
+
+def test_an_agent_may_say_that_what_runs_goes_by_a_longer_lease_still() -> None:
+    """Its record is from before the lease was lowered, and it may die before it has written another one."""
+    bench = Bench()
+    bench.add(k.PolicyChanged(node_lease_s=30))
+    bench.add(msgspec.structs.replace(joined("a", 1), lease_s=200.0))
+    bench.conclude(a=20)
+    assert bench.conclude(a=200 + LEASE_MARGIN_S) == []
+    assert names(bench.conclude(a=201 + LEASE_MARGIN_S)) == ["NodeLeaseEnded:a"]
 
 
 def test_a_lease_that_ended_while_the_agent_came_back_ends_nothing() -> None:

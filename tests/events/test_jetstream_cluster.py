@@ -91,7 +91,10 @@ async def test_a_log_that_seems_shorter_than_what_was_read_is_asked_again(
         for body in (b"2", b"3"):
             await log.append("dorm.shorter.A.x", body)
         assert [record.body for record in await following] == [b"3"]
-        assert [record.body for record in await bounded] in ([], [b"3"])  # Up to what was the end when it was asked again.
+        assert [record.body for record in await bounded] in (
+            [],
+            [b"3"],
+        )  # Up to what was the end when it was asked again.
         monkeypatch.setattr("events.jetstream._STALE_S", 0.5)
         with pytest.raises(LogDamaged, match="the log ends at 3, before 7"):
             await read_after(log, 7)

@@ -103,6 +103,7 @@ def start_agent(
             root=root,
             clock=host.clock,
             port_taken=port_taken,
+            since_boot=asyncio.get_running_loop().time,
         )
         await process.agent.run()
 
