@@ -40,6 +40,15 @@ async def nats_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
     await server.stop()
 
 
+@pytest_asyncio.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    """One of its own for a test that kills it, or spoils its data."""
+    server = NatsServer(tmp_path / "nats")
+    await server.start()
+    yield server
+    await server.stop()
+
+
 @pytest.fixture(scope="session")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory that all workers of this test run share."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import pytest_asyncio
 
 from dorm.cli.apps import _submit
 from dorm.cli.errors import Fail
@@ -20,10 +19,9 @@ from events.kinds import AppAccepted, AppSubmitted, Round
 from events.log import Appended, EventLog, LogFull, LogRefused, LogUnavailable, NotSent
 from events.memory import MemoryBus, MemoryLog
 from events.spec import check_spec
-from tests.nats_server import NatsServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from tests.nats_server import NatsServer
 
 CLUSTER = "asked"
 SPEC = {"name": "hello", "command": ["true"], "demand": {"cpu": 1}}
@@ -117,15 +115,6 @@ async def test_a_repeat_of_what_was_answered_long_ago_finds_its_app() -> None:
         master.cancel()
         await asyncio.wait({master})
     assert again.id == first.id
-
-
-@pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    """One that this test may kill."""
-    server = NatsServer(tmp_path / "nats")
-    await server.start()
-    yield server
-    await server.stop()
 
 
 @pytest.mark.nats

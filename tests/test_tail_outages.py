@@ -19,27 +19,17 @@ from events.kinds import AppCompleted, AppSubmitted, NodeRecovered, Round
 from events.log import LogUnavailable
 from events.positions import logged
 from tests.core.records import document
-from tests.nats_server import NatsServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from events.kinds import Event
     from events.log import EventLog
     from events.positions import Logged, Position
+    from tests.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(60)]
 CLUSTER = "tail"
-
-
-@pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    """One that this test may kill."""
-    server = NatsServer(tmp_path / "nats")
-    await server.start()
-    yield server
-    await server.stop()
 
 
 @pytest_asyncio.fixture

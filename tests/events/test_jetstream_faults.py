@@ -17,27 +17,17 @@ from events.jetstream import Connection
 from events.jetstream_reader import BATCH_BYTES
 from events.log import LogDamaged, LogError, LogRefused, LogUnavailable, Record
 from tests.events.log_conformance import ALICE, BOB, CLUSTER, fill, follow_until, read_all
-from tests.nats_server import NatsServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from nats.js import JetStreamContext
 
     from events.log import EventLog
+    from tests.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(60)]
 STREAM = f"DORM-{CLUSTER}"
-
-
-@pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    """One that this test may kill."""
-    server = NatsServer(tmp_path / "nats")
-    await server.start()
-    yield server
-    await server.stop()
 
 
 @pytest_asyncio.fixture

@@ -8,32 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import nats
 import pytest
-import pytest_asyncio
 
 from events.jetstream import Connection
 from events.jetstream_integrity import missing, unprotected
 from events.jetstream_streams import log_stream, stream_configs
 from events.log import LogDamaged, LogError
 from tests.events.log_conformance import ALICE, CLUSTER, fill, read_all
-from tests.nats_server import NatsServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from nats.js import JetStreamContext
 
+    from tests.nats_server import NatsServer
+
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(60)]
 STREAM = log_stream(CLUSTER)
-
-
-@pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    """One whose data this test may spoil."""
-    server = NatsServer(tmp_path / "nats")
-    await server.start()
-    yield server
-    await server.stop()
 
 
 @contextlib.asynccontextmanager
@@ -191,3 +181,25 @@ def test_what_a_server_says_of_a_whole_stream() -> None:
     assert "3 of 9" in missing({"messages": 6, "first_seq": 1, "last_seq": 9, "lost": {"msgs": [7, 8, 9], "bytes": 1}})
     assert "8 are there" in missing({"messages": 8, "first_seq": 1, "last_seq": 9})
     assert "persist_mode is 'async'" in unprotected({"persist_mode": "async"}, CLUSTER)
+
+
+async def test_a_changed_byte_in_the_last_record_is_found_when_it_is_read(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("events.jetstream._OVERDUE_S", 0.2)
+    monkeypatch.setattr("events.jetstream_reader._HEARTBEAT_S", 0.1)
+    await filled(server, 9, 1000)
+    await server.stop()
+    (file,) = (server.home / "data/jetstream/$G/streams" / STREAM / "msgs").glob("*.blk")
+    content = bytearray(file.read_bytes())
+    content[-500] ^= 0xFF
+    file.write_bytes(content)
+    await server.start()
+    connection = await Connection.open(server.url, CLUSTER)
+    try:
+        await connection.log.check()
+        await read_all(connection.log)
+    except Exception as e:
+        print("GOT", repr(e))
+    assert 0
+    await connection.close()

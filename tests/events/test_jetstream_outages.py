@@ -14,24 +14,15 @@ from events import subjects
 from events.jetstream import Connection
 from events.log import LogUnavailable, NotSent
 from tests.events.log_conformance import ALICE, CLUSTER, fill, read_all
-from tests.nats_server import NatsServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
-    from pathlib import Path
+
+    from tests.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(60)]
 _LONG_S = 3600.0
 """Nothing that waits so long passes."""
-
-
-@pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    """One that this test may kill."""
-    server = NatsServer(tmp_path / "nats")
-    await server.start()
-    yield server
-    await server.stop()
 
 
 @pytest_asyncio.fixture
