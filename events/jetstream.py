@@ -15,7 +15,16 @@ from events.imported import renamed_upto
 from events.jetstream_direct import read_directly
 from events.jetstream_integrity import check_stream
 from events.jetstream_leadership import JetStreamLeadership
-from events.jetstream_reader import EndsBefore, Reader, RecordMissing, ReopenReader, first_since, last_record, record_at
+from events.jetstream_reader import (
+    EndsBefore,
+    NotDelivered,
+    Reader,
+    RecordMissing,
+    ReopenReader,
+    first_since,
+    last_record,
+    record_at,
+)
 from events.jetstream_snapshots import JetStreamSnapshots
 from events.jetstream_state import stream_state
 from events.jetstream_streams import find_streams, log_stream, make_streams
@@ -181,10 +190,13 @@ class JetStreamLog(EventLog):
                 if isinstance(reason, LogDamaged):
                     raise reason from None
             except ReopenReader as error:
-                gaps += isinstance(error, RecordMissing)
-                if gaps == _TRIES_AT_A_GAP:
-                    raise LogDamaged(f"records are missing from the log: {error}") from None
                 reason = error
+                gaps += isinstance(error, RecordMissing | NotDelivered)
+                if gaps == _TRIES_AT_A_GAP:
+                    # With filters only the last record that has to come is known.
+                    reason, gaps = await self._at_a_gap(error, (until or 0) if at_the_server else after + 1), 0
+                    if isinstance(reason, LogDamaged) or not follow:
+                        raise reason from None
             except LogUnavailable as error:
                 if not follow:
                     raise
@@ -251,6 +263,19 @@ class JetStreamLog(EventLog):
         if self._link.clustered and now - self._short_since < _STALE_S:
             return LogUnavailable(f"{words}: one of the servers is behind the others")
         return LogDamaged(words)
+
+    async def _at_a_gap(self, error: ReopenReader, seq: int) -> LogError:
+        """What it means that a record does not come however often it is asked for.  `seq` is of one that has to be there, 0
+        where none is known: a server that has it is slow, or the connection loses what it sends, and the log is whole."""
+        if isinstance(error, RecordMissing):
+            return LogDamaged(f"records are missing from the log: {error}")
+        try:
+            # The end first: a server that is behind the others says so there, and would not have the record either.
+            if 0 < seq <= await self.end() and await record_at(self._link, self._stream, seq) is None:
+                return LogDamaged(f"records are missing from the log: {error}")
+        except LogUnavailable as unavailable:
+            return unavailable
+        return LogUnavailable(f"reading the log: {error}: the server at {self._link.url} is too slow; try again")
 
     async def renamed_upto(self) -> int:
         await self._link.connected(_RECONNECT_S)

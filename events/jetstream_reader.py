@@ -61,7 +61,11 @@ class ReopenReader(Exception):
 
 
 class RecordMissing(ReopenReader):
-    """A record did not come, though a later one did."""
+    """The server went on from one record to a later one than the next."""
+
+
+class NotDelivered(ReopenReader):
+    """Something did not arrive, or not in time, which alone does not tell whether the server has it."""
 
 
 class EndsBefore(ReopenReader):
@@ -174,7 +178,10 @@ class Reader:
         self._asked -= 1
         if self._broken is not None:
             return
-        if delivered != self._delivered + 1 or (not self._filters and seq != self._after + 1):
+        if delivered != self._delivered + 1:
+            self._break(NotDelivered(f"between record {self._after} and {seq} something did not arrive"))
+            return
+        if not self._filters and seq != self._after + 1:
             self._break(RecordMissing(f"after record {self._after} came {seq}"))
             return
         self._delivered, self._after = delivered, seq
@@ -188,7 +195,7 @@ class Reader:
         if status == "100":  # A heartbeat; it says how far the consumer is, so it tells of a lost last record too.
             sent = headers.get("Nats-Last-Consumer", "")
             if sent.isdigit() and int(sent) > self._delivered:
-                self._break(RecordMissing(f"after record {self._after} something did not arrive"))
+                self._break(NotDelivered(f"after record {self._after} something did not arrive"))
         elif status in ("404", "408") or (status == "409" and description in _REQUEST_OVER):
             # This request is over; how much of it was left is said in a header.
             left = headers.get("Nats-Pending-Messages", "")
@@ -213,7 +220,7 @@ class Reader:
             if self._broken is not None:
                 raise self._broken
             if loop.time() > ends:
-                raise RecordMissing(f"after record {self._after} none came, and it is not the last")
+                raise NotDelivered(f"after record {self._after} none came, and it is not the last")
             await self._ask_ahead()
             self._arrived.clear()
             try:

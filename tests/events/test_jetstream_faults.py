@@ -284,6 +284,17 @@ async def test_a_log_that_is_gone_is_damage(connection: Connection, jetstream: J
             await anext(batches)
 
 
+async def test_records_that_come_late_are_no_damage(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server is so fast: all that it sends is overdue, and what it has is there."""
+    await fill(connection.log, 3)
+    with monkeypatch.context() as patched:
+        patched.setattr("events.jetstream._OVERDUE_S", -1.0)
+        for subjects in ([], [ALICE]):
+            with pytest.raises(LogUnavailable, match=r"after record 0 none came, and it is not the last: .* too slow"):
+                await read_all(connection.log, subjects=subjects)
+    assert len(await read_all(connection.log)) == 3
+
+
 async def read_into(log: EventLog, seen: list[Record]) -> None:
     async for batch in log.read():
         seen += batch
