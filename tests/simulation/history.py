@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agents.config import NodeConfig
-from dorm.core.state import State, digest
 from events import kinds as k
 from events import subjects
 from events.codec import encode
@@ -352,7 +351,16 @@ class History:
         ending.check_end(self)
 
     def _at_rest(self) -> bool:
-        return all(customer.done for customer in self.customers) and self.checks.at_rest()
+        """Somebody leads, all agents have joined, nothing is late, and nothing is left to be done."""
+        world = self.world
+        return (
+            world.server.up
+            and all(world.now > host.lag_until for host in self.hosts.values())
+            and any(_leads(process) for process in self.leaders.values())
+            and all(_joined(process) for process in self.agents.values())
+            and all(customer.done for customer in self.customers)
+            and self.checks.at_rest()
+        )
 
 
 def _leads(process: Any) -> bool:
@@ -360,11 +368,6 @@ def _leads(process: Any) -> bool:
     return bool(process.alive and not process.paused and master is not None and master.elected.is_set())
 
 
-def fold(records: Collection[Any]) -> tuple[State, str]:
-    """All of a log, and its digest."""
-    from dorm.core.evolve import evolve
-
-    state = State()
-    for record in records:
-        evolve(state, record)
-    return state, digest(state)
+def _joined(process: AgentProcess) -> bool:
+    agent = getattr(process, "agent", None)
+    return bool(process.alive and agent is not None and agent.joined.is_set())
