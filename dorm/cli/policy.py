@@ -151,7 +151,7 @@ def set_policy(
                 console.print(Text("nothing to change: it is so already"))
                 return
             after = await connected.change_policy(change)
-        for line in _differences(before, after):
+        for line in (*_differences(before, after), *_from_when(before, after)):
             console.print(Text(line))
         if all_after(after, change) != after:
             raise Fail("somebody else changed the same at the same moment; look at `dorm policy show`")
@@ -173,6 +173,16 @@ def _differences(before: Settings, after: Settings) -> list[str]:
         elif old[name].value != one.value:
             lines.append(f"{one.word}: {was} -> {shown(one, one.value)}")
     return lines or ["the values are what they were"]
+
+
+def _from_when(before: Settings, after: Settings) -> list[str]:
+    """Of what does not hold everywhere at once: nobody may be given up before it has surely stopped what it runs."""
+    if after.node_lease_s >= before.node_lease_s:
+        return []
+    return [
+        "the shorter lease holds on a node as soon as its agent has read of it, and for the master as soon as the node has "
+        "told so; for one that can't be heard now the longer one counts"
+    ]
 
 
 @app.command("list")

@@ -162,6 +162,17 @@ async def test_show_set_and_show_again(lab: Lab) -> None:
 
 @pytest.mark.nats
 @pytest.mark.slow
+async def test_a_shorter_lease_says_from_when_it_holds(lab: Lab) -> None:
+    first, second = (await lab.policy("set", "node_lease=5s")).splitlines()
+    assert first == "node_lease: 5m -> 5s"
+    assert second.startswith(
+        "the shorter lease holds on a node as soon as its agent has read of it, and for the master"
+    )
+    assert await lab.policy("set", "node_lease=10s") == "node_lease: 5s -> 10s\n"
+
+
+@pytest.mark.nats
+@pytest.mark.slow
 async def test_two_operators_at_once_lose_nothing(lab: Lab) -> None:
     """Each decided on what it saw; the fold merges."""
     await asyncio.gather(
