@@ -20,6 +20,7 @@ from events.log import LogDamaged, LogUnavailable, Overtaken
 from events.nats_link import as_log_errors
 
 if TYPE_CHECKING:
+    from events.log import Record
     from events.nats_link import Link
 
 _TIMEOUT_S = 5.0
@@ -68,11 +69,19 @@ class JetStreamLeadership(Leadership):
             config = (await self._link.client.jetstream(timeout=_TIMEOUT_S).stream_info(self._stream)).config
         return int(config.num_replicas or 1)
 
-    async def look(self) -> Held | None:
+    async def written_at(self) -> int:
+        """When it was taken, renewed or given back last, UTC ns by the server's clock; 0 where it never was."""
+        record = await self._record()
+        return record.time if record is not None else 0
+
+    async def _record(self) -> Record | None:
         try:
-            record = await last_record(self._link, self._stream, self._key, _TIMEOUT_S)
+            return await last_record(self._link, self._stream, self._key, _TIMEOUT_S)
         except LogDamaged:  # No such bucket: a cluster that no master of this build has opened.
             return None
+
+    async def look(self) -> Held | None:
+        record = await self._record()
         if record is None:
             return None
         try:

@@ -8,33 +8,42 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import typer
+from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, where
 from dorm.cli.errors import run
-from dorm.cli.output import Format, Output, ago, print_table, show_document
+from dorm.cli.output import Format, Output, ago, console, print_table, show_document
 
 if TYPE_CHECKING:
     from dorm.core.state import State
     from events.leadership import Held, Leadership
 
-_LONGEST_S = 8.0
+_SHORTEST_S = 8.0
+"""A longer lease than this is watched for half of its time, in which its holder renews it twice."""
 _LOOK_S = 0.1
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """Who leads a cluster."""
+    """Who leads a cluster: the lease says who, and the log since when."""
 
     leader: str
-    """Name of the master that was elected last, "" where none ever was."""
+    """Name of the master that has the lease and was seen to renew it; "" where none was."""
     condition: str
-    """leading; silent: it has the lease and was not seen to renew it; gone: it gave the lease back; unknown: it has none, as
-    masters of releases before leases."""
+    """leading; taking over: it has the lease, and the log does not have its election yet; silent: the lease was not seen to be
+    renewed; gone: it was given back; unknown: there is none, as with masters of releases before leases, whose last one is the
+    leader."""
+    last: str
+    """Who was elected last, by the log; "" where nobody ever was."""
     epoch: int
+    """That election's number."""
     elected_at: int
     """UTC nanoseconds, by the log's clock."""
     age_s: float
+    """Since then."""
+    led_until: int
+    """UTC nanoseconds, by the log's clock: when the lease was written last, where nobody leads; else 0."""
     lease_s: float
-    """After so long without a sign of it another master takes over; 0 where there is no lease."""
+    """After so long without a sign of its holder another master takes over; 0 where there is no lease."""
 
 
 def register(app: typer.Typer) -> None:
@@ -58,51 +67,71 @@ def masters(output: Output = Format.table, url: Url = None, cluster: ClusterName
         address, name = where(url, cluster)
         connection = await Connection.open(address, name, name="dorm-client")
         async with Client(connection.log, connection.bus, name, connection=connection) as connected:
-            found, condition = await _watch(connection.leadership)
-            row = _row(await connected.state(), found, condition)
+            first = await connection.leadership.look()
+            await _watch(connection.leadership, first)
+            state = await connected.state()
+            # Looked at again: the lease comes before the election, so whoever has it by now may not be on the log yet.
+            held = await connection.leadership.look()
+            row = row_of(state, held, await connection.leadership.written_at(), time.time_ns(), seen=held != first)
         if output in (Format.json, Format.yaml):
             show_document(row, output)
-            return
-        shown = {
-            **msgspec.to_builtins(row),
-            "age": ago(row.age_s) if row.leader else None,
-            "leader": row.leader or None,
-        }
-        print_table(
-            [shown],
-            [
-                ("LEADER", "leader"),
-                ("CONDITION", "condition"),
-                ("EPOCH", "epoch"),
-                ("SINCE", "age"),
-                ("LEASE s", "lease_s"),
-            ],
-        )
+        else:
+            _print(row)
 
     run(work())
 
 
-async def _watch(leadership: Leadership) -> tuple[Held | None, str]:
-    """The lease, and in a word what can be seen of its holder: one that leads renews it several times before it ends."""
-    first = await leadership.look()
+async def _watch(leadership: Leadership, first: Held | None) -> None:
+    """Until the lease is another than at first, or should long be: who leads renews it several times before it ends."""
     if first is None or not first.holder:
-        return first, "unknown" if first is None else "gone"
+        return
     loop = asyncio.get_running_loop()
-    until = loop.time() + min(first.ttl_s, _LONGEST_S)
+    until = loop.time() + min(first.ttl_s, max(_SHORTEST_S, first.ttl_s / 2))
     while loop.time() < until:
         await asyncio.sleep(min(_LOOK_S, first.ttl_s))
-        found = await leadership.look()
-        if found is not None and found != first and found.holder:
-            return found, "leading"
-    return first, "silent"
+        if await leadership.look() != first:
+            return
 
 
-def _row(state: State, found: Held | None, condition: str) -> Leader:
+def row_of(state: State, held: Held | None, written_at: int, now: int, *, seen: bool) -> Leader:
+    """`held`: the lease as it is; `written_at`: since when (UTC ns, as `now`); `seen`: whether that was seen to happen."""
+    if held is None:
+        leader, condition = state.leader, "unknown"
+    elif not held.holder:
+        leader, condition = "", "gone"
+    elif not seen:
+        leader, condition = "", "silent"
+    else:
+        leader, condition = held.holder, "leading" if held.holder == state.leader else "taking over"
     return Leader(
-        leader=state.leader,
-        condition=condition if state.leader else "unknown",
+        leader=leader,
+        condition=condition,
+        last=state.leader,
         epoch=state.epoch,
         elected_at=state.elected_at,
-        age_s=max(0.0, time.time() - state.elected_at / 1e9) if state.leader else 0.0,
-        lease_s=found.ttl_s if found else 0.0,
+        age_s=max(0.0, (now - state.elected_at) / 1e9) if state.leader else 0.0,
+        led_until=written_at if condition in ("gone", "silent") else 0,
+        lease_s=held.ttl_s if held else 0.0,
     )
+
+
+def _print(row: Leader) -> None:
+    if row.condition in ("gone", "silent"):
+        from replay.words import moment
+
+        since = ago(max(0.0, time.time() - row.led_until / 1e9))
+        who = f"{row.last} led until {moment(row.led_until)}, {since} ago" if row.last else "nobody ever led"
+        console.print(Text(f"nobody leads ({row.condition}): {who}; start one with `dorm master`"))
+        return
+    elected = row.condition != "taking over" and bool(row.leader)
+    shown = {
+        "leader": row.leader or None,
+        "condition": row.condition,
+        "epoch": row.epoch if elected else None,
+        "age": ago(row.age_s) if elected else None,
+        "lease_s": row.lease_s,
+    }
+    columns = [("LEADER", "leader"), ("CONDITION", "condition"), ("EPOCH", "epoch"), ("SINCE", "age")]
+    print_table([shown], [*columns, ("LEASE s", "lease_s")])
+    if row.condition == "taking over" and row.last:
+        console.print(Text(f"\n{row.last} was elected last, {ago(row.age_s)} ago"))
