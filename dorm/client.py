@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
+    from events.leadership import Leadership
     from events.log import Bus, EventLog, Record
     from events.positions import Logged, Position
 
@@ -135,6 +136,11 @@ class Client:
     async def close(self) -> None:
         if self._connection is not None:
             await self._connection.close()
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """The lease of the cluster's masters; None on a log that this client was given without a connection."""
+        return self._connection.leadership if self._connection is not None else None
 
     def tell_outages(self, tell: Callable[[bool], None]) -> None:
         """From now on `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
@@ -266,7 +272,8 @@ class Client:
                             raise Refused(fact.reason)
         except TimeoutError:
             raise NoAnswer(
-                "the submission is stored, and no master has answered yet; `dorm ps` will show it once one runs"
+                "the submission is stored, and no master has answered yet (`dorm masters`); `dorm ps` will show it once one "
+                "runs"
             ) from None
 
     async def update(

@@ -58,6 +58,7 @@ def submit(
 
       sed s/lr=1/lr=2/ app.yaml | dorm submit -
     """
+    from dorm.cli.waiting import telling_who_is_missing
     from dorm.core.views import app_row
     from dorm.specfile import load_spec
 
@@ -71,7 +72,8 @@ def submit(
             elif not wait:
                 console.print(Text(f"{app.name} is accepted as {app.id}; watch it with `dorm describe {app.name}`"))
             if wait:
-                await _wait(connected, app, output)
+                async with telling_who_is_missing(connected):
+                    await _wait(connected, app, output)
 
     run(work())
 
@@ -224,11 +226,14 @@ def cancel(
       dorm cancel digits-mlp --reason "wrong learning rate"
     """
 
+    from dorm.cli.waiting import telling_who_is_missing
+
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
             asked = await connected.cancel(app, reason)
             if wait:
-                ended = await connected.wait(asked.id)
+                async with telling_who_is_missing(connected):
+                    ended = await connected.wait(asked.id)
                 if ended.ended != "cancelled":
                     raise Fail(f"{asked.name} {ended.ended} before it was cancelled", FAILED)
                 console.print(Text(f"{asked.name} is cancelled"))

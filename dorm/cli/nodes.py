@@ -99,13 +99,15 @@ def drain(
 
 async def _until_empty(connected: Client, node: str, timeout: float) -> None:
     """Show what is left on the node until nothing is."""
+    from dorm.cli.waiting import NOBODY, Leaderless, telling_who_is_missing
     from dorm.core.views import leaving
 
     begun = time.monotonic()
     shown: list[str] = []
     gone = ""
+    leaderless = Leaderless()
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(timeout), telling_who_is_missing(connected, leaderless):
             with progress_console.status(f"{node} is being drained") as status:
                 async for state, _ in connected.watch():
                     known = state.nodes.get(node)
@@ -119,4 +121,5 @@ async def _until_empty(connected: Client, node: str, timeout: float) -> None:
                     status.update(Text("\n".join(shown)))
         console.print(Text(f"{node} is empty{gone} after {time.monotonic() - begun:.1f} s"))
     except TimeoutError:
-        raise Fail(f"{node} is not empty after {timeout:g} s, and stays drained: {'; '.join(shown)}", FAILED) from None
+        why = "; ".join([NOBODY, *shown] if leaderless.now else shown)
+        raise Fail(f"{node} is not empty after {timeout:g} s, and stays drained: {why}", FAILED) from None

@@ -1,4 +1,4 @@
-"""`dorm masters`: the lease says who leads now, the log since when."""
+"""`dorm masters`: the lease says who leads now, the log since when; and what is said by commands that wait for one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
+from dorm.cli.waiting import NOBODY
+from dorm.client import Client
 from dorm.master import Master
+from events import subjects
+from events.codec import encode
 from events.jetstream import Connection
-from tests.e2e.commands import done
+from tests.core.records import document, joined
+from tests.e2e.commands import done, dorm
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,6 +37,12 @@ class Lab:
 
     async def dorm(self, *arguments: str) -> str:
         return await done(self.home, *arguments, *self._common)
+
+    async def fails(self, *arguments: str) -> list[str]:
+        """What it complained about."""
+        code, out, err = await dorm(self.home, *arguments, *self._common)
+        assert (code, out) == (1, "")
+        return err.splitlines()
 
     async def shown(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(await self.dorm("masters", "-o", "json"))
@@ -96,3 +107,17 @@ async def test_who_has_the_lease_leads_and_nobody_else(lab: Lab) -> None:
         assert "m1 was elected last" in await lab.dorm("masters")
     silent = await lab.shown()
     assert (silent["leader"], silent["condition"], silent["last"]) == ("", "silent", "m1")
+
+
+async def test_who_waits_is_told_that_nobody_decides(lab: Lab) -> None:
+    log, name = lab.connection.log, lab.connection.cluster
+    client = Client(log, lab.connection.bus, name, user="ann")
+    await log.append(subjects.fact(name, "NodeJoined", "n1"), encode(joined("n1")))
+    async with lab.master("m1"), asyncio.timeout(20.0):
+        app = (await client.submit(document("stays"))).id
+        async for state, _ in client.watch():
+            if any(generation.released for generation in state.apps[app].generations.values()):
+                break
+    lines = await lab.fails("drain", "n1", "--wait", "--timeout", "6")
+    assert lines[0] == NOBODY
+    assert lines[1].startswith(f"error: n1 is not empty after 6 s, and stays drained: {NOBODY}; stays: 4 containers, ")
