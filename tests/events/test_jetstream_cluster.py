@@ -212,6 +212,7 @@ class Traffic:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 @pytest.mark.asyncio(loop_scope="module")
 async def test_whatever_happens_to_its_servers_a_log_loses_nothing_and_stores_nothing_twice(
     cluster: NatsCluster,
@@ -220,7 +221,7 @@ async def test_whatever_happens_to_its_servers_a_log_loses_nothing_and_stores_no
     logs = [connection.log for connection in connections]
     traffic, stream = Traffic(), log_stream("traffic")
     last: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    async with asyncio.timeout(80), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(180), asyncio.TaskGroup() as tasks:
         traffic.begin(tasks)
         followers = [
             tasks.create_task(traffic.follow(logs[0], last)),
