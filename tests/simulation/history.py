@@ -348,7 +348,14 @@ class History:
         if not world.run_until(self._at_rest, within=REST_S, every=1.0):
             world.fail(f"{REST_S:g} s after the last fault it has not come to rest: {self.checks.limbo()}")
         world.run_for(3.0)
+        if not world.run_until(self._all_have_read, within=REST_S):
+            world.fail("an agent does not read on, though nothing keeps it from the log")
         ending.check_end(self)
+
+    def _all_have_read(self) -> bool:
+        """Agents have folded the last round: what is compared with them is no older than what they could know."""
+        last = self.world.whole.round_seq
+        return all(_joined(process) and process.agent.desired.round_seq == last for process in self.agents.values())
 
     def _at_rest(self) -> bool:
         """Somebody leads, all agents have joined, nothing is late, and nothing is left to be done."""
