@@ -158,7 +158,10 @@ async def _told(process: Process) -> Told:
 
 async def _end(process: Process) -> None:
     if process.returncode is None:
-        process.terminate()
+        if process.stdin is None:
+            process.terminate()
+        else:
+            process.stdin.close()  # So that it removes its files first.
         try:
             await asyncio.wait_for(process.wait(), 10.0)
         except TimeoutError:
