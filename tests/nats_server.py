@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import signal
 import socket
@@ -113,6 +114,8 @@ class NatsServer:
         """SIGSTOP: its connections stand, and it says nothing more, until `resume`."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        # On a busy machine its threads go on for a moment; this returns once all of them stand still.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def resume(self) -> None:
         assert self._process is not None

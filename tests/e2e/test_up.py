@@ -63,6 +63,9 @@ async def test_an_app_from_submission_to_logs(cluster: Up, tmp_path: Path) -> No
     assert await done(home, "update", "own", "--weight", "2.5", "--n-max", "1") == "own: weight 2.5, n_min 1, n_max 1\n"
     async with cluster.client() as client:
         await until(client, lambda s: s.apps[app.id].adjustments == 1, "it shrinks")
+    async with asyncio.timeout(30):
+        while f"I am {app.id} 0 of 1" not in await done(home, "logs", "own"):  # noqa: ASYNC110  (no event tells of it)
+            await asyncio.sleep(0.05)
     assert await done(home, "cancel", "own", "--reason", "seen enough", "--wait") == "own is cancelled\n"
     assert "own" not in await done(home, "ps")
     assert "seen enough" in await done(home, "ps", "--all")
