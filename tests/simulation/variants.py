@@ -59,13 +59,14 @@ def _leave(history: History) -> None:
 
 
 def _code(function: Any, *changes: tuple[str, str]) -> Callable[[pytest.MonkeyPatch], None]:
-    """The function with pieces of its source replaced, for whoever has imported it."""
+    """The function with pieces of its source replaced, for whoever has imported it.  Looked for at once: a piece that is
+    not there any more must not count as a variant that is caught."""
+    source = textwrap.dedent(inspect.getsource(function))
+    for old, new in changes:
+        assert old in source, f"{function.__qualname__} has no {old!r}"
+        source = source.replace(old, new)
 
     def apply(patch: pytest.MonkeyPatch) -> None:
-        source = textwrap.dedent(inspect.getsource(function))
-        for old, new in changes:
-            assert old in source, f"{function.__qualname__} has no {old!r}"
-            source = source.replace(old, new)
         changed = dict(function.__globals__)
         exec(
             compile("from __future__ import annotations\n" + source, f"<variant of {function.__name__}>", "exec"),
@@ -227,8 +228,8 @@ VARIANTS: dict[str, Variant] = {
         _code(
             Agent._heartbeats,
             (
-                "except (LogError, Unavailable) as error:",
-                "except (LogError, Unavailable) as error:\n            await self._extend(begun)",
+                "except (LogError, Unavailable, OSError) as error:",
+                "except (LogError, Unavailable, OSError) as error:\n            await self._extend(self._since_boot())",
             ),
         )
     ),
