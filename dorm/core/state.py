@@ -17,7 +17,7 @@ from events.spec import AppSpec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SCHEMA = 4
+SCHEMA = 5
 """Counts changes of meaning in this module and `evolve`: a digest by another schema can't be compared."""
 
 _encoder = msgspec.msgpack.Encoder()

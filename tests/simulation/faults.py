@@ -82,6 +82,12 @@ KINDS: Final[dict[str, tuple[str, float]]] = {
     "app updated": (NOBODY, 2),
 }
 
+LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
+    # by kind: whom it hits, and in what part of all seeds it happens
+}
+"""Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
+as they were but for itself."""
+
 HARMLESS: Final = frozenset(
     {
         "master's clock steps",
@@ -136,7 +142,7 @@ _LASTING: Final[dict[str, tuple[float, float]]] = {
 
 
 def draw_faults(seed: int, span_s: float, masters: list[str], nodes: list[str], clients: list[str]) -> list[Fault]:
-    """A schedule over `span_s` virtual seconds, in order of time."""
+    """A schedule over `span_s` virtual seconds, numbered."""
     chance = random.Random(f"{seed}.faults")
     count = chance.choice([1, 3, 6, 10, 16, 24])
     # A seed dwells on a few kinds, so that it meets combinations which all kinds at once would make rare.
@@ -144,7 +150,8 @@ def draw_faults(seed: int, span_s: float, masters: list[str], nodes: list[str], 
     if chance.random() < 0.6:
         names = chance.sample(names, chance.randint(2, 8))
     weights = [KINDS[name][1] for name in names]
-    targets = {MASTER: masters, NODE: nodes, CLIENT: clients, NOBODY: [""]}
+    whole = {MASTER: masters, NODE: nodes, CLIENT: clients, NOBODY: [""]}
+    targets = dict(whole)
     if chance.random() < 0.3:
         targets[NODE] = [chance.choice(nodes)]
     bursts = [chance.uniform(1, span_s) for _ in range(chance.randint(1, 3))]
@@ -157,7 +164,29 @@ def draw_faults(seed: int, span_s: float, masters: list[str], nodes: list[str], 
         shortest, longest = _LASTING.get(kind, (0.0, 0.0))
         for_s = round(shortest + (longest - shortest) * chance.random() ** 2, 2)
         drawn.append((round(at, 3), kind, chance.choice(targets[KINDS[kind][0]]), for_s, round(chance.random(), 6)))
+    drawn.sort()
+    for kind, (whom, part) in LATER_KINDS.items():
+        drawn += _draw_later(random.Random(f"{seed}.faults.{kind}"), kind, part, span_s, whole[whom])
     return [
         Fault(number, at, kind, target, for_s, argument)
-        for number, (at, kind, target, for_s, argument) in enumerate(sorted(drawn))
+        for number, (at, kind, target, for_s, argument) in enumerate(drawn)
+    ]
+
+
+def _draw_later(
+    chance: random.Random, kind: str, part: float, span_s: float, targets: list[str]
+) -> list[tuple[float, str, str, float, float]]:
+    """None in most seeds, else one or a few."""
+    if chance.random() >= part:
+        return []
+    shortest, longest = _LASTING.get(kind, (0.0, 0.0))
+    return [
+        (
+            round(chance.uniform(1, span_s), 3),
+            kind,
+            chance.choice(targets),
+            round(shortest + (longest - shortest) * chance.random() ** 2, 2),
+            round(chance.random(), 6),
+        )
+        for _ in range(chance.choice([1, 1, 2, 3]))
     ]
