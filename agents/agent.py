@@ -36,6 +36,7 @@ from events.kinds import Event, NodeDrainRequested, NodeJoined, NodeLeft
 from events.log import LogDamaged, LogError, LogRefused, LogUnavailable
 from events.quantities import GPU
 from events.sources import fingerprint
+from events.waiting import until_answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,13 +117,13 @@ class Agent:
     # --- life -----------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled; containers run on afterwards.  Raises RuntimeFault or LogError before it has joined, and LogDamaged
-        whenever the log is not the one it had followed."""
+        """Until cancelled; containers run on afterwards, and a log that can't be reached is waited for.  Raises RuntimeFault
+        or LogRefused before it has joined, LogClosed, and LogDamaged whenever the log is not the one it had followed."""
         await asyncio.to_thread(self._ledger.open)
         await self._runtime.open()
         try:
-            await self._log.end()
-            await self._recall()
+            await until_answered(self._log.end, f"looking up the log's end for node {self.config.name}")
+            await until_answered(self._recall, f"looking up what node {self.config.name} had read")
             self._cut_off = not await self._held(unless=True)
             self._answered_at = self._folded_at = asyncio.get_running_loop().time()
             async with asyncio.TaskGroup() as tasks:

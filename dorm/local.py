@@ -88,6 +88,7 @@ class LocalCluster:
         key_file = self.options.key or self.options.data / KEY_NAME
         key = await asyncio.to_thread(open_key, key_file)
         connection = await self._connect("master")
+        await connection.uncompress()
         self.master = Master(
             connection.log,
             connection.bus,
@@ -124,7 +125,9 @@ class LocalCluster:
             await agent.joined.wait()
 
     async def _connect(self, name: str) -> Connection:
-        connection = await Connection.open(self.server.url, self.options.cluster, name=name, timeout=10.0, create=True)
+        connection = await Connection.open(
+            self.server.url, self.options.cluster, name=name, timeout=10.0, create=True, patient=True
+        )
         self._connections.append(connection)
         return connection
 

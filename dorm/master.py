@@ -44,6 +44,7 @@ from events import subjects
 from events.codec import encode
 from events.kinds import MasterElected, NodeJoined, NodeLeaseEnded, NodeLost, NodeReported, Round
 from events.log import LogError, LogUnavailable, Overtaken
+from events.waiting import until_answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -139,8 +140,9 @@ class Master:
 
     async def run(self) -> None:
         """Follow and lead until cancelled; a master that leads seals what is not sealed then, and gives the lease back.
-        Raises LogAltered, LogDamaged, GapError; LogUnavailable only at its start, Deposed only without a lease."""
-        end = await self._open()
+        A log that can't be reached is waited for.  Raises LogAltered, LogDamaged, GapError; LogClosed, and Deposed only
+        without a lease."""
+        end = await until_answered(self._open, "reading the log's end")
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read())

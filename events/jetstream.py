@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from events import subjects as names
 from events.imported import renamed_upto
+from events.jetstream_compression import endangered, uncompress
 from events.jetstream_direct import read_directly
 from events.jetstream_integrity import check_stream
 from events.jetstream_leadership import JetStreamLeadership
@@ -27,11 +28,12 @@ from events.jetstream_reader import (
 )
 from events.jetstream_snapshots import JetStreamSnapshots
 from events.jetstream_state import stream_state
-from events.jetstream_streams import find_streams, log_stream, make_streams
-from events.log import Appended, Bus, EventLog, LogDamaged, LogError, LogRefused, LogUnavailable, Record
+from events.jetstream_streams import all_streams, find_streams, log_stream, make_streams
+from events.log import Appended, Bus, EventLog, LogClosed, LogDamaged, LogError, LogRefused, LogUnavailable, Record
 from events.logger import Logger
 from events.nats_bus import NatsBus
 from events.nats_link import Link, as_log_errors
+from events.waiting import until_answered
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -70,6 +72,7 @@ class Connection:
         timeout: float = 5.0,
         create: bool = False,
         replicas: int | None = None,
+        patient: bool = False,
     ) -> Connection:
         """Connect, check the server's version, and look up the cluster; with `create` its streams are made unless they
         are there, which is for those who run a cluster, not for those who ask one.
@@ -79,8 +82,15 @@ class Connection:
         it; streams that have fewer than asked for are raised.
 
         Raises LogUnavailable when nobody answers (at once where the port is closed), LogTooOld, or LogRefused (no such
-        cluster, bad cluster name or address, no JetStream, no permission).
+        cluster, bad cluster name or address, no JetStream, no permission).  One that is `patient` waits for an answer
+        instead, and says so: servers may start later, or be about to elect their leader.
         """
+        if patient:
+
+            async def once() -> Connection:
+                return await cls.open(url, cluster, name=name, timeout=timeout, create=create, replicas=replicas)
+
+            return await until_answered(once, f"connecting to {url}")
         try:
             names.check_cluster(cluster)
         except ValueError as error:
@@ -95,11 +105,22 @@ class Connection:
             await link.close()
             if not link.has_jetstream:
                 raise LogRefused(f"JetStream is off at the NATS server at {url}; start it with -js") from None
+            if link.denied:
+                raise LogRefused(f"the NATS server at {url} does not let us use the log: {link.denied}") from None
             raise
         except BaseException:
             await link.close()
             raise
         return cls(link, cluster, imported)
+
+    async def uncompress(self) -> None:
+        """Change streams that an earlier release made compressed.  Raises LogUnavailable, LogRefused."""
+        await uncompress(self._link, all_streams(self.cluster), _RECONNECT_S)
+
+    async def endangered(self) -> str:
+        """What threatens the servers' copies of the log, and what to do, in one line; "" where nothing does.  Raises
+        LogUnavailable."""
+        return await endangered(self._link, all_streams(self.cluster), _RECONNECT_S)
 
     def tell_outages(self, tell: Callable[[bool], None]) -> None:
         """From now on `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
@@ -201,7 +222,7 @@ class JetStreamLog(EventLog):
                 if not follow:
                     raise
                 if self._link.client.is_closed:
-                    raise LogUnavailable(f"the connection to {self._link.url} is closed") from None
+                    raise LogClosed(f"the connection to {self._link.url} is closed") from None
                 reason = error
             _log.debug("reading again", after=after, reason=str(reason))
             await asyncio.sleep(min(_PAUSE_S * 2**failures, self._patience(failures) / 4))

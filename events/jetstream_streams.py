@@ -11,10 +11,11 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import nats.js.errors
-from nats.js.api import DiscardPolicy, PersistMode, RetentionPolicy, StorageType, StoreCompression, StreamConfig
+from nats.js.api import DiscardPolicy, PersistMode, RetentionPolicy, StorageType, StreamConfig
 
 from events import subjects as names
 from events.imported import imported_upto
+from events.jetstream_compression import uncompress
 from events.jetstream_leadership import leadership_config
 from events.jetstream_snapshots import snapshot_config
 from events.jetstream_state import api_request
@@ -34,7 +35,11 @@ REPLICAS = (1, 3, 5)
 _USUAL_REPLICAS = 3
 _TOO_FEW_SERVERS = (10005, 10074)
 """No suitable peers; more than one replica needs a cluster of servers."""
+_TAKEN = 10058
+"""A stream of this name is there, configured otherwise."""
 _ELECTION_S = 20.0
+_PEERS_S = 6.0
+"""Servers that have just started do not know of each other for a moment, and then find too few for three replicas."""
 _PAUSE_S = 0.1
 _GONE = (
     "the log of cluster {cluster} is gone from {url}, and {left} is there: the server can't read {log}, as its own log then "
@@ -56,8 +61,14 @@ def report_stream(cluster: str) -> str:
     return f"DORM_reports-{cluster}"
 
 
+def all_streams(cluster: str) -> list[str]:
+    """Names of those that a cluster may have."""
+    return [*(str(config.name) for config in stream_configs(cluster)), f"{log_stream(cluster)}-reports"]
+
+
 def stream_configs(cluster: str) -> list[StreamConfig]:
-    """A cluster's streams: the log's first."""
+    """A cluster's streams: the log's first.  None is compressed (`events.jetstream_compression`), also where one server holds
+    it: it may be raised to three."""
     return [
         StreamConfig(
             name=log_stream(cluster),
@@ -66,7 +77,6 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
             storage=StorageType.FILE,
             discard=DiscardPolicy.NEW,
             duplicate_window=DUPLICATE_WINDOW_S,
-            compression=StoreCompression.S2,
             deny_delete=True,
             deny_purge=True,
             allow_direct=True,
@@ -78,7 +88,6 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
             storage=StorageType.FILE,
             max_age=REPORT_AGE_S,
             max_msgs_per_subject=720,
-            compression=StoreCompression.S2,
             allow_direct=True,
             # A server that syncs each write stores some hundred a second then, which a thousand nodes are more than.  What a
             # killed server loses of them is milliseconds, and a lease has its margin.
@@ -132,8 +141,10 @@ async def make_streams(link: Link, cluster: str, timeout: float, replicas: int |
             if found is None:
                 if config.name == log_stream(cluster) and (left := await _left_over(manager, cluster)):
                     raise LogDamaged(_GONE.format(cluster=cluster, url=link.url, log=config.name, left=left))
-                await _add(link, manager, config, replicas)
-                continue
+                if await _add(link, manager, config, replicas):
+                    continue
+                found = await _existing(manager, config, cluster)  # Another process was making it at the same moment.
+                assert found is not None
             if config.name == log_stream(cluster):
                 imported = imported_upto(found.metadata)
                 if (found.max_consumers or 0) < MOST_READERS:
@@ -165,18 +176,39 @@ async def _is_there(manager: JetStreamManager, config: StreamConfig) -> bool:
     return True
 
 
-async def _add(link: Link, manager: JetStreamManager, config: StreamConfig, replicas: int | None) -> None:
-    """With as many replicas as were asked for, else as usual: three where there are the servers for them."""
+async def _add(link: Link, manager: JetStreamManager, config: StreamConfig, replicas: int | None) -> bool:
+    """With as many replicas as were asked for, else as usual: three where there are the servers for them.  False where
+    somebody else has made it meanwhile, with another number of them."""
     wanted = replicas or (_USUAL_REPLICAS if link.clustered else 1)
     try:
-        await manager.add_stream(_replicated(config) if wanted > 1 else config, num_replicas=wanted)
+        try:
+            await _add_when_peers_are_known(manager, _replicated(config) if wanted > 1 else config, wanted)
+        except nats.js.errors.APIError as error:
+            if error.err_code not in _TOO_FEW_SERVERS:
+                raise
+            if replicas is not None:
+                raise _too_few(link, replicas) from None
+            _log.warning("a stream is held by one server, as there are too few for three", stream=config.name)
+            await manager.add_stream(config, num_replicas=1)
     except nats.js.errors.APIError as error:
-        if error.err_code not in _TOO_FEW_SERVERS:
+        if error.err_code != _TAKEN:
             raise
-        if replicas is not None:
-            raise _too_few(link, replicas) from None
-        _log.warning("a stream is held by one server, as there are too few for three", stream=config.name)
-        await manager.add_stream(config, num_replicas=1)
+        return False
+    return True
+
+
+async def _add_when_peers_are_known(manager: JetStreamManager, config: StreamConfig, replicas: int) -> None:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + (_PEERS_S if replicas > 1 else 0.0)
+    while True:
+        try:
+            await manager.add_stream(config, num_replicas=replicas)
+        except nats.js.errors.APIError as error:
+            if error.err_code != _TOO_FEW_SERVERS[0] or loop.time() >= until:
+                raise
+        else:
+            return
+        await asyncio.sleep(_PAUSE_S)
 
 
 def _replicated(config: StreamConfig) -> StreamConfig:
@@ -194,6 +226,7 @@ def _too_few(link: Link, replicas: int) -> LogRefused:
 async def _raise_replicas(link: Link, stream: str, replicas: int, timeout: float) -> None:
     """The configuration goes back as it came, with fields that nats-py does not know.  Returns once the stream takes
     messages again; the new replicas catch up by and by."""
+    await uncompress(link, [stream], timeout)
     config = (await api_request(link, f"STREAM.INFO.{stream}", {}, timeout))["config"]
     try:
         await api_request(link, f"STREAM.UPDATE.{stream}", config | {"num_replicas": replicas}, timeout)

@@ -2,6 +2,7 @@
 
     LogError
     ├── LogUnavailable   nothing answered in time: whether an append was stored is unknown; append again with the same id
+    │   ├── LogClosed    the connection was closed for good: nothing will ever answer over it
     │   ├── NotSent      the connection was known to be lost, so nothing was sent: it is surely not stored
     │   └── LogFull      there is no room for it now: it is surely not stored, and will be when there is some
     ├── LogRefused       the log will never take this (too large, not allowed): the message says why
@@ -36,6 +37,10 @@ class LogError(Exception):
 
 class LogUnavailable(LogError):
     """No answer in time.  An append may or may not have been stored."""
+
+
+class LogClosed(LogUnavailable):
+    """No answer, now or later: this connection is over."""
 
 
 class NotSent(LogUnavailable):

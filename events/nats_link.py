@@ -16,7 +16,17 @@ import nats.js.errors
 from nats.aio.client import Client, Srv
 from nats.aio.transport import TcpTransport
 
-from events.log import LogDamaged, LogError, LogFull, LogRefused, LogTooOld, LogUnavailable, NotSent, Overtaken
+from events.log import (
+    LogClosed,
+    LogDamaged,
+    LogError,
+    LogFull,
+    LogRefused,
+    LogTooOld,
+    LogUnavailable,
+    NotSent,
+    Overtaken,
+)
 from events.logger import Logger
 from events.nats_parser import DirectParser
 
@@ -160,6 +170,22 @@ class Link:
         return bool(self.client._server_info.get("jetstream"))
 
     @property
+    def server_name(self) -> str:
+        """Of the server at the other end; its id stands for it where it was given none."""
+        return str(self.client._server_info.get("server_name", ""))
+
+    @property
+    def server_id(self) -> str:
+        """Another one after each start of the server."""
+        return str(self.client._server_info.get("server_id", ""))
+
+    @property
+    def known_servers(self) -> list[str]:
+        """Addresses that were given, and those that servers have told of each other."""
+        told = [address.geturl() for address in self.client.discovered_servers]
+        return list(dict.fromkeys([*self.servers, *told]))
+
+    @property
     def clustered(self) -> bool:
         """Whether the server says of itself that it is one of several."""
         return bool(self.client._server_info.get("cluster"))
@@ -178,6 +204,13 @@ class Link:
         """The end of what `take` began."""
         self._parser.takers.pop(subscription._id, None)
         await subscription.unsubscribe()
+
+    @property
+    def denied(self) -> str:
+        """What the server has said of permissions that are missing, "" where it has not: whoever asked got no answer."""
+        return next(
+            (_words(trouble) for trouble in self._troubles if "permissions violation" in str(trouble).lower()), ""
+        )
 
     async def _on_error(self, error: Exception) -> None:
         # Permission denials and slow consumers show up only here.
@@ -231,7 +264,7 @@ class Link:
         if not self._settled.is_set():
             raise LogUnavailable(f"the NATS server at {self.url} does not answer")
         if self.client.is_closed:
-            raise LogUnavailable(f"the connection to {self.url} is closed")
+            raise LogClosed(f"the connection to {self.url} is closed")
 
     async def sendable(self, doing: str, timeout: float) -> None:
         """To be called right before what must not be sent later.  Raises NotSent where there is no connection."""

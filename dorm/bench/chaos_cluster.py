@@ -48,7 +48,9 @@ LIVE_RESTORE = frozenset({0})
 _NATS, _ROUTES, _MONITOR = 4222, 6222, 8222
 _START_S = 90.0
 _ASK_S = 2.0
-_DAMAGED = ("error: the log ends", "error: the log begins", "error: the log is not")
+_ENDS = '"level": "critical"'
+"""In the last line of a service that ends by itself, which says why (`dorm.cli.logs`)."""
+_DAMAGED = ('"event": "the log ends', '"event": "the log begins', '"event": "the log is not', '"event": "stream ')
 
 
 class Machine:
@@ -239,7 +241,9 @@ class ChaosCluster:
         for one in self.services:
             said = one.output.read_text(errors="replace").splitlines() if one.output.exists() else []
             found += [f"{one.name} printed a traceback" for line in said if line.startswith("Traceback")]
-            found += [f"{one.name} said: {line}" for line in said if line.startswith(_DAMAGED)]
+            ends = [line for line in said if _ENDS in line]
+            found += [f"{one.name} ended by a bug: {line}" for line in ends if '"exception"' in line]
+            found += [f"{one.name} said: {line}" for line in ends if any(words in line for words in _DAMAGED)]
         return found
 
     async def save_output(self, folder: Path) -> None:

@@ -54,6 +54,7 @@ def agent(
 
     They run on when it stops, and the next one adopts them. Where none comes back within the node's lease (node_lease, five
     minutes by default), or the log can't be reached for so long, they are killed, so that their apps can go on elsewhere.
+    The agent waits for NATS servers that do not answer yet, and ends on Ctrl-C, SIGTERM, or when its terminal is closed.
 
     [bold]Examples[/]
 
@@ -89,7 +90,7 @@ def agent(
 
         server, cluster_name = where(url, cluster)
         choice = await choose_runtime(runtime.value, docker)
-        connection = await Connection.open(server, cluster_name, name=f"dorm-agent-{node}", create=True)
+        connection = await Connection.open(server, cluster_name, name=f"dorm-agent-{node}", create=True, patient=True)
         try:
             runs = choice.make(config, cluster_name, root, shared)
             worker = Agent(
@@ -102,8 +103,8 @@ def agent(
                 clock=time.time_ns,
                 build=BUILD,
             )
-            await run_until_stopped(worker.run())
+            await worker.run()
         finally:
             await connection.close()
 
-    run(work())
+    run(run_until_stopped(work()))

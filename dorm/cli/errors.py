@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from dorm.cli.logs import json_line, wants_json
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
@@ -95,7 +97,7 @@ def _code(error: BaseException) -> int:
 
 def _end(message: str, code: int) -> NoReturn:
     with contextlib.suppress(BrokenPipeError):
-        print(f"error: {message}", file=sys.stderr)
+        print(json_line(message) if wants_json() else f"error: {message}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -117,7 +119,10 @@ def run_and_exit(app: typer.Typer) -> NoReturn:
             _end_wrong_usage(error)
         known = expected(error)
         if known is None:
-            raise
+            if not wants_json():
+                raise
+            print(json_line(line(error), error), file=sys.stderr)
+            sys.exit(FAILED)
         _end(line(known), _code(known))
     sys.exit(code if isinstance(code, int) and code else FAILED if complaints else DONE)
 

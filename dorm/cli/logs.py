@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+import traceback
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,13 +14,18 @@ import typer
 if TYPE_CHECKING:
     import structlog
 
+_as_json = False
+
 Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more; twice for every round.")]
 LogJson = Annotated[bool, typer.Option("--log-json", envvar="DORM_LOG_JSON", help="Log as JSON lines, for machines.")]
 
 
 def configure(verbose: int, as_json: bool, *, quiet_level: int = logging.INFO) -> None:
     """To stderr; `quiet_level` is the least that is said without -v."""
+    global _as_json
     import structlog
+
+    _as_json = as_json
 
     level = logging.DEBUG if verbose > 1 else logging.INFO if verbose else quiet_level
     renderer: structlog.typing.Processor = (
@@ -36,3 +44,20 @@ def configure(verbose: int, as_json: bool, *, quiet_level: int = logging.INFO) -
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+def wants_json() -> bool:
+    """Whether this command was told to log for machines, if only by an option that it has not read yet."""
+    return _as_json or "--log-json" in sys.argv[1:]
+
+
+def json_line(message: str, error: BaseException | None = None) -> str:
+    """One line of such a log that says why the command ends; `error` for a bug, whose traceback is then in it."""
+    line = {
+        "event": message,
+        "level": "critical",
+        "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+    }
+    if error is not None:
+        line["exception"] = "".join(traceback.format_exception(error))
+    return json.dumps(line)

@@ -8,8 +8,9 @@ import secrets
 import socket
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import structlog
 import typer
 
 from dorm.cli.connect import ClusterName, Url, where
@@ -17,6 +18,10 @@ from dorm.cli.errors import USAGE, Fail, run
 from dorm.cli.logs import LogJson, Verbose, configure
 from dorm.cli.settings import complete_policy, parse_params, policy_change
 from dorm.cli.signals import run_until_stopped
+from events.log import LogError
+
+if TYPE_CHECKING:
+    from events.jetstream import Connection
 
 AcceptLog = Annotated[
     bool,
@@ -25,6 +30,7 @@ AcceptLog = Annotated[
         help="Take the log as it is, though records that were there are gone or changed; for once, after a loss.",
     ),
 ]
+_log = structlog.get_logger(__name__)
 _LEASE_S = 2.0
 _REPLICATED_LEASE_S = 15.0
 """NATS servers take 4 to 6 seconds to agree on another leader, which must depose no healthy master."""
@@ -75,7 +81,8 @@ def master(
     """Run a master: it folds the log, and decides while it leads.
 
     Of several masters one leads and the others follow the log, ready to take over: at once when it stops, and when it was not
-    heard of for the time of its lease otherwise.  Apps run on without any, and the next one goes on from the log.
+    heard of for the time of its lease otherwise.  Apps run on without any, and the next one goes on from the log.  It waits
+    for NATS servers that do not answer yet, and ends in good order on Ctrl-C, SIGTERM, or when its terminal is closed.
 
     [bold]Examples[/]
 
@@ -94,15 +101,20 @@ def master(
         from dorm.master import Master
         from dorm.sealing import open_key
         from events.jetstream import Connection
+        from events.waiting import until_answered
 
         address, cluster_name = where(url, cluster)
         file = key or key_file(cluster_name)
         seal_key = await asyncio.to_thread(open_key, file)
-        connection = await Connection.open(address, cluster_name, name="dorm-master", create=True, replicas=replicas)
+        connection = await Connection.open(
+            address, cluster_name, name="dorm-master", create=True, replicas=replicas, patient=True
+        )
         try:
             if change is not None:
-                await Client(connection.log, connection.bus, cluster_name).change_policy(change)
-            replicated = await connection.leadership.replicas() > 1
+                client = Client(connection.log, connection.bus, cluster_name)
+                await until_answered(lambda: client.change_policy(change), "changing the policy")
+            await _mind_the_copies(connection)
+            replicated = await until_answered(connection.leadership.replicas, "looking up the lease of the masters") > 1
             one = Master(
                 connection.log,
                 connection.bus,
@@ -116,11 +128,21 @@ def master(
                 witness=witness_file(file),
                 accept_log=accept_log,
             )
-            await run_until_stopped(one.run())
+            await one.run()
         finally:
             await connection.close()
 
-    run(work())
+    run(run_until_stopped(work()))
+
+
+async def _mind_the_copies(connection: Connection) -> None:
+    """Nothing here keeps a master from leading: a server that forbids it to change streams is told of and no more."""
+    try:
+        await connection.uncompress()
+        if danger := await connection.endangered():
+            _log.warning("the log's copies are in danger", what=danger)
+    except LogError as error:
+        _log.warning("whether the log's copies are compressed is not known", reason=str(error))
 
 
 def _identity(name: str | None) -> str:

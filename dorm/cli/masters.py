@@ -44,6 +44,8 @@ class Leader(msgspec.Struct, frozen=True):
     """UTC nanoseconds, by the log's clock: when the lease was written last, where nobody leads; else 0."""
     lease_s: float
     """After so long without a sign of its holder another master takes over; 0 where there is no lease."""
+    danger: str = ""
+    """What threatens the log's copies, and what to do; "" where nothing is known to."""
 
 
 def register(app: typer.Typer) -> None:
@@ -53,7 +55,8 @@ def register(app: typer.Typer) -> None:
 def masters(output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
     """Show which master leads, since when, and whether it is seen to be there.
 
-    Masters that follow say nothing on the log, so they are not listed.
+    Masters that follow say nothing on the log, so they are not listed. It warns where the log's copies on several NATS servers
+    are in danger, as they may be in a cluster that an earlier release made.
 
     [bold]Example[/]
 
@@ -72,11 +75,15 @@ def masters(output: Output = Format.table, url: Url = None, cluster: ClusterName
             state = await connected.state()
             # Looked at again: the lease comes before the election, so whoever has it by now may not be on the log yet.
             held = await connection.leadership.look()
+            danger = await connection.endangered()
             row = row_of(state, held, await connection.leadership.written_at(), time.time_ns(), seen=held != first)
+        row = msgspec.structs.replace(row, danger=danger)
         if output in (Format.json, Format.yaml):
             show_document(row, output)
         else:
             _print(row)
+            if danger:
+                console.print(Text(f"\nwarning: {danger}"), soft_wrap=True)
 
     run(work())
 

@@ -1,9 +1,13 @@
-"""Ctrl-C and SIGTERM as events: the first asks for a good end, the second for one at once."""
+"""Ctrl-C, SIGTERM and SIGHUP as events: the first asks for a good end, the second for one at once.
+
+A terminal that is closed sends SIGHUP, and takes no more output.  Under `nohup`, which has it ignored, it stays ignored.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +19,25 @@ class Stops:
     """`first` and `second` are set as the signals come."""
 
     def __init__(self) -> None:
+        self._terminals = [number for number in (0, 1, 2) if _is_terminal(number)]
         self.first = asyncio.Event()
         self.second = asyncio.Event()
 
     def _on_signal(self) -> None:
         (self.second if self.first.is_set() else self.first).set()
+
+    def _on_hangup(self) -> None:
+        """It comes twice or more often where a shell passes it on, so it never asks for an end at once."""
+        for number in self._terminals:
+            if not _is_terminal(number):  # Gone: what is written there raises, which must not spoil a good end.
+                nothing = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nothing, number)
+                os.close(nothing)
+        self.first.set()
+
+
+def _is_terminal(number: int) -> bool:
+    return os.isatty(number)
 
 
 @contextlib.contextmanager
@@ -37,12 +55,15 @@ def stops() -> Iterator[Stops]:
     """Signals set events instead of breaking in anywhere, for as long as this is open."""
     loop = asyncio.get_running_loop()
     events = Stops()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, events._on_signal)
+    handlers = {signal.SIGINT: events._on_signal, signal.SIGTERM: events._on_signal}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        handlers[signal.SIGHUP] = events._on_hangup
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
     try:
         yield events
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in handlers:
             loop.remove_signal_handler(number)
 
 

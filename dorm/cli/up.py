@@ -76,7 +76,8 @@ def up(
     """Run a cluster on this machine until Ctrl-C: NATS server, master, agents.
 
     The first Ctrl-C lets every app checkpoint and stop; the next `dorm up` resumes them.  A second Ctrl-C stops at once
-    and loses no submission, only the work since the last checkpoints.
+    and loses no submission, only the work since the last checkpoints.  When its terminal is closed it stops in good order,
+    too; start it with nohup to keep it running.
 
     [bold]Examples[/]
 
