@@ -5,6 +5,8 @@
     snapshots  one of a record that is not there: the log was longer
     witness    a small file beside the master's key: a sequence and the log's hash chain there, written now and then and at the
                end.  So it may be old, and is never ahead of what was really read
+    lease      the same of whichever master led last, some times a second, where all masters see it (`dorm.leading`)
+    readers    one that opens anew finds another record in the place of the last that it had read (`EventLog.read`)
 
 A witness that is missing, or can't be read, says nothing.
 
@@ -55,8 +57,8 @@ class Integrity:
         self._cluster = cluster
         self._witness = witness
         self._accept = accept
-        self._sighting: Sighting | None = None
-        """Of a record that is still to be folded."""
+        self._sightings: list[Sighting] = []
+        """Of records that are still to be folded, in their order."""
         self._altered = ""
 
     async def ask(self, log: EventLog) -> None:
@@ -68,27 +70,38 @@ class Integrity:
                 raise
             _log.error("the log is taken as it is", found=str(error))
 
-    async def open(self, log: EventLog, snapshots: Iterable[int]) -> int:
-        """Before anything is folded, with the sequences of the log's snapshots; gives the log's end.  Raises LogAltered,
-        LogDamaged, LogUnavailable."""
+    async def open(self, log: EventLog, snapshots: Iterable[int], leader: tuple[int, str] = (0, "")) -> int:
+        """Before anything is folded, with the sequences of the log's snapshots and what the last leader had seen; gives the
+        log's end.  Raises LogAltered, LogDamaged, LogUnavailable."""
         await self.ask(log)
-        if self._witness is not None:
-            self._sighting = await asyncio.to_thread(_read, self._witness, self._cluster)
-        seen = max([*snapshots, self._sighting.seq if self._sighting else 0])
+        found = [Sighting(self._cluster, *leader)]
+        if self._witness is not None and (own := await asyncio.to_thread(_read, self._witness, self._cluster)):
+            found.append(own)
+        self._sightings = sorted((one for one in found if one.seq), key=lambda one: one.seq)
+        end = await self.reach(log, max([*snapshots, *(one.seq for one in self._sightings)], default=0))
+        return max(end, await log.end())
+
+    async def reach(self, log: EventLog, seen: int) -> int:
+        """The log's end, which is not before a record that was seen.  Raises LogAltered, LogDamaged, LogUnavailable."""
         end = await log.end()
         if seen > end and not await _reaches(log, seen):
-            self._altered, self._sighting = f"the log ends at record {end}, and record {seen} was there before", None
+            self._altered, self._sightings = f"the log ends at record {end}, and record {seen} was there before", []
             self.check()
-        return max(end, await log.end())
+        return end
 
     def folded(self, seq: int, chain: str) -> None:
         """The chain after the record that was folded just now."""
-        if self._sighting is None or seq < self._sighting.seq:
-            return
-        # Where a snapshot has led past it, nothing is left to compare.
-        if seq == self._sighting.seq and chain != self._sighting.chain:
-            self._altered = f"the records up to {seq} are not those that this master has seen"
-        self._sighting = None
+        while self._sightings and self._sightings[0].seq <= seq:
+            sighting = self._sightings.pop(0)
+            # Where a snapshot has led past it, nothing is left to compare.
+            if seq == sighting.seq and chain != sighting.chain:
+                self._altered = f"the records up to {seq} are not those that this master or the last leader has seen"
+
+    def stored(self, seq: int, basis: int) -> None:
+        """A round has this place on the log, and was made of all records up to `basis`.  Raises LogAltered."""
+        if seq <= basis:
+            self._altered = f"a round is stored as record {seq}, and the records up to {basis} had been there"
+            self.check()
 
     def check(self, misfit: int = 0) -> None:
         """`misfit`: the first seal that does not fit, 0 for none.  Raises LogAltered."""

@@ -17,11 +17,14 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 
-from events.log import LogError
+from events.log import LogError, LogUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from events.leadership import Held, Leadership
 
 _log = structlog.get_logger(__name__)
@@ -41,7 +44,10 @@ class LeaseLost(Exception):
 class Lease:
     """`name` is this master's, `ttl_s` for how long its lease is good without a renewal (seconds)."""
 
-    def __init__(self, leadership: Leadership, name: str, ttl_s: float) -> None:
+    def __init__(
+        self, leadership: Leadership, name: str, ttl_s: float, seen: Callable[[], tuple[int, str]] = lambda: (0, "")
+    ) -> None:
+        """`seen` gives the sequence up to which this master has read the log, and the hash chain there."""
         self.settled = asyncio.Event()
         """Set once it is known who leads: this master, or another one that was seen to be there."""
         self._leadership = leadership
@@ -50,6 +56,8 @@ class Lease:
         self._held: Held | None = None
         """While it is ours."""
         self._good_until = 0.0
+        self._seen = seen
+        self._vouched = False
         self.troubled = False
         """Whether the last renewal failed."""
 
@@ -63,10 +71,31 @@ class Lease:
         if not self.held:
             raise LeaseLost(f"the lease was not renewed for {self._ttl_s:g} s")
 
+    async def sighting(self) -> tuple[int, str]:
+        """How far the last leader had read the log, and the chain there; sequence 0 where that is not known.  Raises
+        LogUnavailable."""
+        try:
+            async with asyncio.timeout(max(_GIVE_BACK_S, self._timeout_s)):
+                held = self._held or await self._leadership.look()
+        except TimeoutError:
+            raise LogUnavailable("looking up the lease of the masters: no answer in time") from None
+        return (held.seq, held.chain) if held is not None else (0, "")
+
+    def vouch(self) -> None:
+        """From now on the lease says how far this master has read the log, which it has compared with what the last said."""
+        self._vouched = True
+
+    def _with_sighting(self, held: Held) -> Held:
+        if not self._vouched:
+            return held
+        seq, chain = self._seen()
+        return msgspec.structs.replace(held, seq=seq, chain=chain)
+
     # --- following ------------------------------------------------------------------------------------------------------
 
     async def win(self) -> None:
         """Wait until it is ours."""
+        self._vouched = False
         seen: Held | None = None
         since: float | None = None
         """When `seen` was first seen, None where it was not seen since the last look that failed."""
@@ -127,7 +156,7 @@ class Lease:
             raise LeaseLost(f"the lease was not renewed for {self._ttl_s:g} s")
         try:
             async with asyncio.timeout(min(self._timeout_s, left_s)):
-                renewed = await self._leadership.renew(self._held)
+                renewed = await self._leadership.renew(self._with_sighting(self._held))
         except (LogError, TimeoutError) as error:
             (_log.debug if self.troubled else _log.warning)(
                 "the lease is not renewed", reason=str(error) or "no answer in time", good_for_s=round(left_s, 1)
@@ -156,7 +185,7 @@ class Lease:
             return
         with contextlib.suppress(LogError, TimeoutError):
             async with asyncio.timeout(_GIVE_BACK_S):
-                await self._leadership.give_back(held)
+                await self._leadership.give_back(self._with_sighting(held))
 
 
 def _now() -> float:

@@ -113,7 +113,7 @@ class Master:
         self.name = name
         self.elected = asyncio.Event()
         """Set while this master leads."""
-        self._lease = Lease(leadership, name, lease_s) if leadership is not None else None
+        self._lease = Lease(leadership, name, lease_s, self._seen) if leadership is not None else None
         self.settled = self._lease.settled if self._lease is not None else asyncio.Event()
         """Set once it is known who leads: this master, or another one that was seen to be there."""
         self._log = log
@@ -150,7 +150,7 @@ class Master:
                 await self._fold_until(end)
                 self._integrity.check(self._sealer.misfit)
                 tasks.create_task(self._listen())
-                tasks.create_task(self._integrity.remember(lambda: (self.state.seq, self._sealer.chain)))
+                tasks.create_task(self._integrity.remember(self._seen))
                 while True:
                     await self._follow()
                     await self._reign()
@@ -164,7 +164,8 @@ class Master:
         snapshots: Sequence[SnapshotInfo] = ()
         with contextlib.suppress(LogError):  # Without them more is folded.
             snapshots = await self._log.snapshots.infos()
-        end = await self._integrity.open(self._log, [info.seq for info in snapshots])
+        leader = await self._lease.sighting() if self._lease is not None else (0, "")
+        end = await self._integrity.open(self._log, [info.seq for info in snapshots], leader)
         renamed = await self._log.renamed_upto()
         self._sealer = Sealer(self._cluster, self._key, renamed=renamed)
         newest = await self._snapshots.newest()
@@ -174,6 +175,10 @@ class Master:
             self._integrity.folded(self.state.seq, newest[0].chain)
             _log.info("from a snapshot", seq=self.state.seq, still_to_fold=end - self.state.seq)
         return end
+
+    def _seen(self) -> tuple[int, str]:
+        """How far this master has read the log, and the hash chain there."""
+        return self.state.seq, self._sealer.chain
 
     async def _read(self) -> None:
         async for batch in self._log.read(after=self.state.seq, follow=True):
@@ -272,6 +277,8 @@ class Master:
         while True:
             await self._fold_until(await self._checked_end())
             self._integrity.check(self._sealer.misfit)
+            if self._lease is not None:
+                self._lease.vouch()
             self._epoch = self.state.epoch + 1
             elected = MasterElected(epoch=self._epoch, build=self._build, key=self._sealer.public)
             # Nobody knows when the last record was; nothing follows from what is said here.
@@ -285,11 +292,12 @@ class Master:
         self.settled.set()
 
     async def _checked_end(self) -> int:
-        """The log's end, once it can be reached.  Raises LogDamaged."""
+        """The log's end, once it can be reached.  Raises LogDamaged, LogAltered."""
         while True:
             try:
                 await self._integrity.ask(self._log)
-                return await self._log.end()
+                leader = await self._lease.sighting() if self._lease is not None else (0, "")
+                return await self._integrity.reach(self._log, leader[0])
             except LogUnavailable:
                 await asyncio.sleep(_PAUSE_S)
 
@@ -462,6 +470,8 @@ class Master:
                 last = await self._last_round()
                 return last.seq if last and last.msg_id == event.id else None
             else:
+                if not stored.duplicate:
+                    self._integrity.stored(stored.seq, event.basis)
                 return stored.seq
 
     async def _last_round(self) -> Record | None:

@@ -22,6 +22,7 @@ from events.jetstream_reader import (
     Reader,
     RecordMissing,
     ReopenReader,
+    check_still_there,
     first_since,
     last_record,
     record_at,
@@ -146,7 +147,27 @@ class JetStreamLog(EventLog):
         self._taken = names.log_subjects(cluster)
         self._short_since = math.inf
         """Since when, by the loop's clock, the log is said to be shorter than what was read of it."""
+        self._read: Record | None = None
+        """The last one that was read by whoever follows all of the log."""
+        self._reached_again = False
+        """Since `_read` was last seen to be there."""
+        link.watchers.add(self._note_reached)
         self._snapshots = JetStreamSnapshots(link, cluster, self._stream)
+
+    def _note_reached(self, what: str) -> None:
+        del what
+        self._reached_again = True
+
+    async def _check_read(self) -> None:
+        """What decides goes by what it has read: a server that was started again may have lost it.  Raises LogDamaged,
+        LogUnavailable."""
+        if self._reached_again and self._read is not None:
+            self._reached_again = False
+            try:
+                await check_still_there(self._link, self._stream, self._read, imported=self._imported)
+            except BaseException:
+                self._reached_again = True
+                raise
 
     async def append(
         self,
@@ -168,6 +189,8 @@ class JetStreamLog(EventLog):
             headers["Nats-Expected-Last-Subject-Sequence"] = str(expected_last)
         self._link.check_size(body, sum(map(len, headers.values())))
         await self._link.sendable("append", timeout)
+        if expected_last is not None:
+            await self._check_read()
         try:
             with as_log_errors("append"):
                 ack = await self._link.client.jetstream().publish(subject, body, timeout=timeout, headers=headers)
@@ -193,15 +216,21 @@ class JetStreamLog(EventLog):
         until = None if follow else await self._end_of(after, subjects)
         at_the_server = self._filters(subjects)
         gaps = failures = 0
+        last: Record | None = None
         while until is None or after < until:
             try:
                 await self._link.connected(None if follow else _RECONNECT_S)
                 patience = self._patience(failures)
                 async with Reader(self._link, self._stream, after, at_the_server, self._imported, patience) as reader:
                     failures, self._short_since = 0, math.inf
+                    if last is not None:
+                        await check_still_there(self._link, self._stream, last, imported=self._imported)
                     while until is None or after < until:
                         batch = await reader.next(None if until is None else _OVERDUE_S)
-                        after, gaps = batch[-1].seq, 0
+                        last, gaps = batch[-1], 0
+                        after = last.seq
+                        if follow and not subjects:
+                            self._read = last
                         wanted = self._wanted(batch, until, () if at_the_server else subjects)
                         if wanted:
                             yield wanted
@@ -213,6 +242,8 @@ class JetStreamLog(EventLog):
             except ReopenReader as error:
                 reason = error
                 gaps += isinstance(error, RecordMissing | NotDelivered)
+                if gaps == 1:
+                    _log.warning("a server's copy of the log may be damaged, asking again", reason=str(error))
                 if gaps == _TRIES_AT_A_GAP:
                     # With filters only the last record that has to come is known.
                     reason, gaps = await self._at_a_gap(error, (until or 0) if at_the_server else after + 1), 0
@@ -229,7 +260,8 @@ class JetStreamLog(EventLog):
             failures = min(failures + 1, _MOST_DOUBLINGS)
             if follow and self._link.clustered and self._link.client.is_connected:
                 batch = await read_directly(self._link, self._stream, after, self._imported)
-                after = batch[-1].seq if batch else after
+                last = batch[-1] if batch else last
+                after = last.seq if batch and last else after
                 if wanted := self._wanted(batch, None, subjects):
                     yield wanted
 

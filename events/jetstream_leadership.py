@@ -1,6 +1,7 @@
 """The lease of a cluster's masters on NATS JetStream: one key in a KV bucket of its own.
 
-    bucket DORM_leadership-<cluster>, key master     {"holder": "lab1-6c0f", "ttl_s": 2.0}; "" as holder: given back
+    bucket DORM_leadership-<cluster>, key master     {"holder": "lab1-6c0f", "ttl_s": 2.0, "seq": 1234, "chain": "…"};
+                                                     "" as holder: given back
 
 Each change is a write that names the revision it replaces, so of two writers one is refused.  The bucket has no TTL: a server
 that takes a moment to change its own leader would end a lease that way, and the waiting masters count by themselves.  It is
@@ -9,7 +10,7 @@ on the disk, for a server that starts again must not make everybody a candidate.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
@@ -26,11 +27,14 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 5.0
 _UNREADABLE = "?"
 _LONGEST_S = 3600.0
+_LARGEST_SEQ = 2**63 - 1
 
 
 class _Value(msgspec.Struct, frozen=True):
     holder: str
     ttl_s: float
+    seq: Annotated[int, msgspec.Meta(ge=0, le=_LARGEST_SEQ)] = 0
+    chain: Annotated[str, msgspec.Meta(max_length=200)] = ""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -90,11 +94,13 @@ class JetStreamLeadership(Leadership):
             value = _Value(_UNREADABLE, 0.0)
         # Whatever somebody wrote there, the lease can be had some time.
         ttl_s = value.ttl_s if 0.0 <= value.ttl_s <= _LONGEST_S else _LONGEST_S
-        return Held(value.holder, ttl_s, record.seq)
+        return Held(value.holder, ttl_s, record.seq, value.seq, value.chain)
 
     async def take(self, holder: str, ttl_s: float, over: Held | None) -> Held | None:
         try:
-            return await self._write(_Value(holder, ttl_s), over.revision if over else 0)
+            if over is None:
+                return await self._write(_Value(holder, ttl_s), 0)
+            return await self._write(_Value(holder, ttl_s, over.seq, over.chain), over.revision)
         except Overtaken:
             return None
 
@@ -112,7 +118,7 @@ class JetStreamLeadership(Leadership):
             if last is None or last.holder != held.holder:
                 return None
             try:
-                return await self._write(_Value(holder, held.ttl_s), last.revision)
+                return await self._write(_Value(holder, held.ttl_s, held.seq, held.chain), last.revision)
             except Overtaken:
                 last = await self.look()
         raise LogUnavailable("the lease of the masters changes all the time")
@@ -124,4 +130,4 @@ class JetStreamLeadership(Leadership):
             ack = await self._link.client.jetstream().publish(
                 self._key, _encode(value), timeout=_TIMEOUT_S, headers=headers
             )
-        return Held(value.holder, value.ttl_s, ack.seq)
+        return Held(value.holder, value.ttl_s, ack.seq, value.seq, value.chain)

@@ -274,6 +274,16 @@ async def record_at(link: Link, stream: str, seq: int, timeout: float = 5.0, *, 
         return await _record(link, stream, {"seq": seq}, timeout, imported)
 
 
+async def check_still_there(link: Link, stream: str, record: Record, *, imported: int = 0) -> None:
+    """Whether the log has this record, which was read from it, in its place.  A server that lost acknowledged records and took
+    others since then has not.  Raises LogDamaged, LogUnavailable."""
+    found = await record_at(link, stream, record.seq, imported=imported)
+    if found is not None and found != record:
+        raise LogDamaged(
+            f"record {record.seq} is another one than was read before: the log lost records and took others in their place"
+        )
+
+
 async def first_since(link: Link, stream: str, time: int, timeout: float = 5.0) -> Record | None:
     """The first record whose log time is this (UTC ns) or later, as the stream's leader has it.  Raises LogUnavailable,
     LogRefused."""

@@ -4,6 +4,9 @@ The lease is advice.  It keeps two masters from competing and tells the others w
 fence (each round carries the sequence of the last one).  So a lease that is lost, lent twice or read late costs time and
 nothing else.
 
+It also says how far its holder had read the log, which whoever leads next expects to find: a server that lost acknowledged
+records shows by that, also where it lost them while no master ran.
+
 Nobody compares clocks: whoever waits counts, by its own monotonic clock, for how long it has seen the same revision.
 
 Implementations: `MemoryLeadership` here, `events.jetstream_leadership`.
@@ -25,6 +28,10 @@ class Held(msgspec.Struct, frozen=True):
     """Seconds without a new revision after which others may take it."""
     revision: int
     """Another one after each change."""
+    seq: int = 0
+    """Up to which record its holder had read the log, 0 where it did not say."""
+    chain: str = ""
+    """The log's hash chain there."""
 
 
 class Leadership(Protocol):
@@ -36,15 +43,16 @@ class Leadership(Protocol):
         ...
 
     async def take(self, holder: str, ttl_s: float, over: Held | None) -> Held | None:
-        """The lease, taken over from what was seen last (None: from nobody); None where somebody was first."""
+        """The lease, taken over from what was seen last (None: from nobody) with what it says of the log; None where somebody
+        was first."""
         ...
 
     async def renew(self, held: Held) -> Held | None:
-        """The same lease with a new revision; None where it is somebody else's by now."""
+        """The same lease with a new revision and what `held` says of the log; None where it is somebody else's by now."""
         ...
 
     async def give_back(self, held: Held) -> None:
-        """Let others take it at once.  One that is somebody else's by now is left alone."""
+        """Let others take it at once, with what `held` says of the log.  One that is somebody else's by now is left alone."""
         ...
 
 
@@ -60,18 +68,17 @@ class MemoryLeadership(Leadership):
     async def take(self, holder: str, ttl_s: float, over: Held | None) -> Held | None:
         if self._held != over:
             return None
-        return self._store(holder, ttl_s)
+        return self._store(Held(holder, ttl_s, 0, over.seq if over else 0, over.chain if over else ""))
 
     async def renew(self, held: Held) -> Held | None:
         if self._held is None or self._held.holder != held.holder:
             return None
-        return self._store(held.holder, held.ttl_s)
+        return self._store(held)
 
     async def give_back(self, held: Held) -> None:
         if self._held is not None and self._held.holder == held.holder:
-            self._store("", held.ttl_s)
+            self._store(msgspec.structs.replace(held, holder=""))
 
-    def _store(self, holder: str, ttl_s: float) -> Held:
-        revision = self._held.revision + 1 if self._held else 1
-        self._held = Held(holder, ttl_s, revision)
+    def _store(self, held: Held) -> Held:
+        self._held = msgspec.structs.replace(held, revision=self._held.revision + 1 if self._held else 1)
         return self._held

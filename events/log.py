@@ -104,10 +104,12 @@ class EventLog(Protocol):
         subject has that sequence (0: none yet); that is looked at first, so when an append that was stored without an
         answer is tried again, Overtaken may stand for one's own success: compare `last_on(subject)` with the id.
 
+        With `expected_last` it also raises LogDamaged where the log was reached again and is not what was read of it here.
+
         It gives up after `timeout` (seconds), and as soon as the connection that an answer would come over is lost; where
         that is known before, it raises NotSent at once.  Nothing is ever kept to be sent later: after NotSent,
         LogFull or LogRefused the record is surely not stored by this call.
-        Raises LogUnavailable, LogRefused, Overtaken."""
+        Raises LogUnavailable, LogRefused, Overtaken, LogDamaged."""
         ...
 
     def read(
@@ -116,7 +118,8 @@ class EventLog(Protocol):
         """Batches of records with `seq > after`, in order, those whose subject matches any pattern (none: all).
         Without `follow` it ends at what was the end when it began; with it, it waits for more, for ever, also through
         outages.  Unfiltered reads assert that sequences are contiguous and repair a gap by reading again; a gap that
-        stays raises LogDamaged, as does a log that ends before `after`.  Raises LogUnavailable where the log can't be
+        stays raises LogDamaged, as does a log that ends before `after`, and one that was reached again and has another
+        record in the place of the last that was read.  Raises LogUnavailable where the log can't be
         reached (with `follow`: where it never will be again, for the connection is closed), and LogRefused.
 
         Whoever leaves it before its end closes it (`contextlib.aclosing`), which gives back what the server holds for

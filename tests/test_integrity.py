@@ -135,7 +135,9 @@ async def test_a_log_whose_records_are_others_is_refused(tmp_path: Path) -> None
         pass
     others = [msgspec.structs.replace(record, time=record.time + 1) for record in log.records]
     words = await refusal(others, witness)
-    assert words.startswith(f"the records up to {len(others)} are not those that this master has seen: ")
+    assert words.startswith(
+        f"the records up to {len(others)} are not those that this master or the last leader has seen: "
+    )
 
 
 async def test_a_log_that_does_not_fit_its_seals_is_refused_by_any_master() -> None:

@@ -1,12 +1,12 @@
 """What survives: a real cluster under a random schedule of real faults, while apps train and submissions arrive.
 
     cluster     three machines: engine, NATS server, master, agent on each         (`chaos_cluster`)
-    faults      13 kinds, one after the other, some while the last one lasts       (`chaos_faults`)
+    faults      15 kinds, one after the other, some while the last one lasts       (`chaos_faults`)
     work        apps that train, stumble and crash; questions                      (`chaos_work`)
 
 Then the faults stop and all apps end.  What is judged comes from three witnesses: the log, an audit of it among that
-(`chaos_log`); the training processes' own record of when they ran (`chaos_record`); and each training's last checkpoint,
-beside that of an undisturbed run (`chaos_results`).
+(`chaos_log`) and what each server has of it (`chaos_replicas`); the training processes' own record of when they ran
+(`chaos_record`); and each training's last checkpoint, beside that of an undisturbed run (`chaos_results`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dorm.bench.chaos_figures import Evidence, figures
 from dorm.bench.chaos_log import told_by
 from dorm.bench.chaos_record import stays
 from dorm.bench.chaos_recovery import Recovery, pauses, recoveries
+from dorm.bench.chaos_replicas import compare
 from dorm.bench.chaos_results import undisturbed
 from dorm.bench.chaos_work import Prober, Submitter, jobs
 from dorm.bench.report import Report, this_machine
@@ -149,6 +150,8 @@ async def _attacked(cluster: ChaosCluster, wanted: Wanted, tell: Tell) -> Eviden
     told = await told_by(client.log)
     if wanted.keep is not None:
         await export(client.log, wanted.keep / "chaos.dorm", force=True)
+    tell("comparing the servers' copies of the log")
+    copies = await compare(cluster.copies, [record async for batch in client.log.read() for record in batch])
     tell("auditing the log")
     audit = await verify(client.log)
     records = {app: await asyncio.to_thread(stays, cluster.checkpoints / app) for app in sorted(told.state.apps)}
@@ -164,6 +167,7 @@ async def _attacked(cluster: ChaosCluster, wanted: Wanted, tell: Tell) -> Eviden
         containers_left=await cluster.containers_running(),
         services_ended=sum(not end.asked for service in cluster.services for end in service.ends),
         audit=audit,
+        copies_wrong=copies,
         recovered=recoveries(attack.injected, told, steady, prober.probes),
         pauses=pauses(told, steady),
     )

@@ -29,6 +29,7 @@ from dorm.bench import BenchError
 from dorm.client import Client
 from dorm.sealing import open_key
 from events.jetstream import Connection
+from events.jetstream_streams import log_stream
 from events.log import LogError
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class ChaosCluster:
                 loads.create_task(load(node))
 
     def _machine(self, number: int, node: Node) -> Machine:
-        folder = self.network.home / f"machine-{number}"
+        folder = self._folder(number)
         folder.mkdir()
         nodes = self.network.nodes
         # Its own server first; with the others, because any of them will do.
@@ -217,10 +218,20 @@ class ChaosCluster:
             for port in self._monitors:
                 with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError, KeyError):
                     async with session.get(f"http://127.0.0.1:{port}/jsz?streams=true") as answer:
-                        leader = _leader_in(await answer.json(), f"DORM-{NAME}")
+                        leader = _leader_in(await answer.json(), log_stream(NAME))
                         if leader is not None:
                             return int(leader.removeprefix("nats-"))
         return None
+
+    @property
+    def copies(self) -> dict[str, Path]:
+        """Where each NATS server keeps its copy of the log, by the server's name."""
+        stream = f"jetstream/$G/streams/{log_stream(NAME)}"
+        return {f"nats-{one.number}": self._folder(one.number) / "nats" / stream for one in self.machines}
+
+    def _folder(self, number: int) -> Path:
+        """Of a machine's files."""
+        return self.network.home / f"machine-{number}"
 
     async def containers_running(self) -> int:
         """On all engines, of this cluster."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,6 +34,8 @@ _OVERLAPPING = 0.25
 _PATIENCE_S = 20.0
 _LOOK_AGAIN_S = 0.25
 _STARTS = 3
+_TOGETHER = "+"
+"""Between the names of what is hit at once."""
 
 
 class Kind(NamedTuple):
@@ -54,6 +57,8 @@ KINDS: dict[str, Kind] = {
     "live_engine_killed": Kind("kill -9 of a dockerd with live-restore", 0.5, 6.0),
     "stream_leader_killed": Kind("kill -9 of the NATS server that leads the log's stream", 0.5, 8.0),
     "stream_follower_killed": Kind("kill -9 of another NATS server", 0.5, 8.0),
+    "two_servers_killed": Kind("kill -9 of two of the three NATS servers at once", 0.5, 8.0),
+    "all_servers_killed": Kind("kill -9 of all NATS servers at once", 0.5, 8.0),
     "server_paused": Kind("SIGSTOP of a NATS server", 2.0, 10.0),
     "machine_lost": Kind("power loss of a whole machine; its disk stays", 2.0, 25.0),
     "machine_cut": Kind("a machine off the network, and back", 2.0, 30.0),
@@ -152,6 +157,10 @@ class Attack:
             case "stream_follower_killed":
                 leader = await self._cluster.stream_leader()
                 found = self._services(fault, "server", [m.number for m in machines if m.number != leader])
+            case "two_servers_killed":
+                found = self._servers_at_once(MACHINES - 1)
+            case "all_servers_killed":
+                found = self._servers_at_once(MACHINES)
             case "server_paused":
                 found = self._services(fault, "server", range(MACHINES))
             case "engine_killed":
@@ -170,17 +179,29 @@ class Attack:
         return free[fault.draw % len(free)] if free else None
 
     def _can_be_hit(self, target: str) -> bool:
+        broken = [one for some in self._broken for one in some.split(_TOGETHER)]
+        return all(self._is_whole(one, broken) for one in target.split(_TOGETHER))
+
+    def _is_whole(self, target: str, broken: Sequence[str]) -> bool:
         whole, number = "machine", target.rpartition("-")[2]
-        broken_there = [one for one in self._broken if one.rpartition("-")[2] == number]
         if target.startswith(whole):
-            return not broken_there
-        return target not in self._broken and f"{whole}-{number}" not in self._broken
+            return not [one for one in broken if one.rpartition("-")[2] == number]
+        return target not in broken and f"{whole}-{number}" not in broken
 
     def _services(self, fault: Fault, kind: str, numbers: Iterable[int | None]) -> list[_Blow]:
         chosen = [self._cluster.machines[number] for number in numbers if number is not None]
         services: list[Service] = [getattr(machine, kind) for machine in chosen]
         paused = fault.kind.endswith("_paused")
         return [_pause(service) if paused else _kill(service) for service in services if service.running]
+
+    def _servers_at_once(self, count: int) -> list[_Blow]:
+        """Each choice of so many servers, where all of them can be hit."""
+        services = [machine.server for machine in self._cluster.machines]
+        return [
+            _kill(*chosen)
+            for chosen in itertools.combinations(services, count)
+            if all(service.running and self._can_be_hit(service.name) for service in chosen)
+        ]
 
     def _engine(self, machine: Machine) -> _Blow:
         network, number = self._cluster.network, machine.number
@@ -241,15 +262,20 @@ async def _start_engine(network: NodeCluster, number: int) -> None:
     raise BenchError(f"an engine that was killed does not start again: {failed}")
 
 
-def _kill(service: Service) -> _Blow:
+def _kill(*services: Service) -> _Blow:
+    """All of them at the same moment, and started again at the same moment."""
+
     async def begin() -> None:
-        service.hold()
-        service.kill()
+        for service in services:
+            service.hold()
+        for service in services:
+            service.kill()
 
     async def end() -> None:
-        service.allow()
+        for service in services:
+            service.allow()
 
-    return _Blow(service.name, begin, end)
+    return _Blow(_TOGETHER.join(service.name for service in services), begin, end)
 
 
 def _pause(service: Service) -> _Blow:

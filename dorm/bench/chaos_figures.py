@@ -45,6 +45,8 @@ class Evidence(msgspec.Struct, frozen=True):
     recovered: list[Recovery]
     """One for each fault."""
     pauses: list[Pause]
+    copies_wrong: list[str]
+    """What is not in a server's own copy of the log, a line for each."""
 
 
 def figures(
@@ -84,9 +86,10 @@ def figures(
         "rounds_verified": figure(evidence.audit.decisions_checked + evidence.audit.conclusions_checked, "count"),
         "rounds_not_verified": figure(evidence.audit.not_checked, "count", "<= 0"),
         "divergences": figure(divergence is not None, "count", "<= 0"),
+        "copies_with_differences": figure(len({one.split(":")[0] for one in evidence.copies_wrong}), "count", "<= 0"),
     }
     never = [f"{one.kind}: no master answered afterwards" for one in evidence.recovered if one.seconds is None]
-    wrong = [*lost, *between, *twice, *other, *other_end, *unseen, *never]
+    wrong = [*evidence.copies_wrong, *lost, *between, *twice, *other, *other_end, *unseen, *never]
     wrong += [f"{name} has not ended" for name in evidence.unended]
     wrong += [str(divergence)] if divergence is not None else []
     return found, wrong

@@ -46,11 +46,11 @@ def chaos(
     On each machine run a Docker engine, a NATS server, a master and an agent.
     They are killed, stopped in their tracks, cut off and started again on a
     schedule that follows from the seed, while apps are submitted. Then all is
-    checked: what was acknowledged is on the log, no two generations of an app
-    ever ran at once by the training processes' own record, what completed came
-    to what an undisturbed run comes to, and the log's decisions are decided
-    again. Anything else is said, with exit code 1. Needs root, and Docker
-    installed; nothing of it stays.
+    checked: what was acknowledged is on the log, and on each server's own copy
+    of it, no two generations of an app ever ran at once by the training
+    processes' own record, what completed came to what an undisturbed run comes
+    to, and the log's decisions are decided again. Anything else is said, with
+    exit code 1. Needs root, and Docker installed; nothing of it stays.
 
     [bold]Examples[/]
 

@@ -32,6 +32,8 @@ FAULTS = (
     Fault("follower_killed", 0, 1.0, 5.0),
     Fault("machine_cut", 2, 4.0, 2.0),
     Fault("server_paused", 2, 2.0, 1.0),
+    Fault("two_servers_killed", 1, 1.0, 4.0),
+    Fault("all_servers_killed", 0, 1.0, 4.0),
 )
 """Times are short: what is due only after a lease has ended has tests of its own."""
 

@@ -214,6 +214,14 @@ class Attack:
     def _kill_server(self, fault: Fault) -> None:
         self.world.server.crash(down_s=fault.for_s)
 
+    def _start_before_server(self, fault: Fault) -> None:
+        """As when everything is switched on at once: masters and agents are there long before the server."""
+        for host in [*self.history.masters, *self.history.machines]:
+            self.history.down_for[host] = fault.argument
+            for process in list(self.history.hosts[host].processes):
+                process.kill()
+        self.world.server.crash(down_s=fault.for_s)
+
     def _pause_server(self, fault: Fault) -> None:
         self.world.server.pause(fault.for_s)
 
@@ -292,6 +300,7 @@ def _step_of(fault: Fault) -> float:
 
 
 _HITS: Final[dict[str, Callable[[Attack, Fault], None]]] = {
+    "all start before the server": Attack._start_before_server,
     "master killed": Attack._kill,
     "master crashes": Attack._crash,
     "master stopped": Attack._stop,

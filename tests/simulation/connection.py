@@ -85,6 +85,18 @@ class SimLog(EventLog):
         self._link = asker.link
         self._server = world.server
         self._snapshots = SimSnapshots(asker)
+        self._read: Record | None = None
+        """The last one that was read by whoever follows all of the log."""
+        self._reached_again = False
+        asker.link.on_break.append(self._note_reached)
+
+    def _note_reached(self) -> None:
+        self._reached_again = True
+
+    async def _check_read(self) -> None:
+        if self._reached_again and self._read is not None:
+            await self._asker.ask("reading a record", self._server.still_there, self._read)
+            self._reached_again = False
 
     async def append(
         self,
@@ -95,6 +107,8 @@ class SimLog(EventLog):
         expected_last: int | None = None,
         timeout: float = TIMEOUT_S,
     ) -> Appended:
+        if expected_last is not None:
+            await self._check_read()
         question = self._server.append
         stored: Appended = await self._asker.ask(
             "append", question, subject, bytes(body), msg_id, expected_last, timeout=timeout, back_s=BLIP_S
@@ -110,15 +124,20 @@ class SimLog(EventLog):
             for begin in range(0, len(found), BATCH):
                 yield found[begin : begin + BATCH]
             return
+        last: Record | None = None
         while True:
             reader = _Reader(self._asker, after, tuple(subjects))
             try:
                 await reader.open()
+                if last is not None:
+                    await self._asker.ask("reading a record", self._server.still_there, last)
                 while True:
                     batch = await reader.next()
                     if not subjects and [record.seq for record in batch] != list(range(after + 1, batch[-1].seq + 1)):
                         raise LogDamaged(f"after record {after} came {batch[0].seq}")
                     after = batch[-1].seq
+                    last = batch[-1]
+                    self._read = self._read if subjects else last
                     yield batch
             except LogUnavailable:
                 if not self._link.process.alive:

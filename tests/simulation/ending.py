@@ -12,7 +12,6 @@ from agents.runtime import RuntimeFault
 from dorm.core.decide import _surely_free
 from dorm.core.evolve import evolve
 from dorm.core.state import State, digest
-from events.log import LogUnavailable
 from events.memory import MemoryLog
 from events.subjects import fact_pattern, facts_by, matches, rounds
 from replay.audit import verify
@@ -25,15 +24,17 @@ if TYPE_CHECKING:
 
 
 def check_death(world: World, process: Process) -> None:
-    """A process may give up before it has begun, where log or engine can't be reached; it never ends otherwise."""
-    causes = _leaves(process.error)
-    if not all(isinstance(cause, LogUnavailable | RuntimeFault) for cause in causes):
+    """An agent may give up before it has begun, where its engine can't be reached; nobody does because of the log, which is
+    waited for."""
+    causes = leaves(process.error)
+    if not all(isinstance(cause, RuntimeFault) for cause in causes):
         world.fail(f"{process.name} died: {causes!r}")
 
 
-def _leaves(error: BaseException | None) -> list[BaseException]:
+def leaves(error: BaseException | None) -> list[BaseException]:
+    """What was really raised, without the groups around it."""
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
     return [error] if error is not None else []
 
 

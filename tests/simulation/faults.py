@@ -84,6 +84,7 @@ KINDS: Final[dict[str, tuple[str, float]]] = {
 
 LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     # by kind: whom it hits, and in what part of all seeds it happens
+    "all start before the server": (NOBODY, 0.15),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""
@@ -113,6 +114,7 @@ HARMLESS: Final = frozenset(
 """None of these is a reason for not hearing a node, for ending its lease or for another master."""
 
 _LASTING: Final[dict[str, tuple[float, float]]] = {
+    "all start before the server": (1.5, 15),
     "master paused": (0.5, 12),
     "master cut off": (0.5, 12),
     "master half deaf": (0.5, 12),

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from events.leadership import Held
 from events.log import Appended, LogDamaged, LogFull, LogUnavailable, Overtaken, Record
 from events.snapshots import MemorySnapshots
@@ -197,6 +199,11 @@ class Server:
         found = self.records[after : self.durable]
         reply(Subscription(after, subjects, lambda _: None).wanted(found) if subjects else found)
 
+    def still_there(self, record: Record, reply: Callable[[Any], None]) -> None:
+        """Whether this is the record of that sequence, where there is one."""
+        there = self.records[record.seq - 1] if record.seq <= self.durable else record
+        reply(None if there == record else LogDamaged(f"record {record.seq} is another one than was read before"))
+
     def subscribe(self, reader: Subscription, reply: Callable[[Any], None]) -> None:
         """From now on it gets what comes, after all that there is."""
         if reader.after > self.durable:
@@ -237,22 +244,28 @@ class Server:
         if self.full:
             reply(LogUnavailable("lease: insufficient storage resources available"))
             return
-        reply(self._store(holder, ttl_s) if self._held == over else None)
+        taken = Held(holder, ttl_s, 0, over.seq if over else 0, over.chain if over else "")
+        reply(self._store(taken) if self._held == over else None)
 
     def renew(self, held: Held, reply: Callable[[Any], None]) -> None:
         if self.full:
             reply(LogUnavailable("lease: insufficient storage resources available"))
             return
         mine = self._held is not None and self._held.holder == held.holder
-        reply(self._store(held.holder, held.ttl_s) if mine else None)
+        reply(self._store(held) if mine else None)
 
     def give_back(self, held: Held, reply: Callable[[Any], None]) -> None:
         if self._held is not None and self._held.holder == held.holder:
-            self._store("", held.ttl_s)
+            self._store(msgspec.structs.replace(held, holder=""))
         reply(None)
 
-    def _store(self, holder: str, ttl_s: float) -> Held:
-        if self._held is None or self._held.holder != holder:
-            self._world.trace("lease", holder=holder)
-        self._held = Held(holder, ttl_s, self._held.revision + 1 if self._held else 1)
+    @property
+    def held(self) -> Held | None:
+        """The lease as it is stored."""
+        return self._held
+
+    def _store(self, held: Held) -> Held:
+        if self._held is None or self._held.holder != held.holder:
+            self._world.trace("lease", holder=held.holder)
+        self._held = msgspec.structs.replace(held, revision=self._held.revision + 1 if self._held else 1)
         return self._held

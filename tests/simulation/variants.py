@@ -155,6 +155,9 @@ VARIANTS: dict[str, Variant] = {
         )
     ),
     # masters
+    "a master gives up when its first look at the log gets no answer": Variant(
+        _code(Master.run, ('await until_answered(self._open, "reading the log\'s end")', "await self._open()"))
+    ),
     "followers lead": Variant(_lease_is_everybodys),
     "a master that was succeeded goes on": Variant(
         _all(_lease_never_ends, _code(Master._check_leading, ("raise Deposed", "str")))
@@ -220,6 +223,15 @@ VARIANTS: dict[str, Variant] = {
         _all(_server(fence=False), _code(rounds.fold_round, _ROUND_CHECK), _code(Desired._round, _DESIRED_CHECK))
     ),
     # agents
+    "an agent gives up when its first look at the log gets no answer": Variant(
+        _code(
+            Agent.run,
+            (
+                'await until_answered(self._log.end, f"looking up the log\'s end for node {self.config.name}")',
+                "await self._log.end()",
+            ),
+        )
+    ),
     "the runtime does not keep the lease": Variant(_runtime_forgets_lease),
     "the lease counts from the answer": Variant(
         _code(Agent._beat, ("await self._extend(sent_at)", "await self._extend(asyncio.get_running_loop().time())"))
@@ -265,6 +277,8 @@ VARIANTS: dict[str, Variant] = {
 
 
 CAUGHT_BY: dict[str, tuple[int, ...]] = {
+    "a master gives up when its first look at the log gets no answer": (51,),
+    "an agent gives up when its first look at the log gets no answer": (29,),
     "the server has no fence": (4,),
     "the server loses what it acknowledged": (7,),
     "followers lead": (2,),

@@ -1,0 +1,111 @@
+"""Histories in which the server loses what it acknowledged, which it never should: then the history is over, and the one thing
+that is promised is that no master goes on from what is left.
+
+At a drawn time the server is killed and comes back without its last records, or with others in their places, since
+clients are already writing again.  Some or all masters may be killed at the same moment, so that only what lies outside the
+log (each one's witness, and what the lease says) tells them.  Those that notice end, and so do the ones that are started
+after them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agents.runtime import RuntimeFault
+from dorm.integrity import LogAltered
+from events import kinds as k
+from events.codec import decode
+from events.log import LogDamaged
+from tests.simulation.ending import leaves
+from tests.simulation.history import History
+from tests.simulation.world import Broken
+
+if TYPE_CHECKING:
+    from events.log import Record
+    from tests.simulation.process import Process
+
+_AFTERWARDS_S = 40.0
+"""Of the history that is left: masters are started again and again, agents and clients go on writing."""
+
+
+_AGAIN_S = 4.0
+
+
+class Losing(History):
+    """One of them, without other faults.  `play` gives what is wrong, "" for nothing."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, only=())
+        self.lost = 0
+        """Records."""
+        self.left = 0
+        """Sequence of the last one that is still there."""
+        self.led: list[str] = []
+        """What masters have said afterwards."""
+        self.refused = 0
+        """Masters that ended because of it."""
+
+    def play(self) -> str:
+        chance = self.world.chance("losing")
+        with self.world as world:
+            try:
+                self._begin()
+                world.run_for(chance.uniform(5.0, self.span_s))
+                while not self._lose(chance.random(), chance.choice(["none", "all", "all", "leader"])):
+                    world.run_for(1.0)
+                world.run_for(_AFTERWARDS_S)
+            except Broken as error:
+                return str(error)
+            finally:
+                self.over = self.checks.over = True
+        return "; ".join(self.led)
+
+    def _lose(self, drawn: float, killed: str) -> bool:
+        """False where nothing can be lost now that somebody knows of."""
+        server = self.world.server
+        held = server.held
+        # What the last leader did not live to tell is known to nobody: it must have been seen by a master that goes on, or be
+        # before what the lease says.
+        known = held.seq if held is not None else 0
+        if killed == "none":
+            known = max(known, *(master.state.seq for master in self._running()), 0)
+        if known < 2 or not server.up:
+            return False
+        self.left = max(1, known - 1 - int(drawn * 12))
+        self.lost = server.durable - self.left
+        self.world.trace("ACKNOWLEDGED RECORDS ARE LOST", left=self.left, lost=self.lost, masters_killed=killed)
+        server.on_record[:] = [self._afterwards]
+        self.checks.over = True
+        for name, process in list(self.leaders.items()):
+            leads = process.steps and process.master.elected.is_set()
+            if process.alive and (killed == "all" or (killed == "leader" and leads)):
+                self.down_for[name] = 0.2 + 3 * drawn  # Sooner or later than the server.
+                process.kill()
+        server.lose_acknowledged = self.lost
+        server.crash(down_s=0.2 + 5 * drawn)
+        server.lose_acknowledged = 0
+        return True
+
+    def _running(self) -> list[Any]:
+        return [process.master for process in self.leaders.values() if process.alive and process.steps]
+
+    def _afterwards(self, record: Record) -> None:
+        """A round that was on its way counts for nobody where its basis is not before itself, as every fold sees."""
+        event = decode(record)
+        if isinstance(event, k.Round) and event.by in self.checks.masters and event.basis < record.seq:
+            self.led.append(
+                f"{event.by} leads on: round {record.seq}, made of {event.basis}, and only {self.left} were left"
+            )
+
+    def _ended(self, process: Process, host: str, start: Any) -> None:
+        if self.over:
+            return
+        for cause in leaves(process.error):
+            if isinstance(cause, LogAltered | LogDamaged) and self.lost:
+                self.refused += host in self.masters
+            elif not isinstance(cause, RuntimeFault):
+                self.world.fail(f"{process.name} died: {cause!r}")
+        self.world.after(self.down_for.pop(host, _AGAIN_S), self._restart, host, start, self._boots(host))
+
+    def _boots(self, host: str) -> int:
+        return self.machines[host].boots if host in self.machines else 0

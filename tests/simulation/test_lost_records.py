@@ -1,0 +1,51 @@
+"""No master leads a log that lost acknowledged records; and without its doubts one would, which these histories find."""
+
+from __future__ import annotations
+
+import pytest
+
+from dorm.integrity import Integrity
+from dorm.leading import Lease
+from tests.simulation.connection import SimLog
+from tests.simulation.losing import Losing
+from tests.simulation.variants import Variant, _all, _code
+from tests.tries import tries
+
+_SEEDS = tries(25, 2000)
+
+
+def test_nothing_is_led_from_a_log_that_lost_records() -> None:
+    refused = 0
+    for seed in range(_SEEDS):
+        history = Losing(seed)
+        assert history.play() == "", f"seed {seed}: {history.play()}"
+        refused += history.refused
+    assert refused > _SEEDS, "masters hardly ever met with it"
+
+
+def _no_witness(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("dorm.integrity._read", lambda path, cluster: None)
+
+
+_LEASE_SAYS_NOTHING = _code(Lease._with_sighting, ("if not self._vouched:", "if True:"))
+_NOBODY_LOOKS_AGAIN = _code(SimLog._check_read, ("if self._reached_again and", "if False and"))
+
+VARIANTS = {
+    "whatever is altered is led": Variant(
+        _all(
+            _code(Integrity.check, ("if not altered:", "if True:")),
+            _code(SimLog.read, ("if last is not None:", "if False:")),
+            _NOBODY_LOOKS_AGAIN,
+        )
+    ),
+    "neither the lease nor a witness tells what was seen": Variant(_all(_LEASE_SAYS_NOTHING, _no_witness)),
+    "a master goes on when the log is reached again": Variant(
+        _all(_NOBODY_LOOKS_AGAIN, _code(SimLog.read, ("if last is not None:", "if False:")))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_without_its_doubts_a_master_leads_it(name: str) -> None:
+    with VARIANTS[name].broken():
+        assert any(Losing(seed).play() for seed in range(120))
