@@ -5,8 +5,8 @@
     snapshots  one of a record that is not there: the log was longer
     witness    a small file beside the master's key: a sequence and the log's hash chain there, written now and then and at the
                end.  So it may be old, and is never ahead of what was really read
-    lease      the same of whichever master led last, some times a second, where all masters see it (`dorm.leading`)
-    readers    one that opens anew finds another record in the place of the last that it had read (`EventLog.read`)
+    lease      the same from the last leader, several times in the lease's duration, where all masters see it (`dorm.leading`)
+    readers    one that opens again finds another record in the place of the last that it had read (`EventLog.read`)
 
 A witness that is missing, or can't be read, says nothing.
 

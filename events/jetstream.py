@@ -148,7 +148,7 @@ class JetStreamLog(EventLog):
         self._short_since = math.inf
         """Since when, by the loop's clock, the log is said to be shorter than what was read of it."""
         self._read: Record | None = None
-        """The last one that was read by whoever follows all of the log."""
+        """The last record read by a reader that follows the whole log."""
         self._reached_again = False
         """Since `_read` was last seen to be there."""
         link.watchers.add(self._note_reached)

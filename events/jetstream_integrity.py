@@ -5,7 +5,7 @@ What can be told without reading the log:
 * the server's own count: the first sequence is 1, none is deleted or lost between it and the last,
 * the configuration lets nobody delete, purge, roll up or let expire what is there, and stores before it acknowledges.
 
-A tail that is cut off cleanly looks like a shorter log; whoever has read more of it notices (`dorm.integrity`).  After a
+A tail that is cut off cleanly looks like a shorter log; a master that has read more of it notices (`dorm.integrity`).  After a
 kill, a server whose files are damaged cuts the log off before the damage, and says only how many bytes it could not read.  A
 byte that was changed in a file of a server that had been stopped in order shows only when the record is read: the server
 leaves it out, and readers miss it (`LogDamaged`).  `dorm replay verify` reads all, and checks the seals.

@@ -4,7 +4,7 @@ The lease is advice.  It keeps two masters from competing and tells the others w
 fence (each round carries the sequence of the last one).  So a lease that is lost, lent twice or read late costs time and
 nothing else.
 
-It also says how far its holder had read the log, which whoever leads next expects to find: a server that lost acknowledged
+It also says how far its holder had read the log, which the next leader expects to find: a server that lost acknowledged
 records shows by that, also where it lost them while no master ran.
 
 Nobody compares clocks: whoever waits counts, by its own monotonic clock, for how long it has seen the same revision.

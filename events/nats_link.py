@@ -181,7 +181,7 @@ class Link:
 
     @property
     def known_servers(self) -> list[str]:
-        """Addresses that were given, and those that servers have told of each other."""
+        """Addresses that were given, and those that the servers announce."""
         told = [address.geturl() for address in self.client.discovered_servers]
         return list(dict.fromkeys([*self.servers, *told]))
 
@@ -207,7 +207,7 @@ class Link:
 
     @property
     def denied(self) -> str:
-        """What the server has said of permissions that are missing, "" where it has not: whoever asked got no answer."""
+        """What the server has said of permissions that are missing, "" where it has not: such a request gets no answer."""
         return next(
             (_words(trouble) for trouble in self._troubles if "permissions violation" in str(trouble).lower()), ""
         )

@@ -136,7 +136,7 @@ def master(
 
 
 async def _mind_the_copies(connection: Connection) -> None:
-    """Nothing here keeps a master from leading: a server that forbids it to change streams is told of and no more."""
+    """A server that forbids a master to change streams does not keep it from leading: it only logs that."""
     try:
         await connection.uncompress()
         if danger := await connection.endangered():

@@ -86,7 +86,7 @@ class SimLog(EventLog):
         self._server = world.server
         self._snapshots = SimSnapshots(asker)
         self._read: Record | None = None
-        """The last one that was read by whoever follows all of the log."""
+        """The last record read by a reader that follows the whole log."""
         self._reached_again = False
         asker.link.on_break.append(self._note_reached)
 
