@@ -25,6 +25,7 @@ from dorm.home import KEY_NAME, witness_file
 from dorm.master import Master
 from dorm.sealing import open_key
 from events.jetstream import Connection
+from events.waiting import until_answered
 
 if TYPE_CHECKING:
     from agents.runtime import Runtime
@@ -88,7 +89,7 @@ class LocalCluster:
         key_file = self.options.key or self.options.data / KEY_NAME
         key = await asyncio.to_thread(open_key, key_file)
         connection = await self._connect("master")
-        await connection.uncompress()
+        await until_answered(connection.uncompress, "looking up how the log is stored")
         self.master = Master(
             connection.log,
             connection.bus,

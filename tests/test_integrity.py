@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
     from pathlib import Path
 
+    from events.leadership import Leadership
     from events.log import Record
     from tests.nats_server import NatsServer
 
@@ -37,7 +38,12 @@ RECORDS = 20
 
 @contextlib.asynccontextmanager
 async def leading(
-    log: MemoryLog, witness: Path | None, *, accept: bool = False, key: SealKey | None = KEY
+    log: MemoryLog,
+    witness: Path | None,
+    *,
+    accept: bool = False,
+    key: SealKey | None = KEY,
+    leadership: Leadership | None = None,
 ) -> AsyncIterator[Master]:
     """Raises what ends it before it leads."""
     master = Master(
@@ -47,7 +53,7 @@ async def leading(
         name=f"m{time.monotonic_ns()}",
         clock=time.time_ns,
         key=key,
-        leadership=MemoryLeadership(),
+        leadership=leadership or MemoryLeadership(),
         witness=witness,
         accept_log=accept,
     )
@@ -72,10 +78,10 @@ async def say(log: MemoryLog, count: int = RECORDS) -> None:
         )
 
 
-async def lived(witness: Path | None) -> list[Record]:
+async def lived(witness: Path | None, leadership: Leadership | None = None) -> list[Record]:
     """What a cluster leaves behind, sealed and seen."""
     log = MemoryLog(time.time_ns)
-    async with leading(log, witness) as master:
+    async with leading(log, witness, leadership=leadership) as master:
         await say(log)
         async with asyncio.timeout(20.0):
             while master.state.seq < RECORDS:  # noqa: ASYNC110  # a master tells nobody how far it is
@@ -146,6 +152,25 @@ async def test_a_log_that_does_not_fit_its_seals_is_refused_by_any_master() -> N
     assert words.startswith(f"the records before {len(records)} are not those that the seal there was made of: ")
     async with leading(MemoryLog(time.time_ns, changed(records, 7)), None, accept=True):
         pass
+
+
+@pytest.mark.parametrize("left", [0, 1, RECORDS])
+async def test_what_the_last_leader_saw_is_expected_by_every_other_master(left: int) -> None:
+    """The lease says it: none of them has a witness."""
+    leadership = MemoryLeadership()
+    records = await lived(None, leadership)
+    held = await leadership.look()
+    assert held is not None
+    assert (held.holder, held.seq) == ("", len(records))
+    for others in (records[:left], [msgspec.structs.replace(record, time=record.time + 1) for record in records]):
+        with pytest.raises((ExceptionGroup, LogAltered)):
+            async with leading(MemoryLog(time.time_ns, others), None, key=None, leadership=leadership):
+                pass
+    shorter = MemoryLog(time.time_ns, records[:left])
+    async with leading(shorter, None, accept=True, leadership=leadership):
+        pass
+    async with leading(shorter, None, leadership=leadership):
+        await say(shorter)
 
 
 class Behind(MemoryLog):

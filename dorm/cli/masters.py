@@ -13,9 +13,11 @@ from rich.text import Text
 from dorm.cli.connect import ClusterName, Url, where
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, ago, console, print_table, show_document
+from events.log import LogError
 
 if TYPE_CHECKING:
     from dorm.core.state import State
+    from events.jetstream import Connection
     from events.leadership import Held, Leadership
 
 _SHORTEST_S = 8.0
@@ -75,7 +77,7 @@ def masters(output: Output = Format.table, url: Url = None, cluster: ClusterName
             state = await connected.state()
             # Looked at again: the lease comes before the election, so whoever has it by now may not be on the log yet.
             held = await connection.leadership.look()
-            danger = await connection.endangered()
+            danger = await _danger(connection)
             row = row_of(state, held, await connection.leadership.written_at(), time.time_ns(), seen=held != first)
         row = msgspec.structs.replace(row, danger=danger)
         if output in (Format.json, Format.yaml):
@@ -86,6 +88,14 @@ def masters(output: Output = Format.table, url: Url = None, cluster: ClusterName
                 console.print(Text(f"\nwarning: {danger}"), soft_wrap=True)
 
     run(work())
+
+
+async def _danger(connection: Connection) -> str:
+    """Some may not ask servers about their streams: unknown is not well."""
+    try:
+        return await connection.endangered()
+    except LogError as error:
+        return f"whether the log's copies are compressed is not known: {error}"
 
 
 async def _watch(leadership: Leadership, first: Held | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,9 @@ from dorm.bench.chaos_faults import KINDS, Injected, schedule
 from dorm.bench.chaos_log import Told
 from dorm.bench.chaos_record import Stall, Stay, doubled, stalls, stays, steps
 from dorm.bench.chaos_recovery import Recovery, recoveries, takeovers
+from dorm.bench.chaos_replicas import differences, stored
 from dorm.bench.chaos_work import Probe, jobs
+from events.log import Record
 from events.spec import check_spec
 from tests.engines import unavailable
 
@@ -109,6 +112,39 @@ def test_an_adjustment_and_a_wait_that_were_decided_are_no_faults_doing() -> Non
     assert recoveries([fault], Told(), apps, probes)[0].seconds is None
     long_ago = Injected("agent_killed", -20 * S, "x", -12 * S)
     assert recoveries([long_ago], Told(answered=answered), apps, probes)[0].training_s == 0.0
+
+
+def block(*records: tuple[int, bytes, bytes], deleted: int = 0) -> bytes:
+    """As nats-server writes it: sequence, headers, body."""
+    data = b""
+    for seq, headers, body in records:
+        told = len(headers).to_bytes(4, "little") + headers if headers else b""
+        length = 22 + 3 + len(told) + len(body) + 8
+        flags, gone = (1 << 31 if headers else 0), (1 << 63 if seq == deleted else 0)
+        data += struct.pack("<IQqH", length | flags, seq | gone, 7 * seq, 3) + b"a.b" + told + body + b"checksum"
+    return data
+
+
+def test_what_a_server_has_of_the_log_is_read_from_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "msgs"
+    folder.mkdir()
+    headers = b"NATS/1.0\r\nNats-Msg-Id: x1\r\n\r\n"
+    (folder / "2.blk").write_bytes(block((2, headers, b"two"), (3, b"", b"three")))
+    (folder / "1.blk").write_bytes(block((1, b"", b"")))
+    log = [Record(1, 7, "a.b", b""), Record(2, 14, "a.b", b"two", "x1"), Record(3, 21, "a.b", b"three")]
+    assert stored(tmp_path) == ({record.seq: record for record in log}, "")
+    assert differences("s0", stored(tmp_path), log) == []
+    assert differences("s0", stored(tmp_path), [*log, Record(4, 28, "a.b", b"")]) == [
+        "s0: record 4 is not in its copy of the log"
+    ]
+    (folder / "2.blk").write_bytes(block((2, headers, b"tvo"), (3, b"", b"three"), deleted=3))
+    assert differences("s0", stored(tmp_path), log) == [
+        "s0: record 2 is another one in its copy of the log",
+        "s0: record 3 is not in its copy of the log",
+    ]
+    for broken in (b"cmp and more", b"\0" * 40, block((2, b"", b"two"))[:-1], block((2, b"", b"two"))[:9]):
+        (folder / "2.blk").write_bytes(broken)
+        assert differences("s0", stored(tmp_path), log)[0].startswith("s0: its copy of the log can't be read: 2.blk: ")
 
 
 @pytest.mark.cluster
