@@ -281,7 +281,7 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "an agent gives up when its first look at the log gets no answer": (29,),
     "the server has no fence": (4,),
     "the server loses what it acknowledged": (7,),
-    "followers lead": (2,),
+    "followers lead": (3,),
     "a master that was succeeded goes on": (2,),
     "a refused round is sent again with the new sequence": (4,),
     "unreachable is taken for gone": (20,),
@@ -302,7 +302,7 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "ended containers are discarded before their end is stored": (2,),
     "running containers of another generation are adopted": (3,),
     "a submission is tried again with a new id": (38,),
-    "an outage counts as everybody's silence": (2,),
+    "an outage counts as everybody's silence": (21,),
     "the runtime does not keep the lease": (63,),
     "what was removed is started again": (99,),
 }
