@@ -86,7 +86,7 @@ def figures(
         "rounds_verified": figure(evidence.audit.decisions_checked + evidence.audit.conclusions_checked, "count"),
         "rounds_not_verified": figure(evidence.audit.not_checked, "count", "<= 0"),
         "divergences": figure(divergence is not None, "count", "<= 0"),
-        "copies_with_differences": figure(len({one.split(":")[0] for one in evidence.copies_wrong}), "count", "<= 0"),
+        "copies_differing_count": figure(len({one.split(":")[0] for one in evidence.copies_wrong}), "count", "<= 0"),
     }
     never = [f"{one.kind}: no master answered afterwards" for one in evidence.recovered if one.seconds is None]
     wrong = [*evidence.copies_wrong, *lost, *between, *twice, *other, *other_end, *unseen, *never]
