@@ -242,7 +242,7 @@ class JetStreamLog(EventLog):
             except ReopenReader as error:
                 reason = error
                 gaps += isinstance(error, RecordMissing | NotDelivered)
-                if gaps == 1:
+                if gaps == 1 and isinstance(error, RecordMissing):
                     _log.warning("a server's copy of the log may be damaged, asking again", reason=str(error))
                 if gaps == _TRIES_AT_A_GAP:
                     # With filters only the last record that has to come is known.
