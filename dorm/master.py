@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -41,6 +42,7 @@ from dorm.logtime import LogTime
 from dorm.sealing import Sealer
 from dorm.snapshots import SnapshotTaker
 from events import subjects
+from events.appending import append_event
 from events.codec import encode
 from events.kinds import MasterElected, NodeJoined, NodeLeaseEnded, NodeLost, NodeReported, Round
 from events.log import LogError, LogUnavailable, Overtaken
@@ -423,7 +425,8 @@ class Master:
         decide anew.  Raises Deposed, LeaseLost."""
         basis = self.state.seq
         event = Round(
-            id=f"{self.name}.{self._epoch}.{basis}",
+            # Nobody can use it first who does not know the last part.
+            id=f"{self.name}.{self._epoch}.{basis}.{secrets.token_hex(4)}",
             at=now,
             by=self.name,
             epoch=self._epoch,
@@ -442,23 +445,22 @@ class Master:
 
     async def _append(self, event: Round) -> int | None:
         """Its sequence; None when another round was first.  Waits out a log that can't be reached: the id makes the
-        repeat harmless, and after an ambiguous try a refusal may be our own success."""
+        repeat harmless, and after an ambiguous try a refusal may be our own success.  No other round has the same body, as
+        its id has a part that is drawn."""
         subject = subjects.rounds(self._cluster)
         body = encode(event)
         pause = 0.1
         while True:
             self._check_leading()
             try:
-                stored = await self._log.append(
-                    subject, body, msg_id=event.id, expected_last=self.state.round_seq, timeout=5.0
-                )
+                stored = await append_event(self._log, subject, event, expected_last=self.state.round_seq)
             except LogUnavailable as error:
                 _log.warning("the log can't be reached, trying again", reason=str(error))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 2.0)
             except Overtaken:
                 last = await self._last_round()
-                return last.seq if last and last.msg_id == event.id else None
+                return last.seq if last and last.body == body else None
             else:
                 return stored.seq
 

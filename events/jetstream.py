@@ -315,5 +315,8 @@ class JetStreamLog(EventLog):
     async def last_on(self, subject: str) -> Record | None:
         return await last_record(self._link, self._stream, subject, imported=self._imported)
 
+    async def record_at(self, seq: int) -> Record | None:
+        return await record_at(self._link, self._stream, seq, imported=self._imported) if seq > 0 else None
+
     async def close(self) -> None:
         return None

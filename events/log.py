@@ -95,9 +95,10 @@ class EventLog(Protocol):
         timeout: float = 5.0,
     ) -> Appended:
         """Store one record.  A second append with the same `msg_id` (within the log's duplicate window) changes
-        nothing and gives the first one's sequence.  With `expected_last` it is stored only if the last record on this
+        nothing and gives the first one's sequence, whoever appended that one: `events.appending.append_event` sees to it
+        that it is the caller's own.  With `expected_last` it is stored only if the last record on this
         subject has that sequence (0: none yet); that is looked at first, so when an append that was stored without an
-        answer is tried again, Overtaken may stand for one's own success: compare `last_on(subject)` with the id.
+        answer is tried again, Overtaken may stand for one's own success: compare `last_on(subject)` with what was sent.
 
         It gives up after `timeout` (seconds), and as soon as the connection that an answer would come over is lost; where
         that is known before, it raises NotSent at once.  Nothing is ever kept to be sent later: after NotSent,
@@ -171,6 +172,15 @@ class EventLog(Protocol):
     async def last_on(self, subject: str) -> Record | None:
         """The last record on exactly this subject."""
         ...
+
+    async def record_at(self, seq: int) -> Record | None:
+        """The record of this sequence; None where it is not there, or not yet.  Raises LogUnavailable, LogRefused."""
+        if not await self.start() < seq <= await self.end():
+            return None
+        async with contextlib.aclosing(self.read(after=seq - 1)) as batches:
+            async for batch in batches:
+                return batch[0] if batch[0].seq == seq else None
+        return None
 
     async def close(self) -> None: ...
 

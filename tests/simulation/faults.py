@@ -84,6 +84,7 @@ KINDS: Final[dict[str, tuple[str, float]]] = {
 
 LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     # by kind: whom it hits, and in what part of all seeds it happens
+    "message id taken": (NOBODY, 0.2),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""

@@ -60,6 +60,8 @@ class Server:
         """Broken on purpose: so many durable records are lost at the next crash."""
         self.on_record: list[Callable[[Record], None]] = []
         """Told of each record, once it is durable."""
+        self.on_append: list[Callable[[str, bytes, str], None]] = []
+        """Told of each append right before the server looks at it: subject, body and message id."""
         self.on_crash: list[Callable[[], None]] = []
         self.on_up: list[Callable[[], None]] = []
         self.reports: dict[str, Record] = {}
@@ -144,6 +146,8 @@ class Server:
     def append(
         self, subject: str, body: bytes, msg_id: str, expected_last: int | None, reply: Callable[[Any], None]
     ) -> None:
+        for tell in list(self.on_append):
+            tell(subject, body, msg_id)
         last = self._last[subject].seq if subject in self._last else 0
         if self.fence and expected_last is not None and last != expected_last:
             reply(Overtaken(f"{subject} is at {last}, not at {expected_last}"))
@@ -209,6 +213,9 @@ class Server:
 
     def unsubscribe(self, reader: Subscription) -> None:
         self.readers = [one for one in self.readers if one is not reader]
+
+    def record_at(self, seq: int, reply: Callable[[Any], None]) -> None:
+        reply(self.records[seq - 1] if 0 < seq <= self.durable else None)
 
     def last_on(self, subject: str, reply: Callable[[Any], None]) -> None:
         last = self._last.get(subject)
