@@ -274,7 +274,9 @@ class Client:
                         if isinstance(fact, AppRejected) and fact.refused != "submission":
                             continue
                         if isinstance(fact, AppAccepted | AppRejected) and fact.submission == submission.id:
-                            await self._check_own(submission, after, int(fact.cause) if fact.cause.isdecimal() else after)
+                            await self._check_own(
+                                submission, after, int(fact.cause) if fact.cause.isdecimal() else after
+                            )
                             if isinstance(fact, AppRejected):
                                 raise Refused(fact.reason)
                             return

@@ -5,8 +5,8 @@ read: a stranger who uses one first would have a fact acknowledged that was neve
 stored record says the same, on the same subject; otherwise the event goes to the log under another id.
 
 The other ids follow from the event's own (`<id>~1`, `<id>~2`, …), so that a publisher that tries again after a lost answer,
-or after a crash, meets its own record there.  Beyond `FIXED_IDS` of them they are drawn, which ends the race with a stranger who
-goes on guessing; two records of one event then do no harm, since folds know a repeat by what it says.  The id in the
+or after a crash, meets its own record there.  Beyond `FIXED_IDS` of them they are drawn, which ends the race with a stranger
+who goes on guessing; two records of one event then do no harm, since folds know a repeat by what it says.  The id in the
 event's body never changes: it names the event, the message id only keeps repeats off the log.
 """
 

@@ -164,6 +164,10 @@ class EventLog(Protocol):
         it.  Raises LogDamaged with what to do, and LogUnavailable."""
         return None
 
+    def check_room(self) -> None:
+        """Whether it takes messages as large as a master's may be.  Raises LogRefused with what to do."""
+        return None
+
     async def torn(self) -> str:
         """In one line what is missing or broken of a log in a file, "" for a whole one; what comes before it can be read.
         Raises LogDamaged, LogRefused."""

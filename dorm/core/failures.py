@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SECOND = 1_000_000_000
 MOST_PORTS = 10
 """Taken ports that are excused; an app that says so of every port it is given is at fault itself."""
+MOST_NAMED = 1000
+"""Slots whose exit code is written one by one."""
 SHARED = "limit"
 """What failures without a limit of their own count against."""
 
@@ -71,7 +73,8 @@ def consequence(app: App, generation: Generation, found: Fault, now: int) -> App
     used = 0 if anew else app.retries_used.get(counts_against(app, failure), 0)
     limit = _limit(app, failure)
     if not excused and (found.exit_code in retries.fatal_exit_codes or used >= limit):
-        codes = {str(slot): container.exit_code for slot, container in sorted(generation.containers.items())}
+        named = sorted(generation.containers.items())[:MOST_NAMED]
+        codes = {str(slot): container.exit_code for slot, container in named}
         reason = found.reason + _no_more(app, found, used)
         return AppFailed(app=app.id, generation=generation.number, reason=reason, failure=failure, exit_codes=codes)
     in_a_row = 0 if anew else app.failures_in_a_row

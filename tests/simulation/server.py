@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from events.leadership import Held
-from events.log import Appended, LogDamaged, LogFull, LogUnavailable, Overtaken, Record
+from events.log import Appended, LogDamaged, LogFull, LogRefused, LogUnavailable, Overtaken, Record
 from events.snapshots import MemorySnapshots
 from events.subjects import matches
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 WINDOW_S = 600.0
+MAX_PAYLOAD = 2**20
+"""Bytes of a message, as by default."""
+HEADER_ROOM = 1024
 SYNC_S = (0.0002, 0.003)
 SECOND = 1_000_000_000
 
@@ -54,6 +57,7 @@ class Server:
         self.up = True
         self.full = False
         """No room left: nothing more is stored."""
+        self.max_payload = MAX_PAYLOAD
         self.dedupe = True
         self.fence = True
         self.lose_acknowledged = 0
@@ -146,6 +150,13 @@ class Server:
     def append(
         self, subject: str, body: bytes, msg_id: str, expected_last: int | None, reply: Callable[[Any], None]
     ) -> None:
+        if len(body) + HEADER_ROOM > self.max_payload:
+            reply(
+                LogRefused(
+                    f"append: the message has {len(body):,} bytes; the server takes at most {self.max_payload:,}"
+                )
+            )
+            return
         for tell in list(self.on_append):
             tell(subject, body, msg_id)
         last = self._last[subject].seq if subject in self._last else 0

@@ -1,19 +1,23 @@
-"""Strangers who read the log and write to it: what they send is meant to be taken for somebody else's, or to break who reads it."""
+"""Strangers who read the log and write to it: what they send is meant to be taken for somebody else's, or to break readers."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 from events import kinds as k
 from events import subjects
 from events.codec import decode
 from events.log import Record
+from tests.simulation.apps import PLAN, STRANGERS
 
 if TYPE_CHECKING:
     from tests.simulation.attack import Attack
     from tests.simulation.faults import Fault
 
 _GUESSES = 40
+_LARGE, _MANY = 225_000, 6
+"""Bytes and number of submissions whose answers are together larger than a message may be."""
 _WORDS: Final = b'{"app": "nobody"}'
 _OF_AGENTS: Final = ("ContainerExited", "ContainerStarted", "AppCheckpointed", "NodeJoined")
 
@@ -66,3 +70,34 @@ def _guess_rounds(attack: Attack) -> None:
     subject = subjects.fact(history.cluster, "AppCancelRequested", "stranger")
     for basis in range(end, end + _GUESSES):
         history.append(subject, _WORDS, f"{event.by}.{event.epoch}.{basis}")
+
+
+def submit_large(attack: Attack, fault: Fault) -> None:
+    """Specs of nearly the largest size, all at once."""
+    for number in range(_MANY):
+        index = -1 - fault.number * _MANY - number
+        spec = STRANGERS.document() | {"name": f"large{-index}"}
+        spec["env"] = {PLAN: str(index), "A": "x" * (_LARGE // 2), "B": "x" * (_LARGE // 2)}
+        subject = subjects.fact(attack.history.cluster, "AppSubmitted", "stranger")
+        attack.history.append(subject, json.dumps({"spec": spec}).encode())
+
+
+def write_absurd_rounds(attack: Attack, fault: Fault) -> None:
+    """Rounds that would count but for a number that no master writes."""
+    if attack.history.audited:
+        return  # A round that no master wrote is what an audit is there to find.
+    whole, server = attack.world.whole, attack.world.server
+    app = next(iter(whole.names.values()), "nobody")
+    rounds = [
+        {"epoch": 2**64 - 1},
+        {"epoch": 2**53},
+        {"epoch": whole.epoch + 2, "events": [{"kind": "MasterElected", "epoch": 2**53}]},
+        {"epoch": whole.epoch, "events": [{"kind": "GenerationFailed", "app": app, "generation": 1, "reason": "",
+                                           "retry_at": 2**64 - 1}]},
+        {"epoch": whole.epoch, "basis": 2**64 - 1},
+        {"epoch": 10**40},
+    ]  # fmt: skip
+    begin = int(fault.argument * len(rounds))
+    for absurd in (rounds * 2)[begin : begin + 2]:
+        body = {"basis": len(server.records), "allocated": False, "events": [], **absurd}
+        attack.history.append(subjects.rounds(attack.history.cluster), json.dumps(body).encode())

@@ -137,8 +137,14 @@ def _wall_clock(patch: pytest.MonkeyPatch) -> None:
         _code(method, ("_loop_ns()", "self._clock()"))(patch)
 
 
-_ROUND_CHECK = ("if event.epoch < state.epoch or not fence <= event.basis < state.seq:", "if False:")
-_DESIRED_CHECK = ("if event.epoch < self.epoch or not self.round_seq <= event.basis < record.seq:", "if False:")
+_ROUND_CHECK = (
+    "if not state.epoch <= event.epoch <= state.epoch + 1 or not fence <= event.basis < state.seq:",
+    "if False:",
+)
+_DESIRED_CHECK = (
+    "if not self.epoch <= event.epoch <= self.epoch + 1 or not self.round_seq <= event.basis < record.seq:",
+    "if False:",
+)
 _NO_ANSWER_YET = "return last.seq if last and last.body == body else None"
 
 VARIANTS: dict[str, Variant] = {
@@ -225,6 +231,18 @@ VARIANTS: dict[str, Variant] = {
     ),
     "no fence at the log, and rounds of a stale basis count": Variant(
         _all(_server(fence=False), _code(rounds.fold_round, _ROUND_CHECK), _code(Desired._round, _DESIRED_CHECK))
+    ),
+    "a round may leave epochs out": Variant(
+        _all(
+            _code(rounds.fold_round, ("<= event.epoch <= state.epoch + 1", "<= event.epoch")),
+            _code(Desired._round, ("<= event.epoch <= self.epoch + 1", "<= event.epoch")),
+        )
+    ),
+    "rounds are as large as what there is to say": Variant(
+        _all(
+            lambda patch: patch.setattr("dorm.core.decide.LARGEST_ANSWERS", 2**30),
+            _code(decide.decide, ("first_that_fit(facts)", "facts")),
+        )
     ),
     # agents
     "the runtime does not keep the lease": Variant(_runtime_forgets_lease),
