@@ -150,7 +150,7 @@ def reasons_that_fit(
         return reasons, reasons
     short = {app: Waiting(code=one.code, text=min(one.text, CUT, key=len)) for app, one in reasons.items()}
     named: dict[str, Waiting] = {}
-    room, words = largest - _MAP, largest // 4
+    room, words = largest - _MAP, largest // 8
     for app in order:
         if app not in reasons:
             continue

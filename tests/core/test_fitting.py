@@ -88,7 +88,7 @@ def test_reasons_of_ten_thousand_waiting_apps(monkeypatch: pytest.MonkeyPatch, l
     decided = [fact for facts in rounds(bench, allocate=True) for fact in facts if isinstance(fact, k.Resized)]
     last = decided[-1]
     assert len(decided) <= 2, "reasons that are left out are no news, or the log would grow for ever"
-    assert (last.unsaid > 0) == (largest < LARGEST_FACTS)
+    assert (last.unsaid > 3000) == (largest < LARGEST_FACTS)
     waiting = [one for one in bench.state.live_apps() if one.current is None]
     words = [one.waiting.text for one in waiting if one.waiting is not None]
     assert len(words) == len(waiting) == 9999, "each of them shows why it waits"
@@ -101,8 +101,8 @@ def test_reasons_of_ten_thousand_waiting_apps(monkeypatch: pytest.MonkeyPatch, l
 def test_reasons_that_fit_are_left_as_they_are() -> None:
     reasons = {f"a{n}": k.Waiting(code="resources", text=f"needs {n} " + "cores " * 5) for n in range(100)}
     assert reasons_that_fit(reasons, list(reasons), 100_000) == (reasons, reasons)
-    said, meant = reasons_that_fit(reasons, list(reversed(reasons)), 4400)
-    assert size(said) <= 4400
+    said, meant = reasons_that_fit(reasons, list(reversed(reasons)), 4100)
+    assert size(said) <= 4100
     assert list(meant) == list(reasons)
     assert said["a99"] == reasons["a99"]
     assert said[next(iter(said))].text == CUT
@@ -226,4 +226,3 @@ def test_ends_by_the_thousand_come_in_several_rounds(monkeypatch: pytest.MonkeyP
     said = [len(facts) for facts in iter(bench.decide, [])]
     assert sum(said) == 50
     assert len(said) > 5
-    assert allocation.LARGEST_FACTS == LARGEST_FACTS

@@ -135,9 +135,9 @@ def _extremes(info: mi.Type, plain: Any) -> Iterator[Any]:
                 for one in _extremes(item, whole[index]):
                     yield [*whole[:index], one, *whole[index + 1 :]]
         case mi.DictType(key_type=key, value_type=value):
-            yield from ({name: 1} for name in _extremes(key, None) if isinstance(name, str))
-            name, inner = next(iter((plain or {}).items()), ("cpu", None))
-            yield from ({name: one} for one in _extremes(value, inner))
+            yield from ({name: 1} for name in _extremes(key, None))
+            label, held = next(iter((plain or {}).items()), ("cpu", None))
+            yield from ({label: one} for one in _extremes(value, held))
         case mi.StructType(cls=cls) if isinstance(plain, dict):
             yield from _poisoned(cls, plain)
 

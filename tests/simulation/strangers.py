@@ -76,8 +76,10 @@ def submit_large(attack: Attack, fault: Fault) -> None:
     """Specs of nearly the largest size, all at once."""
     for number in range(_MANY):
         index = -1 - fault.number * _MANY - number
-        spec = STRANGERS.document() | {"name": f"large{-index}"}
-        spec["env"] = {PLAN: str(index), "A": "x" * (_LARGE // 2), "B": "x" * (_LARGE // 2)}
+        spec = STRANGERS.document() | {
+            "name": f"large{-index}",
+            "env": {PLAN: str(index), "A": "x" * (_LARGE // 2), "B": "x" * (_LARGE // 2)},
+        }
         subject = subjects.fact(attack.history.cluster, "AppSubmitted", "stranger")
         attack.history.append(subject, json.dumps({"spec": spec}).encode())
 
@@ -88,7 +90,7 @@ def write_absurd_rounds(attack: Attack, fault: Fault) -> None:
         return  # A round that no master wrote is what an audit is there to find.
     whole, server = attack.world.whole, attack.world.server
     app = next(iter(whole.names.values()), "nobody")
-    rounds = [
+    rounds: list[dict[str, object]] = [
         {"epoch": 2**64 - 1},
         {"epoch": 2**53},
         {"epoch": whole.epoch + 2, "events": [{"kind": "MasterElected", "epoch": 2**53}]},
@@ -99,5 +101,5 @@ def write_absurd_rounds(attack: Attack, fault: Fault) -> None:
     ]  # fmt: skip
     begin = int(fault.argument * len(rounds))
     for absurd in (rounds * 2)[begin : begin + 2]:
-        body = {"basis": len(server.records), "allocated": False, "events": [], **absurd}
+        body: dict[str, object] = {"basis": len(server.records), "allocated": False, "events": [], **absurd}
         attack.history.append(subjects.rounds(attack.history.cluster), json.dumps(body).encode())
