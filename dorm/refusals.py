@@ -1,4 +1,4 @@
-"""What a master does when the log refuses its rounds: it says so, waits, and asks anew what follows; it never ends by it.
+"""What a master does when the log refuses its rounds: it says so, waits, and asks again what follows; it never ends by it.
 
 A refusal is about the message or the server's settings, so the same again at once would be refused as well.  A master that
 holds a lease gives it back after a few, for another one may have a server that takes them.

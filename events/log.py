@@ -95,8 +95,8 @@ class EventLog(Protocol):
         timeout: float = 5.0,
     ) -> Appended:
         """Store one record.  A second append with the same `msg_id` (within the log's duplicate window) changes
-        nothing and gives the first one's sequence, whoever appended that one: `events.appending.append_event` sees to it
-        that it is the caller's own.  With `expected_last` it is stored only if the last record on this
+        nothing and gives the first one's sequence, which may be another publisher's: `events.appending.append_event`
+        checks that it is the caller's own.  With `expected_last` it is stored only if the last record on this
         subject has that sequence (0: none yet); that is looked at first, so when an append that was stored without an
         answer is tried again, Overtaken may stand for one's own success: compare `last_on(subject)` with what was sent.
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SECOND = 1_000_000_000
 MOST_ANSWERS = 1000
 LARGEST_ANSWERS = LARGEST_FACTS // 2
-"""Bytes of answers that one round carries: whoever submits much must not keep ends and releases from being written."""
+"""Bytes of answers that one round carries: a flood of submissions must not keep ends and releases from being written."""
 MOST_NAMED = 1000
 """Nodes, or slots, that a fact names one by one."""
 
@@ -60,7 +60,7 @@ def decide(state: State, now: int, *, allocate: bool) -> Decision:
 
 def _answers(state: State) -> list[Event]:
     """Answers in order of arrival, as many as surely fit into one message; the rest come in the next round.  Where there are
-    more than fit, senders take turns: whoever floods the log waits for himself."""
+    more than fit, senders take turns: a sender who floods the log delays only its own submissions."""
     waiting = sorted(state.submissions.values(), key=_arrival)
     count = _fitting(waiting)
     if count < len(waiting):

@@ -4,7 +4,7 @@ Sizes are measured as the facts will be written, and bounds are the same everywh
 the master did.  Nothing is lost by a cut: what is left out follows from the next state as well, and comes in the next round.
 
     first_that_fit    of answers, ends and releases, which are independent of what follows them
-    changes_that_fit  of a decision's changes, so that what is left is a decision: whoever grows does so together with those
+    changes_that_fit  of a decision's changes, so that what is left is a decision: an app grows together with those
                       whose room it needs
     reasons_that_fit  of the reasons why apps wait: in full for those that came first, then codes alone, then none
 """
@@ -31,7 +31,7 @@ LARGEST_REST = 64 * 1024
 MOST_CONTAINERS = 4096
 """Of one app in one generation: its placement has to fit into one decision, at some 60 bytes a container."""
 PUT_OFF = Waiting(code="put_off", text="its turn comes with a later decision: this one is as large as a message may be")
-CUT = "as many others that wait"
+CUT = "many apps wait for the same"
 """Instead of the text of a reason that does not fit."""
 UNSAID = Waiting(code="unsaid", text="more apps wait than one decision can give reasons for")
 """What the fold notes of an app whose reason is left out altogether."""
@@ -143,7 +143,7 @@ class _Room:
 def reasons_that_fit(
     reasons: dict[str, Waiting], order: Sequence[str], largest: int
 ) -> tuple[dict[str, Waiting], dict[str, Waiting]]:
-    """What to write, and what each app's reason is then for whoever folds it; `order` has the apps, those first whose reason
+    """What to write, and what each app's reason is then in the fold; `order` has the apps, those first whose reason
     matters most."""
     reasons = {app: Waiting(code=one.code, text=clipped(one.text)) for app, one in reasons.items()}
     if size(reasons) <= largest:

@@ -87,7 +87,7 @@ def test_reasons_of_ten_thousand_waiting_apps(monkeypatch: pytest.MonkeyPatch, l
         )
     decided = [fact for facts in rounds(bench, allocate=True) for fact in facts if isinstance(fact, k.Resized)]
     last = decided[-1]
-    assert len(decided) <= 2, "reasons that are left out are no news, or the log would grow for ever"
+    assert len(decided) <= 2, "reasons that are left out are no news, or the log would grow without end"
     assert (last.unsaid > 3000) == (largest < LARGEST_FACTS)
     waiting = [one for one in bench.state.live_apps() if one.current is None]
     words = [one.waiting.text for one in waiting if one.waiting is not None]

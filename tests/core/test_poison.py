@@ -1,4 +1,4 @@
-"""No record stops whoever folds the log: every field of every kind of event at its extremes, in MessagePack and in JSON.
+"""No record stops a reader that folds the log: every field of every kind of event at its extremes, in MessagePack and in JSON.
 
 The fields and their types are read off the classes, so a new field is tried as soon as it is there.
 """
