@@ -15,7 +15,7 @@ import msgspec
 from dorm.core import deadlines, failures
 from dorm.core.admission import answer
 from dorm.core.allocation import allocate_now
-from dorm.core.fitting import first_that_fit, size
+from dorm.core.fitting import MOST_NAMED, first_that_fit, size
 from events.kinds import (
     AppAccepted,
     AppCancelled,
@@ -37,8 +37,6 @@ SECOND = 1_000_000_000
 MOST_ANSWERS = 1000
 LARGEST_ANSWERS = LARGEST_FACTS // 2
 """Bytes of answers that one round carries: a flood of submissions must not keep ends and releases from being written."""
-MOST_NAMED = 1000
-"""Nodes, or slots, that a fact names one by one."""
 
 
 class Decision(msgspec.Struct, frozen=True):

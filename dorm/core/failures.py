@@ -17,6 +17,7 @@ import msgspec
 
 from dorm.core import deadlines
 from dorm.core.bounds import ran_well
+from dorm.core.fitting import MOST_NAMED
 from events.kinds import AppFailed, Failure, GenerationFailed
 from events.spec import OWN_LIMITS
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 SECOND = 1_000_000_000
 MOST_PORTS = 10
 """Taken ports that are excused; an app that says so of every port it is given is at fault itself."""
-MOST_NAMED = 1000
-"""Slots whose exit code is written one by one."""
 SHARED = "limit"
 """What failures without a limit of their own count against."""
 

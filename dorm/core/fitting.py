@@ -30,6 +30,8 @@ LARGEST_REST = 64 * 1024
 """Bytes that are kept for what else a decision says."""
 MOST_CONTAINERS = 4096
 """Of one app in one generation: its placement has to fit into one decision, at some 60 bytes a container."""
+MOST_NAMED = 1000
+"""Nodes, or slots, that a fact names one by one."""
 PUT_OFF = Waiting(code="put_off", text="its turn comes with a later decision: this one is as large as a message may be")
 CUT = "many apps wait for the same"
 """Instead of the text of a reason that does not fit."""
