@@ -31,7 +31,7 @@ from agents.ports import listens, ports_of
 from agents.reporter import Reporter
 from agents.runtime import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable
 from events import subjects
-from events.codec import encode
+from events.appending import append_event
 from events.kinds import Event, NodeDrainRequested, NodeJoined, NodeLeft
 from events.log import LogDamaged, LogError, LogRefused, LogUnavailable
 from events.quantities import GPU
@@ -321,7 +321,7 @@ class Agent:
         subject = subjects.fact(self._cluster, type(event).__name__, self.config.name)
         while True:
             try:
-                return (await self._log.append(subject, encode(event), msg_id=event.id)).seq
+                return (await append_event(self._log, subject, event)).seq
             except (LogUnavailable, LogRefused) as error:
                 if isinstance(error, LogRefused) and not self.joined.is_set():
                     raise

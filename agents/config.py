@@ -39,6 +39,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not _NODE.match(self.name):
             raise ConfigError(f"node name {self.name!r}: use letters, digits, '-' and '_', at most 63")
+        if len(self.address) > 255:
+            raise ConfigError(
+                f"address {self.address[:60]}...: use a host name or an IP address, at most 255 characters"
+            )
         low, high = self.ports
         if not 1024 <= low <= high <= HIGHEST_PORT:
             raise ConfigError(f"ports {low}-{high}: use a range within 1024-{HIGHEST_PORT}")

@@ -141,7 +141,7 @@ class Desired(msgspec.Struct):
 
     def _round(self, event: k.Round, record: Record) -> None:
         """Void rounds are those that are void for the master."""
-        if event.epoch < self.epoch or not self.round_seq <= event.basis < record.seq:
+        if not self.epoch <= event.epoch <= self.epoch + 1 or not self.round_seq <= event.basis < record.seq:
             return
         self.epoch = event.epoch
         for fact in event.events:
@@ -180,7 +180,7 @@ class Desired(msgspec.Struct):
 
     def _resize(self, change: k.Resize) -> None:
         app = self.apps.get(change.app)
-        if app is None or change.to_generation <= app.generation:
+        if app is None or change.to_generation != app.generation + 1:
             return
         app.generation, app.placement, app.master_port = change.to_generation, change.placement, change.master_port
         app.released = app.failed = app.resume = False

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from agents.runtime import Unavailable
 from events import subjects
 from events.codec import encode
 from events.kinds import ContainerUse, NodeReported
+from events.limits import LARGEST_FACTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,8 +57,11 @@ class Heartbeat:
             used={} if uses is None else {"memory": sum(use.memory for use in uses)},
             containers=uses or [],
         )
+        body = encode(report)
+        if len(body) > LARGEST_FACTS:  # A node must not be silent for having much to say.
+            body = encode(msgspec.structs.replace(report, containers=[]))
         sent_at = self._since_boot()
-        await self._bus.publish_report(self._subject, encode(report), timeout=timeout)
+        await self._bus.publish_report(self._subject, body, timeout=timeout)
         return sent_at
 
     async def _uses(self, seen: Sequence[Seen]) -> list[ContainerUse] | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from events import subjects
-from events.codec import encode
+from events.appending import append_event
 from events.kinds import AppProgressed, Event
 from events.log import LogRefused, LogUnavailable
 
@@ -61,10 +61,10 @@ class Outbox:
 
     async def _store(self, event: Event) -> None:
         subject = subjects.fact(self._cluster, type(event).__name__, self._who)
-        body, pause = encode(event), 0.1
+        pause = 0.1
         while True:
             try:
-                await self._log.append(subject, body, msg_id=event.id)
+                await append_event(self._log, subject, event)
             except LogUnavailable as error:
                 _log.warning("a fact waits for the log", kind=type(event).__name__, reason=str(error))
                 await asyncio.sleep(pause)

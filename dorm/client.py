@@ -36,7 +36,8 @@ from dorm.core.settings import policy_after
 from dorm.core.state import App, Settings, State
 from dorm.snapshots import newest
 from events import subjects
-from events.codec import decode, encode
+from events.appending import append_event, is_stored_at
+from events.codec import decode
 from events.jetstream import Connection
 from events.kinds import (
     AppAccepted,
@@ -251,30 +252,49 @@ class Client:
         if checked.user == "anonymous":
             document = {**document, "user": self.user}
         event_id = id or f"{self.user}.{secrets.token_hex(8)}"
-        seq = await self._publish(AppSubmitted(id=event_id, at=self._clock(), by=self.user, spec=document))
+        event = AppSubmitted(id=event_id, at=self._clock(), by=self.user, spec=document)
+        seq = await self._publish(event)
         app = app_id(checked.name, event_id)
         with _stored("the submission"):
             # What was answered long ago is not answered again.
             if id is None or app not in (await self.state()).apps:
-                await self._answer_to(event_id, seq, answer_timeout)
-            return find_app(await self.state(), app)
+                await self._answer_to(event, seq, answer_timeout)
+            found = find_app(await self.state(), app)
+            await self._check_own(event, seq, found.seq)
+            return found
         raise AssertionError("it returns or raises")
 
-    async def _answer_to(self, submission: str, after: int, timeout: float) -> None:
+    async def _answer_to(self, submission: AppSubmitted, after: int, timeout: float) -> None:
+        """Wait for it.  Raises Refused, NoAnswer."""
         try:
             async with asyncio.timeout(timeout):
                 async for record in self.records(after=after, follow=True):
                     event = decode(record)
                     for fact in event.events if isinstance(event, Round) else []:
-                        if isinstance(fact, AppAccepted) and fact.submission == submission:
+                        if isinstance(fact, AppRejected) and fact.refused != "submission":
+                            continue
+                        if isinstance(fact, AppAccepted | AppRejected) and fact.submission == submission.id:
+                            await self._check_own(
+                                submission, after, int(fact.cause) if fact.cause.isdecimal() else after
+                            )
+                            if isinstance(fact, AppRejected):
+                                raise Refused(fact.reason)
                             return
-                        if isinstance(fact, AppRejected) and fact.submission == submission:
-                            raise Refused(fact.reason)
         except TimeoutError:
             raise NoAnswer(
                 "the submission is stored, and no master has answered yet (`dorm masters`); `dorm ps` will show it once one "
                 "runs"
             ) from None
+
+    async def _check_own(self, submission: AppSubmitted, stored: int, answered: int) -> None:
+        """Raises Refused where the record that was answered is not this submission, which is stored at `stored`: somebody else
+        had used its id first, and the first one counts."""
+        subject = subjects.fact(self.cluster, AppSubmitted.__name__, self.user)
+        if answered != stored and not await is_stored_at(self.log, answered, subject, submission):
+            raise Refused(
+                f"the id {submission.id} was taken by another submission (record {answered}); submit with an id that "
+                "nobody can guess, or without one"
+            )
 
     async def update(
         self, name_or_id: str, *, weight: float | None = None, n_min: int | None = None, n_max: int | None = None
@@ -353,12 +373,12 @@ class Client:
 
     async def _publish(self, event: Event) -> int:
         """Its sequence.  Raises Unsettled, and the log's errors where it is surely not stored."""
-        subject, body = subjects.fact(self.cluster, type(event).__name__, self.user), encode(event)
+        subject = subjects.fact(self.cluster, type(event).__name__, self.user)
         ends = asyncio.get_running_loop().time() + self._settle_s
         sent = False
         while True:
             try:
-                return (await self.log.append(subject, body, msg_id=event.id, timeout=min(_TRY_S, self._settle_s))).seq
+                return (await append_event(self.log, subject, event, timeout=min(_TRY_S, self._settle_s))).seq
             except (LogUnavailable, LogRefused) as error:
                 sent = sent or not isinstance(error, NotSent | LogFull | LogRefused)
                 if not sent:

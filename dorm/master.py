@@ -11,7 +11,8 @@
     doubts   a log that is not what was seen of it is not led (`dorm.integrity`)
 
     MasterError
-    └── Deposed      a later master has written: this one leads no longer
+    ├── Deposed        a later master has written: this one leads no longer
+    └── RoundsRefused  the log takes none of this one's rounds: another master may try
 
 The lease (`dorm.leading`) says who should lead, and spares masters from competing.  That no two of them ever decide is the
 fence's doing: a round is stored only right after the last one that its master has folded.
@@ -23,12 +24,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from dorm.core.decide import decide
 from dorm.core.evolve import evolve
+from dorm.core.fitting import first_that_fit
 from dorm.core.liveness import conclude
 from dorm.core.policies import policy
 from dorm.core.quiet import Quiet
@@ -38,12 +41,14 @@ from dorm.hearing import Hearing
 from dorm.integrity import Integrity
 from dorm.leading import Lease, LeaseLost
 from dorm.logtime import LogTime
+from dorm.refusals import LONGEST_PAUSE_S, Refusals
 from dorm.sealing import Sealer
 from dorm.snapshots import SnapshotTaker
 from events import subjects
+from events.appending import append_event
 from events.codec import encode
 from events.kinds import MasterElected, NodeJoined, NodeLeaseEnded, NodeLost, NodeReported, Round
-from events.log import LogError, LogUnavailable, Overtaken
+from events.log import LogError, LogRefused, LogUnavailable, Overtaken
 from events.waiting import until_answered
 
 if TYPE_CHECKING:
@@ -79,6 +84,10 @@ class MasterError(Exception):
 
 class Deposed(MasterError):
     """Another master was elected after this one."""
+
+
+class RoundsRefused(MasterError):
+    """The log refuses what this master says."""
 
 
 class Master:
@@ -137,11 +146,12 @@ class Master:
         self._quiet = Quiet()
         self._allocated_at = 0
         self._integrity = Integrity(cluster, witness, accept=accept_log)
+        self._refusals = Refusals()
 
     async def run(self) -> None:
         """Follow and lead until cancelled; a master that leads seals what is not sealed then, and gives the lease back.
-        A log that can't be reached is waited for.  Raises LogAltered, LogDamaged, GapError; LogClosed, and Deposed only
-        without a lease."""
+        A log that can't be reached is waited for.  Raises LogAltered, LogDamaged, GapError, LogRefused; LogClosed, and
+        MasterError only without a lease."""
         end = await until_answered(self._open, "reading the log's end")
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -160,7 +170,8 @@ class Master:
 
     async def _open(self) -> int:
         """Begin at a snapshot, if there is one; gives the log's end, up to which all is to be folded before anything else.
-        Raises LogUnavailable, LogAltered, and LogDamaged where whoever keeps the log has lost or no longer protects it."""
+        Raises LogUnavailable, LogRefused, LogAltered, and LogDamaged where the log has lost records or is not protected."""
+        self._log.check_room()
         snapshots: Sequence[SnapshotInfo] = ()
         with contextlib.suppress(LogError):  # Without them more is folded.
             snapshots = await self._log.snapshots.infos()
@@ -260,12 +271,15 @@ class Master:
                 except asyncio.CancelledError:
                     await self._seal_last()
                     raise
-        except* (Deposed, LeaseLost) as ended:
+        except* (Deposed, LeaseLost, RoundsRefused) as ended:
             if self._lease is None:
                 raise
-            self._lease.drop()
             # What a solver is still at in its thread is wanted by nobody.
             _log.warning("leading no longer", reason=str(ended.exceptions[0]), epoch=self._epoch)
+            if ended.subgroup(RoundsRefused) is not None:
+                await self._lease.give_back()
+                await asyncio.sleep(LONGEST_PAUSE_S)
+            self._lease.drop()
         finally:
             self.elected.clear()
         task = asyncio.current_task()
@@ -277,6 +291,10 @@ class Master:
         while True:
             await self._fold_until(await self._checked_end())
             self._integrity.check(self._sealer.misfit)
+            try:
+                self._log.check_room()
+            except LogRefused as error:
+                raise RoundsRefused(str(error)) from None
             if self._lease is not None:
                 self._lease.vouch()
             self._epoch = self.state.epoch + 1
@@ -414,7 +432,7 @@ class Master:
         for fact in facts:
             _log.warning("node", fact=type(fact).__name__, node=getattr(fact, "node", ""))
         if facts:
-            await self._publish(facts, now, allocated=False)
+            await self._publish(first_that_fit(facts), now, allocated=False)
 
     async def _feel_pulse(self) -> None:
         """A log that answers and stores nothing (its disk is full, say) keeps nodes from being heard as well."""
@@ -433,7 +451,8 @@ class Master:
         decide anew.  Raises Deposed, LeaseLost."""
         basis = self.state.seq
         event = Round(
-            id=f"{self.name}.{self._epoch}.{basis}",
+            # Nobody can use it first who does not know the last part.
+            id=f"{self.name}.{self._epoch}.{basis}.{secrets.token_hex(4)}",
             at=now,
             by=self.name,
             epoch=self._epoch,
@@ -452,24 +471,28 @@ class Master:
 
     async def _append(self, event: Round) -> int | None:
         """Its sequence; None when another round was first.  Waits out a log that can't be reached: the id makes the
-        repeat harmless, and after an ambiguous try a refusal may be our own success."""
+        repeat harmless, and after an ambiguous try a refusal may be our own success.  No other round has the same body, as
+        its id has a part that is drawn."""
         subject = subjects.rounds(self._cluster)
         body = encode(event)
         pause = 0.1
         while True:
             self._check_leading()
             try:
-                stored = await self._log.append(
-                    subject, body, msg_id=event.id, expected_last=self.state.round_seq, timeout=5.0
-                )
+                stored = await append_event(self._log, subject, event, expected_last=self.state.round_seq)
             except LogUnavailable as error:
                 _log.warning("the log can't be reached, trying again", reason=str(error))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 2.0)
             except Overtaken:
                 last = await self._last_round()
-                return last.seq if last and last.msg_id == event.id else None
+                return last.seq if last and last.body == body else None
+            except LogRefused as error:
+                if await self._refusals.bear(event, error) and self._lease is not None:
+                    raise RoundsRefused(f"the log refuses rounds: {error}") from None
+                return None
             else:
+                self._refusals.over()
                 if not stored.duplicate:
                     self._integrity.stored(stored.seq, event.basis)
                 return stored.seq

@@ -17,6 +17,7 @@ import msgspec
 
 from events import subjects
 from events.kinds import AppSubmitted, Event, MasterFact, Published, Round, Unknown, Unreadable
+from events.limits import LONGEST_NAME
 
 if TYPE_CHECKING:
     from events.log import Record
@@ -127,7 +128,7 @@ def _filled(event: Event, record: Record) -> Event:
     who = subjects.who_of(record.subject)
     return msgspec.structs.replace(
         event,
-        id=event.id or record.msg_id or f"{who}.{record.seq}",
+        id=event.id or (record.msg_id if len(record.msg_id) <= LONGEST_NAME else "") or f"{who}.{record.seq}",
         at=event.at or record.time,
         by=event.by or who,
     )

@@ -30,6 +30,7 @@ from events.jetstream_reader import (
 from events.jetstream_snapshots import JetStreamSnapshots
 from events.jetstream_state import stream_state
 from events.jetstream_streams import all_streams, find_streams, log_stream, make_streams
+from events.limits import LEAST_MAX_PAYLOAD
 from events.log import Appended, Bus, EventLog, LogClosed, LogDamaged, LogError, LogRefused, LogUnavailable, Record
 from events.logger import Logger
 from events.nats_bus import NatsBus
@@ -361,12 +362,23 @@ class JetStreamLog(EventLog):
         with as_log_errors("checking the log"):
             await check_stream(self._link, self._cluster)
 
+    def check_room(self) -> None:
+        takes = self._link.client.max_payload
+        if takes < LEAST_MAX_PAYLOAD:
+            raise LogRefused(
+                f"the NATS server at {self._link.url} takes messages of at most {takes:,} bytes, and a master needs "
+                f"{LEAST_MAX_PAYLOAD:,}: set max_payload to 1MB or more in the server's configuration, and reload it"
+            )
+
     @property
     def snapshots(self) -> JetStreamSnapshots:
         return self._snapshots
 
     async def last_on(self, subject: str) -> Record | None:
         return await last_record(self._link, self._stream, subject, imported=self._imported)
+
+    async def record_at(self, seq: int) -> Record | None:
+        return await record_at(self._link, self._stream, seq, imported=self._imported) if seq > 0 else None
 
     async def close(self) -> None:
         return None

@@ -17,21 +17,22 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from events.limits import Figure, Moment, Name, Number, Seconds, Sequence, Signed, Slot
 from events.spec import AppSpec
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag=True, gc=False):
     """What every event has.  A client may leave all of it out; the log then fills in what it knows."""
 
-    id: str = ""
+    id: Name = ""
     """Unique, prefixed with the publisher; also the Nats-Msg-Id, so a repeated publish is stored once."""
-    at: int = 0
+    at: Moment = 0
     """When the publisher says it happened (UTC ns).  Information only: the log's own time orders things."""
-    by: str = ""
+    by: Name = ""
     """Who published it."""
-    cause: str = ""
+    cause: Name = ""
     """Position (`seq` or `seq.index`) or id of what led to it."""
-    v: int = 1
+    v: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31)] = 1
     """Schema version of this kind."""
 
 
@@ -39,6 +40,8 @@ Step = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """What a program may call a step of its work: exact in every language's numbers."""
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+PortOrNone = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Address = Annotated[str, msgspec.Meta(max_length=255)]
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32 - 1)]
 
 # --- clients -----------------------------------------------------------------------------------------------------------
@@ -53,14 +56,14 @@ class AppSubmitted(Event, frozen=True):
 class AppUpdated(Event, frozen=True):
     """New weight or bounds for an app; what is None stays."""
 
-    app: str
+    app: Name
     weight: Annotated[float, msgspec.Meta(ge=0.001, le=1000)] | None = None
     n_min: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
     n_max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
 
 
 class AppCancelRequested(Event, frozen=True):
-    app: str
+    app: Name
     reason: str = ""
 
 
@@ -70,7 +73,7 @@ class AppCancelRequested(Event, frozen=True):
 class NodeDrainRequested(Event, frozen=True):
     """Empty this node by adjustments (or, with `drain=False`, use it again)."""
 
-    node: str
+    node: Name
     drain: bool = True
     until_rejoin: bool = False
     """Asked for by an agent that is about to stop: its next NodeJoined ends it, which never ends an operator's drain."""
@@ -112,8 +115,8 @@ class SealRequested(Event, frozen=True):
 class NodeJoined(Event, frozen=True):
     """An agent is up (again) on this node and says what the node has."""
 
-    node: str
-    address: str
+    node: Name
+    address: Address
     """Where other nodes reach this node's containers."""
     capacity: dict[str, Amount]
     ports: tuple[Port, Port]
@@ -128,33 +131,33 @@ class NodeJoined(Event, frozen=True):
 class ContainerUse(msgspec.Struct, frozen=True, gc=False):
     """What one container used: CPU seconds since its start, bytes resident now."""
 
-    app: str
-    generation: int
-    slot: int
-    cpu_s: float
-    memory: int
+    app: Name
+    generation: Number
+    slot: Slot
+    cpu_s: Seconds
+    memory: Amount
 
 
 class NodeReported(Event, frozen=True):
     """Heartbeat and figures; on a stream of its own, with an age limit."""
 
-    node: str
-    used: dict[str, int] = {}
+    node: Name
+    used: dict[str, Amount] = {}
     containers: list[ContainerUse] = []
 
 
 class NodeLeft(Event, frozen=True):
     """An agent stopped in good order: none of its containers runs."""
 
-    node: str
+    node: Name
 
 
 class ContainerStarted(Event, frozen=True):
-    app: str
-    generation: int
-    slot: int
-    node: str
-    started_at: int = 0
+    app: Name
+    generation: Number
+    slot: Slot
+    node: Name
+    started_at: Moment = 0
 
 
 ExitReason = Literal["exit", "out_of_memory", "image", "command", "spec", "device", "port", "lost", "unknown"]
@@ -163,10 +166,10 @@ ExitReason = Literal["exit", "out_of_memory", "image", "command", "spec", "devic
 class ContainerExited(Event, frozen=True):
     """A container ended, or could not start at all (then `exit_code` is None and `message` says why)."""
 
-    app: str
-    generation: int
-    slot: int
-    node: str
+    app: Name
+    generation: Number
+    slot: Slot
+    node: Name
     exit_code: ExitCode | None = None
     asked: bool = False
     """Whether the agent had asked it to stop before it ended."""
@@ -174,23 +177,23 @@ class ContainerExited(Event, frozen=True):
     """It had not ended within its grace time and was killed: what it did after its last checkpoint is lost."""
     reason: ExitReason = "exit"
     message: str = ""
-    started_at: int = 0
-    exited_at: int = 0
+    started_at: Moment = 0
+    exited_at: Moment = 0
 
 
 class AppCheckpointed(Event, frozen=True):
     """The app said, by its progress file, that it saved its state up to this step."""
 
-    app: str
-    generation: int
+    app: Name
+    generation: Number
     step: Step
 
 
 class AppProgressed(Event, frozen=True):
     """The app's own words from its progress file, at a limited rate."""
 
-    app: str
-    generation: int
+    app: Name
+    generation: Number
     step: Step
     loss: float | None = None
     samples_per_s: float | None = None
@@ -202,17 +205,17 @@ class AppProgressed(Event, frozen=True):
 class AppAccepted(Event, frozen=True):
     """Admitted.  Carries the checked spec, which is all that agents know of an app."""
 
-    app: str
+    app: Name
     spec: AppSpec
-    submission: str
+    submission: Name
     """Id of the AppSubmitted."""
 
 
 class AppRejected(Event, frozen=True):
     """A submission or an update that is refused, and why.  `app` is empty where there was no usable name."""
 
-    app: str
-    submission: str
+    app: Name
+    submission: Name
     reason: str
     refused: Literal["submission", "update"] = "submission"
 
@@ -220,8 +223,8 @@ class AppRejected(Event, frozen=True):
 class AppCompleted(Event, frozen=True):
     """All slots of the generation ended with exit code 0, unasked."""
 
-    app: str
-    generation: int
+    app: Name
+    generation: Number
 
 
 Failure = Literal[
@@ -233,77 +236,77 @@ was stopped though nobody had ordered that.  "" in logs of earlier versions."""
 
 
 class AppFailed(Event, frozen=True):
-    app: str
-    generation: int
+    app: Name
+    generation: Number
     reason: str
     failure: Failure = ""
-    exit_codes: dict[str, int | None] = {}
+    exit_codes: dict[str, ExitCode | None] = {}
     """By slot, as text: maps with other keys have no deterministic encoding."""
 
 
 class AppCancelled(Event, frozen=True):
-    app: str
-    generation: int
+    app: Name
+    generation: Number
     reason: str = ""
 
 
 class GenerationFailed(Event, frozen=True):
     """A generation that can't go on: agents stop what is left of it, and the app waits until `retry_at`."""
 
-    app: str
-    generation: int
+    app: Name
+    generation: Number
     reason: str
     counted: bool = True
     """Whether it uses up one of the app's retries; a lost node or a taken port is not the app's fault."""
     port: bool = False
     """Whether a port was taken."""
     failure: Failure = ""
-    retries: int = 0
+    retries: Number = 0
     """How many retries it has used up of those that this failure counts against, the one that follows included."""
-    limit: int = 0
+    limit: Number = 0
     """How many of those it has."""
     anew: bool = False
     """It had worked for so long (`retries.reset` of its spec) that its earlier failures are forgotten."""
-    retry_at: int = 0
+    retry_at: Moment = 0
     """UTC ns before which it is not placed again."""
 
 
 class NodeLost(Event, frozen=True):
     """Silent for longer than the grace time: nothing new goes there, what runs there may still run."""
 
-    node: str
-    last_heard: int
+    node: Name
+    last_heard: Moment
 
 
 class NodeRecovered(Event, frozen=True):
-    node: str
+    node: Name
 
 
 class NodeLeaseEnded(Event, frozen=True):
     """Silent for so long that its agent has surely stopped all containers by itself."""
 
-    node: str
-    last_heard: int
+    node: Name
+    last_heard: Moment
 
 
 class GenerationReleased(Event, frozen=True):
     """The barrier is passed: every container of earlier generations has ended and the room is free."""
 
-    app: str
-    generation: int
-    previous: int = 0
+    app: Name
+    generation: Number
+    previous: Number = 0
     """The generation that was stopped for it, 0 for a first start."""
     resume: bool = False
     """Whether a checkpoint is believed, so that the resume command starts it."""
-    checkpoint: int | None = None
+    checkpoint: Step | None = None
     """The step of that checkpoint."""
-    lost_steps: int = 0
+    lost_steps: Step = 0
     """Steps that had been done after it and are done again."""
-    killed: int = 0
+    killed: Number = 0
     """How many containers of the previous generation were killed because they had not ended within their grace time."""
-    stop_s: float = 0.0
+    stop_s: Seconds = 0.0
     """From the decision until the last container of the previous generation had ended."""
-    wait_s: float = 0.0
+    wait_s: Seconds = 0.0
     """From then until this release: waiting for room."""
     lease_ended: list[str] = []
     """Nodes whose lease, not whose containers' exit, ended the previous generation."""
@@ -312,10 +315,10 @@ class GenerationReleased(Event, frozen=True):
 class Placed(msgspec.Struct, frozen=True, gc=False):
     """One slot of a generation: where its container goes and at which address its peers find it."""
 
-    slot: int
-    node: str
-    address: str
-    port: int
+    slot: Slot
+    node: Name
+    address: Address
+    port: PortOrNone
 
 
 Adjustment = Literal["start", "restart", "stop"]
@@ -324,12 +327,12 @@ Adjustment = Literal["start", "restart", "stop"]
 class Resize(msgspec.Struct, frozen=True, gc=False):
     """One app's way from one generation to the next.  An empty placement means that it has to wait."""
 
-    app: str
-    from_generation: int
-    to_generation: int
+    app: Name
+    from_generation: Number
+    to_generation: Number
     placement: list[Placed]
     adjustment: Adjustment
-    master_port: int = 0
+    master_port: PortOrNone = 0
     """A free port on the first slot's address, for engines that need a rendezvous."""
 
 
@@ -348,7 +351,7 @@ class IdleTicked(Event, frozen=True):
     until there is a new cause, so that an idle log does not grow.  Policy, solver, status and digest as in `Resized`."""
 
     policy: str
-    policy_version: int
+    policy_version: Number
     solver: str
     status: str
     digest: str
@@ -361,36 +364,40 @@ class Resized(Event, frozen=True):
     """One decision: all resizes of a round, and all that is needed to say why."""
 
     policy: str
-    policy_version: int
+    policy_version: Number
     params: dict[str, Any]
     solver: str
     """Library and version that solved it: where it differs, a replay says `not checked`."""
     changes: list[Resize]
     reasons: dict[str, Waiting]
     """By app, for each that waits or is below n_max."""
-    utilization: float
-    fairness_loss: float
+    utilization: Figure
+    fairness_loss: Figure
     fairness_budget: float
     excess: float
-    overhead: int
-    overhead_budget: int
+    overhead: Number
+    overhead_budget: Signed
     status: str
     bound: float
     digest: str
     """Of the state at `basis` that this was decided on."""
-    change_cost: float = 0.0
+    change_cost: Figure = 0.0
     """What its changes are priced at, in units of the utilization: `utilization - change_cost` is what was maximised."""
-    shortage: dict[str, int] = {}
+    shortage: dict[str, Number] = {}
     """How many containers each app that waits for n_min lacks."""
     trigger: Trigger = "events"
     """What it was decided for: something had happened, nothing had for a while (`IdleTicked`), or a pause or somebody's
     patience was over."""
+    unsaid: Number = 0
+    """How many apps wait, or are below n_max, whose reason did not fit into the message (`dorm.core.fitting`)."""
+    put_off: Number = 0
+    """How many changes of this allocation did not fit; its figures count them, and the next decision follows at once."""
 
 
 class MasterElected(Event, frozen=True):
     """A master took over: decisions of lower epochs are void."""
 
-    epoch: int
+    epoch: Number
     build: str = ""
     key: str = ""
     """The public key of its seals (`LogSealed`), empty where it makes none."""
@@ -401,7 +408,7 @@ class LogSealed(Event, frozen=True):
     record at or before `upto` afterwards can't make a seal that fits.  Alone in its round.  A seal is a record like any
     other, so the next one covers it."""
 
-    upto: int
+    upto: Sequence
     """The last record that is covered: the basis of its round."""
     chain: str
     """The chain after that record: 64 hex digits."""
@@ -409,9 +416,9 @@ class LogSealed(Event, frozen=True):
     """The public key that verifies it: an nkey."""
     signature: str
     """Of what `events.seals.statement` says of it: 128 hex digits."""
-    after: int = 0
+    after: Sequence = 0
     """Marks are of records after this one: what the seal before covered, as far as its master knew."""
-    every: int = 1
+    every: Annotated[int, msgspec.Meta(ge=1, le=2**62)] = 1
     marks: str = ""
     """The first 16 hex digits of the chain after each record whose sequence is a multiple of `every`, from `after` to
     `upto`, which tell near which record damage is."""
@@ -452,14 +459,14 @@ class Unknown(Event, frozen=True, tag="Unknown"):
 class Round(Event, frozen=True):
     """All that the master writes at once: one message, so all of it or nothing.  A position in the log is `seq.index`."""
 
-    epoch: int
-    basis: int
+    epoch: Number
+    basis: Sequence
     """The sequence up to which the log was folded when this was decided."""
     allocated: bool
     """Whether the allocation was computed anew (after the quiet time), so that an audit asks the same question."""
     events: list[MasterFact | Unknown]
     """`Unknown` stands in the place of a fact that this build does not know, so that positions stay the same."""
-    core: int = 0
+    core: Number = 0
     """Which version of the core decided it (`dorm.core.state.SCHEMA`): another one is not asked again by an audit."""
 
 

@@ -100,9 +100,10 @@ class EventLog(Protocol):
         timeout: float = 5.0,
     ) -> Appended:
         """Store one record.  A second append with the same `msg_id` (within the log's duplicate window) changes
-        nothing and gives the first one's sequence.  With `expected_last` it is stored only if the last record on this
+        nothing and gives the first one's sequence, which may be another publisher's: `events.appending.append_event`
+        checks that it is the caller's own.  With `expected_last` it is stored only if the last record on this
         subject has that sequence (0: none yet); that is looked at first, so when an append that was stored without an
-        answer is tried again, Overtaken may stand for one's own success: compare `last_on(subject)` with the id.
+        answer is tried again, Overtaken may stand for one's own success: compare `last_on(subject)` with what was sent.
 
         With `expected_last` it also raises LogDamaged where the log was reached again and is not what was read of it here.
 
@@ -171,6 +172,10 @@ class EventLog(Protocol):
         it.  Raises LogDamaged with what to do, and LogUnavailable."""
         return None
 
+    def check_room(self) -> None:
+        """Whether it takes messages as large as a master's may be.  Raises LogRefused with what to do."""
+        return None
+
     async def torn(self) -> str:
         """In one line what is missing or broken of a log in a file, "" for a whole one; what comes before it can be read.
         Raises LogDamaged, LogRefused."""
@@ -179,6 +184,15 @@ class EventLog(Protocol):
     async def last_on(self, subject: str) -> Record | None:
         """The last record on exactly this subject."""
         ...
+
+    async def record_at(self, seq: int) -> Record | None:
+        """The record of this sequence; None where it is not there, or not yet.  Raises LogUnavailable, LogRefused."""
+        if not await self.start() < seq <= await self.end():
+            return None
+        async with contextlib.aclosing(self.read(after=seq - 1)) as batches:
+            async for batch in batches:
+                return batch[0] if batch[0].seq == seq else None
+        return None
 
     async def close(self) -> None: ...
 

@@ -99,6 +99,9 @@ class MemoryLog(EventLog):
     async def last_on(self, subject: str) -> Record | None:
         return self._last.get(subject)
 
+    async def record_at(self, seq: int) -> Record | None:
+        return self.records[seq - 1] if 0 < seq <= len(self.records) else None
+
     @property
     def snapshots(self) -> MemorySnapshots:
         return self._snapshots

@@ -373,7 +373,7 @@ class AppTeller:
     def _resized(self, state: State, event: k.Round, position: str, fact: k.Resized) -> None:
         app = self._found
         change = next((change for change in fact.changes if change.app == self.id), None)
-        reason = fact.reasons.get(self.id)
+        reason = fact.reasons.get(self.id) or (app.waiting if fact.unsaid else None)
         code = app.waiting.code if app.waiting else ""
         if change is not None:
             generation = app.generations.get(change.to_generation)

@@ -51,10 +51,11 @@ class NatsServer:
         routes: Sequence[str] = (),
         store: Path | None = None,
         max_store: int | None = None,
+        max_payload: int = 8 << 20,
     ) -> None:
         """`routes`: the cluster addresses (`HOST:PORT`) of all servers of a cluster, where it is one of several; it then
         listens for the others at `cluster_port`.  `store`: where its data lie, if not in `home`; `max_store`: how many
-        bytes they may have, if not three quarters of the disk."""
+        bytes they may have, if not three quarters of the disk; `max_payload`: the largest message that it takes."""
         self.home = home
         self.name = name
         self._host = host
@@ -64,6 +65,7 @@ class NatsServer:
         self._routes = routes
         self._store = store or home / "data"
         self._max_store = max_store
+        self._max_payload = max_payload
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -137,7 +139,7 @@ class NatsServer:
         config: dict[str, Any] = {
             "host": self._host,
             "port": self._port,
-            "max_payload": 8 << 20,
+            "max_payload": self._max_payload,
             "ports_file_dir": str(self.home),  # the server writes a file there when it is ready
             "jetstream": {"store_dir": str(self._store), "sync_interval": "always"},
         }

@@ -6,7 +6,9 @@ import base64
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+from dorm.core.fitting import MOST_CONTAINERS
 from events.kinds import AppAccepted, AppRejected
+from events.limits import clipped
 from events.quantities import humanize
 from events.requirements import requirement
 from events.spec import LARGEST_SPEC, SpecError, check_spec
@@ -32,7 +34,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
         return AppRejected(
             app=submission.app,
             submission=submission.id,
-            reason=submission.refused,
+            reason=clipped(submission.refused),
             refused="update",
             cause=submission.id,
         )
@@ -45,7 +47,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
         return AppRejected(
             app=app_id(name, submission.id) if name else "",
             submission=submission.id,
-            reason=str(error),
+            reason=clipped(str(error)),
             cause=str(submission.seq),
         )
     return AppAccepted(
@@ -77,6 +79,10 @@ def check_room(state: State, spec: AppSpec, n_min: int) -> None:
     """An app that the known nodes could not run even if they were empty never runs; before any node joined it waits.
 
     Raises SpecError."""
+    if n_min > MOST_CONTAINERS:
+        raise SpecError(
+            f"n_min: {n_min:,} containers can't be placed at once; at most {MOST_CONTAINERS:,} of one app can"
+        )
     if not state.nodes:
         return
     nodes = _admitted(state, spec.require)

@@ -9,11 +9,22 @@ import scipy
 
 from dorm.core.bounds import bounds, takes_free_room_only
 from dorm.core.costs import adjust_s
+from dorm.core.fitting import (
+    LARGEST_REST,
+    MOST_CONTAINERS,
+    PUT_OFF,
+    UNSAID,
+    changes_that_fit,
+    reasons_that_fit,
+    shortage_that_fits,
+    size,
+)
 from dorm.core.policies import policy
 from dorm.core.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.core.state import digest
 from dorm.core.timing import SECOND, tick_is_due, trigger
 from events.kinds import IdleTicked, Placed, Resize, Resized, Waiting
+from events.limits import LARGEST_FACTS
 
 if TYPE_CHECKING:
     from dorm.core.policies.problem import Policy
@@ -34,10 +45,16 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
     params = chosen.check_params(settings.params)
     problem = problem_of(state, now)
     answer = _answer(chosen, state, problem, params, now)
-    changes, without_port = plan(state, problem, answer)
-    reasons = _with_held({**_reasons(state, answer), **without_port}, state, problem, answer, now)
+    planned, without_port = plan(state, problem, answer)
+    changes = changes_that_fit(problem, answer, planned)
+    fitting = {change.app for change in changes}
+    put_off = {change.app: PUT_OFF for change in planned if change.app not in fitting}
+    reasons = _with_held({**_reasons(state, answer), **without_port, **put_off}, state, problem, answer, now)
+    room = LARGEST_FACTS - LARGEST_REST - sum(map(size, changes))
+    in_turn = [app.id for app in problem.apps]
+    said, meant = reasons_that_fit(reasons, in_turn, room - room // 4)
     ticks = tick_is_due(state, now)
-    news = bool(changes) or _reasons_changed(state, problem, reasons)
+    news = bool(changes) or _reasons_changed(state, problem, meant)
     if not ticks and not news:
         return []
     basis: dict[str, Any] = {
@@ -49,7 +66,11 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
     }
     facts: list[IdleTicked | Resized] = [IdleTicked(**basis)] if ticks else []
     if news:
-        facts.append(_resized(answer, changes, reasons, params=params, trigger=trigger(state, now), **basis))
+        decided = _resized(answer, changes, said, params=params, trigger=trigger(state, now), **basis)
+        short = shortage_that_fits(answer.shortage, in_turn, room // 4)
+        facts.append(
+            msgspec.structs.replace(decided, shortage=short, unsaid=len(meant) - len(said), put_off=len(put_off))
+        )
     return facts
 
 
@@ -115,8 +136,11 @@ def _with_held(
 
 def _reasons_changed(state: State, problem: Problem, reasons: dict[str, Waiting]) -> bool:
     """Whether an owner would read something new.  Only the code counts: figures in the text move all the time."""
+    some_unsaid = UNSAID in reasons.values()
     for app in problem.apps:
         old, new = state.apps[app.id].waiting, reasons.get(app.id)
+        if some_unsaid and new is None and old == UNSAID:
+            continue  # The fold can't tell it from those whose reason is left out.
         if (old.code if old else "") != (new.code if new else ""):
             return True
     return False
@@ -143,7 +167,7 @@ def problem_of(state: State, now: int) -> Problem:
                 demand=app.demand,
                 weight=app.weight,
                 n_min=may_have.n_min,
-                n_max=may_have.n_max,
+                n_max=min(may_have.n_max, MOST_CONTAINERS - MOST_CONTAINERS % app.spec.gang),
                 current=current.by_node() if current else {},
                 pinned=current is not None and not (app.settled and _nodes_heard(state, current)),
                 require=app.spec.require,

@@ -15,6 +15,7 @@ import msgspec
 from dorm.core import deadlines, failures
 from dorm.core.admission import answer
 from dorm.core.allocation import allocate_now
+from dorm.core.fitting import MOST_NAMED, first_that_fit, size
 from events.kinds import (
     AppAccepted,
     AppCancelled,
@@ -24,17 +25,18 @@ from events.kinds import (
     GenerationFailed,
     GenerationReleased,
 )
+from events.limits import LARGEST_FACTS
 from events.spec import LARGEST_SPEC
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from dorm.core.state import App, Generation, State, Submission
 
 SECOND = 1_000_000_000
 MOST_ANSWERS = 1000
-LARGEST_ANSWERS = 2 * 2**20
-"""Bytes of specs that one round carries."""
+LARGEST_ANSWERS = LARGEST_FACTS // 2
+"""Bytes of answers that one round carries: a flood of submissions must not keep ends and releases from being written."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -50,35 +52,47 @@ def decide(state: State, now: int, *, allocate: bool) -> Decision:
     ended = {fact.app for fact in facts if isinstance(fact, AppCancelled | AppCompleted | AppFailed | GenerationFailed)}
     facts += _releases(state, now, ended)
     if facts or not allocate:
-        return Decision(facts, allocated=False)
+        return Decision(first_that_fit(facts), allocated=False)
     return Decision(allocate_now(state, now), allocated=True)
 
 
 def _answers(state: State) -> list[Event]:
-    """Answers in order of arrival, as many as surely fit into one message; the rest come in the next round."""
-    facts: list[Event] = []
+    """Answers in order of arrival, as many as surely fit into one message; the rest come in the next round.  Where there are
+    more than fit, senders take turns: a sender who floods the log delays only its own submissions."""
+    waiting = sorted(state.submissions.values(), key=_arrival)
+    count = _fitting(waiting)
+    if count < len(waiting):
+        waiting = _in_turn(waiting)
+        count = _fitting(waiting)
+    while True:
+        facts = _answers_to(state, sorted(waiting[:count], key=_arrival))
+        sizes = {id: size(fact) for id, fact in facts.items()}
+        if count <= 1 or sum(sizes.values()) <= LARGEST_ANSWERS:
+            return list(facts.values())
+        # Answers can be larger than what they answer, by a spec's defaults and by how it was written.
+        waiting = _in_turn(waiting)
+        count = _first(count - 1, (sizes.get(submission.id, 0) for submission in waiting))
+
+
+def _answers_to(state: State, submissions: Sequence[Submission]) -> dict[str, Event]:
+    facts: dict[str, Event] = {}
     taken: dict[str, str] = {}
-    for submission in _whose_turn_it_is(state):
+    for submission in submissions:
         said = answer(state, submission, taken)
         if isinstance(said, AppAccepted):
             taken[said.spec.name] = said.app
-        facts.append(said)
+        facts[submission.id] = said
     return facts
 
 
-def _whose_turn_it_is(state: State) -> list[Submission]:
-    """Those to be answered now.  Where there are more than fit, senders take turns, each in the order of arrival: whoever
-    floods the log waits for himself."""
-    waiting = sorted(state.submissions.values(), key=_arrival)
-    if _fitting(waiting) == len(waiting):
-        return waiting
+def _in_turn(waiting: Sequence[Submission]) -> list[Submission]:
+    """First the first of each sender, then the second of each."""
     before = Counter[str]()
     turns = []
-    for submission in waiting:
+    for submission in sorted(waiting, key=_arrival):
         turns.append((before[submission.who], submission))
         before[submission.who] += 1
-    in_turn = [submission for _, submission in sorted(turns, key=lambda turn: (turn[0], _arrival(turn[1])))]
-    return sorted(in_turn[: _fitting(in_turn)], key=_arrival)
+    return [submission for _, submission in sorted(turns, key=lambda turn: (turn[0], _arrival(turn[1])))]
 
 
 def _arrival(submission: Submission) -> tuple[int, str]:
@@ -86,13 +100,20 @@ def _arrival(submission: Submission) -> tuple[int, str]:
 
 
 def _fitting(submissions: Sequence[Submission]) -> int:
-    """How many of the first ones surely fit into one message."""
-    size = 0
-    for count, submission in enumerate(submissions):
-        size += submission.size if submission.size <= LARGEST_SPEC else 0
-        if count >= MOST_ANSWERS or size > LARGEST_ANSWERS:
-            return count
-    return len(submissions)
+    """How many of the first ones fit into one message, going by their own size."""
+    return _first(MOST_ANSWERS, (one.size if one.size <= LARGEST_SPEC else 0 for one in submissions))
+
+
+def _first(most: int, sizes: Iterable[int]) -> int:
+    """How many of the first ones, at least one where there is any, and at most so many."""
+    room = LARGEST_ANSWERS
+    count = 0
+    for one in sizes:
+        room -= one
+        if count >= most or (room < 0 and count):
+            break
+        count += 1
+    return count
 
 
 def _ends_and_failures(state: State, now: int) -> list[Event]:
@@ -181,6 +202,7 @@ def _release(app: App, generation: Generation, earlier: list[Generation], now: i
     previous = next((g for g in reversed(earlier) if g.released), None)
     stopped_at = max(previous.stopped_at, generation.decided_at) if previous else generation.decided_at
     resume = app.checkpoint is not None
+    by_lease = {c.node for c in previous.containers.values() if c.reason == "lost"} if previous else ()
     return GenerationReleased(
         app=app.id,
         generation=generation.number,
@@ -191,5 +213,5 @@ def _release(app: App, generation: Generation, earlier: list[Generation], now: i
         killed=sum(container.killed for container in previous.containers.values()) if previous else 0,
         stop_s=(stopped_at - generation.decided_at) / SECOND,
         wait_s=max(0, now - stopped_at) / SECOND,
-        lease_ended=sorted({c.node for c in previous.containers.values() if c.reason == "lost"} if previous else []),
+        lease_ended=sorted(by_lease)[:MOST_NAMED],
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.core.bounds import has_worked
+from dorm.core.state import MOST
+from events.limits import clipped
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Container, Generation, Node, State
@@ -75,13 +77,13 @@ def end_container(
     if generation.started_at and not generation.exited and not generation.failed:
         if has_worked(app, generation, state.time):
             note_work(state, app, generation)
-        app.ran_ns += state.time - generation.started_at
+        app.ran_ns = min(app.ran_ns + state.time - generation.started_at, MOST)
     if container.state == "running":
         generation.running -= 1
-        app.served_ns += state.time - container.started_at
+        app.served_ns = min(app.served_ns + state.time - container.started_at, MOST)
     generation.exited += 1
     container.state, container.exited_at = "exited", state.time
-    container.reason, container.message = reason, message
+    container.reason, container.message = reason, clipped(message)
     if not container.asked:
         app.changed_seq = state.seq
     if generation.ended:

@@ -23,10 +23,11 @@ from dorm.core.effects import (
 )
 from dorm.core.rounds import fold_round
 from dorm.core.settings import TIMES, policy_after
-from dorm.core.state import App, Container, Generation, Node, Pace, State, Submission, can_be_kept
+from dorm.core.state import MOST, App, Container, Generation, Node, Pace, State, Submission, can_be_kept
 from events import kinds as k
 from events import subjects
 from events.codec import decode, submission_of
+from events.limits import clipped
 from events.log import Record
 from events.spec import SpecError, broken_gang
 
@@ -44,7 +45,7 @@ def evolve(state: State, record: Record) -> k.Event:
         raise GapError(f"record {seq} does not follow {state.seq}")
     state.seq = seq
     if time > state.time:
-        state.time = time
+        state.time = min(time, MOST)
     event = decode(record)
     handler = _HANDLERS.get(type(event))
     if handler is not None:
@@ -130,7 +131,7 @@ def _app_updated(state: State, event: k.AppUpdated, record: Record) -> None:
 def _why_not(state: State, app: App | None, event: k.AppUpdated) -> str:
     """Why an update is refused, '' where it is not.  One that would make a running app impossible would stop it."""
     if app is None or app.ended:
-        return f"there is no app {event.app!r} that could be updated"
+        return f"there is no app {event.app[:100]!r} that could be updated"
     n_min = event.n_min if event.n_min is not None else app.n_min
     n_max = event.n_max if event.n_max is not None else app.n_max
     changed = {name: bound for name, bound in (("n_min", event.n_min), ("n_max", event.n_max)) if bound is not None}
@@ -149,14 +150,14 @@ def _why_not(state: State, app: App | None, event: k.AppUpdated) -> str:
 def _app_cancel_requested(state: State, event: k.AppCancelRequested, record: Record) -> None:
     app = state.find_app(event.app)
     if app is not None and not app.ended and not app.cancel_requested:
-        app.cancel_requested, app.cancel_reason = True, event.reason
+        app.cancel_requested, app.cancel_reason = True, clipped(event.reason)
         app.changed_seq = state.seq
         return
     state.counters.ignored += 1
     for submission in state.submissions.values():
         name = name_of(submission.spec)
         if not submission.refused and name and event.app in (name, app_id(name, submission.id)):
-            submission.refused = event.reason or "it was cancelled before it was accepted"
+            submission.refused = clipped(event.reason) or "it was cancelled before it was accepted"
             state.counters.ignored -= 1
             return
 

@@ -17,6 +17,7 @@ import msgspec
 
 from dorm.core import deadlines
 from dorm.core.bounds import ran_well
+from dorm.core.fitting import MOST_NAMED
 from events.kinds import AppFailed, Failure, GenerationFailed
 from events.spec import OWN_LIMITS
 
@@ -71,7 +72,8 @@ def consequence(app: App, generation: Generation, found: Fault, now: int) -> App
     used = 0 if anew else app.retries_used.get(counts_against(app, failure), 0)
     limit = _limit(app, failure)
     if not excused and (found.exit_code in retries.fatal_exit_codes or used >= limit):
-        codes = {str(slot): container.exit_code for slot, container in sorted(generation.containers.items())}
+        named = sorted(generation.containers.items())[:MOST_NAMED]
+        codes = {str(slot): container.exit_code for slot, container in named}
         reason = found.reason + _no_more(app, found, used)
         return AppFailed(app=app.id, generation=generation.number, reason=reason, failure=failure, exit_codes=codes)
     in_a_row = 0 if anew else app.failures_in_a_row

@@ -16,7 +16,8 @@ from dorm.core.effects import (
     void_plans_on,
 )
 from dorm.core.failures import counts_against
-from dorm.core.state import HISTORY, AdjustmentRecord, App, Container, Generation, Held
+from dorm.core.fitting import UNSAID
+from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
 from events import kinds as k
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
 def fold_round(state: State, event: k.Round, fence: int) -> None:
     """`fence` is the sequence of the round before.  A round of an earlier epoch, or one that was decided without
-    knowing the round before it, is void: logs refuse such a round, and the fold does not rely on that."""
-    if event.epoch < state.epoch or not fence <= event.basis < state.seq:
+    knowing the round before it, is void: logs refuse such a round, and the fold does not rely on that.  So is one that leaves
+    epochs out, as no election does: after an epoch at the end of what is counted there could be no other."""
+    if not state.epoch <= event.epoch <= state.epoch + 1 or not fence <= event.basis < state.seq:
         state.counters.void_rounds += 1
         return
     state.epoch = event.epoch
@@ -199,7 +201,7 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
             )
         )
         del app.history[:-HISTORY]
-    app.lost_steps += event.lost_steps
+    app.lost_steps = min(app.lost_steps + event.lost_steps, MOST)
     app.step = event.checkpoint if event.resume and event.checkpoint is not None else 0
     app.retry_at = 0
     _let_go(app, len(generation.containers))
@@ -222,7 +224,7 @@ def _let_go(app: App, size: int) -> None:
 def _resized(state: State, event: k.Resized, basis: int) -> None:
     for change in event.changes:
         app = state.apps.get(change.app)
-        if app is None or change.to_generation <= app.generation:
+        if app is None or change.to_generation != app.generation + 1:
             state.counters.ignored += 1
             continue
         nodes = [state.nodes.get(placed.node) for placed in change.placement]
@@ -251,15 +253,23 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
         if app_id in event.reasons:
             # It was considered, so its pause is over and this is what it waits for now.
             app.waiting, app.retry_at = event.reasons[app_id], 0
+        elif event.unsaid and app.seq <= basis and not app.retry_at and _below_n_max(app):
+            app.waiting = UNSAID
         elif app.waiting is not None and not app.retry_at:
             app.waiting = None
     if _leaves_something(event):
         loosen(state)
+    if event.put_off and event.changes:
+        stir(state)
     state.figures.seq = state.seq
     state.figures.utilization = event.utilization
     state.figures.fairness_loss = event.fairness_loss
     state.figures.overhead = event.overhead
     state.figures.decisions += 1
+
+
+def _below_n_max(app: App) -> bool:
+    return app.current is None or len(app.current.containers) < app.n_max
 
 
 def _leaves_something(event: k.Resized) -> bool:
@@ -324,8 +334,8 @@ def _node_lease_ended(state: State, event: k.NodeLeaseEnded) -> None:
 
 
 def _master_elected(state: State, event: k.MasterElected, by: str) -> None:
-    state.epoch = max(state.epoch, event.epoch)
-    state.leader, state.elected_at = by, state.time
+    if event.epoch == state.epoch:
+        state.leader, state.elected_at = by, state.time
 
 
 def _log_sealed(state: State, event: k.LogSealed) -> None:

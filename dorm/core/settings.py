@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.policies import policy
+from dorm.core.state import can_be_kept
 
 if TYPE_CHECKING:
     from dorm.core.state import Settings
@@ -32,6 +33,8 @@ def policy_after(settings: Settings, change: PolicyChanged) -> tuple[str, dict[s
         params = {name: value for name, value in params.items() if value is not None}
     try:
         policy(chosen).check_params(params)
+        if not can_be_kept(params):
+            raise ValueError("the parameters hold a number that none has")
     except (LookupError, ArithmeticError, TypeError) as error:
         raise ValueError(str(error)) from None
     return chosen, params

@@ -282,6 +282,8 @@ class App(msgspec.Struct):
 
 
 HISTORY = 50
+MOST = 2**62
+"""Beyond this, what only ever grows does so no more: all integers of a state have to fit into 64 bits."""
 
 NodeCondition = Literal["up", "lost", "left"]
 

@@ -118,6 +118,11 @@ class Bench:
         assert found is not None
         return found
 
+    def placed(self, name: str = "app") -> str:
+        """The node of the first slot of its latest generation."""
+        app = self.app(name)
+        return app.generations[app.generation].containers[0].node
+
     def started(self, name: str = "app", *, slots: list[int] | None = None) -> None:
         """Containers of the released generation (by default all) come up."""
         app = self.app(name)

@@ -7,8 +7,12 @@ import bisect
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
+from events.appending import append_event
+from events.codec import decode, encode
+from events.kinds import ContainerExited, ContainerStarted, Round
 from events.log import Appended, EventLog, LogDamaged, Overtaken, Record
 from events.subjects import matches
 
@@ -122,6 +126,49 @@ class LogConformance:
         assert (again.seq, again.duplicate) == (1, True)
         assert (elsewhere.seq, elsewhere.duplicate) == (1, True)
         assert [record.body for record in await read_all(log)] == [b"one", b"two"]
+
+    async def test_a_record_by_its_sequence(self, log: EventLog) -> None:
+        await fill(log, 3)
+        records = await read_all(log)
+        assert [await log.record_at(seq) for seq in range(5)] == [None, *records, None]
+
+    async def test_an_event_is_stored_though_its_id_is_taken(self, log: EventLog) -> None:
+        """By other kinds, other publishers, other words, and by several of the ids that would be used instead."""
+        exited = ContainerExited(
+            id="n1.digits-1-0.exited", at=7, by="n1", app="digits", generation=1, slot=0, node="n1", exit_code=3
+        )
+        subject = "dorm.conform.ContainerExited.n1"
+        other = encode(msgspec.structs.replace(exited, generation=2))
+        await log.append(ALICE, b"anything", msg_id=exited.id)
+        await log.append("dorm.conform.ContainerExited.n2", encode(exited), msg_id=f"{exited.id}~1")
+        await log.append(subject, other, msg_id=f"{exited.id}~2")
+        stored = await append_event(log, subject, exited)
+        assert (stored.seq, stored.duplicate) == (4, False)
+        assert decode((await read_all(log))[3]) == exited
+
+        # The same publisher, which does not know that it is stored, and saw it otherwise the second time.
+        again = msgspec.structs.replace(exited, at=99, exit_code=None, reason="lost", message="gone")
+        assert (await append_event(log, subject, exited)).seq == 4
+        assert (await append_event(log, subject, again)).seq == 4
+        assert await log.end() == 4
+
+    async def test_an_event_is_stored_though_a_stranger_goes_on_guessing(self, log: EventLog) -> None:
+        started = ContainerStarted(id="n1.s", at=7, by="n1", app="digits", generation=1, slot=0, node="n1")
+        for id in ("n1.s", *(f"n1.s~{number}" for number in range(1, 40))):
+            await log.append(ALICE, b"anything", msg_id=id)
+        stored = await append_event(log, NODE, started)
+        assert (await log.record_at(stored.seq)) is not None
+        assert await log.end() == stored.seq == 41
+
+    async def test_a_fenced_event_is_stored_though_its_id_is_taken(self, log: EventLog) -> None:
+        event = Round(id="m1.1.0.ab", at=1, by="m1", epoch=1, basis=0, allocated=False, events=[])
+        await log.append(ALICE, b"anything", msg_id=event.id)
+        with pytest.raises(Overtaken):
+            await append_event(log, ROUND, event, expected_last=1)
+        stored = await append_event(log, ROUND, event, expected_last=0)
+        assert (stored.seq, stored.duplicate) == (2, False)
+        assert (await append_event(log, ROUND, event, expected_last=2)).seq == 2
+        assert await log.end() == 2
 
     async def test_appends_without_an_id_are_never_duplicates(self, log: EventLog) -> None:
         assert not (await log.append(ALICE, b"one")).duplicate

@@ -104,6 +104,13 @@ def draw_app(seed: int, index: int, capacities: Sequence[int]) -> AppPlan:
     )
 
 
+STRANGERS = AppPlan(
+    index=-1, name="stranger", submit_at=0, cpu=500, n_min=1, n_max=1, steps=2, step_s=0.5, boot_s=0.1, checkpoint_every=0,
+    on_term="leave", term_s=0.1, term_code=0, saves_by_command=False, fragile=False, trouble=0, retries=3,
+)  # fmt: skip
+"""What an app does that no client of the history's submitted: hardly anything."""
+
+
 class Program:
     """The program in one container.  `later` is the machine's timer, which dies with its power."""
 

@@ -11,6 +11,7 @@ from events import subjects
 from events.codec import decode
 from events.log import Record
 from tests.core.nonsense import nonsense
+from tests.simulation.strangers import submit_large, take_message_id, write_absurd_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -346,4 +347,7 @@ _HITS: Final[dict[str, Callable[[Attack, Fault], None]]] = {
     "lease changed": Attack._change_lease,
     "app cancelled": Attack._cancel,
     "app updated": Attack._update,
+    "message id taken": take_message_id,
+    "large submissions": submit_large,
+    "rounds of absurd numbers": write_absurd_rounds,
 }

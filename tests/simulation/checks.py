@@ -263,6 +263,8 @@ class Checks:
         writer = self._epochs.setdefault(event.epoch, event.by)
         self.hold(writer == event.by, f"epoch {event.epoch} is written by {writer} and {event.by}")
         self.hold(event.epoch == max(self._epochs), f"epoch {event.epoch} goes on after {max(self._epochs)}")
+        elected = (self.whole.leader, self.whole.epoch) == (event.by, event.epoch)
+        self.hold(elected, f"{event.by} writes a round of epoch {event.epoch}, and the log has no election of it")
         for fact in event.events:
             self._fact(fact)
 
@@ -366,7 +368,7 @@ class Checks:
             and not self.whole.submissions
             and not any(machine.running() for machine in self.machines.values())
             and not self._untold()
-            and all(one.msg_id in self.answered for one in self.world.acknowledged)
+            and all(one.event_id in self.answered for one in self.world.acknowledged)
             and all(node.condition == "up" for node in self.whole.nodes.values())
         )
 
@@ -385,7 +387,7 @@ class Checks:
         said += [
             f"{one.msg_id} was acknowledged and not answered"
             for one in self.world.acknowledged
-            if one.msg_id not in self.answered
+            if one.event_id not in self.answered
         ]
         said += [f"{node.id} is {node.condition}" for node in self.whole.nodes.values() if node.condition != "up"]
         return "; ".join(said)

@@ -154,6 +154,10 @@ class SimLog(EventLog):
         last: Record | None = await self._asker.ask("reading the last record", self._server.last_on, subject)
         return last
 
+    async def record_at(self, seq: int) -> Record | None:
+        record: Record | None = await self._asker.ask("reading a record", self._server.record_at, seq)
+        return record
+
     @property
     def snapshots(self) -> Snapshots:
         return self._snapshots

@@ -85,6 +85,9 @@ KINDS: Final[dict[str, tuple[str, float]]] = {
 LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     # by kind: whom it hits, and in what part of all seeds it happens
     "all start before the server": (NOBODY, 0.15),
+    "message id taken": (NOBODY, 0.2),
+    "large submissions": (NOBODY, 0.1),
+    "rounds of absurd numbers": (NOBODY, 0.15),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""
@@ -109,6 +112,8 @@ HARMLESS: Final = frozenset(
         "policy changed",
         "app cancelled",
         "app updated",
+        "large submissions",
+        "rounds of absurd numbers",
     }
 )
 """None of these is a reason for not hearing a node, for ending its lease or for another master."""

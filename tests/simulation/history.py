@@ -19,7 +19,7 @@ from events import subjects
 from events.codec import encode
 from tests.core import any_policy
 from tests.simulation import ending
-from tests.simulation.apps import PLAN, AppPlan, Program, draw_app
+from tests.simulation.apps import PLAN, STRANGERS, AppPlan, Program, draw_app
 from tests.simulation.attack import Attack
 from tests.simulation.checks import STRANGER, Checks
 from tests.simulation.clients import Customer
@@ -140,8 +140,8 @@ class History:
                 story=story,
                 faults=[fault.kind for fault in self.attack.injected],
                 recoveries=self.recoveries,
-                submissions=len({one.msg_id for one in world.acknowledged}),
-                lost=len({one.msg_id for one in world.acknowledged} - self.checks.answered) if broken else 0,
+                submissions=len({one.event_id for one in world.acknowledged}),
+                lost=len({one.event_id for one in world.acknowledged} - self.checks.answered) if broken else 0,
                 doubled=int("run at once" in broken),
                 records=len(world.server.records),
                 rounds=world.whole.figures.decisions,
@@ -199,7 +199,7 @@ class History:
 
     def _program(self, container: Container, machine: Machine) -> Program:
         index = int(container.spec.env[PLAN])
-        plan = next(plan for plan in self.apps if plan.index == index)
+        plan = next((plan for plan in self.apps if plan.index == index), STRANGERS)
         return Program(container, plan, self.seed, machine.later, calm=machine.calm)
 
     # --- processes and who starts them again ---------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from events.leadership import Held
-from events.log import Appended, LogDamaged, LogFull, LogUnavailable, Overtaken, Record
+from events.log import Appended, LogDamaged, LogFull, LogRefused, LogUnavailable, Overtaken, Record
 from events.snapshots import MemorySnapshots
 from events.subjects import matches
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 WINDOW_S = 600.0
+MAX_PAYLOAD = 2**20
+"""Bytes of a message, as by default."""
+HEADER_ROOM = 1024
 SYNC_S = (0.0002, 0.003)
 SECOND = 1_000_000_000
 
@@ -56,12 +59,15 @@ class Server:
         self.up = True
         self.full = False
         """No room left: nothing more is stored."""
+        self.max_payload = MAX_PAYLOAD
         self.dedupe = True
         self.fence = True
         self.lose_acknowledged = 0
         """Broken on purpose: so many durable records are lost at the next crash."""
         self.on_record: list[Callable[[Record], None]] = []
         """Told of each record, once it is durable."""
+        self.on_append: list[Callable[[str, bytes, str], None]] = []
+        """Told of each append right before the server looks at it: subject, body and message id."""
         self.on_crash: list[Callable[[], None]] = []
         self.on_up: list[Callable[[], None]] = []
         self.reports: dict[str, Record] = {}
@@ -146,6 +152,15 @@ class Server:
     def append(
         self, subject: str, body: bytes, msg_id: str, expected_last: int | None, reply: Callable[[Any], None]
     ) -> None:
+        if len(body) + HEADER_ROOM > self.max_payload:
+            reply(
+                LogRefused(
+                    f"append: the message has {len(body):,} bytes; the server takes at most {self.max_payload:,}"
+                )
+            )
+            return
+        for tell in list(self.on_append):
+            tell(subject, body, msg_id)
         last = self._last[subject].seq if subject in self._last else 0
         if self.fence and expected_last is not None and last != expected_last:
             reply(Overtaken(f"{subject} is at {last}, not at {expected_last}"))
@@ -216,6 +231,9 @@ class Server:
 
     def unsubscribe(self, reader: Subscription) -> None:
         self.readers = [one for one in self.readers if one is not reader]
+
+    def record_at(self, seq: int, reply: Callable[[Any], None]) -> None:
+        reply(self.records[seq - 1] if 0 < seq <= self.durable else None)
 
     def last_on(self, subject: str, reply: Callable[[Any], None]) -> None:
         last = self._last.get(subject)

@@ -38,6 +38,7 @@ class TestSimulatedLog(LogConformance):
     @pytest.fixture
     def log(self) -> Iterator[EventLog]:
         with World(1, cluster=CLUSTER, fold=False) as world:
+            world.server.max_payload = 8 * 2**20
             yield world.connect(world.host("h").start("p", _idle)).log
 
 

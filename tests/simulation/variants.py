@@ -30,6 +30,7 @@ from dorm.core.liveness import conclude
 from dorm.hearing import Hearing
 from dorm.leading import Lease
 from dorm.master import Master
+from events import appending
 from tests.simulation.connection import SimLog
 from tests.simulation.machine import Machine
 
@@ -136,9 +137,15 @@ def _wall_clock(patch: pytest.MonkeyPatch) -> None:
         _code(method, ("_loop_ns()", "self._clock()"))(patch)
 
 
-_ROUND_CHECK = ("if event.epoch < state.epoch or not fence <= event.basis < state.seq:", "if False:")
-_DESIRED_CHECK = ("if event.epoch < self.epoch or not self.round_seq <= event.basis < record.seq:", "if False:")
-_NO_ANSWER_YET = "return last.seq if last and last.msg_id == event.id else None"
+_ROUND_CHECK = (
+    "if not state.epoch <= event.epoch <= state.epoch + 1 or not fence <= event.basis < state.seq:",
+    "if False:",
+)
+_DESIRED_CHECK = (
+    "if not self.epoch <= event.epoch <= self.epoch + 1 or not self.round_seq <= event.basis < record.seq:",
+    "if False:",
+)
+_NO_ANSWER_YET = "return last.seq if last and last.body == body else None"
 
 VARIANTS: dict[str, Variant] = {
     # the log
@@ -166,6 +173,12 @@ VARIANTS: dict[str, Variant] = {
         _code(
             Master._append,
             (_NO_ANSWER_YET, "self.state.round_seq = last.seq if last else 0"),
+        )
+    ),
+    "a duplicate is believed of rounds": Variant(
+        _code(
+            Master._append,
+            ("append_event(self._log, subject, event,", "self._log.append(subject, body, msg_id=event.id,"),
         )
     ),
     "silence goes by the wall clock": Variant(_wall_clock),
@@ -222,6 +235,18 @@ VARIANTS: dict[str, Variant] = {
     "no fence at the log, and rounds of a stale basis count": Variant(
         _all(_server(fence=False), _code(rounds.fold_round, _ROUND_CHECK), _code(Desired._round, _DESIRED_CHECK))
     ),
+    "a round may leave epochs out": Variant(
+        _all(
+            _code(rounds.fold_round, ("<= event.epoch <= state.epoch + 1", "<= event.epoch")),
+            _code(Desired._round, ("<= event.epoch <= self.epoch + 1", "<= event.epoch")),
+        )
+    ),
+    "rounds are as large as what there is to say": Variant(
+        _all(
+            lambda patch: patch.setattr("dorm.core.decide.LARGEST_ANSWERS", 2**30),
+            _code(decide.decide, ("first_that_fit(facts)", "facts")),
+        )
+    ),
     # agents
     "an agent gives up when its first look at the log gets no answer": Variant(
         _code(
@@ -253,7 +278,16 @@ VARIANTS: dict[str, Variant] = {
     ),
     "facts are dropped in an outage": Variant(_code(Outbox._store, ("await asyncio.sleep(pause)", "return"))),
     "facts are sent again with a new id": Variant(
-        _code(Outbox._store, ("msg_id=event.id", "msg_id=f'{event.id}.{pause}'"))
+        _code(appending._other_id, ("return id\n", "return f'{id}.{secrets.token_hex(4)}'\n"))
+    ),
+    "a duplicate is believed of an agent's facts": Variant(
+        _code(
+            Outbox._store,
+            (
+                "append_event(self._log, subject, event)",
+                "self._log.append(subject, __import__('events.codec').codec.encode(event), msg_id=event.id)",
+            ),
+        )
     ),
     "what was not released is started": Variant(_code(Desired.wanted, ("if app.released and", "if"))),
     "generations that failed, and apps that ended, run on": Variant(

@@ -75,6 +75,11 @@ class Stored(NamedTuple):
     msg_id: str
     seq: int
 
+    @property
+    def event_id(self) -> str:
+        """Without what `events.appending` adds to it where the id was taken."""
+        return self.msg_id.partition("~")[0]
+
 
 class World:
     """One history."""

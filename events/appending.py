@@ -1,0 +1,76 @@
+"""Appending an event so that it is stored, and not taken for somebody else's record.
+
+A log stores one record for each message id, and answers any later append under that id as a duplicate.  Ids can be guessed or
+read: a stranger who uses one first would have a fact acknowledged that was never stored.  So a duplicate counts only if the
+stored record says the same, on the same subject; otherwise the event goes to the log under another id.
+
+The other ids follow from the event's own (`<id>~1`, `<id>~2`, …), so that a publisher that tries again after a lost answer,
+or after a crash, meets its own record there.  Beyond `FIXED_IDS` of them they are drawn, which ends the race with a stranger
+who goes on guessing; two records of one event then do no harm, since folds know a repeat by what it says.  The id in the
+event's body never changes: it names the event, the message id only keeps repeats off the log.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from events.codec import decode, encode
+from events.log import LogUnavailable, Record
+from events.logger import Logger
+
+if TYPE_CHECKING:
+    from events.kinds import Event
+    from events.log import Appended, EventLog
+
+FIXED_IDS = 8
+"""So many other ids follow from an event's own."""
+_HOW_IT_WAS_SEEN = (
+    "at", "cause", "started_at", "exited_at", "exit_code", "asked", "killed", "reason", "message", "loss", "samples_per_s",
+)  # fmt: skip
+"""Fields in which two reports of one fact by the same publisher may differ, as after a restart."""
+_log = Logger(__name__)
+
+
+async def append_event(
+    log: EventLog, subject: str, event: Event, *, expected_last: int | None = None, timeout: float = 5.0
+) -> Appended:
+    """Store the event, which has an id; gives where it is stored, now or by an earlier append of the same publisher's.
+    Raises as `EventLog.append` does."""
+    body = encode(event)
+    taken = 0
+    while True:
+        msg_id = _other_id(event.id, taken)
+        stored = await log.append(subject, body, msg_id=msg_id, expected_last=expected_last, timeout=timeout)
+        if not stored.duplicate or await is_stored_at(log, stored.seq, subject, event):
+            return stored
+        _log.warning("a message id was taken by another record", id=msg_id, taken_by=stored.seq)
+        taken += 1
+
+
+def _other_id(id: str, taken: int) -> str:
+    if not taken:
+        return id
+    return f"{id}~{taken}" if taken <= FIXED_IDS else f"{id}~{secrets.token_hex(8)}"
+
+
+async def is_stored_at(log: EventLog, seq: int, subject: str, event: Event) -> bool:
+    """Whether the record there is this publisher's report of this event.  Raises LogUnavailable, LogRefused."""
+    record = await log.record_at(seq)
+    if record is None:
+        raise LogUnavailable(f"record {seq} can't be read yet; try again")
+    return is_of(record, subject, event)
+
+
+def is_of(record: Record, subject: str, event: Event) -> bool:
+    """Whether this record is a report of this event on this subject."""
+    if record.subject != subject:
+        return False
+    body = encode(event)
+    return record.body == body or _what(record) == _what(Record(record.seq, record.time, subject, body, record.msg_id))
+
+
+def _what(record: Record) -> tuple[type, list[object]]:
+    """What its event says, however that was seen."""
+    event = decode(record)
+    return type(event), [getattr(event, name) for name in event.__struct_fields__ if name not in _HOW_IT_WAS_SEEN]
