@@ -118,20 +118,21 @@ def _generation(app: App, number: int, generation: Generation) -> Iterator[str]:
 
 
 def _ports(state: State) -> Iterator[str]:
-    """Each port belongs to one container of all those that may run or are about to."""
-    taken: dict[tuple[str, int], str] = {}
+    """Each port belongs to one container of all those that may run, and to one of all those that are to run."""
+    run: dict[tuple[str, int], str] = {}
+    planned: dict[tuple[str, int], str] = {}
     for app in state.apps.values():
         for generation in app.generations.values():
-            waits = generation is app.current and not generation.released and not app.ended
-            if not waits and not may_run(generation):
-                continue
+            stays = generation is app.current and not app.ended and not app.cancel_requested
+            holders = [taken for taken, holds in ((run, may_run(generation)), (planned, stays)) if holds]
             held = [(c.address, c.port, f"slot {c.slot}") for c in generation.containers.values()]
-            if generation.master_port:
+            if generation.master_port and held:
                 held.append((held[0][0], generation.master_port, "the rendezvous"))
-            for address, port, what in held:
+            for address, port, what in held if holders else ():
                 owner = f"{what} of {app.id} generation {generation.number}"
-                if (other := taken.setdefault((address, port), owner)) != owner:
-                    yield f"{address}:{port} belongs to {other} and to {owner}"
+                for taken in holders:
+                    if (other := taken.setdefault((address, port), owner)) != owner:
+                        yield f"{address}:{port} belongs to {other} and to {owner}"
 
 
 def _names(state: State) -> Iterator[str]:
