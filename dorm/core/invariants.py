@@ -123,16 +123,24 @@ def _ports(state: State) -> Iterator[str]:
     planned: dict[tuple[str, int], str] = {}
     for app in state.apps.values():
         for generation in app.generations.values():
-            stays = generation is app.current and not app.ended and not app.cancel_requested
-            holders = [taken for taken, holds in ((run, may_run(generation)), (planned, stays)) if holds]
-            held = [(c.address, c.port, f"slot {c.slot}") for c in generation.containers.values()]
-            if generation.master_port and held:
-                held.append((held[0][0], generation.master_port, "the rendezvous"))
-            for address, port, what in held if holders else ():
-                owner = f"{what} of {app.id} generation {generation.number}"
-                for taken in holders:
-                    if (other := taken.setdefault((address, port), owner)) != owner:
-                        yield f"{address}:{port} belongs to {other} and to {owner}"
+            if may_run(generation):
+                yield from _twice(run, app, generation, exited=False)
+            if generation is app.current and not app.ended and not app.cancel_requested:
+                yield from _twice(planned, app, generation, exited=True)
+
+
+def _twice(taken: dict[tuple[str, int], str], app: App, generation: Generation, *, exited: bool) -> Iterator[str]:
+    """Ports of the generation that another holds; `exited` counts those of containers that have exited."""
+    held = [
+        (c.address, c.port, f"slot {c.slot}") for c in generation.containers.values() if exited or c.state != "exited"
+    ]
+    first = next(iter(generation.containers.values()), None)
+    if generation.master_port and first is not None:
+        held.append((first.address, generation.master_port, "the rendezvous"))
+    for address, port, what in held:
+        owner = f"{what} of {app.id} generation {generation.number}"
+        if (other := taken.setdefault((address, port), owner)) != owner:
+            yield f"{address}:{port} belongs to {other} and to {owner}"
 
 
 def _names(state: State) -> Iterator[str]:

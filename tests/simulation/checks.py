@@ -20,6 +20,7 @@ from agents.runtime import Key
 from events import kinds as k
 from events.codec import decode
 from tests.simulation.apps import PLAN
+from tests.simulation.crowds import needless_wait
 
 if TYPE_CHECKING:
     from dorm.core.state import State
@@ -282,6 +283,9 @@ class Checks:
                 self._elected()
             case k.GenerationReleased():
                 self._release(fact)
+            case k.Resized():
+                needless = needless_wait(self.whole, fact)
+                self.hold(not needless, needless)
             case k.AppCompleted():
                 self._completed(fact)
             case k.GenerationFailed() | k.AppFailed():

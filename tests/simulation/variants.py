@@ -24,7 +24,7 @@ from agents.desired import Desired
 from agents.outbox import Outbox
 from agents.reporter import Reporter
 from dorm.client import Client
-from dorm.core import decide, failures, rounds
+from dorm.core import decide, failures, placement, rounds
 from dorm.core.evolve import evolve
 from dorm.core.liveness import conclude
 from dorm.hearing import Hearing
@@ -190,6 +190,24 @@ VARIANTS: dict[str, Variant] = {
     ),
     "released without room": Variant(
         _code(decide._releases, ("if _take_room(state, free, app, generation)", "if generation"))
+    ),
+    "ports are not counted": Variant(
+        _all(
+            _code(placement.with_ports, ("most = max(size", "most = 1 << 40 or max(size")),
+            _code(
+                placement._Draft.shrink,
+                ("changing = [app for app in self.problem.apps if self._changes(app)]", "changing = []"),
+            ),
+        )
+    ),
+    "ports of a placement that failed are kept": Variant(
+        _all(
+            _code(placement.with_ports, ("most = max(size", "most = 1 << 40 or max(size")),
+            _code(placement._Ports.place, ("del self._taken[address, port]", "pass")),
+        )
+    ),
+    "a generation is released before its ports are free": Variant(
+        _code(decide._take_room, ("if any(port in surely.held for port in ports):", "if False:"))
     ),
     "exit code 0 is done, asked or not": Variant(_code(failures.done, ("and not container.asked", ""))),
     "an app is done with its first slot": Variant(
