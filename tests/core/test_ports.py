@@ -10,7 +10,7 @@ import pytest
 
 from dorm.core.allocation import problem_of
 from dorm.core.invariants import violations
-from dorm.core.placement import with_ports
+from dorm.core.placement import _Ports, with_ports
 from dorm.core.policies import policy
 from dorm.core.policies.problem import AppDemand, NodeRoom, PortRoom, Problem
 from events import kinds as k
@@ -115,6 +115,17 @@ def test_what_can_not_be_placed_holds_no_ports() -> None:
     assert waiting is not None
     assert waiting.code == "ports"
     assert "a: 20000-20004" in waiting.text
+
+
+def test_a_placement_that_fails_takes_nothing() -> None:
+    bench = bench_with("dorm", joined("a", 4, ports=(20000, 20004)))
+    bench.submit("one")
+    bench.decide()
+    ports = _Ports(bench.state, set())
+    assert ports.place(bench.app("one"), [(slot, "a") for slot in range(6)]) == {"a": 2}
+    placed = ports.place(bench.app("one"), [(0, "a")])
+    assert isinstance(placed, tuple)
+    assert (placed[0][0].port, placed[1]) == (20000, 20001)
 
 
 def test_a_resize_needs_no_second_set_of_ports() -> None:

@@ -11,7 +11,7 @@ from events import subjects
 from events.codec import decode
 from events.log import Record
 from tests.core.nonsense import nonsense
-from tests.simulation.crowds import submit_crowd
+from tests.simulation.crowds import flood_progress, submit_crowd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -338,5 +338,6 @@ _HITS: Final[dict[str, Callable[[Attack, Fault], None]]] = {
     "lease changed": Attack._change_lease,
     "app cancelled": Attack._cancel,
     "app updated": Attack._update,
+    "progress flooded": lambda attack, fault: flood_progress(attack.history, fault),
     "app of many containers": lambda attack, fault: submit_crowd(attack.history, fault),
 }

@@ -1,10 +1,14 @@
-"""Apps of many tiny containers, as a hostile or careless user submits them: room for hundreds, and ports for a few.
+"""Tenants that take more than their part, and what others may expect beside them.
 
-What others may expect beside them: whoever waits for ports does so only where the nodes' ranges are used as far as promised.
+Apps of many tiny containers: there is room for hundreds, and ports for a few.  An app waits for ports only where the nodes'
+ranges are used as far as promised.
+
+Programs that flood their progress files: few records come of them, however much they write.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from events import kinds as k
@@ -46,6 +50,31 @@ def submit_crowd(history: History, fault: Fault) -> None:
     history.strangers[index] = plan
     event = k.AppSubmitted(id=f"crowd.{index}", at=history.world.wall(), by="mallory", spec=plan.document())
     history.append(subjects.fact(history.cluster, "AppSubmitted", "mallory"), encode(event), event.id)
+
+
+def flood_progress(history: History, fault: Fault) -> None:
+    """By one container of a node; some leave a hole of gigabytes as well."""
+    running = [one for one in history.machines[fault.target].running() if one.program is not None]
+    for container in sorted(running, key=lambda container: container.key):
+        if container.program is not None:
+            container.program.flood(lines=300, hole=2**32 if fault.argument < 0.5 else 0)
+
+
+class Spoken:
+    """How often the log was told of each container's progress."""
+
+    def __init__(self) -> None:
+        self._records: Counter[tuple[str, int]] = Counter()
+        self._since: dict[tuple[str, int], float] = {}
+
+    def too_much(self, event: k.AppProgressed | k.AppCheckpointed, now: float) -> str:
+        """Empty, or how many facts there are of its generation, which one program in it tells.  `now` is virtual seconds;
+        agents that start again begin to count anew, so some more are allowed."""
+        key = event.app, event.generation
+        self._records[key] += 1
+        seconds = now - self._since.setdefault(key, now)
+        count = self._records[key]
+        return f"{count} facts of the progress of {key} in {seconds:.1f} s" if count > 60 + 5 * seconds else ""
 
 
 def needless_wait(state: State, decision: k.Resized) -> str:

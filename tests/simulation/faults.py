@@ -85,6 +85,7 @@ KINDS: Final[dict[str, tuple[str, float]]] = {
 LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     # by kind: whom it hits, and in what part of all seeds it happens
     "app of many containers": (NOBODY, 0.15),
+    "progress flooded": (NODE, 0.15),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""
@@ -110,6 +111,7 @@ HARMLESS: Final = frozenset(
         "app cancelled",
         "app updated",
         "app of many containers",
+        "progress flooded",
     }
 )
 """None of these is a reason for not hearing a node, for ending its lease or for another master."""

@@ -22,6 +22,7 @@ from agents import reconcile
 from agents.agent import Agent
 from agents.desired import Desired
 from agents.outbox import Outbox
+from agents.progress import ProgressFact, ProgressFile
 from agents.reporter import Reporter
 from dorm.client import Client
 from dorm.core import decide, failures, placement, rounds
@@ -136,6 +137,22 @@ def _wall_clock(patch: pytest.MonkeyPatch) -> None:
         _code(method, ("_loop_ns()", "self._clock()"))(patch)
 
 
+def _every_line_is_a_fact(patch: pytest.MonkeyPatch) -> None:
+    take, due = ProgressFile._take, ProgressFile._due
+
+    def read(self: ProgressFile, now_s: float, *, final: bool = False) -> list[ProgressFact]:
+        chunk = self._read_chunk()
+        self._offset -= len(chunk)
+        facts: list[ProgressFact] = []
+        for line in chunk.splitlines(keepends=True):
+            self._offset += len(line)
+            take(self, line)
+            facts += due(self, now_s, final=True)
+        return facts
+
+    patch.setattr(ProgressFile, "read", read)
+
+
 _ROUND_CHECK = ("if event.epoch < state.epoch or not fence <= event.basis < state.seq:", "if False:")
 _DESIRED_CHECK = ("if event.epoch < self.epoch or not self.round_seq <= event.basis < record.seq:", "if False:")
 _NO_ANSWER_YET = "return last.seq if last and last.msg_id == event.id else None"
@@ -200,12 +217,6 @@ VARIANTS: dict[str, Variant] = {
             ),
         )
     ),
-    "ports of a placement that failed are kept": Variant(
-        _all(
-            _code(placement.with_ports, ("most = max(size", "most = 1 << 40 or max(size")),
-            _code(placement._Ports.place, ("del self._taken[address, port]", "pass")),
-        )
-    ),
     "a generation is released before its ports are free": Variant(
         _code(decide._take_room, ("if any(port in surely.held for port in ports):", "if False:"))
     ),
@@ -268,6 +279,7 @@ VARIANTS: dict[str, Variant] = {
     "what was removed is started again": Variant(
         _code(reconcile._for, ("        if started:\n            return ReportExited(key, None)\n", ""))
     ),
+    "every line of a progress file is a fact": Variant(_every_line_is_a_fact),
     "a container's last words are not read": Variant(
         _code(Reporter.exited, ("await self.progress(key, final=True)", "pass"))
     ),
@@ -309,6 +321,8 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "an outage counts as everybody's silence": (2,),
     "the runtime does not keep the lease": (63,),
     "what was removed is started again": (99,),
+    "ports are not counted": (49,),
+    "a generation is released before its ports are free": (30,),
 }
 """Seeds that have caught variants which seed 0 does not catch: tried first."""
 
