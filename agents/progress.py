@@ -16,6 +16,7 @@ which lines were told, and goes on behind them: nothing is told twice, and what 
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import stat
@@ -110,7 +111,8 @@ class ProgressFile:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     return b""
-                self._keep_up(status.st_size)
+                self._keep_up(status)
+                self._skip_hole(file.fileno(), status.st_size)
                 file.seek(self._offset)
                 chunk = file.read(LONGEST_READ) or b""
         except OSError:
@@ -118,16 +120,31 @@ class ProgressFile:
         self._offset += len(chunk)
         return chunk
 
-    def _keep_up(self, size: int) -> None:
+    def _keep_up(self, status: os.stat_result) -> None:
         """Go to the end of a file that was shortened, and to its last part where there is too much to read."""
+        size = status.st_size
         if size < self._offset:
             self._cut += self._offset - size
             self._offset, self._rest, self._torn = size, b"", False
-        too_much = size - self._offset - MOST_BEHIND
-        if too_much > 0:
-            self.skipped += len(self._rest) + too_much
-            self._offset += too_much
-            self._rest, self._torn = b"", True
+        # Of a sparse file only what it holds counts (`st_blocks`, of 512 bytes): its holes are skipped.
+        if min(size - self._offset, 512 * status.st_blocks) > MOST_BEHIND:
+            self._skip_to(max(self._offset, size - MOST_BEHIND))
+
+    def _skip_hole(self, descriptor: int, size: int) -> None:
+        if self._offset >= size:
+            return
+        try:
+            data = os.lseek(descriptor, self._offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # ENXIO: nothing but a hole up to the end.
+                return
+            data = size
+        if data > self._offset:
+            self._skip_to(data)
+
+    def _skip_to(self, place: int) -> None:
+        self.skipped += len(self._rest) + place - self._offset
+        self._offset, self._rest, self._torn = place, b"", True
 
     def _take(self, chunk: bytes) -> None:
         """The newest progress and the newest checkpoint of the whole lines in it."""

@@ -151,6 +151,14 @@ def test_a_sparse_file_of_100_gb_is_read_from_its_end(path: Path, monkeypatch: p
     assert said(file, 2) == [("Checkpointed", 3)]
 
 
+def test_what_stands_before_a_hole_is_read(path: Path) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 0.0)
+    write(path, '{"checkpoint": 1}\n')
+    with path.open("r+b") as sparse:
+        sparse.truncate(100 * 10**9)
+    assert said(file, 0) == [("Checkpointed", 1)]
+
+
 def test_a_look_reads_no_more_than_its_bound(path: Path) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 0.0)
     write(path, "\n" * (2 * LONGEST_READ) + '{"checkpoint": 1}\n')

@@ -322,6 +322,7 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "the runtime does not keep the lease": (63,),
     "what was removed is started again": (99,),
     "ports are not counted": (49,),
+    "every line of a progress file is a fact": (2,),
     "a generation is released before its ports are free": (30,),
 }
 """Seeds that have caught variants which seed 0 does not catch: tried first."""
