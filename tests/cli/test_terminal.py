@@ -161,6 +161,7 @@ async def cluster(tmp_path: Path) -> Any:
 
 
 @pytest.mark.nats
+@pytest.mark.timeout(600)
 async def test_no_command_prints_more_than_text(cluster: Any) -> None:
     home, environment = cluster
     shown = 0
