@@ -174,11 +174,6 @@ async def test_no_command_prints_more_than_text(cluster: Any) -> None:
                 check(" ".join(words), out, err, document=form in ("json", "yaml"))
                 shown += "red" in out
     assert shown >= 12, "most of them print something that others wrote"
-    page = home / "timeline.html"
-    assert "<script>alert" not in page.read_text()
-    assert not [sign for sign in FORBIDDEN if sign in page.read_text() and sign not in "\r\x7f\u200b"], (
-        "nor does the page"
-    )
 
 
 def test_errors_and_logs_are_text_as_well(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
