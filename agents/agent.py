@@ -515,14 +515,23 @@ class Agent:
             await self._reporter.killed(key)
 
     async def _watch_progress(self) -> None:
-        while True:
-            for seen in self._seen:
-                if seen.state == "running":
-                    try:
-                        await self._reporter.progress(seen.key, final=False)
-                    except OSError as error:
-                        _log.warning("progress can't be read", node=self.config.name, reason=str(error))
-            await asyncio.sleep(_PROGRESS_POLL_S)
+        """Each container by itself, so that nobody waits for another's file."""
+        looking: dict[Key, None] = {}
+        async with asyncio.TaskGroup() as looks:
+            while True:
+                for seen in self._seen:
+                    if seen.state == "running" and seen.key not in looking:
+                        looking[seen.key] = None
+                        looks.create_task(self._look_at_progress(seen.key, looking))
+                await asyncio.sleep(_PROGRESS_POLL_S)
+
+    async def _look_at_progress(self, key: Key, looking: dict[Key, None]) -> None:
+        try:
+            await self._reporter.progress(key, final=False)
+        except OSError as error:
+            _log.warning("progress can't be read", node=self.config.name, reason=str(error))
+        finally:
+            del looking[key]
 
     def _log_time(self) -> int:
         """Log time by now (UTC ns), as far as it can be known: this machine's clock may be set by hours."""

@@ -1,9 +1,14 @@
 """The progress file of a container: JSON lines that the app appends, turned into facts at a limited rate.
 
-    {"step": 120, "loss": 0.31, "samples_per_s": 950}      progress; only the latest of a while is published
-    {"checkpoint": 120}                                    saved up to this step; always published, and in order
+    {"step": 120, "loss": 0.31, "samples_per_s": 950}      progress
+    {"checkpoint": 120}                                    saved up to this step
 
-The file is the app's: lines that are not of this form are skipped, half-written ones wait for their end.
+Of each kind only the latest of a while is published: at most one progress and one checkpoint in `interval_s`, and what that
+holds back when the container has ended, before its end is told.
+
+The file is the app's, and may hold anything: lines that are not of this form are skipped, half-written ones wait for their
+end, lines longer than `LONGEST_LINE` are left out.  One look takes at most `LONGEST_READ` bytes.  A file that is more than
+`MOST_BEHIND` ahead of what was read (the app writes faster, or made a hole of gigabytes) is read on at its last part.
 
 Each fact has the end of its line, in bytes from the file's begin, in its id.  So an agent that restarts knows from the log
 which lines were told, and goes on behind them: nothing is told twice, and what was written while no log took it is not lost.
@@ -11,8 +16,10 @@ which lines were told, and goes on behind them: nothing is told twice, and what 
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+import stat
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -21,12 +28,19 @@ from msgspec.structs import replace
 from events.kinds import AppCheckpointed, AppProgressed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from agents.runtime import Key
 
 LONGEST_READ = 256 * 1024
 """Bytes taken in one go, so that an app which floods its file can't fill our memory."""
+MOST_BEHIND = 4 * 1024 * 1024
+"""Bytes that may wait to be read; what comes before them is left out."""
+LONGEST_LINE = 64 * 1024
+"""Bytes."""
+MOST_TRIES = 64
+"""Lines that are decoded of one read, for each kind of fact."""
 _LARGEST_STEP = 2**53
 
 ProgressFact = AppProgressed | AppCheckpointed
@@ -48,75 +62,145 @@ class ProgressFile:
         self._interval_s = interval_s
         self._told = told or Told()
         self._offset = min(self._told.checkpointed, self._told.progressed)
+        self._cut = 0
+        """Bytes by which the file was ever shortened: places in ids go on growing."""
         self._rest = b""
-        self._rest_at = self._offset
-        self._pending: AppProgressed | None = None
-        self._published_at = -math.inf
+        """The last line, which has no end yet."""
+        self._torn = False
+        """Whether what comes next is the rest of a line that is skipped."""
+        self._progress: AppProgressed | None = None
+        self._progress_at = -math.inf
+        self._checkpoint: AppCheckpointed | None = None
+        self._checkpoint_at = -math.inf
+        self.skipped = 0
+        """Bytes that nobody read: of lines that are too long, and where the app writes faster than it is read."""
 
     def read(self, now_s: float, *, final: bool = False) -> list[ProgressFact]:
         """Facts to publish now, with ids of this file alone.  `now_s` is monotonic seconds; `final` gives out what the rate
-        held back.  Blocks."""
-        facts: list[ProgressFact] = []
-        while True:
+        held back.  Blocks for as long as it takes to read at most `LONGEST_READ` bytes, or `MOST_BEHIND` with `final`."""
+        left = MOST_BEHIND if final else LONGEST_READ
+        while left > 0:
             chunk = self._read_chunk()
-            for end, line in self._lines(chunk):
-                self._take(line, end, facts)
-            if not final or len(chunk) < LONGEST_READ:
+            self._take(chunk)
+            left -= len(chunk)
+            if len(chunk) < LONGEST_READ:
                 break
-        if self._pending and (final or now_s - self._published_at >= self._interval_s):
-            facts.append(self._pending)
-            self._pending, self._published_at = None, now_s
+        return self._due(now_s, final=final)
+
+    def _due(self, now_s: float, *, final: bool) -> list[ProgressFact]:
+        facts: list[ProgressFact] = []
+        saved, done = self._checkpoint, self._progress
+        if saved is not None and (final or now_s - self._checkpoint_at >= self._interval_s):
+            # What was done up to the checkpoint is said first, so that lost work is never counted twice.
+            if done is not None and done.step <= saved.step:
+                facts.append(done)
+                done, self._progress_at = None, now_s
+            facts.append(saved)
+            self._checkpoint, self._checkpoint_at = None, now_s
+        if done is not None and (final or now_s - self._progress_at >= self._interval_s):
+            facts.append(done)
+            done, self._progress_at = None, now_s
+        self._progress = done
         return facts
 
     def _read_chunk(self) -> bytes:
         try:
-            # The file is in the app's hands: a link in its place must not lead us to files of the host.
-            with open(self._path, "rb", opener=_open_no_link) as file:
+            # The file is in the app's hands: a link in its place must not lead us to files of the host, and a pipe or a
+            # device must not keep us waiting.
+            with open(self._path, "rb", buffering=0, opener=_open_no_link) as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    return b""
+                self._keep_up(status)
+                self._skip_hole(file.fileno(), status.st_size)
                 file.seek(self._offset)
-                chunk = file.read(LONGEST_READ)
+                chunk = file.read(LONGEST_READ) or b""
         except OSError:
             return b""
         self._offset += len(chunk)
         return chunk
 
-    def _lines(self, chunk: bytes) -> list[tuple[int, bytes]]:
-        """Whole lines with the place of their ends."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        found = []
-        for line in lines:
-            self._rest_at += len(line) + 1
-            found.append((self._rest_at, line))
-        if len(self._rest) > LONGEST_READ:
-            self._rest_at += len(self._rest)
-            self._rest = b""
-        return found
+    def _keep_up(self, status: os.stat_result) -> None:
+        """Go to the end of a file that was shortened, and to its last part where there is too much to read."""
+        size = status.st_size
+        if size < self._offset:
+            self._cut += self._offset - size
+            self._offset, self._rest, self._torn = size, b"", False
+        # Of a sparse file only what it holds counts (`st_blocks`, of 512 bytes): its holes are skipped.
+        if min(size - self._offset, 512 * status.st_blocks) > MOST_BEHIND:
+            self._skip_to(max(self._offset, size - MOST_BEHIND))
 
-    def _take(self, line: bytes, end: int, facts: list[ProgressFact]) -> None:
+    def _skip_hole(self, descriptor: int, size: int) -> None:
+        if self._offset >= size:
+            return
         try:
-            words: Any = msgspec.json.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return
-        if not isinstance(words, dict):
-            return
+            data = os.lseek(descriptor, self._offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # ENXIO: nothing but a hole up to the end.
+                return
+            data = size
+        if data > self._offset:
+            self._skip_to(data)
+
+    def _skip_to(self, place: int) -> None:
+        self.skipped += len(self._rest) + place - self._offset
+        self._offset, self._rest, self._torn = place, b"", True
+
+    def _take(self, chunk: bytes) -> None:
+        """The newest progress and the newest checkpoint of the whole lines in it."""
+        text = self._rest + chunk
+        begin = self._cut + self._offset - len(text)
+        if self._torn:
+            end = text.find(b"\n") + 1
+            self.skipped += end or len(text)
+            self._torn = not end
+            text, begin = text[end:] if end else b"", begin + (end or len(text))
+        whole = text.rfind(b"\n") + 1
+        self._rest = text[whole:]
+        if len(self._rest) > LONGEST_LINE:
+            self.skipped += len(self._rest)
+            self._rest, self._torn = b"", True
         app, generation, _ = self._key
-        if (saved := _step(words.get("checkpoint"))) is not None:
-            # What was done up to the checkpoint is said first, so that lost work is never counted twice.
-            if self._pending and self._pending.step <= saved:
-                facts.append(self._pending)
-                self._pending = None
-            if end > self._told.checkpointed:
-                facts.append(_placed(AppCheckpointed(app=app, generation=generation, step=saved), end))
-        if (step := _step(words.get("step"))) is not None and end > self._told.progressed:
-            self._pending = _placed(
-                AppProgressed(
-                    app=app,
-                    generation=generation,
-                    step=step,
-                    loss=_number(words.get("loss")),
-                    samples_per_s=_number(words.get("samples_per_s")),
-                ),
-                end,
-            )
+        for end, words in self._newest_first(text[:whole], b'"checkpoint"'):
+            saved = _step(words.get("checkpoint"))
+            if saved is not None:
+                if begin + end > self._told.checkpointed:
+                    self._checkpoint = _placed(AppCheckpointed(app=app, generation=generation, step=saved), begin + end)
+                break
+        for end, words in self._newest_first(text[:whole], b'"step"'):
+            step = _step(words.get("step"))
+            if step is not None:
+                if begin + end > self._told.progressed:
+                    self._progress = _placed(
+                        AppProgressed(
+                            app=app,
+                            generation=generation,
+                            step=step,
+                            loss=_number(words.get("loss")),
+                            samples_per_s=_number(words.get("samples_per_s")),
+                        ),
+                        begin + end,
+                    )
+                break
+
+    def _newest_first(self, lines: bytes, word: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Objects of lines that hold the word, each with the place of its line's end; not more than `MOST_TRIES`, so that
+        lines which only look like facts cost little."""
+        before = len(lines)
+        for _ in range(MOST_TRIES):
+            found = lines.rfind(word, 0, before)
+            if found < 0:
+                return
+            before, end = lines.rfind(b"\n", 0, found) + 1, lines.find(b"\n", found) + 1
+            if end - before > LONGEST_LINE:
+                self.skipped += end - before
+                continue
+            try:
+                words: Any = msgspec.json.decode(lines[before : end - 1])
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                continue
+            if isinstance(words, dict):
+                yield end, words
 
 
 _Fact = TypeVar("_Fact", AppProgressed, AppCheckpointed)

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from agents.contract import PORT_TAKEN
-from agents.progress import ProgressFile
+from agents.progress import ProgressFact, ProgressFile
 from agents.runtime import PROGRESS_FILE, Key, Seen, key_name
 from events.kinds import ContainerExited, ContainerStarted, ExitReason
 
@@ -28,7 +28,28 @@ if TYPE_CHECKING:
 
 _KILLED = 137
 _LONGEST_MESSAGE = 500
+MOST_READERS = 4
+"""Threads that read progress files at once."""
+_READ_S = 10.0
 _log = structlog.get_logger(__name__)
+
+
+class _Follower:
+    """One container's progress file, and who reads it."""
+
+    def __init__(self, file: ProgressFile) -> None:
+        self.file = file
+        self.lock = asyncio.Lock()
+        self.reading: asyncio.Task[list[ProgressFact]] | None = None
+        self.noted = False
+        """Whether it was said that bytes of it are skipped."""
+
+    async def result(self) -> list[ProgressFact]:
+        """Of the read under way, which goes on if this is cancelled."""
+        assert self.reading is not None
+        facts = await asyncio.shield(self.reading)
+        self.reading = None
+        return facts
 
 
 class Reporter:
@@ -52,8 +73,8 @@ class Reporter:
         self._asked: set[Key] = set()
         self._lived: set[Key] = set()
         """Seen running by this process."""
-        self._progress: dict[Key, ProgressFile] = {}
-        self._reading = asyncio.Lock()
+        self._progress: dict[Key, _Follower] = {}
+        self._readers = asyncio.Semaphore(MOST_READERS)
 
     def look(self, seen: list[Seen]) -> None:
         """What was listed, before anything is made of it."""
@@ -160,18 +181,18 @@ class Reporter:
         return seen.exit_code == _KILLED or self._ledger.killed(key)
 
     async def progress(self, key: Key, *, final: bool) -> None:
-        """What its progress file says by now; with `final` all of it."""
-        async with self._reading:  # one reader at a time, so that facts stay in the order of their lines
-            await self._read_progress(key, final)
-
-    async def _read_progress(self, key: Key, final: bool) -> None:
-        file = self._progress.get(key)
-        if file is None:
+        """What its progress file says by now; with `final` also what the rate held back."""
+        follower = self._progress.get(key)
+        if follower is None:
             path = self._runtime.run_dir(key) / PROGRESS_FILE
             told = self._desired.told.get(key)
-            file = self._progress[key] = ProgressFile(key, path, self._config.progress_interval_s, told)
-        now = asyncio.get_running_loop().time()
-        for fact in await asyncio.to_thread(file.read, now, final=final):
+            follower = _Follower(ProgressFile(key, path, self._config.progress_interval_s, told))
+            self._progress[key] = follower
+        async with follower.lock:  # so that facts of one container stay in the order of their lines
+            await self._tell_progress(key, follower, final)
+
+    async def _tell_progress(self, key: Key, follower: _Follower, final: bool) -> None:
+        for fact in await self._read_progress(key, follower, final):
             event = msgspec.structs.replace(
                 fact,
                 id=f"{self._config.name}.{key_name(key)}.{fact.id}",
@@ -179,6 +200,28 @@ class Reporter:
                 by=self._config.name,
             )
             await self._outbox.put(event, last=final)
+
+    async def _read_progress(self, key: Key, follower: _Follower, final: bool) -> list[ProgressFact]:
+        """Nothing where a file can't be read in time: its container has to do without, and nobody else waits for it."""
+        facts: list[ProgressFact] = []
+        try:
+            async with asyncio.timeout(_READ_S), self._readers:
+                if follower.reading is not None:  # A thread can't be stopped: one that was too slow is waited for here.
+                    facts += await follower.result()
+                now = asyncio.get_running_loop().time()
+                follower.reading = asyncio.create_task(asyncio.to_thread(follower.file.read, now, final=final))
+                facts += await follower.result()
+        except TimeoutError:
+            _log.warning("a progress file can't be read", node=self._config.name, key=key, seconds=_READ_S)
+        if follower.file.skipped and not follower.noted:
+            follower.noted = True
+            _log.warning(
+                "part of a progress file is skipped: too long a line, or written faster than it is read",
+                node=self._config.name,
+                key=key,
+                bytes=follower.file.skipped,
+            )
+        return facts
 
     async def forget(self, key: Key) -> None:
         """Nothing is left of it."""

@@ -69,7 +69,9 @@ def show_comparison(
         if line["label"] in comparison.tasks:
             line["adjustment_time_share"] = f"{_number(comparison.tasks[line['label']], 1.0, 'share')} (tasks)"
     print_table(drawn, columns)
-    console.print(Text("\n" + "\n".join(_notes(comparison, contenders, output, in_rounds=in_rounds)), "dim"))
+    console.print()
+    for note in _notes(comparison, contenders, output, in_rounds=in_rounds):
+        console.print(Text(note, "dim"))
 
 
 def _notes(comparison: Comparison, contenders: Sequence[Contender], output: Format, *, in_rounds: bool) -> list[str]:

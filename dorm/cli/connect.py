@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dorm.cli.errors import run
+from dorm.cli.terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -88,7 +89,7 @@ def _tell_outage(url: str, lost: bool) -> None:
         else f"connected to {url} again"
     )
     with contextlib.suppress(BrokenPipeError):
-        print(words, file=sys.stderr, flush=True)
+        say(words, error=True, flush=True)
 
 
 def complete(context: typer.Context, incomplete: str, names: Callable[[State], Iterable[str]]) -> list[str]:

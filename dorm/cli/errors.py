@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from dorm.cli.logs import json_line, wants_json
+from dorm.cli.terminal import one_line, say
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -42,7 +43,7 @@ _complaints: ContextVar[list[str] | None] = ContextVar("complaints", default=Non
 def complain(message: str) -> None:
     """Of something that is wrong and does not keep the command from going on: a line at once, and exit code 1 at its end."""
     with contextlib.suppress(BrokenPipeError):
-        print(f"error: {message}", file=sys.stderr, flush=True)
+        say(f"error: {message}", error=True, flush=True)
     made = _complaints.get()
     if made is not None:
         made.append(message)
@@ -74,7 +75,7 @@ def expected(error: BaseException) -> BaseException | None:
 def line(error: BaseException) -> str:
     """An exception in one line, of which nothing can move a terminal's cursor."""
     text = " ".join(_words(error).split()) or type(error).__name__
-    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+    return one_line(text)
 
 
 def _words(error: BaseException) -> str:
@@ -97,7 +98,10 @@ def _code(error: BaseException) -> int:
 
 def _end(message: str, code: int) -> NoReturn:
     with contextlib.suppress(BrokenPipeError):
-        print(json_line(message) if wants_json() else f"error: {message}", file=sys.stderr)
+        if wants_json():
+            print(json_line(message), file=sys.stderr)
+        else:
+            say(f"error: {message}", error=True)
     sys.exit(code)
 
 

@@ -16,8 +16,9 @@ from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, complete, complete_app, complete_node, where
 from dorm.cli.errors import run
-from dorm.cli.output import console
+from dorm.cli.output import as_yaml, console
 from dorm.cli.source import log_of, parse_moment, say_nothing_found
+from dorm.cli.terminal import in_document, one_line, say
 from events.cloudevents import cloud_event, plain
 from events.log import LogUnavailable
 from events.positions import Position, parse
@@ -172,7 +173,7 @@ async def _print_all(tail: Tail, printer: _Printer) -> None:
     except (asyncio.CancelledError, LogUnavailable):
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.flush()
-            print(f"ended early; to go on from here: --after {tail.position}", file=sys.stderr, flush=True)
+            say(f"ended early; to go on from here: --after {tail.position}", error=True, flush=True)
         raise
 
 
@@ -195,12 +196,12 @@ class _Printer:
 
     def _line(self, one: Logged) -> str:
         if self._output is EventFormat.cloudevents:
-            return msgspec.json.encode(cloud_event(one)).decode()
+            return in_document(msgspec.json.encode(cloud_event(one)).decode())
         if self._output in (EventFormat.json, EventFormat.yaml):
             document = {"position": str(one.position), "log_time": one.time, **plain(one.event)}
             if self._output is EventFormat.json:
-                return msgspec.json.encode(document).decode()
-            return "---\n" + msgspec.yaml.encode(document).decode().rstrip("\n")
+                return in_document(msgspec.json.encode(document).decode())
+            return "---\n" + as_yaml(document).rstrip("\n")
         return "".join(_columns(one, self._output is EventFormat.wide))
 
 
@@ -229,9 +230,7 @@ def _coloured(one: Logged, whole: bool) -> Text:
 def in_words(event: Event, *, whole: bool = False) -> str:
     """The gist of an event in one line, of which nothing can move a terminal's cursor; `whole` cuts no value."""
     text = _resized_in_words(event) if type(event).__name__ == "Resized" else _fields_in_words(event, whole)
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+    return one_line(text)
 
 
 def _fields_in_words(event: Event, whole: bool) -> str:

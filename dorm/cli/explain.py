@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _TRY = {
     "resources": "dorm plan --nodes +1,like=NODE",
+    "ports": "a wider range: dorm agent --ports FIRST-LAST, dorm plan --nodes +1,like=NODE",
     "no_nodes": "dorm plan --nodes +1,cpu=…,memory=…",
     "constraint": "dorm nodes -o wide (shows labels), dorm plan --nodes +1,cpu=…,label.NAME=VALUE",
     "drained": "dorm drain NODE --undo",

@@ -7,17 +7,30 @@ import logging
 import sys
 import traceback
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dorm.cli.terminal import clean, one_line
+
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
     import structlog
 
 _as_json = False
 
 Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more; twice for every round.")]
 LogJson = Annotated[bool, typer.Option("--log-json", envvar="DORM_LOG_JSON", help="Log as JSON lines, for machines.")]
+
+
+def _harmless(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Names and reasons in a line for people come from others as well; a traceback keeps its lines."""
+    del logger, method
+    return {
+        name: (clean(value) if name == "exception" else one_line(value)) if isinstance(value, str) else value
+        for name, value in event.items()
+    }
 
 
 def configure(verbose: int, as_json: bool, *, quiet_level: int = logging.INFO) -> None:
@@ -39,6 +52,7 @@ def configure(verbose: int, as_json: bool, *, quiet_level: int = logging.INFO) -
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            *(() if isinstance(renderer, structlog.processors.JSONRenderer) else (_harmless,)),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),

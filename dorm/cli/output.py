@@ -8,14 +8,17 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import msgspec
 import typer
 import yaml
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from dorm.cli.terminal import clean, in_document, one_line
 
 
 class Format(StrEnum):
@@ -29,8 +32,39 @@ class Format(StrEnum):
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="How to print.", envvar="DORM_OUTPUT")]
 
-console = Console(highlight=False, soft_wrap=True)
-progress_console = Console(stderr=True, highlight=False)
+
+class SafeConsole(Console):
+    """Draws nothing that another wrote as control characters or as markup: whatever a command prints."""
+
+    def __init__(
+        self, *, file: IO[str] | None = None, stderr: bool = False, width: int | None = None, soft_wrap: bool = True
+    ) -> None:
+        super().__init__(
+            file=file, stderr=stderr, width=width, soft_wrap=soft_wrap, highlight=False, markup=False, emoji=False
+        )
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """A Text is one line, after any empty ones before it: what others wrote can't begin a line of its own."""
+        super().print(*(_in_one_line(each) if isinstance(each, Text) else each for each in objects), **how)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """All that is ever drawn comes by here; the cursor's movements of rich's own (progress bars) are no text."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(clean(segment.text), segment.style)
+
+
+def _in_one_line(text: Text) -> Text:
+    first = len(text.plain) - len(text.plain.lstrip("\n"))
+    if "\n" not in text.plain[first:]:
+        return text
+    return Text("\n" * first).append_text(Text(r"\n").join(text[first:].split("\n", allow_blank=True)))
+
+
+console = SafeConsole()
+progress_console = SafeConsole(stderr=True, soft_wrap=False)
 
 _LEAST_NOTE = 32
 
@@ -83,14 +117,17 @@ def show(
 def _print_with_notes(rows: list[dict[str, Any]], columns: Sequence[Column], note: Column) -> None:
     left = console.width - _width(table(rows, columns)) - 2
     if left >= _LEAST_NOTE:
-        print_table([{**row, note[1]: _cut(str(row[note[1]] or ""), left)} for row in rows], [*columns, note])
+        print_table([{**row, note[1]: _cut(one_line(str(row[note[1]] or "")), left)} for row in rows], [*columns, note])
         return
     print_table(rows, columns)
     first = columns[0][1]
     for row in rows:
         if row.get(note[1]):
             console.print(
-                Text(f"\n{row[first]}: ", style="bold").append(str(row[note[1]]), style="not bold"), soft_wrap=False
+                Text(f"\n{one_line(str(row[first]))}: ", style="bold").append(
+                    one_line(str(row[note[1]])), style="not bold"
+                ),
+                soft_wrap=False,
             )
 
 
@@ -102,16 +139,22 @@ def show_document(document: Any, output: Format) -> None:
     """One document as JSON or YAML."""
     plain = msgspec.to_builtins(document)
     if output is Format.yaml:
-        sys.stdout.write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+        sys.stdout.write(as_yaml(plain))
     else:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n")
+        sys.stdout.write(in_document(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode()) + "\n")
+
+
+def as_yaml(plain: Any) -> str:
+    """With characters beyond ASCII as they are, where none of them can do anything to a terminal."""
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    return text if in_document(text) == text else yaml.safe_dump(plain, sort_keys=False, allow_unicode=False)
 
 
 def print_table(rows: Iterable[dict[str, Any]], columns: Sequence[Column]) -> None:
     """As wide as it needs to be: a terminal that is narrower folds lines, and a pipe gets them whole."""
     drawn = table(rows, columns)
     # `print(width=…)` would be cut to the terminal's.
-    Console(file=console.file, width=max(console.width, _width(drawn)), highlight=False).print(drawn, crop=False)
+    SafeConsole(file=console.file, width=max(console.width, _width(drawn)), soft_wrap=False).print(drawn, crop=False)
 
 
 def _width(drawn: Table) -> int:
@@ -135,14 +178,14 @@ _PHASE_STYLES = {
 
 
 def cell(value: Any) -> Text:
-    """A value as people read it; never markup, since names and reasons come from users."""
+    """A value as people read it, in one line; never markup, since names and reasons come from users."""
     if value is None:
         return Text("-", style="dim")
     if isinstance(value, float):
         return Text(f"{value:.4g}")
     if isinstance(value, dict):
-        return Text(", ".join(f"{key}={item}" for key, item in value.items()) or "-")
-    text = str(value)
+        return Text(one_line(", ".join(f"{key}={item}" for key, item in value.items())) or "-")
+    text = one_line(str(value))
     return Text(text, style=_PHASE_STYLES.get(text, ""))
 
 

@@ -13,6 +13,7 @@ from dorm.cli.errors import USAGE, Fail, complain, line
 from dorm.cli.output import Format, console, counted, show_document, solver_prints_elsewhere
 from dorm.cli.signals import interrupted_by_sigterm
 from dorm.cli.source import progress_of
+from dorm.cli.terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -412,4 +413,4 @@ def _tell_unfinished(compared: Comparison, *, cut: bool) -> None:
 
 
 def _say(text: str) -> None:
-    print(line(Exception(text)), file=sys.stderr, flush=True)
+    say(line(Exception(text)), error=True, flush=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dorm.cli.connect import client
 from dorm.cli.errors import Fail, complain, line
 from dorm.cli.output import progress_console
+from dorm.cli.terminal import say
 from replay.moments import MomentError, parse
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def say_nothing_found(first: int, last: int, **wanted: Sequence[str]) -> None:
         words = " ".join(f"--{option} {value}" for option, values in wanted.items() for value in values)
         text = f"nothing in records {first} to {last} matches {words or 'that'}"
     with contextlib.suppress(BrokenPipeError):
-        print(line(Exception(text)), file=sys.stderr, flush=True)
+        say(line(Exception(text)), error=True, flush=True)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from rich.text import Text
 from dorm.cli.events import in_words, style_of
 from dorm.cli.output import cell, counted
 from dorm.cli.tables import share
+from dorm.cli.terminal import clean
 from dorm.core.views import AppRow, NodeRow, Summary, app_rows, node_rows, summary
 from events.cloudevents import plain
 from events.positions import Logged, Position
@@ -237,7 +238,7 @@ def details(view: View, width: int) -> Text:
         _Block((name, fields[name]) for name in ordered), Dumper=_Dumper, sort_keys=False, allow_unicode=True,
         default_flow_style=None, width=max(40, width - 12),
     )  # fmt: skip
-    text = Text("".join(sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in dumped))
+    text = Text(clean(dumped))
     text.highlight_regex(r"(?m)^ *(- )?[\w-]+:", "cyan")
     return text
 

@@ -13,6 +13,7 @@ from dorm.cli.connect import ClusterName, Url, complete
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, console, counted, show_document
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of
+from dorm.cli.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -165,4 +166,4 @@ def _in_lines(chapter: Chapter, told: set[str]) -> Text:
 
 def _plain(text: str) -> str:
     """On one line, and nothing in it can move a terminal's cursor: names and messages come from anybody."""
-    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in " ".join(text.split()))
+    return one_line(" ".join(text.split()))

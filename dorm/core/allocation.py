@@ -1,4 +1,4 @@
-"""From a state to one decision: the problem for the policy, its answer, and the plan of slots and ports."""
+"""From a state to one decision: the problem for the policy and its answer; slots and ports are `placement`'s."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from dorm.core.fitting import (
     shortage_that_fits,
     size,
 )
+from dorm.core.placement import arrange, with_ports
 from dorm.core.policies import policy
 from dorm.core.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.core.state import digest
 from dorm.core.timing import SECOND, tick_is_due, trigger
-from events.kinds import IdleTicked, Placed, Resize, Resized, Waiting
+from events.kinds import IdleTicked, Resize, Resized, Waiting
 from events.limits import LARGEST_FACTS
 
 if TYPE_CHECKING:
     from dorm.core.policies.problem import Policy
-    from dorm.core.state import App, Generation, Node, State
-    from events.kinds import Adjustment
+    from dorm.core.state import App, Generation, State
 
 SOLVER = f"scipy {scipy.__version__}"
 
@@ -44,8 +44,9 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
     chosen = policy(settings.policy)
     params = chosen.check_params(settings.params)
     problem = problem_of(state, now)
-    answer = _answer(chosen, state, problem, params, now)
-    planned, without_port = plan(state, problem, answer)
+    answer, planned, without_port = arrange(
+        state, with_ports(state, problem), lambda asked: _answer(chosen, state, asked, params, now)
+    )
     changes = changes_that_fit(problem, answer, planned)
     fitting = {change.app for change in changes}
     put_off = {change.app: PUT_OFF for change in planned if change.app not in fitting}
@@ -200,134 +201,3 @@ def _nodes_heard(state: State, generation: Generation) -> bool:
         (node := state.nodes.get(container.node)) is not None and node.condition != "lost"
         for container in generation.containers.values()
     )
-
-
-def plan(state: State, problem: Problem, answer: Allocation) -> tuple[list[Resize], dict[str, Waiting]]:
-    """Slots and ports for every app whose containers change, and reasons where no port was left.
-
-    Slots stay with their node where they can; new ones take the lowest free numbers.  Ports go round each node's range
-    and skip those of generations that may still run, so a generation's ports are its own.
-    """
-    ports = _Ports(state)
-    changes: list[Resize] = []
-    without_port: dict[str, Waiting] = {}
-    for demand in sorted(problem.apps, key=lambda app: app.id):
-        wanted = answer.counts.get(demand.id, {})
-        if demand.pinned or wanted == demand.current:
-            continue
-        app = state.apps[demand.id]
-        given = ports.place(state.nodes, _slots(app.current, wanted))
-        if given is None:
-            without_port[app.id] = Waiting(code="ports", text="a node has no free port left in its range")
-            continue
-        placement, master_port = given
-        changes.append(
-            Resize(
-                app=app.id,
-                from_generation=app.generation,
-                to_generation=app.generation + 1,
-                placement=placement,
-                adjustment=_adjustment(demand, wanted),
-                master_port=master_port,
-            )
-        )
-    return _with_room(problem, answer, changes, without_port), without_port
-
-
-def _with_room(
-    problem: Problem, answer: Allocation, changes: list[Resize], without_port: dict[str, Waiting]
-) -> list[Resize]:
-    """The changes that still fit together when some app has to stay where it is for want of a port: its room was
-    counted on by others, who would stop and then wait for it in vain."""
-    if not without_port:
-        return changes
-    changing = {change.app for change in changes}
-    while True:
-        free = {node.id: dict(node.capacity) for node in problem.nodes}
-        for app in problem.apps:
-            for node, count in (answer.counts.get(app.id, {}) if app.id in changing else app.current).items():
-                for name, amount in app.demand.items():
-                    if node in free:
-                        free[node][name] = free[node].get(name, 0) - amount * count
-        full = [node for node, room in free.items() if min(room.values(), default=0) < 0]
-        grows = [
-            app.id
-            for app in problem.apps
-            if app.id in changing
-            and any(answer.counts[app.id].get(node, 0) > app.current.get(node, 0) for node in full)
-        ]
-        if not grows:
-            return [change for change in changes if change.app in changing]
-        for app_id in grows:
-            changing.discard(app_id)
-            without_port[app_id] = Waiting(
-                code="ports", text="another app can't make room: a node has no free port left"
-            )
-
-
-def _adjustment(demand: AppDemand, wanted: dict[str, int]) -> Adjustment:
-    if not wanted:
-        return "stop"
-    return "restart" if demand.current else "start"
-
-
-def _slots(current: Generation | None, wanted: dict[str, int]) -> list[tuple[int, str]]:
-    """(slot, node) for each container, by slot."""
-    kept: list[tuple[int, str]] = []
-    left = dict(wanted)
-    for slot, container in sorted(current.containers.items()) if current else []:
-        if left.get(container.node, 0) > 0:
-            left[container.node] -= 1
-            kept.append((slot, container.node))
-    used = {slot for slot, _ in kept}
-    free = (slot for slot in range(sum(wanted.values()) + len(used) + 1) if slot not in used)
-    new = [(next(free), node) for node in sorted(left) for _ in range(left[node])]
-    return sorted(kept + new)
-
-
-class _Ports:
-    """Which ports may be given away in this decision: by address, which several nodes may share."""
-
-    def __init__(self, state: State) -> None:
-        self._taken: dict[str, set[int]] = {}
-        self._cursor = {node.id: node.port_cursor for node in state.nodes.values()}
-        for app in state.apps.values():
-            for generation in app.generations.values():
-                if not generation.void and not (generation.released and generation.ended):
-                    self._note(generation)
-
-    def _note(self, generation: Generation) -> None:
-        first = True
-        for container in generation.containers.values():
-            ports = self._taken.setdefault(container.address, set())
-            ports.add(container.port)
-            if first and generation.master_port:
-                ports.add(generation.master_port)
-            first = False
-
-    def _take(self, node: Node) -> int | None:
-        """The next free port of this node after the last one given away; None when all are in use."""
-        low, high = node.ports
-        size = high - low + 1
-        taken = self._taken.setdefault(node.address, set())
-        start = self._cursor[node.id]
-        start = start if low <= start <= high else high
-        for step in range(1, size + 1):
-            port = low + (start - low + step) % size
-            if port not in taken:
-                taken.add(port)
-                self._cursor[node.id] = port
-                return port
-        return None
-
-    def place(self, nodes: dict[str, Node], slots: list[tuple[int, str]]) -> tuple[list[Placed], int] | None:
-        """A port for each slot and one for the rendezvous on the first slot's node (0 without slots); None where one
-        of them can't be had."""
-        placement = []
-        for slot, node in slots:
-            port = self._take(nodes[node])
-            if port is None:
-                return None
-            placement.append(Placed(slot=slot, node=node, address=nodes[node].address, port=port))
-        master_port = self._take(nodes[placement[0].node]) if placement else 0
-        return None if master_port is None else (placement, master_port)

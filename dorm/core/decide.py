@@ -16,6 +16,7 @@ from dorm.core import deadlines, failures
 from dorm.core.admission import answer
 from dorm.core.allocation import allocate_now
 from dorm.core.fitting import MOST_NAMED, first_that_fit, size
+from dorm.core.placement import all_ports, held_ports
 from events.kinds import (
     AppAccepted,
     AppCancelled,
@@ -151,7 +152,7 @@ def _may_have_news(app: App) -> bool:
 
 
 def _releases(state: State, now: int, ended: set[str]) -> list[Event]:
-    """Generations whose predecessors have surely ended and whose room is surely free, first decided first."""
+    """Generations whose predecessors have surely ended and whose room and ports are surely free, first decided first."""
     candidates = []
     for app in state.apps.values():
         generation = app.generations.get(app.generation)
@@ -170,23 +171,37 @@ def _releases(state: State, now: int, ended: set[str]) -> list[Event]:
     ]
 
 
-def _surely_free(state: State, nodes: Collection[str]) -> dict[str, dict[str, int]]:
+class _Free(msgspec.Struct):
+    """What is surely free."""
+
+    room: dict[str, dict[str, int]]
+    """By node."""
+    held: dict[tuple[str, int], None]
+    """Address and port: what is not free."""
+
+
+def _surely_free(state: State, nodes: Collection[str]) -> _Free:
     """Capacity less whatever may still run, of these nodes."""
     free = {node.id: dict(node.capacity) for node in state.nodes.values() if node.id in nodes}
+    held: dict[tuple[str, int], None] = {}
     for app in state.apps.values():
         for generation in app.generations.values():
             if generation.ended:
                 continue
+            held.update(dict.fromkeys(held_ports(generation)))
             for container in generation.containers.values():
                 if container.state != "exited" and container.node in free:
                     room = free[container.node]
                     for name, amount in app.demand.items():
                         room[name] = room.get(name, 0) - amount
-    return free
+    return _Free(free, held)
 
 
-def _take_room(state: State, free: dict[str, dict[str, int]], app: App, generation: Generation) -> bool:
-    counts = generation.by_node()
+def _take_room(state: State, surely: _Free, app: App, generation: Generation) -> bool:
+    counts, free = generation.by_node(), surely.room
+    ports = dict.fromkeys(all_ports(generation))
+    if any(port in surely.held for port in ports):
+        return False
     for node, count in counts.items():
         if node not in state.nodes or state.nodes[node].condition != "up":
             return False
@@ -195,6 +210,7 @@ def _take_room(state: State, free: dict[str, dict[str, int]], app: App, generati
     for node, count in counts.items():
         for name, amount in app.demand.items():
             free[node][name] -= amount * count
+    surely.held.update(ports)
     return True
 
 

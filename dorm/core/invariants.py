@@ -118,20 +118,29 @@ def _generation(app: App, number: int, generation: Generation) -> Iterator[str]:
 
 
 def _ports(state: State) -> Iterator[str]:
-    """Each port belongs to one container of all those that may run or are about to."""
-    taken: dict[tuple[str, int], str] = {}
+    """Each port belongs to one container of all those that may run, and to one of all those that are to run."""
+    run: dict[tuple[str, int], str] = {}
+    planned: dict[tuple[str, int], str] = {}
     for app in state.apps.values():
         for generation in app.generations.values():
-            waits = generation is app.current and not generation.released and not app.ended
-            if not waits and not may_run(generation):
-                continue
-            held = [(c.address, c.port, f"slot {c.slot}") for c in generation.containers.values()]
-            if generation.master_port:
-                held.append((held[0][0], generation.master_port, "the rendezvous"))
-            for address, port, what in held:
-                owner = f"{what} of {app.id} generation {generation.number}"
-                if (other := taken.setdefault((address, port), owner)) != owner:
-                    yield f"{address}:{port} belongs to {other} and to {owner}"
+            if may_run(generation):
+                yield from _twice(run, app, generation, exited=False)
+            if generation is app.current and not app.ended and not app.cancel_requested:
+                yield from _twice(planned, app, generation, exited=True)
+
+
+def _twice(taken: dict[tuple[str, int], str], app: App, generation: Generation, *, exited: bool) -> Iterator[str]:
+    """Ports of the generation that another holds; `exited` counts those of containers that have exited."""
+    held = [
+        (c.address, c.port, f"slot {c.slot}") for c in generation.containers.values() if exited or c.state != "exited"
+    ]
+    first = next(iter(generation.containers.values()), None)
+    if generation.master_port and first is not None:
+        held.append((first.address, generation.master_port, "the rendezvous"))
+    for address, port, what in held:
+        owner = f"{what} of {app.id} generation {generation.number}"
+        if (other := taken.setdefault((address, port), owner)) != owner:
+            yield f"{address}:{port} belongs to {other} and to {owner}"
 
 
 def _names(state: State) -> Iterator[str]:

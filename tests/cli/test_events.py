@@ -126,7 +126,7 @@ def test_filters_and_bounds(events: Dorm) -> None:
         (["--app", "typo"], "nothing in records 1 to 52 matches --app typo"),
         (["--user", "zoe", "--kind", "NodeLost", "--tail", 3], "matches --user zoe --kind NodeLost"),
         (["--app", "anns", "--since", 50, "--until", 51], "nothing in records 50 to 51 matches --app anns"),
-        (["--node", "n\x1b9"], "matches --node n\N{REPLACEMENT CHARACTER}9"),
+        (["--node", "n\x1b9"], r"matches --node n\x1b9"),
         (["--until", "2020-01-01"], "there is no record in that time"),
         (["--since", 99], "there is no record in that time"),
         (["--tail", 0, "--app", "typo"], ""),
@@ -178,7 +178,7 @@ def test_kinds_are_completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def test_what_strangers_write_moves_no_cursor() -> None:
-    assert in_words(AppCancelRequested(app="x", reason="a\x1b[2Jb\nc")) == "app=x reason=a\ufffd[2Jb\ufffdc"
+    assert in_words(AppCancelRequested(app="x", reason="a\x1b[2Jb\nc")) == r"app=x reason=a\x1b[2Jb\nc"
 
 
 @pytest.mark.nats

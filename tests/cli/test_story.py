@@ -126,7 +126,7 @@ def test_strangers_words_move_no_cursor(here: Dorm, tmp_path: Path) -> None:
     bench.settle()
     out = here("story", "app", "--file", saved(bench.records, tmp_path / "log.dorm"))[1]
     assert "\x1b" not in out
-    assert "exit code 1: [bold]a�[2J b" in out
+    assert r"exit code 1: [bold]a\x1b[2J b" in out
 
 
 @pytest.mark.parametrize(

@@ -64,18 +64,6 @@ def test_without_a_free_port_an_app_waits_and_says_so() -> None:
     assert bench.app("two").generations[1].released, "ports of an ended app are free again, though it is still shown"
 
 
-def test_who_can_not_shrink_for_want_of_a_port_takes_nobody_along() -> None:
-    """The room it would have given up is not given to others, who would wait for it for ever."""
-    bench = Bench()
-    bench.add(joined("a", 4, ports=(20000, 20006)))
-    bench.running("one", n_max=4)
-    bench.submit("two", n_max=2)
-    bench.settle()
-    assert bench.app("one").phase == "running"
-    assert bench.app("one").generation == 1
-    assert not bench.app("two").generations
-
-
 def test_who_is_part_of_the_problem() -> None:
     bench = Bench(a=4, b=4, c=4)
     bench.running("still", n_max=1)

@@ -568,7 +568,7 @@ class World:
         ]
 
     def check_end(self) -> None:
-        free = deciding._surely_free(self.whole, self.whole.nodes)
+        free = deciding._surely_free(self.whole, self.whole.nodes).room
         for node in self.nodes:
             known = self.whole.nodes.get(node.name)
             if known is not None and node.agent_up and node.connected:

@@ -11,6 +11,7 @@ from events import subjects
 from events.codec import decode
 from events.log import Record
 from tests.core.nonsense import nonsense
+from tests.simulation.crowds import flood_progress, submit_crowd
 from tests.simulation.strangers import submit_large, take_message_id, write_absurd_rounds
 
 if TYPE_CHECKING:
@@ -350,4 +351,6 @@ _HITS: Final[dict[str, Callable[[Attack, Fault], None]]] = {
     "message id taken": take_message_id,
     "large submissions": submit_large,
     "rounds of absurd numbers": write_absurd_rounds,
+    "progress flooded": lambda attack, fault: flood_progress(attack.history, fault),
+    "app of many containers": lambda attack, fault: submit_crowd(attack.history, fault),
 }

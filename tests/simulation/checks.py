@@ -20,6 +20,7 @@ from agents.runtime import Key
 from events import kinds as k
 from events.codec import decode
 from tests.simulation.apps import PLAN
+from tests.simulation.crowds import Spoken, needless_wait
 
 if TYPE_CHECKING:
     from dorm.core.state import State
@@ -77,6 +78,7 @@ class Checks:
         """Under which id each plan was submitted."""
         self._plans: dict[str, str] = {}
         self._refused: set[str] = set()
+        self._spoken = Spoken()
 
     @property
     def whole(self) -> State:
@@ -214,6 +216,9 @@ class Checks:
         if isinstance(event, _OF_AGENTS) and not record.msg_id.startswith(STRANGER):
             self.hold(event.id not in self._ids, f"{event.id} is told twice")
             self._ids.add(event.id)
+            if isinstance(event, k.AppCheckpointed | k.AppProgressed):
+                too_much = self._spoken.too_much(event, self.world.now)
+                self.hold(not too_much, too_much)
         match event:
             case k.Round():
                 self._round(event, void=self._void > void)
@@ -284,6 +289,9 @@ class Checks:
                 self._elected()
             case k.GenerationReleased():
                 self._release(fact)
+            case k.Resized():
+                needless = needless_wait(self.whole, fact)
+                self.hold(not needless, needless)
             case k.AppCompleted():
                 self._completed(fact)
             case k.GenerationFailed() | k.AppFailed():

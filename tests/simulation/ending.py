@@ -41,7 +41,7 @@ def leaves(error: BaseException | None) -> list[BaseException]:
 def check_end(history: History) -> None:
     """Promises 1 and 4, and that all room is free.  Raises Broken."""
     world, hold = history.world, history.checks.hold
-    free = _surely_free(world.whole, world.whole.nodes)
+    free = _surely_free(world.whole, world.whole.nodes).room
     for name, node in world.whole.nodes.items():
         if name in history.machines:
             hold(free[name] == node.capacity, f"nothing runs, and {name} has only {free[name]} free")

@@ -88,6 +88,8 @@ LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     "message id taken": (NOBODY, 0.2),
     "large submissions": (NOBODY, 0.1),
     "rounds of absurd numbers": (NOBODY, 0.15),
+    "app of many containers": (NOBODY, 0.15),
+    "progress flooded": (NODE, 0.15),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""
@@ -114,6 +116,8 @@ HARMLESS: Final = frozenset(
         "app updated",
         "large submissions",
         "rounds of absurd numbers",
+        "app of many containers",
+        "progress flooded",
     }
 )
 """None of these is a reason for not hearing a node, for ending its lease or for another master."""

@@ -22,9 +22,10 @@ from agents import reconcile
 from agents.agent import Agent
 from agents.desired import Desired
 from agents.outbox import Outbox
+from agents.progress import ProgressFact, ProgressFile
 from agents.reporter import Reporter
 from dorm.client import Client
-from dorm.core import decide, failures, rounds
+from dorm.core import decide, failures, placement, rounds
 from dorm.core.evolve import evolve
 from dorm.core.liveness import conclude
 from dorm.hearing import Hearing
@@ -137,6 +138,22 @@ def _wall_clock(patch: pytest.MonkeyPatch) -> None:
         _code(method, ("_loop_ns()", "self._clock()"))(patch)
 
 
+def _every_line_is_a_fact(patch: pytest.MonkeyPatch) -> None:
+    take, due = ProgressFile._take, ProgressFile._due
+
+    def read(self: ProgressFile, now_s: float, *, final: bool = False) -> list[ProgressFact]:
+        chunk = self._read_chunk()
+        self._offset -= len(chunk)
+        facts: list[ProgressFact] = []
+        for line in chunk.splitlines(keepends=True):
+            self._offset += len(line)
+            take(self, line)
+            facts += due(self, now_s, final=True)
+        return facts
+
+    patch.setattr(ProgressFile, "read", read)
+
+
 _ROUND_CHECK = (
     "if not state.epoch <= event.epoch <= state.epoch + 1 or not fence <= event.basis < state.seq:",
     "if False:",
@@ -206,6 +223,18 @@ VARIANTS: dict[str, Variant] = {
     ),
     "released without room": Variant(
         _code(decide._releases, ("if _take_room(state, free, app, generation)", "if generation"))
+    ),
+    "ports are not counted": Variant(
+        _all(
+            _code(placement.with_ports, ("most = max(size", "most = 1 << 40 or max(size")),
+            _code(
+                placement._Draft.shrink,
+                ("changing = [app for app in self.problem.apps if self._changes(app)]", "changing = []"),
+            ),
+        )
+    ),
+    "a generation is released before its ports are free": Variant(
+        _code(decide._take_room, ("if any(port in surely.held for port in ports):", "if False:"))
     ),
     "exit code 0 is done, asked or not": Variant(_code(failures.done, ("and not container.asked", ""))),
     "an app is done with its first slot": Variant(
@@ -296,6 +325,7 @@ VARIANTS: dict[str, Variant] = {
     "what was removed is started again": Variant(
         _code(reconcile._for, ("        if started:\n            return ReportExited(key, None)\n", ""))
     ),
+    "every line of a progress file is a fact": Variant(_every_line_is_a_fact),
     "a container's last words are not read": Variant(
         _code(Reporter.exited, ("await self.progress(key, final=True)", "pass"))
     ),
@@ -339,6 +369,9 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "an outage counts as everybody's silence": (21,),
     "the runtime does not keep the lease": (63,),
     "what was removed is started again": (99,),
+    "ports are not counted": (49,),
+    "every line of a progress file is a fact": (2,),
+    "a generation is released before its ports are free": (30,),
 }
 """Seeds that have caught variants which seed 0 does not catch: tried first."""
 

@@ -103,7 +103,7 @@ class Program:
         self.nodes = nodes
         self.free, self.may_change = free, may_change
         self.kinds = len(instance.kinds)
-        self.use = np.where(np.isfinite(instance.fractions), instance.fractions, 0.0)
+        self.use = np.where(np.isfinite(instance.use), instance.use, 0.0)
         self.unit = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
         self.stay = self._by_class(rows)
         self.n = np.where(free, 0, np.array([sum(row.values()) for row in rows], np.int64)).astype(np.float64)

@@ -64,7 +64,7 @@ def terms(
     lost = np.minimum(np.array(measured, np.float64) / settings["horizon_s"], 1.0)
     return integer.Terms(
         shares=theoretical,
-        loss_budget=shares.fairness_budget(len(instance.kinds), settings["theta1"]),
+        loss_budget=shares.fairness_budget(instance.measured, settings["theta1"]),
         change_budget=budget,
         floors=np.minimum(floors, instance.fits_empty),
         prices=lost * instance.worth * instance.count,

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     Rows = Sequence[dict[int, int]]
     """Counts of each app by node, only positive ones: what a dense matrix would say, at any size."""
 
+PORTS = "ports"
+"""The name of the last column where ports may limit a placement: containers that a node can serve."""
+
 LARGEST = 2**46
 """Quantities are clipped here (64 TiB, in bytes), so that sums over 100,000 nodes stay exact in 64 bits."""
 
@@ -52,8 +55,12 @@ class Instance:
     """A `Problem` as numbers.  Matrices have apps as rows and nodes (or kinds of resources) as columns, sorted by id."""
 
     kinds: tuple[str, ...]
-    """Kinds of which some node has any."""
+    """Kinds of which some node has any; then `PORTS`, where they may limit a placement."""
+    measured: int
+    """How many of the kinds are resources, which utilization and shares count: all but `PORTS`."""
     nodes: tuple[str, ...]
+    node_rooms: tuple[NodeRoom, ...]
+    """The same, as they were given."""
     apps: tuple[AppDemand, ...]
     arrival: tuple[int, ...]
     """Rows in the order of arrival."""
@@ -82,6 +89,9 @@ class Instance:
     fits_empty: Ints
     """How many containers of an app the cluster holds when it is empty, at most n_max."""
     fractions: Floats
+    """d_ik / C_k, of the kinds that are measured."""
+    use: Floats
+    """The same of all kinds."""
     unit: Floats
     """δ_i"""
     worth: Floats
@@ -133,7 +143,8 @@ def read(problem: Problem) -> Instance:
     nodes = [node for node in named if not node.drained]
     column = {node.id: j for j, node in enumerate(nodes)}
     kinds = sorted({kind for node in nodes for kind, amount in node.capacity.items() if amount > 0})
-    capacity = _matrix([[_clip(node.capacity.get(kind, 0)) for kind in kinds] for node in nodes], len(kinds))
+    measured = len(kinds)
+    capacity = _matrix([[_clip(node.capacity.get(kind, 0)) for kind in kinds] for node in nodes], measured)
     gang = np.array([max(app.gang, 1) for app in apps], np.int64)
     demand = _matrix(
         [[_clip(app.demand.get(kind, 0) * max(app.gang, 1), 2 * LARGEST) for kind in kinds] for app in apps],
@@ -143,6 +154,9 @@ def read(problem: Problem) -> Instance:
     lacking = np.array([any(app.demand[kind] > 0 for kind in app.demand.keys() - have) for app in apps], np.bool_)
     n_min = -(-np.array([max(_clip(app.n_min), 1) for app in apps], np.int64) // gang)
     n_max = np.array([_clip(app.n_max) for app in apps], np.int64) // gang
+    if (most := _served(nodes, apps, capacity, demand, gang)) is not None:
+        kinds.append(PORTS)
+        capacity, demand = np.column_stack([capacity, most]), np.column_stack([demand, gang])
     eligible, goes_by = _eligible(nodes, apps)
     rows, displaced = _rows(apps, column)
     pinned = np.array([app.pinned for app in apps], np.bool_)
@@ -155,11 +169,14 @@ def read(problem: Problem) -> Instance:
     displaced[app[overfull[node] | ~eligible[goes_by[app], node]]] = True
     used_by_pinned = sums(node[by_pinned], used[by_pinned], len(nodes))
     unbound = (count < n_min * gang) | (count > n_max * gang) | (count % gang != 0) | lacking
-    fractions = shares.demand_fractions(demand, capacity.sum(axis=0))
-    fractions[lacking] = math.inf
+    use = shares.demand_fractions(demand, capacity.sum(axis=0))
+    use[lacking] = math.inf
+    fractions = use[:, :measured]
     return Instance(
         kinds=tuple(kinds),
+        measured=measured,
         nodes=tuple(column),
+        node_rooms=tuple(nodes),
         apps=apps,
         arrival=tuple(int(row) for row in np.argsort(np.array(order, np.int64), kind="stable")),
         capacity=capacity,
@@ -178,10 +195,29 @@ def read(problem: Problem) -> Instance:
         lacking=lacking,
         fits_empty=_fits_empty(capacity, eligible, demand, n_max, goes_by, lacking),
         fractions=fractions,
+        use=use,
         unit=shares.dominant_units(fractions),
         worth=np.where(lacking, 0.0, fractions.sum(axis=1)),
         drained=tuple(node for node in named if node.drained),
     )
+
+
+def _served(
+    nodes: Sequence[NodeRoom], apps: Sequence[AppDemand], capacity: Ints, demand: Ints, gang: Ints
+) -> Ints | None:
+    """How many containers the ports of each node serve.  None where nothing else allows as many: the usual case, which
+    is to cost nothing."""
+    if all(node.ports is None for node in nodes):
+        return None
+    wanted = sum(max(_clip(app.n_max), sum(app.current.values())) for app in apps)
+    most = np.full(len(nodes), _clip(wanted), np.int64)
+    least = (demand // gang[:, None]).min(axis=0, initial=LARGEST)
+    for k in np.flatnonzero(least > 0).tolist():
+        most = np.minimum(most, capacity[:, k] // least[k])
+    served = np.array([LARGEST if node.ports is None else _clip(node.ports.most) for node in nodes], np.int64)
+    binds = served < most
+    # Nodes that are not limited get one value, so that those which are alike stay alike.
+    return np.where(binds, served, most.max(initial=0)) if binds.any() else None
 
 
 def _clip(amount: int, most: int = LARGEST) -> int:
@@ -358,10 +394,10 @@ def loss(instance: Instance, n: Ints, theoretical: Floats) -> float:
 
 
 def utilization(instance: Instance, n: Ints) -> float:
-    used = n @ instance.demand
+    kinds, used = instance.kinds[: instance.measured], n @ instance.demand
     return shares.utilization(
-        dict(zip(instance.kinds, used.tolist(), strict=True)),
-        dict(zip(instance.kinds, instance.totals.tolist(), strict=True)),
+        dict(zip(kinds, used.tolist(), strict=False)),
+        dict(zip(kinds, instance.totals.tolist(), strict=False)),
     )
 
 

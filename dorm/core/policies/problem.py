@@ -14,6 +14,16 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 
+class PortRoom(msgspec.Struct, frozen=True):
+    """A node's range of ports, and how many containers of all apps together it can serve.
+
+    It limits placements and is no resource that users pay for: neither utilization nor shares count it."""
+
+    first: int
+    last: int
+    most: int
+
+
 class NodeRoom(msgspec.Struct, frozen=True):
     """A node, and all it has (not what is free now)."""
 
@@ -22,6 +32,8 @@ class NodeRoom(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
     drained: bool = False
     """May be given nothing, and what is on it has to go.  It is here so that reasons can name it."""
+    ports: PortRoom | None = None
+    """None where ports limit nothing."""
 
 
 class AppDemand(msgspec.Struct, frozen=True):
@@ -73,6 +85,7 @@ class Reason(msgspec.Struct, frozen=True):
     code: str
     """One of
     `resources`     no room for a further container (or for n_min of them) beside the others,
+    `ports`         there is room, but the nodes that have it have no free port in their ranges,
     `no_nodes`      not even an empty cluster would hold n_min containers,
     `drained`       there would be room on nodes that are drained,
     `constraint`    there is room, but not on nodes that satisfy its `require`,

@@ -105,7 +105,11 @@ class Room:
                 else Lack("resources", "there are no nodes")
             )
         asked = instance.apps[app]
-        absent = [kind for kind, need in sorted(asked.demand.items()) if need > 0 and kind not in instance.kinds]
+        absent = [
+            kind
+            for kind, need in sorted(asked.demand.items())
+            if need > 0 and kind not in instance.kinds[: instance.measured]
+        ]
         if absent:
             return Lack("resources", f"no node has any {_noun(absent[0])}")
         short = self.rooms.rows[:, :kinds] < instance.demand[app]
@@ -115,6 +119,8 @@ class Room:
             return Lack("", "")
         if not allowed.any():
             return Lack("constraint", f"no node satisfies {asked.require}")
+        if instance.measured < kinds and (open_but_for_ports := ~short[:, :-1].any(axis=1) & allowed).any():
+            return Lack("ports", self._no_ports(app, open_but_for_ports))
         sizes = self.rooms.size
         where = f" that satisfies {asked.require}" if asked.require else ""
         text = self._shortage(app, short, allowed, where, int(sizes[allowed].sum()))
@@ -124,6 +130,20 @@ class Room:
                 "constraint", f"{text}; {others} with room {'does' if others[:2] == '1 ' else 'do'} not satisfy it"
             )
         return Lack("resources", text)
+
+    def _no_ports(self, app: int, rooms: Flags) -> str:
+        """Of the nodes that have room for it, the one with the most ports left."""
+        most = int(np.argmax(np.where(rooms, self.rooms.rows[:, len(self.instance.kinds) - 1], -1)))
+        node = self.instance.node_rooms[int(self.rooms.first[most])]
+        assert node.ports, "only a node with a range of ports lacks one"
+        gang = int(self.instance.gang[app])
+        thing = "container" if gang == 1 else f"{gang} containers, which have to be on one node"
+        others = int(self.rooms.size[rooms].sum()) - 1
+        more = f", nor has {_counted(others, 'other node')} with room for it" if others else ""
+        return (
+            f"node {node.id} has no free port for a further {thing}: its range {node.ports.first}-{node.ports.last} "
+            f"is in use{more}"
+        )
 
     def _shortage(self, app: int, short: Flags, allowed: Flags, where: str, nodes: int) -> str:
         instance, rooms = self.instance, self.rooms
@@ -178,12 +198,25 @@ def impossible(instance: Instance, app: int) -> Reason:
     if off:
         return off
     lack = Room(instance, instance.capacity).lack(app)
+    if not lack.text and instance.measured < len(instance.kinds):
+        return Reason("ports", _too_few_ports(instance, app))
     text = lack.text or (
         f"an empty cluster would hold {fitting * gang} of its containers, {(n_min - fitting) * gang} short of n_min "
         f"{n_min * gang}"
     )
     words = text.replace(" (closest: ", " (the largest: ").replace(" free at once", " together").replace(" free", "")
     return Reason("no_nodes", words)
+
+
+def _too_few_ports(instance: Instance, app: int) -> str:
+    """For an app of which an empty cluster would hold some containers."""
+    largest = max(instance.node_rooms, key=lambda node: (node.ports.most if node.ports else integer.LARGEST, node.id))
+    ports = f", such as {largest.id}: {largest.ports.first}-{largest.ports.last}" if largest.ports else ""
+    fitting, gang = int(instance.fits_empty[app]), int(instance.gang[app])
+    return (
+        f"an empty cluster would hold {fitting * gang} of its containers, n_min is {int(instance.n_min[app]) * gang}: "
+        f"each needs a port of its node's range, and every app one more{ports}"
+    )
 
 
 def no_room(instance: Instance, room: Room, app: int, wanted: int, name: str) -> Reason | None:

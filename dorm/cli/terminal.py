@@ -1,0 +1,61 @@
+"""What others wrote, made safe for a terminal.
+
+Names, reasons, labels and messages on the log come from users, apps and nodes.  A terminal obeys control characters (move the
+cursor, rewrite a line that was read, set the title, open a link, answer as if typed), and direction and zero-width characters
+make text look like other text.  Nothing of that reaches a terminal: such characters are shown as escapes, `\\x1b`, `\\u202e`.
+
+Everything for people goes through here: `SafeConsole` (`dorm.cli.output`) for what rich draws, `say` for plain lines.  `cell` and `one_line` also
+show line breaks, so that a reason can't look like lines of ours.  Documents (JSON, YAML) stay the same data: `in_document`
+writes such characters as that format's own escapes.  What a container printed (`dorm logs`) is its owner's and passes as it is,
+as with kubectl and docker.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+
+_KEPT = frozenset("\n\t")
+
+
+def clean(text: str) -> str:
+    """Without anything but letters, signs, spaces, tabs and line breaks."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign in _KEPT else _shown(sign) for sign in text)
+
+
+def one_line(text: str) -> str:
+    """The same, with line breaks and tabs shown as well."""
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def in_document(text: str) -> str:
+    """JSON in which no character can do anything to a terminal: these only stand in strings, where an escape is the same."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(sign if sign == "\n" else _json(sign) for sign in text)
+
+
+def _harmless(sign: str) -> bool:
+    return sign.isprintable() or unicodedata.category(sign) == "Zs"
+
+
+def _shown(sign: str) -> str:
+    if _harmless(sign):
+        return sign
+    code = ord(sign)
+    known = {"\n": r"\n", "\t": r"\t", "\r": r"\r"}.get(sign)
+    return known or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+
+
+def _json(sign: str) -> str:
+    if _harmless(sign):
+        return sign
+    units = sign.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
+
+
+def say(text: str, *, error: bool = False, flush: bool = False) -> None:
+    """A plain line to stdout, or stderr."""
+    print(clean(text), file=sys.stderr if error else sys.stdout, flush=flush)
