@@ -325,6 +325,10 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "an outage counts as everybody's silence": (2,),
     "the runtime does not keep the lease": (63,),
     "what was removed is started again": (99,),
+    "a duplicate is believed of rounds": (10,),
+    "a duplicate is believed of an agent's facts": (4,),
+    "a round may leave epochs out": (7,),
+    "rounds are as large as what there is to say": (5,),
 }
 """Seeds that have caught variants which seed 0 does not catch: tried first."""
 
