@@ -372,6 +372,10 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "ports are not counted": (49,),
     "every line of a progress file is a fact": (2,),
     "a generation is released before its ports are free": (30,),
+    "a duplicate is believed of rounds": (10,),
+    "a duplicate is believed of an agent's facts": (4,),
+    "a round may leave epochs out": (7,),
+    "rounds are as large as what there is to say": (5,),
 }
 """Seeds that have caught variants which seed 0 does not catch: tried first."""
 
