@@ -84,6 +84,8 @@ KINDS: Final[dict[str, tuple[str, float]]] = {
 
 LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     # by kind: whom it hits, and in what part of all seeds it happens
+    "node replaced": (NODE, 0.08),
+    "node's folder removed": (NODE, 0.06),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""
@@ -138,6 +140,8 @@ _LASTING: Final[dict[str, tuple[float, float]]] = {
     "server's disk full": (1, 8),
     "client cut off": (0.5, 10),
     "drained": (5, 40),
+    "node replaced": (2, 45),
+    "node's folder removed": (0.1, 30),
 }
 
 

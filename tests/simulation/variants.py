@@ -27,9 +27,11 @@ from dorm.client import Client
 from dorm.core import decide, failures, rounds
 from dorm.core.evolve import evolve
 from dorm.core.liveness import conclude
+from dorm.core.state import Node
 from dorm.hearing import Hearing
 from dorm.leading import Lease
 from dorm.master import Master
+from events import holders
 from tests.simulation.connection import SimLog
 from tests.simulation.machine import Machine
 
@@ -134,6 +136,15 @@ def _nothing_is_silence_of_ours(patch: pytest.MonkeyPatch) -> None:
 def _wall_clock(patch: pytest.MonkeyPatch) -> None:
     for method in (Master._listen, Master._fold, Master._elect, Master._conclude, Master._feel_pulse):
         _code(method, ("_loop_ns()", "self._clock()"))(patch)
+
+
+def _names_are_free_once_silent(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Node, "gone", property(lambda self: self.condition != "up"))
+    _code(Desired.may_hold, ('in ("", "left")', '!= "up"'))(patch)
+
+
+def _removed_folders_keep_no_lease(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Machine, "_guard_strays", lambda self, strays: None)
 
 
 _ROUND_CHECK = ("if event.epoch < state.epoch or not fence <= event.basis < state.seq:", "if False:")
@@ -259,6 +270,18 @@ VARIANTS: dict[str, Variant] = {
     "running containers of another generation are adopted": Variant(
         _code(reconcile._for, ("if not wanted or exited:", "if exited:"))
     ),
+    # machines
+    "any machine may take a node's name": Variant(
+        _code(holders.may_hold, ("gone or not holder or holder == identity", "True"))
+    ),
+    "a node's name is free once its machine is silent": Variant(_names_are_free_once_silent),
+    "a machine that was refused a name acts under it": Variant(
+        _code(Agent._announce, ("return self._holds_name and await", "return await"))
+    ),
+    "what runs in a removed folder outlives its lease": Variant(_removed_folders_keep_no_lease),
+    "an agent goes on in a folder that is not its own": Variant(
+        lambda patch: patch.setattr(Machine, "opened", lambda self, folders_lost: None)
+    ),
     # clients
     "a submission is tried again with a new id": Variant(_code(Client.submit, ("event_id = id or", "event_id ="))),
 }
@@ -291,6 +314,10 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "an outage counts as everybody's silence": (2,),
     "the runtime does not keep the lease": (63,),
     "what was removed is started again": (99,),
+    "any machine may take a node's name": (11,),
+    "a node's name is free once its machine is silent": (11,),
+    "a machine that was refused a name acts under it": (11,),
+    "what runs in a removed folder outlives its lease": (47,),
 }
 """Seeds that have caught variants which seed 0 does not catch: tried first."""
 

@@ -112,6 +112,7 @@ class World:
         self.folder.mkdir()
         enter = self._patches.enter_context
         identities = self.chance("identities")
+
         def token_hex(size: int = 32) -> str:
             return (identities if size == IDENTITY_BYTES else drawn).randbytes(size).hex()
 
