@@ -256,15 +256,13 @@ class Agent:
         """As long as another machine holds it.  What runs here, if anything does, is no longer for this node to run: it ends
         with its own lease, and surely before this node joins."""
         said = ""
-        while not self.desired.may_hold(self.identity.value):
-            self._cut_off = True
-            why = refusal(self.desired)
-            if why != said:
-                said = why
-                _log.error(why)
-            seq = self.desired.seq
-            async with self._changed:
-                await self._changed.wait_for(lambda seq=seq: self.desired.seq > seq)
+        async with self._changed:
+            while not self.desired.may_hold(self.identity.value):
+                self._cut_off = True
+                if (why := refusal(self.desired)) != said:
+                    _log.error(why)
+                    said = why
+                await self._changed.wait()
 
     async def _clear(self) -> None:
         """Nothing runs here any more, for what this node believes it should run is from before its lease had ended.  Raises

@@ -5,7 +5,7 @@ opened): processes share the user, the file system and the machine with the agen
 from any other SIGKILL.  What it does keep are the runtime's promises: a program starts at most once for a key, it outlives
 the agent, and a restarted agent finds it again with its state and exit code, through one small supervisor for each
 container (`agents.supervisor`) and the records it keeps (`agents.process_records`).  The supervisors keep the node's lease,
-too; a program whose supervisor was killed outlives it as long as no agent is there.
+too, and no program outlives its supervisor.
 
 A program's first places to look for commands are those of the agent's own interpreter, so `python3` is that one, with the
 packages that it has.  Do not run the agent under an init system that kills its whole control group with it.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -95,8 +96,16 @@ class ProcessRuntime:
         self._dirs.close()
 
     async def list(self) -> list[Seen]:
-        """All containers below the root, sorted by key."""
-        return sorted((found.seen for found in await asyncio.to_thread(self._look_all)), key=lambda s: s.key)
+        """All containers below the root, sorted by key, and those whose folder was removed and that have not ended yet: a
+        supervisor takes a moment to see that."""
+        seen = [found.seen for found in await asyncio.to_thread(self._look_all)]
+        there = {one.key for one in seen}
+        seen += [
+            Seen(key, "running", "")
+            for key, descriptor in self._watched.items()
+            if key not in there and not _has_ended(descriptor) and not self._dirs.container_dir(key).exists()
+        ]
+        return sorted(seen, key=lambda one: one.key)
 
     async def ensure(self, spec: ContainerSpec) -> Seen:
         """Start it unless it was started before.  Raises `Refused` or `Conflict`."""
@@ -345,3 +354,8 @@ class ProcessRuntime:
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+
+
+def _has_ended(descriptor: int) -> bool:
+    """The process of this pidfd, which can be read once it has."""
+    return bool(select.select([descriptor], [], [], 0)[0])

@@ -318,6 +318,7 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "a node's name is free once its machine is silent": (11,),
     "a machine that was refused a name acts under it": (11,),
     "what runs in a removed folder outlives its lease": (47,),
+    "an agent goes on in a folder that is not its own": (47,),
 }
 """Seeds that have caught variants which seed 0 does not catch: tried first."""
 
