@@ -128,7 +128,7 @@ class Agent:
         await asyncio.to_thread(self._ledger.open)
         await self._runtime.open()
         try:
-            await asyncio.to_thread(self.identity.load)
+            await asyncio.to_thread(self.identity.load, await self._runtime.root_id())
             await self._log.end()
             await self._recall()
             self._cut_off = not await self._held(unless=True)

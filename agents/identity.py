@@ -1,10 +1,11 @@
 """Which machine speaks under a node's name: a random identity, kept in the node's folder over restarts of the agent.
 
-    ROOT/identity    IDENTITY MACHINE
+    ROOT/identity    IDENTITY MACHINE RUNTIME_ROOT
 
 A folder that was copied to another machine must not speak for the first one, so the record names the machine as well (its
-machine-id), and where that differs a new identity is drawn.  Machines that were cloned with their machine-id, and machines
-without one, can't be told apart in this way.
+machine-id).  Nor may one that has lost what its runtime knew, and with it what still runs (`Runtime.root_id`).  Where either
+differs a new identity is drawn.  Machines that were cloned with their machine-id, and machines without one, can't be told
+apart in this way.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 FILE: Final = "identity"
 _UNKNOWN: Final = "-"
-_RECORD: Final = re.compile(r"([0-9a-f]{32}) (\S+)\n")
+_RECORD: Final = re.compile(r"([0-9a-f]{32}) (\S+) (\S+)\n")
 
 
 def machine_id() -> str:
@@ -43,20 +44,21 @@ class Identity:
         self._path = root / FILE
         self._machine = machine
 
-    def load(self) -> None:
+    def load(self, runtime_root: str) -> None:
         """Blocks.  The caller holds the folder's lock.  Raises Conflict where the record was tampered with, OSError."""
         machine = "".join(self._machine().split()) or _UNKNOWN
         if self._path.exists():
             known = _RECORD.fullmatch(self._path.read_text(errors="replace"))
             if known is None:
                 raise Conflict(f"{self._path} holds no identity: restore it, or remove it to join as another machine")
-            if _UNKNOWN in (machine, known[2]) or machine == known[2]:
+            same_machine = _UNKNOWN in (machine, known[2]) or machine == known[2]
+            if same_machine and runtime_root == known[3]:
                 self.value = known[1]
                 return
         self.value = secrets.token_hex(16)
         aside = self._path.with_suffix(".new")
         with aside.open("w") as file:
-            file.write(f"{self.value} {machine}\n")
+            file.write(f"{self.value} {machine} {runtime_root}\n")
             file.flush()
             os.fsync(file.fileno())
         aside.replace(self._path)

@@ -100,12 +100,14 @@ class ProcessRuntime:
         supervisor takes a moment to see that."""
         seen = [found.seen for found in await asyncio.to_thread(self._look_all)]
         there = {one.key for one in seen}
-        seen += [
-            Seen(key, "running", "")
-            for key, descriptor in self._watched.items()
-            if key not in there and not _has_ended(descriptor) and not self._dirs.container_dir(key).exists()
-        ]
+        unseen = [key for key, process in self._watched.items() if key not in there and not _has_ended(process)]
+        if unseen:
+            seen += await asyncio.to_thread(self._without_folder, unseen)
         return sorted(seen, key=lambda one: one.key)
+
+    def _without_folder(self, keys: list[Key]) -> list[Seen]:
+        """The others have been started since all were looked at."""
+        return [Seen(key, "running", "") for key in keys if not self._dirs.container_dir(key).exists()]
 
     async def ensure(self, spec: ContainerSpec) -> Seen:
         """Start it unless it was started before.  Raises `Refused` or `Conflict`."""
@@ -189,6 +191,10 @@ class ProcessRuntime:
     async def lease_left(self) -> float | None:
         """Of the record in the root."""
         return await self._dirs.lease_left()
+
+    async def root_id(self) -> str:
+        """Drawn when the root was made."""
+        return await asyncio.to_thread(self._dirs.identity)
 
     async def stop(self, key: Key, grace_s: float) -> bool:
         """SIGTERM to its process group, after `grace_s` SIGKILL to all it ever started."""
@@ -356,6 +362,8 @@ class ProcessRuntime:
             os.close(descriptor)
 
 
-def _has_ended(descriptor: int) -> bool:
+def _has_ended(process: int) -> bool:
     """The process of this pidfd, which can be read once it has."""
-    return bool(select.select([descriptor], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(0))

@@ -196,6 +196,11 @@ class Runtime(Protocol):
         one from before the machine's last boot is over."""
         ...
 
+    async def root_id(self) -> str:
+        """One word for the folder in which it keeps what it knows: another one after that folder was lost, and with it the
+        knowledge of what may still run.  Raises `Conflict`, `OSError`."""
+        ...
+
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
         """Run a command inside (the app's checkpoint command); gives its exit code, 124 on timeout, 127 where there is
         no such command.  KeyError where no such container runs."""

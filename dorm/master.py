@@ -410,8 +410,8 @@ class Master:
                 except LogError as error:
                     _log.debug("a silent node can't be asked for", node=node, reason=str(error))
                     return
-                theirs = record is not None and self._is_holders(node, record)
-                self._hearing.stored(node, record.body if record and theirs else None, _loop_ns())
+                words = record.body if record and self._is_holders(node, record) else None
+                self._hearing.stored(node, words, _loop_ns())
             asked |= silent
         for fact in facts:
             _log.warning("node", fact=type(fact).__name__, node=getattr(fact, "node", ""))

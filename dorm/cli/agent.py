@@ -55,6 +55,8 @@ def agent(
     They run on when it stops, and the next one adopts them. Where none comes back within the node's lease (node_lease, five
     minutes by default), or the log can't be reached for so long, they are killed, so that their apps can go on elsewhere.
 
+    A node is its folder (--data), not its name: another machine under the same name waits until that lease is over.
+
     [bold]Examples[/]
 
       dorm agent --url nats://10.0.0.1:4222 --cluster lab --checkpoints /mnt/shared/dorm

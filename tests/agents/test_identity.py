@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from agents.agent import Agent
 
 
-def identity(folder: Path, machine: str = "one") -> str:
+def identity(folder: Path, machine: str = "one", root: str = "root") -> str:
     folder.mkdir(exist_ok=True)
     made = Identity(folder, lambda: machine)
-    made.load()
+    made.load(root)
     return made.value
 
 
@@ -42,12 +42,32 @@ def test_a_folder_that_was_copied_to_another_machine_is_another(tmp_path: Path) 
     assert identity(tmp_path / "b", "two") == second
 
 
+def test_a_folder_that_has_lost_its_containers_is_another(tmp_path: Path) -> None:
+    """What they were may run on, unseen, for as long as the lease."""
+    first = identity(tmp_path / "a")
+    second = identity(tmp_path / "a", root="another")
+    assert second != first
+    assert identity(tmp_path / "a", root="another") == second
+
+
+async def test_an_agent_whose_containers_were_removed_waits_out_the_lease(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    async with node.agent() as first:
+        await node.release()
+        await node.until(k.ContainerStarted)
+    shutil.rmtree(tmp_path / "containers")
+    async with node.agent(joined=False) as second:
+        await waits(second, node)
+        assert second.identity.value != first.identity.value
+        assert exits(node) == []
+
+
 def test_a_machine_without_an_id_keeps_what_is_there(tmp_path: Path) -> None:
     first = identity(tmp_path / "a", "")
     assert identity(tmp_path / "a", "") == identity(tmp_path / "a", "one") == first
 
 
-@pytest.mark.parametrize("text", ["", "no identity\n", "f" * 31 + " one\n", "\udcff"])
+@pytest.mark.parametrize("text", ["", "no identity\n", "f" * 31 + " one root\n", "f" * 32 + " one\n", "\udcff"])
 def test_a_record_that_was_tampered_with_is_not_replaced(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(Conflict, match="restore it, or remove it"):

@@ -292,10 +292,12 @@ class Machine:
         if folders_lost != self.folders_lost:
             raise Displaced("the node's folder was removed while the agent ran")
 
-    def lose_folder(self) -> None:
-        """`rm -rf`: what runs there runs on, and ends with the lease that was the last in that folder."""
+    def lose_folder(self, *, whole: bool) -> None:
+        """`rm -rf` of what the runtime knows, or of the whole: what runs there runs on, and ends with the lease that was the
+        last in that folder."""
         self.folders_lost += 1
-        shutil.rmtree(self.folder / "agent", ignore_errors=True)
+        if whole:
+            shutil.rmtree(self.folder / "agent", ignore_errors=True)
         lost = list(self.containers.values())
         for container in lost:
             gone = container.folder.with_name(f"{container.folder.name}.lost.{self.folders_lost}")

@@ -59,7 +59,7 @@ def remove_folder(attack: Attack, fault: Fault) -> None:
             process.kill()
     machine = history.machines[place]
     history.checks.lost_by_nature |= {container.key.app for container in machine.containers.values()}
-    machine.lose_folder()
+    machine.lose_folder(whole=int(fault.argument * 1e4) % 3 > 0)
 
 
 def settle_names(history: History) -> None:

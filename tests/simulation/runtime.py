@@ -190,3 +190,6 @@ class SimRuntime:
         self._machine.opened(self._folders_lost)
         until = self._machine.lease_until
         return None if until is None else until - self._machine.world.now
+
+    async def root_id(self) -> str:
+        return f"{self._machine.place}.{self._folders_lost}"
