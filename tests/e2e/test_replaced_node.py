@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tests.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
-CLUSTER = "replaced"
+PATIENCE_S = 90.0
 STEPS = 100_000
 """More than the test lasts."""
 
@@ -32,10 +33,10 @@ STEPS = 100_000
 class Lab:
     """A server, a master, and what it takes to start agents."""
 
-    def __init__(self, folder: Path, url: str, client: Client) -> None:
+    def __init__(self, folder: Path, common: list[str], client: Client) -> None:
         self.folder = folder
         self.client = client
-        self.common = ["--url", url, "--cluster", CLUSTER]
+        self.common = common
 
     def agent(self, data: str) -> AbstractAsyncContextManager[Any]:
         """`dorm agent --name n3`, with a folder of its own; what it prints goes to `data`.log."""
@@ -54,7 +55,7 @@ class Lab:
         """An app whose processes write down when they are there."""
         document = {**spec("long", "logistic", STEPS, n_max=1), "env": {VARIABLE: "0.02"}}
         app = (await self.client.submit(document)).id
-        await until(self.client, lambda s: s.apps[app].step >= 5, "it trains")
+        await until(self.client, lambda s: s.apps[app].step >= 5, "it trains", timeout=PATIENCE_S)
         return app
 
     def ran_at_once(self, app: str) -> list[str]:
@@ -63,40 +64,41 @@ class Lab:
 
     async def end(self, app: str) -> None:
         await self.client.cancel(app)
-        await until(self.client, lambda s: bool(s.apps[app].ended), "it is cancelled")
+        await until(self.client, lambda s: bool(s.apps[app].ended), "it is cancelled", timeout=PATIENCE_S)
         assert (await verify(self.client.log)).divergence is None
 
 
 @pytest.fixture
 async def lab(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Lab]:
     async with contextlib.AsyncExitStack() as stack:
-        common = ["--url", nats_server.url, "--cluster", CLUSTER]
+        cluster = f"replaced-{secrets.token_hex(4)}"
+        common = ["--url", nats_server.url, "--cluster", cluster]
         master = await stack.enter_async_context(running(tmp_path / "home", tmp_path / "master.log", "master", *common))
-        await until_said(tmp_path / "master.log", "leading", master)
-        connection = await Connection.open(nats_server.url, CLUSTER, create=True)
+        await until_said(tmp_path / "master.log", "leading", master, timeout=PATIENCE_S)
+        connection = await Connection.open(nats_server.url, cluster, create=True)
         client = await stack.enter_async_context(
-            Client(connection.log, connection.bus, CLUSTER, user="ann", connection=connection)
+            Client(connection.log, connection.bus, cluster, user="ann", connection=connection)
         )
         await done(tmp_path / "home", "policy", "set", "node_grace=3s", "node_lease=8s", *common)
         try:
-            yield Lab(tmp_path, nats_server.url, client)
+            yield Lab(tmp_path, common, client)
         except BaseException:
             for log in sorted(tmp_path.glob("*.log")):
                 print(f"--- {log.name}\n{log.read_text(errors='replace')[-4000:]}")
             raise
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_the_newcomer_of_a_machine_that_was_stopped_waits_and_takes_over(lab: Lab) -> None:
     async with contextlib.AsyncExitStack() as stack:
         old = await stack.enter_async_context(lab.agent("old"))
-        await until_said(lab.log("old"), "joined", old)
+        await until_said(lab.log("old"), "joined", old, timeout=PATIENCE_S)
         app = await lab.train()
         old.send_signal(signal.SIGSTOP)
         stack.callback(lambda: old.returncode is None and old.send_signal(signal.SIGCONT))
 
         new = await stack.enter_async_context(lab.agent("new"))
-        said = await until_said(lab.log("new"), "holds the name n3", new)
+        said = await until_said(lab.log("new"), "holds the name n3", new, timeout=PATIENCE_S)
         assert "another --name" in said
         assert "waits" in await done(lab.folder / "home", "nodes", *lab.common)
         state = await lab.client.state()
@@ -110,25 +112,29 @@ async def test_the_newcomer_of_a_machine_that_was_stopped_waits_and_takes_over(l
         assert state.nodes["n3"].refused is None
 
         old.send_signal(signal.SIGCONT)
-        await until_said(lab.log("old"), "holds the name n3", old)
+        await until_said(lab.log("old"), "holds the name n3", old, timeout=PATIENCE_S)
         reached = state.apps[app].step
-        state = await until(lab.client, lambda s: s.apps[app].step > reached + 20, "the newcomer's app trains on")
+        state = await until(
+            lab.client, lambda s: s.apps[app].step > reached + 20, "the newcomer's app trains on", timeout=PATIENCE_S
+        )
         assert state.apps[app].generation == 2
         assert state.apps[app].failures == 0
         await lab.end(app)
         assert lab.ran_at_once(app) == []
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_with_both_alive_neither_breaks_the_others_apps(lab: Lab) -> None:
     async with lab.agent("old") as old:
-        await until_said(lab.log("old"), "joined", old)
+        await until_said(lab.log("old"), "joined", old, timeout=PATIENCE_S)
         app = await lab.train()
         async with lab.agent("new") as new:
-            await until_said(lab.log("new"), "stop the other agent", new)
+            await until_said(lab.log("new"), "stop the other agent", new, timeout=PATIENCE_S)
             state = await lab.client.state()
             longer_than_the_lease = state.time + 12 * 10**9
-            state = await until(lab.client, lambda s: s.time > longer_than_the_lease, "it trains on")
+            state = await until(
+                lab.client, lambda s: s.time > longer_than_the_lease, "it trains on", timeout=PATIENCE_S
+            )
             assert state.apps[app].generation == 1
             assert (state.nodes["n3"].condition, state.nodes["n3"].lease_ended) == ("up", False)
         await lab.end(app)
