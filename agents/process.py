@@ -100,14 +100,14 @@ class ProcessRuntime:
         supervisor takes a moment to see that."""
         seen = [found.seen for found in await asyncio.to_thread(self._look_all)]
         there = {one.key for one in seen}
-        unseen = [key for key, process in self._watched.items() if key not in there and not _has_ended(process)]
+        unseen = tuple(key for key, process in self._watched.items() if key not in there and not _has_ended(process))
         if unseen:
             seen += await asyncio.to_thread(self._without_folder, unseen)
         return sorted(seen, key=lambda one: one.key)
 
-    def _without_folder(self, keys: list[Key]) -> list[Seen]:
+    def _without_folder(self, keys: tuple[Key, ...]) -> tuple[Seen, ...]:
         """The others have been started since all were looked at."""
-        return [Seen(key, "running", "") for key in keys if not self._dirs.container_dir(key).exists()]
+        return tuple(Seen(key, "running", "") for key in keys if not self._dirs.container_dir(key).exists())
 
     async def ensure(self, spec: ContainerSpec) -> Seen:
         """Start it unless it was started before.  Raises `Refused` or `Conflict`."""
