@@ -5,7 +5,8 @@ restart or a repeated message ends in the same state.  Each container has at mos
 
 What runs may run as long as the node's lease, which the runtime keeps, and which is extended only for signs of life that were
 stored, from when they were sent.  One that is over is never just extended: the agent first sees to it that nothing runs,
-joins anew, and reads what it should run by then.
+joins anew, and reads what it should run by then.  The same holds for one whose name another machine holds (`agents.identity`):
+it waits until the log says that nothing of the other can run any more.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from agents.contract import container_spec
 from agents.desired import Desired, subjects_of
 from agents.desired_file import DesiredFile, Doubt, still_there
 from agents.heartbeat import Heartbeat
+from agents.identity import Identity, machine_id, refusal
 from agents.lease import since_boot
 from agents.ledger import Ledger
 from agents.logs import LogAnswerer
 from agents.outbox import Outbox
 from agents.ports import listens, ports_of
 from agents.reporter import Reporter
-from agents.runtime import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable
+from agents.runtime import Conflict, Displaced, Key, Refused, RuntimeFault, Seen, Unavailable
 from events import subjects
 from events.appending import append_event
 from events.kinds import Event, NodeDrainRequested, NodeJoined, NodeLeft
@@ -62,7 +64,8 @@ _SAVE_EVERY = 5_000
 
 class Agent:
     """One node's agent.  `root` is a folder of its own; `clock` gives UTC ns; `port_taken` says whether something listens
-    at an address and port of this machine, `since_boot` gives seconds of a clock that goes on while it sleeps."""
+    at an address and port of this machine, `since_boot` gives seconds of a clock that goes on while it sleeps, `machine` an id
+    of the machine itself."""
 
     def __init__(
         self,
@@ -77,6 +80,7 @@ class Agent:
         build: str = "",
         port_taken: Callable[[str, int], bool] = listens,
         since_boot: Callable[[], float] = since_boot,
+        machine: Callable[[], str] = machine_id,
     ) -> None:
         self.config = config
         self.desired = Desired(config.name)
@@ -92,9 +96,12 @@ class Agent:
         self._root = root
         self._ledger = Ledger(root / "ledger")
         self._outbox = Outbox(log, cluster, config.name)
-        self._reporter = Reporter(config, self.desired, runtime, self._ledger, self._outbox, clock)
+        self.identity = Identity(root, machine)
+        self._reporter = Reporter(config, self.desired, runtime, self._ledger, self._outbox, clock, self.identity)
         self._since_boot = since_boot
-        self._heartbeat = Heartbeat(bus, cluster, config.name, runtime, clock=clock, since_boot=since_boot)
+        self._heartbeat = Heartbeat(
+            bus, cluster, config.name, runtime, clock=clock, since_boot=since_boot, identity=self.identity
+        )
         self._file = DesiredFile(root / "desired", cluster, config.name)
         self._patterns = subjects_of(cluster, config.name)
         self._sources = ""
@@ -118,10 +125,12 @@ class Agent:
 
     async def run(self) -> None:
         """Until cancelled; containers run on afterwards, and a log that can't be reached is waited for.  Raises RuntimeFault
-        or LogRefused before it has joined, LogClosed, and LogDamaged whenever the log is not the one it had followed."""
+        or LogRefused before it has joined, LogClosed, LogDamaged whenever the log is not the one it had followed, and
+        Displaced when its folder is not the one it had opened."""
         await asyncio.to_thread(self._ledger.open)
         await self._runtime.open()
         try:
+            await asyncio.to_thread(self.identity.load, await self._runtime.root_id())
             await until_answered(self._log.end, f"looking up the log's end for node {self.config.name}")
             await until_answered(self._recall, f"looking up what node {self.config.name} had read")
             self._cut_off = not await self._held(unless=True)
@@ -198,6 +207,8 @@ class Agent:
         for record in batch:
             self.desired.fold(record)
             self._told_lease_s = max(self._told_lease_s, self.desired.lease_s)
+        if self.joined.is_set() and not self._holds_name:
+            self._cut_off = True
         self._last, self._folded_at = batch[-1], asyncio.get_running_loop().time()
         self._unsaved += len(batch)
         if self._unsaved >= _SAVE_EVERY:
@@ -229,12 +240,31 @@ class Agent:
                     await self._clear()
                 if await self._announce():
                     break
+                await self._wait_for_name()
+            except Displaced:
+                raise
             except (RuntimeFault, OSError) as error:
                 _log.warning("the node can't be used yet", node=self.config.name, reason=str(error))
                 await asyncio.sleep(_AGAIN_S)
         self._cut_off = False
         self.joined.set()
         _log.info("joined", node=self.config.name, runtime=self._runtime.name, capacity=self.config.capacity)
+
+    @property
+    def _holds_name(self) -> bool:
+        return self.desired.holder == self.identity.value
+
+    async def _wait_for_name(self) -> None:
+        """As long as another machine holds it.  What runs here, if anything does, is no longer for this node to run: it ends
+        with its own lease, and surely before this node joins."""
+        said = ""
+        async with self._changed:
+            while not self.desired.may_hold(self.identity.value):
+                self._cut_off = True
+                if (why := refusal(self.desired)) != said:
+                    _log.error(why)
+                    said = why
+                await self._changed.wait()
 
     async def _clear(self) -> None:
         """Nothing runs here any more, for what this node believes it should run is from before its lease had ended.  Raises
@@ -245,7 +275,8 @@ class Agent:
             raise Unavailable(f"{left[0]} still runs, though the node's lease is over")
 
     async def _announce(self) -> bool:
-        """False where that took so long that the lease is over again.  Raises Unavailable."""
+        """False where another machine holds the name, or where that took so long that the lease is over again.  Raises
+        Unavailable."""
         sent_at = self._since_boot()
         event = NodeJoined(
             # Not named after a clock, which may be set back: the same id twice would be stored once.
@@ -260,12 +291,13 @@ class Agent:
             runtime=self._runtime.name,
             build=self._build,
             lease_s=max(0.0, await self._runtime.lease_left() or 0.0),
+            identity=self.identity.value,
         )
         seq = await self._append(event)
         async with self._changed:
             await self._changed.wait_for(lambda: self.desired.seq >= seq)
         self._told_lease_s = max(self.desired.lease_s, event.lease_s)
-        return await self._extend(sent_at)
+        return self._holds_name and await self._extend(sent_at)
 
     async def _tell_lease(self) -> None:
         """That a lower one holds here by now, so that the master need not wait for the one before: it can't know when this
@@ -297,8 +329,8 @@ class Agent:
 
     async def _beat(self) -> None:
         silent = asyncio.get_running_loop().time() - self._answered_at
-        if self._cut_off:
-            return  # The master is to see that nothing can be given to this node.
+        if not await self._look_at_lease():
+            return  # The master is to see that nothing can be given to this node, and another may hold its name by now.
         if silent > self.desired.lease_s:
             raise Unavailable(f"the engine has not answered for {silent:.0f} s, so nobody can say what runs here")
         # Where an answer was lost the next one is not to wait for it, or a short outage would cost a short lease.
@@ -333,6 +365,8 @@ class Agent:
     async def leave(self, *, timeout: float) -> bool:
         """Ask the master to empty this node, wait until it is, and say goodbye.  False where that took too long: what
         runs then runs on.  Call it while `run` is running."""
+        if not self.desired.may_hold(self.identity.value):
+            return True  # Nothing of this agent's is to be emptied, and the name is another's.
         now = self._clock()
         self._leaving = True
         asked = NodeDrainRequested(
@@ -342,6 +376,7 @@ class Agent:
             node=self.config.name,
             until_rejoin=True,
             reason="the agent is stopping",
+            identity=self.identity.value,
         )
         try:
             async with asyncio.timeout(timeout):
@@ -349,9 +384,14 @@ class Agent:
                 async with self._changed:
                     await self._changed.wait_for(lambda: self._idle and not self.desired.wanted())
                 await self._outbox.flush()
-                await self._append(
-                    NodeLeft(id=f"{self.config.name}.left.{now}", at=now, by=self.config.name, node=self.config.name)
+                left = NodeLeft(
+                    id=f"{self.config.name}.left.{now}",
+                    at=now,
+                    by=self.config.name,
+                    node=self.config.name,
+                    identity=self.identity.value,
                 )
+                await self._append(left)
         except TimeoutError:
             return False
         return True

@@ -17,6 +17,7 @@ from agents.runtime import Key
 from events import kinds as k
 from events import subjects
 from events.codec import decode
+from events.holders import may_hold
 from events.kinds import Placed
 from events.spec import AppSpec
 
@@ -67,6 +68,10 @@ class Desired(msgspec.Struct):
     round_seq: int = 0
     condition: Literal["", "up", "lost", "left"] = ""
     lease_ended: bool = False
+    holder: str = ""
+    """The identity that holds the node's name, which need not be the identity of the agent that folds this."""
+    held_at: str = ""
+    """Its address."""
     lease_s: float = DEFAULT_LEASE_S
     grace_s: float = DEFAULT_GRACE_S
     retention_s: float = 86_400.0
@@ -91,18 +96,19 @@ class Desired(msgspec.Struct):
         match event:
             case k.Round():
                 self._round(event, record)
-            case k.ContainerStarted() if own and event.node == self.node:
+            case k.ContainerStarted() if own and self._of_holder(event):
                 key = Key(event.app, event.generation, event.slot)
                 self.announced.discard(key)
                 if key in self.due:
                     self.started.add(key)
-            case k.ContainerExited() if own and event.node == self.node:
+            case k.ContainerExited() if own and self._of_holder(event):
                 self._end(Key(event.app, event.generation, event.slot))
             case k.AppCheckpointed() | k.AppProgressed() if own:
                 self._tell(event)
-            case k.NodeJoined() if own and event.node == self.node:
+            case k.NodeJoined() if own and event.node == self.node and self.may_hold(event.identity):
                 self.condition, self.lease_ended = "up", False
-            case k.NodeLeft() if own and event.node == self.node and self.condition != "left":
+                self.holder, self.held_at = event.identity, event.address
+            case k.NodeLeft() if own and self._of_holder(event) and self.condition != "left":
                 self.condition, self.lease_ended = "left", False
                 self._end_all()
             case k.PolicyChanged():
@@ -113,6 +119,15 @@ class Desired(msgspec.Struct):
                 pass
         if subjects.kind_of(record.subject) == k.Round.__name__:
             self.round_seq = record.seq
+
+    def may_hold(self, identity: str) -> bool:
+        """Whether a join as `identity` would take effect by what the log says so far."""
+        gone = self.condition in ("", "left") or self.lease_ended
+        return may_hold(self.holder, identity, gone=gone)
+
+    def _of_holder(self, event: k.ContainerStarted | k.ContainerExited | k.NodeLeft) -> bool:
+        """As for the master: another machine of that name speaks of none of this node's containers."""
+        return event.node == self.node and event.identity == self.holder
 
     def _tell(self, event: k.AppCheckpointed | k.AppProgressed) -> None:
         """Its id names container and line (`agents.progress`)."""

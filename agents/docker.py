@@ -364,6 +364,10 @@ class DockerRuntime:
         """Of the record in the root."""
         return await self._dirs.lease_left()
 
+    async def root_id(self) -> str:
+        """Of the root's containers on the engine, too."""
+        return self._host.owner
+
     async def stop(self, key: Key, grace_s: float) -> bool:
         """SIGTERM through the init process to the whole group, after `grace_s` SIGKILL."""
         async with self._lock(key):  # not in the middle of a start

@@ -4,12 +4,15 @@ One for each node: whoever extends the lease starts it where none is, and it out
 lease (`agents.lease`).  When that is over it kills what runs, and goes on doing so: through the engine, and beside it by what
 the machine itself shows, since an engine may be down or hang.  In ROOT it uses
 
-    lease                   the lease; when it goes so does the guard
+    lease                   the lease; where it goes, what was read last of it holds
     guard.lock              locked (flock(2)) as long as the guard lives
     guard.log               what it did
     APP-GEN-SLOT/starting   id of a container, noted by the agent before the engine is asked to start it: so nothing can run of
                             which there is no note, and all of its processes have that id in the name of their control group
     APP-GEN-SLOT/lease      left here where a container is killed, so that its end is not taken for the app's failure
+
+It is two processes, each of which starts another one where its partner is killed, so that killing one leaves the lease
+kept.  What they need is in their memory, so they go on where ROOT is removed.
 
 It ends when no agent looks after the node and nothing runs, nor can begin to: either the engine says so, or there is no
 engine and no such process.  Processes of an engine on another machine, or of containers out of this one's sight, can only be
@@ -67,31 +70,69 @@ class Guard:
         self._lease = os.path.join(root, lease.FILE)
         self._url = url
         self._labels = labels
+        self._folder = os.stat(root)
         self._begun = time.monotonic()
+        self._deadline: int | None = None
+        self._notes: dict[str, str] = {}
         self._ask_at = 0.0
         self._ended: set[str] = set()
         self._said: set[str] = set()
         self._starting: dict[str, float] = {}
 
     def run(self) -> None:
-        """Until nothing is left to guard."""
-        before, deadline = (False, False), None
+        """Until nothing is left to guard, in the worker or, after it has lost its parent, in the one that it has started."""
         while True:
-            deadline = lease.until(self._lease, deadline)
-            if deadline is None and time.monotonic() - self._begun > FIRST_RECORD_S:
+            parent = os.getpid()
+            worker = os.fork()
+            if worker == 0 and self._work(parent):
+                os._exit(0)
+            if worker and self._wait(worker):
                 return
-            over, alone = deadline is not None and deadline <= lease.now_ns(), not lease.looked_after(self._lease)
+
+    def _wait(self, worker: int) -> bool:
+        """The parent's part.  False where its worker was killed, and has to be replaced."""
+        while True:
+            ended, status = os.waitpid(worker, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status) == 0
+            self._remember()
+            time.sleep(LOOK_S)
+
+    def _remember(self) -> "int | None":
+        """What is known by now, for when ROOT is not there any more: the deadline, and whose processes to look for."""
+        if self._there():
+            self._deadline = lease.until(self._lease, self._deadline)
+            with contextlib.suppress(OSError):
+                self._notes = self._read_notes()
+        return self._deadline
+
+    def _there(self) -> bool:
+        """Whether ROOT is the folder that it was: one that was made again is another node's, with another lease."""
+        try:
+            return os.path.samestat(os.stat(self._root), self._folder)
+        except OSError:
+            return False
+
+    def _work(self, parent: int) -> bool:
+        """The worker's part.  False where its parent was killed: then it is the next worker's parent."""
+        before = (False, False)
+        while True:
+            if os.getppid() != parent:
+                return False
+            deadline = self._remember()
+            if deadline is None and time.monotonic() - self._begun > FIRST_RECORD_S:
+                return True
+            over = deadline is not None and deadline <= lease.now_ns()
+            alone = not (self._there() and lease.looked_after(self._lease))
             if (over, alone) != before:
                 self._ask_at, before = 0.0, (over, alone)
             try:
                 done = self._enforce() and alone if over else deadline is not None and alone and self._idle()
-            except (
-                OSError
-            ) as failure:  # No file can be opened at the moment, say: a guard that ended would guard nothing.
+            except OSError as failure:  # No file can be opened at the moment, say: one that ended would guard nothing.
                 self._say(f"trying again: {failure}")
                 done = False
             if done:
-                return
+                return True
             time.sleep(LOOK_S)
 
     def _enforce(self) -> bool:
@@ -146,7 +187,12 @@ class Guard:
         return any(time.monotonic() - since < START_S for since in self._starting.values())
 
     def _noted(self) -> "dict[str, str]":
-        """Folders of the containers that were to be started, by id."""
+        """Folders of the containers that were to be started, by id; where ROOT is gone, those that were there."""
+        if self._there():
+            self._notes = self._read_notes()
+        return self._notes
+
+    def _read_notes(self) -> "dict[str, str]":
         found = {}
         for folder in os.listdir(self._root):
             with contextlib.suppress(OSError), open(os.path.join(self._root, folder, STARTING)) as note:

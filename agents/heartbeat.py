@@ -16,6 +16,7 @@ from events.limits import LARGEST_FACTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from agents.identity import Identity
     from agents.runtime import Runtime, Seen
     from events.log import Bus
 
@@ -36,6 +37,7 @@ class Heartbeat:
         *,
         clock: Callable[[], int],
         since_boot: Callable[[], float],
+        identity: Identity,
     ) -> None:
         self._bus = bus
         self._subject = subjects.report(cluster, node)
@@ -43,6 +45,7 @@ class Heartbeat:
         self._runtime = runtime
         self._clock = clock
         self._since_boot = since_boot
+        self._identity = identity
 
     async def send(self, seen: Sequence[Seen], timeout: float) -> float:
         """Have one stored, in so many seconds; gives when (`since_boot`), from before it was sent: the lease counts from then.
@@ -56,6 +59,7 @@ class Heartbeat:
             node=self._node,
             used={} if uses is None else {"memory": sum(use.memory for use in uses)},
             containers=uses or [],
+            identity=self._identity.value,
         )
         body = encode(report)
         if len(body) > LARGEST_FACTS:  # A node must not be silent for having much to say.

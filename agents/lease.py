@@ -73,11 +73,11 @@ def left(path: str) -> "float | None":
 
 
 def until(path: str, before: "int | None") -> "int | None":
-    """The deadline (0: of another boot); None where there is no record.  Where it can't be read just now it is `before`, what
-    was read last, and 0 where that is None."""
+    """The deadline (0: of another boot); None where there never was a record.  Where it can't be read, or is there no more, it
+    is `before`, what was read last: a record that was removed ends nothing early and extends nothing."""
     fields = _read(path)
     if fields is None:
-        return None
+        return before
     if not fields:
         return before or 0
     return int(fields[0]) if fields[1] == boot_id() else 0

@@ -5,7 +5,7 @@ opened): processes share the user, the file system and the machine with the agen
 from any other SIGKILL.  What it does keep are the runtime's promises: a program starts at most once for a key, it outlives
 the agent, and a restarted agent finds it again with its state and exit code, through one small supervisor for each
 container (`agents.supervisor`) and the records it keeps (`agents.process_records`).  The supervisors keep the node's lease,
-too; a program whose supervisor was killed outlives it as long as no agent is there.
+too, and no program outlives its supervisor.
 
 A program's first places to look for commands are those of the agent's own interpreter, so `python3` is that one, with the
 packages that it has.  Do not run the agent under an init system that kills its whole control group with it.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -95,8 +96,18 @@ class ProcessRuntime:
         self._dirs.close()
 
     async def list(self) -> list[Seen]:
-        """All containers below the root, sorted by key."""
-        return sorted((found.seen for found in await asyncio.to_thread(self._look_all)), key=lambda s: s.key)
+        """All containers below the root, sorted by key, and those whose folder was removed and that have not ended yet: a
+        supervisor takes a moment to see that."""
+        seen = [found.seen for found in await asyncio.to_thread(self._look_all)]
+        there = {one.key for one in seen}
+        unseen = tuple(key for key, process in self._watched.items() if key not in there and not _has_ended(process))
+        if unseen:
+            seen += await asyncio.to_thread(self._without_folder, unseen)
+        return sorted(seen, key=lambda one: one.key)
+
+    def _without_folder(self, keys: tuple[Key, ...]) -> tuple[Seen, ...]:
+        """The others have been started since all were looked at."""
+        return tuple(Seen(key, "running", "") for key in keys if not self._dirs.container_dir(key).exists())
 
     async def ensure(self, spec: ContainerSpec) -> Seen:
         """Start it unless it was started before.  Raises `Refused` or `Conflict`."""
@@ -180,6 +191,10 @@ class ProcessRuntime:
     async def lease_left(self) -> float | None:
         """Of the record in the root."""
         return await self._dirs.lease_left()
+
+    async def root_id(self) -> str:
+        """Drawn when the root was made."""
+        return await asyncio.to_thread(self._dirs.identity)
 
     async def stop(self, key: Key, grace_s: float) -> bool:
         """SIGTERM to its process group, after `grace_s` SIGKILL to all it ever started."""
@@ -345,3 +360,10 @@ class ProcessRuntime:
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+
+
+def _has_ended(process: int) -> bool:
+    """The process of this pidfd, which can be read once it has."""
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(0))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from agents.config import NodeConfig
     from agents.desired import Desired
+    from agents.identity import Identity
     from agents.ledger import Ledger
     from agents.outbox import Outbox
     from agents.runtime import Runtime
@@ -63,6 +64,7 @@ class Reporter:
         ledger: Ledger,
         outbox: Outbox,
         clock: Callable[[], int],
+        identity: Identity,
     ) -> None:
         self._config = config
         self._desired = desired
@@ -70,6 +72,7 @@ class Reporter:
         self._ledger = ledger
         self._outbox = outbox
         self._clock = clock
+        self._identity = identity
         self._asked: set[Key] = set()
         self._lived: set[Key] = set()
         """Seen running by this process."""
@@ -110,6 +113,7 @@ class Reporter:
                 slot=slot,
                 node=self._config.name,
                 started_at=seen.started_at,
+                identity=self._identity.value,
             )
         )
 
@@ -159,6 +163,7 @@ class Reporter:
                 message=message[:_LONGEST_MESSAGE],
                 started_at=seen.started_at if seen else 0,
                 exited_at=seen.exited_at if seen else self._clock(),
+                identity=self._identity.value,
             )
         )
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from agents import docker_guard, lease
-from agents.runtime import PROGRESS_FILE, Conflict, Key, Unavailable, key_name
+from agents.runtime import PROGRESS_FILE, Conflict, Displaced, Key, Unavailable, key_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,11 +62,23 @@ class RunDirs:
         for left in self.root.glob(".*-*"):
             shutil.rmtree(left, ignore_errors=True)
 
+    def check(self) -> None:
+        """Raises `Displaced` where the root was removed or replaced since it was opened: then what is missing below it may
+        still run, and what is there may be another agent's."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if self._lock < 0 or os.path.samestat(os.fstat(self._lock), os.stat(self.root / "lock")):
+                return
+        raise Displaced(
+            f"{self.root} was removed or replaced while the agent ran: what runs here is killed, at the latest when the "
+            "node's lease is over; start the agent again"
+        )
+
     def close(self) -> None:
         """Let another runtime have the root."""
         if self._lock < 0:
             return
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, Displaced):
+            self.check()
             if self._lease.exists():
                 lease.write(str(self._lease), lease.deadline(str(self._lease)), 0)
         os.close(self._lock)
@@ -77,9 +89,14 @@ class RunDirs:
         return self.root / lease.FILE
 
     async def extend_lease(self, deadline: int) -> None:
-        """Until this time of `agents.lease`.  Raises `Unavailable`."""
+        """Until this time of `agents.lease`.  Raises `Unavailable`, `Displaced`."""
+
+        def extend() -> None:
+            self.check()
+            lease.write(str(self._lease), deadline, os.getpid())
+
         try:
-            await asyncio.to_thread(lease.write, str(self._lease), deadline, os.getpid())
+            await asyncio.to_thread(extend)
         except OSError as failure:
             raise Unavailable(f"the lease cannot be written to {self._lease}: {failure.strerror}") from failure
 
@@ -95,8 +112,13 @@ class RunDirs:
         return False
 
     async def lease_left(self) -> float | None:
-        """See `Runtime.lease_left`."""
-        return await asyncio.to_thread(lease.left, str(self._lease))
+        """See `Runtime.lease_left`.  Raises `Displaced`."""
+
+        def left() -> float | None:
+            self.check()
+            return lease.left(str(self._lease))
+
+        return await asyncio.to_thread(left)
 
     def identity(self) -> str:
         """32 hex digits that no other root has: drawn at the first call, and the same ever after.  Needs the lock.
@@ -132,7 +154,8 @@ class RunDirs:
         return self.container_dir(key) / "run"
 
     def found(self) -> list[Key]:
-        """Whose folders there are, sorted."""
+        """Whose folders there are, sorted.  Raises `Displaced`."""
+        self.check()
         found = []
         for entry in self.root.iterdir():
             app, *numbers = entry.name.rsplit("-", 2)

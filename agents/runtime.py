@@ -3,7 +3,8 @@
     RuntimeFault
     ├── Unavailable   the engine does not answer: the state is unknown, neither failed nor free; try again later
     ├── Refused       this container can never start here as it is specified (`cause` says in which class of reasons)
-    └── Conflict      something else holds the name or the room; a human or the next reconcile has to look
+    ├── Conflict      something else holds the name or the room; a human or the next reconcile has to look
+    └── Displaced     the node's folder was removed or replaced under the agent: it must end, since it sees another's
 
 Two implementations pass one conformance suite (`tests/agents/runtime_conformance.py`): `agents.docker` and
 `agents.process`.
@@ -49,6 +50,10 @@ class Refused(RuntimeFault):
 
 class Conflict(RuntimeFault):
     """Another container holds what this one needs."""
+
+
+class Displaced(RuntimeFault):
+    """The node's folder is no longer the one that this agent opened, so what is missing there may still run."""
 
 
 class Key(NamedTuple):
@@ -189,6 +194,11 @@ class Runtime(Protocol):
     async def lease_left(self) -> float | None:
         """Seconds of it, 0 or less when it is over; None where it was never extended.  It survives restarts of the agent;
         one from before the machine's last boot is over."""
+        ...
+
+    async def root_id(self) -> str:
+        """One word for the folder in which it keeps what it knows: another one after that folder was lost, and with it the
+        knowledge of what may still run.  Raises `Conflict`, `OSError`."""
         ...
 
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:

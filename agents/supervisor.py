@@ -2,7 +2,8 @@
 
 It imports little (a start costs one of these), because it runs outside the virtual environment.
 It detaches from whoever called it, says on stdout what became of the start (`started`, `busy` or `refused`), then
-watches.  In DIR it reads and writes
+watches.  It is two processes: the supervisor, which does all of this, and its parent, the guardian, which does nothing but
+wait for the supervisor's end.  In DIR the supervisor reads and writes
 
     launch   NUL-separated: working directory, size cap of the log in bytes, number of arguments, arguments, environment
     lock     a POSIX lock from before the start until the end: whoever sees it taken knows the supervisor alive, and its pid
@@ -13,7 +14,12 @@ watches.  In DIR it reads and writes
     log      stdout and stderr together; beyond the cap it moves to log.1 and starts anew
 
 and beside DIR it reads the node's lease (`agents.lease`), about once a second: when that is over, agent or not, it kills the
-container.
+container.  A lease that can't be read any more is over when it was to be over as it was read last.  Where DIR itself was
+removed nobody can find the container any more nor learn how it ended, so it is killed at once.
+
+No program outlives its supervisor, even one that is killed (-9): the program itself is killed by the kernel (PR_SET_PDEATHSIG
+of prctl(2)), and whatever it has started comes to the guardian, which kills it.  Only where guardian and supervisor are killed
+at the same moment may children of the program be left.
 
 Why a program never starts twice: supervisors exclude each other by the lock, one that finds `started` does nothing, and
 the program is a forked child that executes nothing before `started` is on disk and it has been told so through a pipe,
@@ -41,7 +47,9 @@ from agents import lease
 TYPE_CHECKING = False  # typing itself would cost a third of the start
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from io import BufferedRandom
 
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 RECORD_BYTES = 64
@@ -91,6 +99,9 @@ def execute(words: list[str], workdir: str, environment: dict[str, str], log: in
     """The child's part: wait for the go, become the program, or report why not.  Never returns."""
     try:
         os.setsid()
+        prctl(
+            PR_SET_PDEATHSIG, signal.SIGKILL
+        )  # before the gate: where the supervisor has died by then, the gate says so
         if os.read(gate, 1) != b"g":
             os._exit(1)
         os.chdir(workdir)
@@ -132,26 +143,34 @@ def start(words: list[str], workdir: str, environment: dict[str, str]) -> tuple[
 
 
 def cap_log(cap: int) -> None:
-    """Keep the log below its cap, and the part before it in log.1.  The program holds the file open for appending,
-    so it is copied and emptied in place; what is written in between is lost.  Where the disk has no room for the copy it
-    is emptied all the same: a log is not worth the watch."""
-    with open("log", "rb+") as log:
-        size = os.fstat(log.fileno()).st_size
-        if size <= cap:
-            return
-        log.seek(max(0, size - cap))
-        left = cap  # and no more, however fast the program goes on writing
-        try:
-            with open("log.1.new", "wb") as old:
-                while part := log.read(min(left, 1 << 20)):
-                    old.write(part)
-                    left -= len(part)
-            os.rename("log.1.new", "log.1")
-        except OSError as failure:
-            if os.path.exists("log.1.new"):
-                os.unlink("log.1.new")
-            say(f"the log could not be moved aside: {failure}")
-        os.ftruncate(log.fileno(), 0)
+    """Keep the log below its cap, and the part before it in log.1.  A log is not worth the watch, so one that can't be
+    opened (its folder was removed, say) is left alone."""
+    try:
+        with open("log", "rb+") as log:
+            move_aside(log, cap)
+    except OSError:
+        pass
+
+
+def move_aside(log: "BufferedRandom", cap: int) -> None:
+    """The program holds the file open for appending, so it is copied and emptied in place; what is written in between is
+    lost.  Where the disk has no room for the copy it is emptied all the same."""
+    size = os.fstat(log.fileno()).st_size
+    if size <= cap:
+        return
+    log.seek(max(0, size - cap))
+    left = cap  # and no more, however fast the program goes on writing
+    try:
+        with open("log.1.new", "wb") as old:
+            while part := log.read(min(left, 1 << 20)):
+                old.write(part)
+                left -= len(part)
+        os.rename("log.1.new", "log.1")
+    except OSError as failure:
+        if os.path.exists("log.1.new"):
+            os.unlink("log.1.new")
+        say(f"the log could not be moved aside: {failure}")
+    os.ftruncate(log.fileno(), 0)
 
 
 def children() -> list[int]:
@@ -184,7 +203,7 @@ def reap(block: bool) -> "tuple[int, int] | None":
 def watch(pid: int, cap: int) -> "tuple[int, bool]":
     """Serve signals until the program has ended; gives its exit code, and whether the lease's end killed it.  The group is
     only signalled while the program is not reaped, so its number cannot have passed to another."""
-    over, deadline = False, None
+    over, deadline = False, lease.until(LEASE, None)
     while True:
         received = signal.sigtimedwait(WATCHED, LOOK_S)
         if received is None or received.si_signo == signal.SIGCHLD:
@@ -202,6 +221,19 @@ def watch(pid: int, cap: int) -> "tuple[int, bool]":
         if deadline is not None and deadline <= lease.now_ns():
             over = True
             signalled(os.killpg, pid, signal.SIGKILL)
+        elif removed():
+            signalled(os.killpg, pid, signal.SIGKILL)
+
+
+def removed() -> bool:
+    """Whether the container's folder is gone.  What else keeps it from being seen (a disk that fails) is no reason."""
+    try:
+        os.stat("lock")
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def sweep() -> None:
@@ -238,7 +270,7 @@ def supervise(report: int) -> None:
     workdir, cap, count = fields[0], int(fields[1]), int(fields[2])
     words = fields[3 : 3 + count]
     environment = dict(field.split("=", 1) for field in fields[3 + count :] if field)
-    if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if not prctl(PR_SET_CHILD_SUBREAPER, 1):
         say("cannot become a subreaper: a child in a session of its own may outlive its container")
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     pid, failure = start(words, workdir, environment)
@@ -250,7 +282,26 @@ def supervise(report: int) -> None:
     os.close(report)
     code, over = watch(pid, cap)
     sweep()
-    write_reserved("exited", f"{code} {time.time_ns()}{' lease' if over else ''}")
+    try:
+        write_reserved("exited", f"{code} {time.time_ns()}{' lease' if over else ''}")
+    except FileNotFoundError:
+        say("the folder was removed: nobody learns how it ended")
+
+
+def prctl(option: int, value: int) -> bool:
+    """Whether it took effect."""
+    done: bool = ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0
+    return done
+
+
+def guard(supervisor: int) -> None:
+    """The guardian's part: when the supervisor has ended, whatever still lives of its container comes here and is killed.
+    Signals are for the supervisor."""
+    for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(ignored, signal.SIG_IGN)
+    while (ended := reap(block=True)) is not None and ended[0] not in (supervisor, 0):
+        pass
+    sweep()
 
 
 def main() -> None:
@@ -262,7 +313,14 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.dup2(os.open("supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 1)
     os.dup2(1, 2)
-    supervise(report)
+    if not prctl(PR_SET_CHILD_SUBREAPER, 1):
+        say("cannot become a subreaper: what the program has started may outlive a supervisor that is killed")
+    supervisor = os.fork()
+    if supervisor:
+        os.close(report)
+        guard(supervisor)
+    else:
+        supervise(report)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ from dorm.sealing import Sealer
 from dorm.snapshots import SnapshotTaker
 from events import subjects
 from events.appending import append_event
-from events.codec import encode
+from events.codec import decode, encode
 from events.kinds import MasterElected, NodeJoined, NodeLeaseEnded, NodeLost, NodeReported, Round
 from events.log import LogError, LogRefused, LogUnavailable, Overtaken
 from events.waiting import until_answered
@@ -199,8 +199,14 @@ class Master:
         async for record in self._bus.reports(subjects.reports(self._cluster)):
             # Tokens and names of nodes are equal: agents refuse other names.
             node = record.subject.split(".")[3]
-            if node in self.state.nodes:
+            if node in self.state.nodes and self._is_holders(node, record):
                 self._hearing.hear(node, _loop_ns(), record.body)
+
+    def _is_holders(self, node: str, record: Record) -> bool:
+        """Whether a heartbeat is of the machine that holds the node's name: another one's keeps nothing alive."""
+        event = decode(record)
+        identity = event.identity if isinstance(event, NodeReported) else ""
+        return identity == self.state.nodes[node].identity
 
     async def _load_policy(self) -> None:
         """A solver takes half a second to import, which the first app would wait for."""
@@ -217,7 +223,7 @@ class Master:
             event = evolve(self.state, record)
             self._sealer.take(record, event)
             self._integrity.folded(record.seq, self._sealer.chain)
-            if isinstance(event, NodeJoined | NodeReported) and self._is_from(event.node, record):
+            if isinstance(event, NodeJoined | NodeReported) and self._is_from(event, record):
                 self._hearing.hear(event.node, _loop_ns())
         self._last, self._last_at = batch[-1], asyncio.get_running_loop().time()
         self._time.folded(self.state.time, _loop_ns())
@@ -226,9 +232,14 @@ class Master:
         if self.state.stirred_seq != stirred:
             self._quiet.stir(_loop_ns())
 
-    def _is_from(self, node: str, record: Record) -> bool:
-        """Whether it is a node of this cluster that says so, and not somebody else."""
-        return node in self.state.nodes and subjects.who_of(record.subject) == subjects.token(node)
+    def _is_from(self, event: NodeJoined | NodeReported, record: Record) -> bool:
+        """Whether it is a node of this cluster that says so, and neither somebody else nor another machine of its name."""
+        node = self.state.nodes.get(event.node)
+        return (
+            node is not None
+            and subjects.who_of(record.subject) == subjects.token(node.id)
+            and event.identity == node.identity
+        )
 
     async def _fold_until(self, seq: int) -> None:
         while self.state.seq < seq:
@@ -427,7 +438,8 @@ class Master:
                 except LogError as error:
                     _log.debug("a silent node can't be asked for", node=node, reason=str(error))
                     return
-                self._hearing.stored(node, record.body if record else None, _loop_ns())
+                words = record.body if record and self._is_holders(node, record) else None
+                self._hearing.stored(node, words, _loop_ns())
             asked |= silent
         for fact in facts:
             _log.warning("node", fact=type(fact).__name__, node=getattr(fact, "node", ""))

@@ -43,6 +43,8 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 PortOrNone = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Address = Annotated[str, msgspec.Meta(max_length=255)]
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32 - 1)]
+Identity = Annotated[str, msgspec.Meta(max_length=64)]
+"""Which machine speaks under a node's name (`events.holders`); "" from agents before 0.5.1."""
 
 # --- clients -----------------------------------------------------------------------------------------------------------
 
@@ -78,6 +80,8 @@ class NodeDrainRequested(Event, frozen=True):
     until_rejoin: bool = False
     """Asked for by an agent that is about to stop: its next NodeJoined ends it, which never ends an operator's drain."""
     reason: str = ""
+    identity: Identity = ""
+    """With `until_rejoin`: of the agent that stops, which does not drain another machine of the same name."""
 
 
 class PolicyChanged(Event, frozen=True):
@@ -126,6 +130,8 @@ class NodeJoined(Event, frozen=True):
     build: str = ""
     lease_s: Annotated[float, msgspec.Meta(ge=0, le=864_000)] = 0.0
     """For so long what runs there may run on as it is, which is more than the cluster's lease where that was lowered."""
+    identity: Identity = ""
+    """A join under a name that another identity holds changes nothing but what `Node.refused` says."""
 
 
 class ContainerUse(msgspec.Struct, frozen=True, gc=False):
@@ -144,12 +150,14 @@ class NodeReported(Event, frozen=True):
     node: Name
     used: dict[str, Amount] = {}
     containers: list[ContainerUse] = []
+    identity: Identity = ""
 
 
 class NodeLeft(Event, frozen=True):
     """An agent stopped in good order: none of its containers runs."""
 
     node: Name
+    identity: Identity = ""
 
 
 class ContainerStarted(Event, frozen=True):
@@ -158,6 +166,7 @@ class ContainerStarted(Event, frozen=True):
     slot: Slot
     node: Name
     started_at: Moment = 0
+    identity: Identity = ""
 
 
 ExitReason = Literal["exit", "out_of_memory", "image", "command", "spec", "device", "port", "lost", "unknown"]
@@ -179,6 +188,7 @@ class ContainerExited(Event, frozen=True):
     message: str = ""
     started_at: Moment = 0
     exited_at: Moment = 0
+    identity: Identity = ""
 
 
 class AppCheckpointed(Event, frozen=True):

@@ -60,7 +60,7 @@ _DROPPED = {"build", "by", "chain", "digest", "id", "key", "marks", "name", "sig
 _NAMES = {
     "app": "app_references", "App.id": "app_references", "App.name": "app_references", "Submission.app": "app_references",
     "submission": "requests", "Submission.id": "requests", "Submission.by": "users", "App.user": "users",
-    "node": "nodes", "Node.id": "nodes", "address": "addresses", "State.leader": "masters",
+    "node": "nodes", "Node.id": "nodes", "address": "addresses", "identity": "identities", "State.leader": "masters",
 }  # fmt: skip
 _TEXTS = {"reason", "message", "text", "cancel_reason", "end_reason", "Submission.refused"}
 

@@ -52,6 +52,8 @@ class Names(msgspec.Struct):
     masters: set[str] = set()
     nodes: set[str] = set()
     addresses: set[str] = set()
+    identities: set[str] = set()
+    """Of machines that have a node's name."""
     resources: set[str] = set()
     labels: set[str] = set()
     values: set[str] = set()
@@ -86,6 +88,7 @@ class Pseudonyms:
         self.user_tokens = {token(user): name for user, name in self.users.items()} | {"_": "_"}
         self.masters = _numbered("master", names.masters)
         self.addresses = _numbered("address", names.addresses)
+        self.identities = _numbered("machine", names.identities)
         self.resources = _resources(names.resources)
         self.labels = _numbered("label", names.labels)
         self.values = _numbered("value", names.values)
@@ -102,7 +105,8 @@ class Pseudonyms:
         """Names by pseudonyms, by kind."""
         kinds = {
             "apps": self.app_names, "app_ids": self.app_ids, "users": self.users, "nodes": self.nodes,
-            "addresses": self.addresses, "masters": self.masters, "clusters": self.clusters, "images": self.images,
+            "addresses": self.addresses, "identities": self.identities, "masters": self.masters,
+            "clusters": self.clusters, "images": self.images,
             "arguments": self.arguments, "variables": self.variables, "settings": self.settings, "labels": self.labels,
             "values": self.values, "resources": self.resources, "requests": self.requests,
         }  # fmt: skip

@@ -232,6 +232,10 @@ class NodeTeller:
 
     def _joined(self, state: State, event: k.NodeJoined) -> None:
         node = state.nodes[self.wanted]
+        if node.identity != event.identity:
+            text = f"another machine at {event.address} asked for this name and was refused: it waits until nothing runs here"
+            self._tell(state, str(state.seq), "refused", text)
+            return
         self._moved = True
         has = words.amounts(node.capacity)
         labels = ", ".join(f"{name}={value}" for name, value in node.labels.items())

@@ -119,6 +119,8 @@ class Surroundings:
         self._exit = (state.seq, event)
 
     def _node(self, state: State, event: k.NodeJoined | k.NodeLeft) -> None:
+        if isinstance(event, k.NodeJoined) and event.identity != state.nodes[event.node].identity:
+            return  # Another machine of that name, which was refused it.
         self._stir(state, str(state.seq), f"{event.node} {'joined' if isinstance(event, k.NodeJoined) else 'left'}")
         self._all_places(state)
 

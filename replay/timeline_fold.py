@@ -253,7 +253,9 @@ class Watcher:
         self._look_at_node(node)
         self._count_totals(state)
         after = self.picture.nodes[node.id].conditions.last
-        if isinstance(event, k.NodeJoined) or after != before:
+        if isinstance(event, k.NodeJoined) and event.identity != node.identity:
+            self._mark("node", str(state.seq), "refused", "another machine asked for the name", node=node.id, weight=20)
+        elif isinstance(event, k.NodeJoined) or after != before:
             what = _NODE_WORDS.get(type(event).__name__) or ("drained" if node.draining else "used again")
             self._mark("node", str(state.seq), what, getattr(event, "reason", ""), node=node.id, weight=20)
         for app in list(self._known.values()):

@@ -20,6 +20,7 @@ from events.kinds import (
     IdleTicked,
     NodeLost,
     NodeRecovered,
+    NodeReported,
     PolicyChanged,
     Round,
 )
@@ -48,6 +49,21 @@ async def test_a_deposed_master_that_has_nothing_to_say_stops_too() -> None:
         leading.cancel()
         following.cancel()
         await asyncio.wait([leading, following])
+
+
+async def test_another_machine_s_heartbeats_keep_nothing_alive() -> None:
+    """Neither those that are heard nor the last one that is stored."""
+    log, bus = MemoryLog(time.time_ns), MemoryBus(time.time_ns)
+    await say(log, PolicyChanged(node_grace_s=1), "operator")
+    await say(log, joined("a", identity="first"), "a")
+    async with leading(log, "m", bus):
+        for identity, awaited in (("other", NodeLost), ("first", NodeRecovered)):
+            beating = asyncio.create_task(beat(bus, "a", encode(NodeReported(node="a", identity=identity))))
+            try:
+                await first_with(log, awaited)
+            finally:
+                beating.cancel()
+                await asyncio.wait([beating])
 
 
 @contextlib.asynccontextmanager
@@ -89,10 +105,10 @@ async def test_a_master_that_took_over_looks_again_when_nothing_happens() -> Non
         assert tick.at - second.state.stirred_at >= 3_000_000_000
 
 
-async def beat(bus: MemoryBus, node: str) -> None:
+async def beat(bus: MemoryBus, node: str, body: bytes = b"") -> None:
     """More often than the shortest grace, as an agent does."""
     while True:
-        await bus.publish_report(subjects.report("local", node), b"")
+        await bus.publish_report(subjects.report("local", node), body)
         await asyncio.sleep(0.2)
 
 

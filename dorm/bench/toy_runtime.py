@@ -134,3 +134,6 @@ class ToyRuntime:
 
     async def lease_left(self) -> float | None:
         return None if self._lease_ends is None else self._lease_ends - asyncio.get_running_loop().time()
+
+    async def root_id(self) -> str:
+        return "toy"

@@ -56,6 +56,8 @@ def agent(
     minutes by default), or the log can't be reached for so long, they are killed, so that their apps can go on elsewhere.
     The agent waits for NATS servers that do not answer yet, and ends on Ctrl-C, SIGTERM, or when its terminal is closed.
 
+    A node is its folder (--data), not its name: another machine under the same name waits until that lease is over.
+
     [bold]Examples[/]
 
       dorm agent --url nats://10.0.0.1:4222 --cluster lab --checkpoints /mnt/shared/dorm

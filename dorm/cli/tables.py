@@ -20,7 +20,7 @@ _APPS = [
     ("NAME", "name"), ("PHASE", "phase"), ("SIZE", "size"), ("NODES", "nodes"), ("STEP", "step"), ("LOSS", "loss"),
     ("RESIZED", "adjustments"), ("AGE", "age"),
 ]  # fmt: skip
-_APPS_NOTE = ("NOTE", "note")
+_NOTE = ("NOTE", "note")
 _APPS_WIDE = [
     ("ID", "id"),
     ("USER", "user"),
@@ -49,14 +49,15 @@ def show_apps(rows: Sequence[AppRow], output: Format) -> None:
         {**row, "size": f"{row['containers']}/{row['n_max']}", "age": ago(row["age_s"])}
         for row in map(msgspec.to_builtins, rows)
     ]
-    show(plain, _APPS, output, wide=_APPS_WIDE, note=_APPS_NOTE)
+    show(plain, _APPS, output, wide=_APPS_WIDE, note=_NOTE)
 
 
 def show_nodes(rows: Sequence[NodeRow], output: Format) -> None:
     """With a column for each resource: what is promised of what the node has."""
     resources = dict.fromkeys(name for row in rows for name in row.capacity)
     columns = [*_NODES, *((name.upper(), f"of {name}") for name in resources)]
-    show([_with_shares(msgspec.to_builtins(row)) for row in rows], columns, output, wide=_NODES_WIDE)
+    plain = [_with_shares(msgspec.to_builtins(row)) for row in rows]
+    show(plain, columns, output, wide=_NODES_WIDE, note=_NOTE)
 
 
 def _with_shares(row: dict[str, Any]) -> dict[str, Any]:

@@ -23,10 +23,11 @@ from dorm.core.effects import (
 )
 from dorm.core.rounds import fold_round
 from dorm.core.settings import TIMES, policy_after
-from dorm.core.state import MOST, App, Container, Generation, Node, Pace, State, Submission, can_be_kept
+from dorm.core.state import MOST, App, Container, Generation, Node, Pace, Refused, State, Submission, can_be_kept
 from events import kinds as k
 from events import subjects
 from events.codec import decode, submission_of
+from events.holders import may_hold
 from events.limits import clipped
 from events.log import Record
 from events.spec import SpecError, broken_gang
@@ -167,7 +168,8 @@ def _node_drain_requested(state: State, event: k.NodeDrainRequested, record: Rec
     wanted: Literal["", "operator", "shutdown"] = "shutdown" if event.until_rejoin else "operator"
     if not event.drain:
         wanted = ""
-    if node is None or node.draining == wanted or (wanted and node.draining == "operator"):
+    stale = node is not None and wanted == "shutdown" and event.identity != node.identity
+    if node is None or stale or node.draining == wanted or (wanted and node.draining == "operator"):
         state.counters.ignored += 1
         return
     node.draining = wanted
@@ -213,6 +215,9 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> None:
     if not _own(state, event, record):
         return
     old = state.nodes.get(event.node)
+    if old is not None and not may_hold(old.identity, event.identity, gone=old.gone):
+        old.refused = Refused(event.identity, event.address, state.time)
+        return
     node = state.nodes[event.node] = Node(
         id=event.node,
         address=event.address,
@@ -226,6 +231,8 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> None:
         lease_s=max(state.settings.node_lease_s, event.lease_s),
         changed_seq=state.seq,
         port_cursor=old.port_cursor if old else 0,
+        identity=event.identity,
+        refused=old.refused if old and old.identity == event.identity else None,
     )
     if old and (old.capacity, old.address, old.ports) != (node.capacity, node.address, node.ports):
         void_plans_on(state, node)
@@ -237,7 +244,7 @@ def _node_left(state: State, event: k.NodeLeft, record: Record) -> None:
     node = state.nodes.get(event.node)
     if not _own(state, event, record):
         return
-    if node is None or node.condition == "left":
+    if node is None or node.condition == "left" or event.identity != node.identity:
         state.counters.ignored += 1
         return
     node.condition, node.lease_ended = "left", False
@@ -246,8 +253,12 @@ def _node_left(state: State, event: k.NodeLeft, record: Record) -> None:
 
 
 def _container_of(state: State, event: Any, record: Record) -> tuple[App, Generation, Container] | None:
-    """What an agent speaks of: a released container of its own node."""
+    """What an agent speaks of: a released container of its own node, which no other machine of that name knows."""
     if not _own(state, event, record):
+        return None
+    node = state.nodes.get(event.node)
+    if node is not None and event.identity != node.identity:
+        state.counters.ignored += 1
         return None
     app = state.apps.get(event.app)
     generation = app.generations.get(event.generation) if app is not None else None

@@ -23,6 +23,7 @@ from dorm.core.decide import decide
 from dorm.core.evolve import evolve
 from dorm.core.policies import policy
 from dorm.core.shares import fairness_budget
+from dorm.core.speaking import as_holder
 from dorm.core.standing import standings
 from dorm.core.state import SCHEMA, State
 from dorm.core.views import sizes, summary
@@ -263,7 +264,7 @@ class _Course:
     def say(self, event: k.Event, who: str = _WHO) -> None:
         self.said.append((event, who))
         subject = subjects.fact(_CLUSTER, type(event).__name__, who)
-        self._fold(subject, encode(event), event.id)
+        self._fold(subject, encode(as_holder(self.state, event)), event.id)
 
     def _fold(self, subject: str, body: bytes, id: str) -> None:
         seq = self.state.seq + 1

@@ -288,6 +288,15 @@ MOST = 2**62
 NodeCondition = Literal["up", "lost", "left"]
 
 
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """Another machine that asked for a node's name and did not get it."""
+
+    identity: str
+    address: str
+    at: int
+    """Log time of the last time it asked."""
+
+
 class Node(msgspec.Struct):
     """A machine with an agent on it."""
 
@@ -308,6 +317,15 @@ class Node(msgspec.Struct):
     changed_seq: int = 0
     port_cursor: int = 0
     """The last port that was given away here."""
+    identity: str = ""
+    """Of the agent that holds the name (`events.holders`); "" where that is older than 0.5.1."""
+    refused: Refused | None = None
+    """Who else asked for the name while this one holds it."""
+
+    @property
+    def gone(self) -> bool:
+        """Nothing of it can run any more: it has left in good order, or its lease has ended."""
+        return self.condition == "left" or self.lease_ended
 
     @property
     def usable(self) -> bool:

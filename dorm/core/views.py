@@ -51,6 +51,8 @@ class NodeRow(msgspec.Struct, frozen=True):
     used: dict[str, int]
     """Promised to containers that may run, in base units."""
     labels: dict[str, str]
+    note: str = ""
+    """Who else asked for its name and was refused."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -127,7 +129,16 @@ def _node_row(node: Node, held: list[tuple[App, int]]) -> NodeRow:
         capacity=node.capacity,
         used={name: used.get(name, 0) for name in node.capacity},
         labels=node.labels,
+        note=_refused(node),
     )
+
+
+def _refused(node: Node) -> str:
+    """As long as the name is not free: then the other one asks again and gets it."""
+    if node.refused is None:
+        return ""
+    until = "until it has left" if node.condition == "up" else "until its lease has ended"
+    return f"another machine at {node.refused.address} waits for this name {until}" if not node.gone else ""
 
 
 def _held(app: App) -> dict[str, int]:

@@ -319,6 +319,9 @@ class History:
             self.said.append(Said(state.seq, state.time, event, event.by or "operator"))
 
     def _node(self, state: State, event: k.NodeJoined | k.NodeLeft) -> None:
+        known = state.nodes.get(event.node)
+        if known is not None and known.identity != event.identity:
+            return  # Of another machine of that name: it changes nothing.
         for silence in self.silences:
             if silence.node == event.node and not silence.until:
                 silence.until = state.time

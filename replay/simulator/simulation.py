@@ -18,6 +18,7 @@ from dorm.core.admission import app_id, name_of
 from dorm.core.evolve import evolve
 from dorm.core.invariants import may_run
 from dorm.core.plans import copy_of
+from dorm.core.speaking import as_holder
 from dorm.core.state import State
 from events import kinds as k
 from events import subjects
@@ -217,7 +218,7 @@ class Simulation:
             subject = subjects.rounds(self.scenario.cluster)
         else:
             subject = subjects.fact(self.scenario.cluster, type(event).__name__, who)
-        self._take(subject, encode(event), event.id)
+        self._take(subject, encode(as_holder(self.state, event)), event.id)
 
     def _take(self, subject: str, body: bytes, msg_id: str) -> None:
         """Store a record, fold it, and let everybody react."""

@@ -80,6 +80,8 @@ class Node:
         self.bus = Bus(self.log)
         self.clock: Callable[[], int] = time.time_ns
         self.make_runtime: Callable[[], Runtime] = lambda: ProcessRuntime(NODE, root / "containers")
+        self.running: asyncio.Task[None] | None = None
+        """The agent that was started last."""
         self._said = 0
         self._basis = 0
 
@@ -97,7 +99,7 @@ class Node:
         agent = Agent(
             self.log, self.bus, CLUSTER, config, self.make_runtime(), root=self.root / "agent", clock=self.clock
         )
-        running = asyncio.create_task(agent.run())
+        running = self.running = asyncio.create_task(agent.run())
         joining = asyncio.create_task(agent.joined.wait())
         try:
             async with asyncio.timeout(PATIENCE_S):

@@ -10,6 +10,7 @@ import pytest
 
 from agents.config import NodeConfig
 from agents.desired import Desired
+from agents.identity import Identity
 from agents.outbox import Outbox
 from agents.progress import ProgressFile
 from agents.reporter import MOST_READERS, Reporter
@@ -44,7 +45,13 @@ class Node:
         )
         self.outbox = Outbox(self.log, "lab", "n1")
         self.reporter = Reporter(
-            config, Desired("n1"), cast("Any", self.folders), cast("Ledger", None), self.outbox, lambda: 0
+            config,
+            Desired("n1"),
+            cast("Any", self.folders),
+            cast("Ledger", None),
+            self.outbox,
+            lambda: 0,
+            Identity(root),
         )
 
     def write(self, app: str, text: str) -> Key:

@@ -11,6 +11,7 @@ from events import subjects
 from events.codec import decode
 from events.log import Record
 from tests.core.nonsense import nonsense
+from tests.simulation import replacing
 from tests.simulation.crowds import flood_progress, submit_crowd
 from tests.simulation.strangers import submit_large, take_message_id, write_absurd_rounds
 
@@ -50,27 +51,38 @@ class Attack:
 
     def _later(self, fault: Fault, undo: Callable[[], None]) -> None:
         """`undo` when its time is over, unless the history came to its calm end before, which undoes all."""
-        self.world.after(fault.for_s, lambda: None if self.over else undo())
+        self.later(fault.for_s, undo)
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        self.world.after(seconds, lambda: None if self.over else act())
+
+    def place(self, fault: Fault) -> str:
+        """The host that the fault hits: of a node's name the machine that is there now."""
+        return self.history.place_of.get(fault.target, fault.target)
 
     # --- processes -----------------------------------------------------------------------------------------------------
 
     def _kill(self, fault: Fault) -> None:
-        self.history.down_for[fault.target] = fault.for_s or _RESTART_S
+        self.history.down_for[self.place(fault)] = fault.for_s or _RESTART_S
         for process in list(self._host(fault).processes):
             process.kill()
 
     def _crash(self, fault: Fault) -> None:
-        self.history.down_for[fault.target] = fault.for_s or _RESTART_S
+        self.history.down_for[self.place(fault)] = fault.for_s or _RESTART_S
         for process in self._host(fault).processes:
             process.kill(crash_in=1 + int(fault.argument * _MOST_STEPS))
 
     def _stop(self, fault: Fault) -> None:
-        self.history.down_for[fault.target] = fault.for_s or _RESTART_S
+        self.history.down_for[self.place(fault)] = fault.for_s or _RESTART_S
         for process in list(self._host(fault).processes):
             process.stop()
 
     def _pause(self, fault: Fault) -> None:
-        paused = list(self._host(fault).processes)
+        self.pause(self.place(fault), fault.for_s)
+
+    def pause(self, place: str, for_s: float) -> None:
+        """All that runs on this host."""
+        paused = list(self.history.hosts[place].processes)
         for process in paused:
             process.pause()
 
@@ -78,7 +90,7 @@ class Attack:
             for process in paused:
                 process.resume()
 
-        self._later(fault, resume)
+        self.later(for_s, resume)
 
     def _kill_masters(self, fault: Fault) -> None:
         for name in self.history.masters:
@@ -88,7 +100,7 @@ class Attack:
     # --- the network ---------------------------------------------------------------------------------------------------
 
     def _host(self, fault: Fault) -> Host:
-        return self.history.hosts[fault.target]
+        return self.history.hosts[self.place(fault)]
 
     def _cut(self, fault: Fault) -> None:
         host = self._host(fault)
@@ -163,7 +175,7 @@ class Attack:
     # --- machines and engines ------------------------------------------------------------------------------------------
 
     def _machine(self, fault: Fault) -> Machine:
-        return self.history.machines[fault.target]
+        return self.history.machines[self.place(fault)]
 
     def _lose_power(self, fault: Fault) -> None:
         machine = self._machine(fault)
@@ -353,4 +365,6 @@ _HITS: Final[dict[str, Callable[[Attack, Fault], None]]] = {
     "rounds of absurd numbers": write_absurd_rounds,
     "progress flooded": lambda attack, fault: flood_progress(attack.history, fault),
     "app of many containers": lambda attack, fault: submit_crowd(attack.history, fault),
+    "node replaced": replacing.replace_node,
+    "node's folder removed": replacing.remove_folder,
 }

@@ -107,12 +107,12 @@ class Checks:
         running[key.generation] += 1
         at_once = sorted(number for number, count in running.items() if count)
         self.hold(len(at_once) == 1, f"generations {at_once} of {key.app} run at once")
-        self._used[machine.name] += container.spec.resources["cpu"]
-        used = self._used[machine.name]
-        self.hold(used <= machine.cpu, f"{machine.name} runs {used} milli-cores and has {machine.cpu}")
+        self._used[machine.place] += container.spec.resources["cpu"]
+        used = self._used[machine.place]
+        self.hold(used <= machine.cpu, f"{machine.place} runs {used} milli-cores and has {machine.cpu}")
         for port in container.ports:
-            other = self._ports.setdefault((machine.name, port), key)
-            self.hold(other == key, f"port {port} of {machine.name} belongs to {_name(other)} and {_name(key)}")
+            other = self._ports.setdefault((machine.place, port), key)
+            self.hold(other == key, f"port {port} of {machine.place} belongs to {_name(other)} and {_name(key)}")
         self._check_begin(container)
 
     def _check_begin(self, container: Container) -> None:
@@ -129,10 +129,10 @@ class Checks:
         key, machine = container.key, container.machine
         self.world.trace("container ends", key=tuple(key), code=container.exit_code, finished=container.finished)
         self._running[key.app][key.generation] -= 1
-        self._used[machine.name] -= container.spec.resources["cpu"]
+        self._used[machine.place] -= container.spec.resources["cpu"]
         for port in container.ports:
-            if self._ports.get((machine.name, port)) == key:
-                del self._ports[machine.name, port]
+            if self._ports.get((machine.place, port)) == key:
+                del self._ports[machine.place, port]
         if not container.finished and not container.asked and not container.lease_ended:
             self._failed[key.app].add(key.generation)
             for other in self.launched.values():
@@ -176,8 +176,8 @@ class Checks:
     def look(self) -> None:
         """What the log does not want any more is stopped in bounded time."""
         now = self.world.now
-        for name, machine in self.machines.items():
-            well_since = max(self.disturbed.get(name, 0.0), self.disturbed.get("", 0.0))
+        for machine in self.machines.values():
+            well_since = max(self.disturbed.get(machine.name, 0.0), self.disturbed.get("", 0.0))
             for container in machine.running():
                 since = 0.0 if self._wanted(container.key) else self._unwanted.setdefault(container.key, now)
                 late = since and now - max(since, well_since) > _STOPPED_S
@@ -298,7 +298,12 @@ class Checks:
                 self._check_failed(fact)
             case k.NodeLeaseEnded() if fact.node in self.machines:
                 node = self.whole.nodes.get(fact.node)
-                running = [_name(container.key) for container in self.machines[fact.node].running()]
+                running = [
+                    _name(container.key)
+                    for machine in self.machines.values()
+                    if machine.name == fact.node
+                    for container in machine.running()
+                ]
                 if node is not None and node.lease_ended:
                     self.hold(not running, f"the lease of {fact.node} is said to have ended, and there run {running}")
                     self._conclude(fact.node)

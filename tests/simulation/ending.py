@@ -71,9 +71,9 @@ def _check_folds(history: History) -> None:
         master = process.master if process.alive and process.steps else None
         if master is not None and master.state.seq == again.seq:
             hold(digest(master.state) == digest(again), f"the master on {host} has another state")
-    for node, agent in history.agents.items():
+    for agent in history.agents.values():
         if agent.alive:
-            _check_desired(history, node, agent)
+            _check_desired(history, agent.agent.config.name, agent)
 
 
 def _check_desired(history: History, node: str, process: AgentProcess) -> None:

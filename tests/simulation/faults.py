@@ -90,6 +90,8 @@ LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     "rounds of absurd numbers": (NOBODY, 0.15),
     "app of many containers": (NOBODY, 0.15),
     "progress flooded": (NODE, 0.15),
+    "node replaced": (NODE, 0.08),
+    "node's folder removed": (NODE, 0.06),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""
@@ -149,6 +151,8 @@ _LASTING: Final[dict[str, tuple[float, float]]] = {
     "server's disk full": (1, 8),
     "client cut off": (0.5, 10),
     "drained": (5, 40),
+    "node replaced": (2, 45),
+    "node's folder removed": (0.1, 30),
 }
 
 

@@ -18,7 +18,7 @@ from events import kinds as k
 from events import subjects
 from events.codec import encode
 from tests.core import any_policy
-from tests.simulation import ending
+from tests.simulation import ending, replacing
 from tests.simulation.apps import PLAN, STRANGERS, AppPlan, Program, draw_app
 from tests.simulation.attack import Attack
 from tests.simulation.checks import STRANGER, Checks
@@ -105,6 +105,11 @@ class History:
         self.faults: list[Fault] = [fault for fault in drawn if only is None or fault.number in only]
         self.hosts: dict[str, Host] = {}
         self.machines: dict[str, Machine] = {}
+        """By place (`tests.simulation.replacing`)."""
+        self.place_of: dict[str, str] = {}
+        """Which machine is the one that faults of a node's name hit."""
+        self.retired: set[str] = set()
+        """Places whose agents are not started again."""
         self.down_for: dict[str, float] = {}
         """How long the next process of a host stays away once it has ended."""
         self.checks = Checks(self.world, set())
@@ -175,6 +180,7 @@ class History:
             machine = Machine(world, self.hosts[name], name, cpu=cpu, program=self._program, witness=self.checks)
             machine.guard_s = chance.choice([0.2, 1.0, 4.0])
             self.machines[name] = self.checks.machines[name] = machine
+            self.place_of[name] = name
             self._start_agent(name)
         for number, user in enumerate(self.users):
             plans = [plan for plan in self.apps if plan.index % len(self.users) == number]
@@ -199,6 +205,34 @@ class History:
     def machines_of(self) -> list[str]:
         return list(self.cpus)
 
+    def machines_named(self, node: str) -> list[Machine]:
+        return [machine for machine in self.machines.values() if machine.name == node]
+
+    @property
+    def whole_lease_s(self) -> float:
+        """The longest that what runs on any node may outlive its agent, guards included."""
+        leases = [self.world.whole.settings.node_lease_s, *(node.lease_s for node in self.world.whole.nodes.values())]
+        return max(leases) + 15.0
+
+    def add_machine(self, node: str, *, hit: bool) -> None:
+        """Another machine under this name, with an empty folder; with `hit` it is the one that faults hit from now on."""
+        place = f"{node}+{len(self.machines_named(node))}"
+        chance = self.world.chance(f"machine {place}")
+        self.hosts[place] = host = self.world.host(place, skew_s=chance.choice([0.0, -2.0, 30.0]))
+        machine = Machine(self.world, host, node, cpu=self.cpus[node], program=self._program, witness=self.checks)
+        machine.guard_s = chance.choice([0.2, 1.0, 4.0])
+        self.machines[place] = self.checks.machines[place] = machine
+        if hit:
+            self.place_of[node] = place
+        self._start_agent(place)
+
+    def retire(self, place: str) -> None:
+        """Its agent is killed and never started again; what runs there ends with its lease."""
+        self.retired.add(place)
+        self.agents.pop(place, None)
+        for process in list(self.hosts[place].processes):
+            process.kill()
+
     def _program(self, container: Container, machine: Machine) -> Program:
         index = int(container.spec.env[PLAN])
         plan = self.strangers.get(index) or next((plan for plan in self.apps if plan.index == index), STRANGERS)
@@ -214,27 +248,28 @@ class History:
         self.leaders[host] = process
         process.on_end(lambda ended: self._ended(ended, host, self._start_master))
 
-    def _start_agent(self, node: str) -> None:
-        machine = self.machines[node]
+    def _start_agent(self, place: str) -> None:
+        machine = self.machines[place]
+        node, number = machine.name, place.partition("+")[2] or "0"
         config = NodeConfig(
             name=node,
-            address=f"10.0.0.{node[1:]}",
+            address=f"10.0.{number}.{node[1:]}",
             capacity={"cpu": self.cpus[node]},
             checkpoints=self.world.folder / "checkpoints",
             ports=self.ports[node],
             report_interval_s=1.0,
         )
-        chance = self.world.chance(f"runtime of {node}")
+        chance = self.world.chance(f"runtime of {place}")
         process = start_agent(
-            self.hosts[node],
-            f"agent {node}",
+            self.hosts[place],
+            f"agent {place}",
             config,
             lambda _: SimRuntime(machine, chance),
             machine.folder / "agent",
             port_taken=machine.listens,
         )
-        self.agents[node] = process
-        process.on_end(lambda ended: self._ended(ended, node, self._start_agent))
+        self.agents[place] = process
+        process.on_end(lambda ended: self._ended(ended, place, self._start_agent))
 
     def _ended(self, process: Process, host: str, start: Callable[[str], None]) -> None:
         """A process is started again after a while, as systemd does, where its machine has power."""
@@ -250,6 +285,8 @@ class History:
     def _restart(self, host: str, start: Callable[[str], None], boots: int) -> None:
         machine = self.machines.get(host)
         alive = any(process.alive for process in self.hosts[host].processes)
+        if host in self.retired:
+            return
         if not self.over and not alive and (machine is None or (machine.powered and machine.boots == boots)):
             start(host)
 
@@ -257,8 +294,8 @@ class History:
         """Power is back: the engine first, then the agent."""
         if not machine.powered:
             machine.boot()
-            self.down_for.pop(machine.name, None)
-            self.world.after(0.3, self._restart, machine.name, self._start_agent, machine.boots)
+            self.down_for.pop(machine.place, None)
+            self.world.after(0.3, self._restart, machine.place, self._start_agent, machine.boots)
 
     # --- strangers and operators, who are not under attack themselves --------------------------------------------------
 
@@ -295,7 +332,7 @@ class History:
 
     def disturb(self, host: str, for_s: float) -> None:
         """Something is wrong with this host, or with what everybody needs."""
-        whom = host if host in self.machines else ""
+        whom = self.machines[host].name if host in self.machines else ""
         self.checks.disturbed[whom] = max(self.checks.disturbed.get(whom, 0.0), self.world.now + for_s)
 
     def _look(self) -> None:
@@ -330,6 +367,7 @@ class History:
         world = self.world
         world.trace("FAULTS END")
         world.server.full = False
+        replacing.settle_names(self)
         for host in self.hosts.values():
             host.heal()
         for process in [process for host in self.hosts.values() for process in host.processes]:
@@ -345,7 +383,7 @@ class History:
             self.say(k.PolicyChanged(policy="dorm", node_lease_s=self.lease_s))
         else:
             self.say(k.PolicyChanged(policy="static", params={"count": 1}, node_lease_s=self.lease_s))
-        for node in self.machines:
+        for node in self.machines_of():
             self.say(k.NodeDrainRequested(node=node, drain=False))
         if not world.run_until(self._at_rest, within=REST_S, every=1.0):
             world.fail(f"{REST_S:g} s after the last fault it has not come to rest: {self.checks.limbo()}")

@@ -10,11 +10,22 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agents.runtime import PROGRESS_FILE, Conflict, ContainerSpec, Key, Refused, Seen, Unavailable, key_name, spec_hash
+from agents.runtime import (
+    PROGRESS_FILE,
+    Conflict,
+    ContainerSpec,
+    Displaced,
+    Key,
+    Refused,
+    Seen,
+    Unavailable,
+    key_name,
+    spec_hash,
+)
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from agents.runtime import State
@@ -136,12 +147,17 @@ class Machine:
         program: Callable[[Container, Machine], Program],
         witness: Witness,
     ) -> None:
+        """`name` is the node's, which another machine may have had before."""
         self.world = world
         self.host = host
         self.name = name
+        self.place = host.name
         self.cpu = cpu
         self.folder: Path = host.folder
         self.containers: dict[Key, Container] = {}
+        self.strays: list[Container] = []
+        """Of a folder that was removed: no agent sees them, and only the guard of that folder knows of them."""
+        self.folders_lost = 0
         self.powered = True
         self.engine_up = True
         self.delay_s = 0.02
@@ -180,7 +196,8 @@ class Machine:
     # --- what the engine does ------------------------------------------------------------------------------------------
 
     def running(self) -> list[Container]:
-        return [container for container in self.containers.values() if container.state == "running"]
+        known = [container for container in self.containers.values() if container.state == "running"]
+        return known + [container for container in self.strays if container.state == "running"]
 
     def create(self, spec: ContainerSpec) -> Container:
         """Raises what a runtime raises."""
@@ -254,24 +271,53 @@ class Machine:
         if self.world.now < self.lease_until:
             self._arm_guard()
             return
-        running = self.running()
+        self._kill(container for container in self.containers.values())
+        if any(container.state == "created" for container in self.containers.values()):
+            self._guard_armed = True
+            self.later(_AGAIN_S, self._guard)
+
+    def _kill(self, containers: Iterable[Container]) -> None:
+        """The lease over these is over."""
+        running = [container for container in containers if container.state == "running"]
         if running:
             self.witness.lease_over(self)
         for container in running:
             container.lease_ended = True
             container.end(137)
-        if any(container.state == "created" for container in self.containers.values()):
-            self._guard_armed = True
-            self.later(_AGAIN_S, self._guard)
 
     # --- faults --------------------------------------------------------------------------------------------------------
+
+    def opened(self, folders_lost: int) -> None:
+        """Raises Displaced for an agent that has opened the folder before it was removed."""
+        if folders_lost != self.folders_lost:
+            raise Displaced("the node's folder was removed while the agent ran")
+
+    def lose_folder(self, *, whole: bool) -> None:
+        """`rm -rf` of what the runtime knows, or of the whole: what runs there runs on, and ends with the lease that was the
+        last in that folder."""
+        self.folders_lost += 1
+        if whole:
+            shutil.rmtree(self.folder / "agent", ignore_errors=True)
+        lost = list(self.containers.values())
+        for container in lost:
+            gone = container.folder.with_name(f"{container.folder.name}.lost.{self.folders_lost}")
+            os.rename(container.folder, gone)  # what is written there from now on is read by nobody
+            container.folder = gone
+        self.containers.clear()
+        self.strays += lost
+        until = self.world.now if self.lease_until is None else self.lease_until
+        self.lease_until = None
+        self.later(max(0.0, until - self.world.now) + self.guard_s, self._guard_strays, lost)
+
+    def _guard_strays(self, strays: list[Container]) -> None:
+        self._kill(strays)
 
     def lose_power(self, *, tail: bool) -> None:
         """All that runs is gone; with `tail`, so is what was not written through to the disk."""
         code = 255
         self.host.lose_power()
         self.engine_up = False
-        for container in list(self.containers.values()):
+        for container in [*self.containers.values(), *self.strays]:
             container.end(code)
             if tail:
                 container.lose_tail(self.world.now - _UNSYNCED_S)

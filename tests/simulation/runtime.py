@@ -49,6 +49,7 @@ class SimRuntime:
         self._locks: dict[Key, asyncio.Lock] = {}
         self._hint = asyncio.Event()
         self._closed = False
+        self._folders_lost = machine.folders_lost
 
     async def open(self) -> None:
         await self._ask(lambda: None)
@@ -71,6 +72,7 @@ class SimRuntime:
         def act() -> None:
             result: tuple[Any, RuntimeFault | None]
             try:
+                self._machine.opened(self._folders_lost)
                 result = (perform(), None) if self._machine.engine_up else (None, Unavailable("the engine is down"))
             except RuntimeFault as error:
                 result = (None, error)
@@ -181,8 +183,13 @@ class SimRuntime:
     # --- the lease -----------------------------------------------------------------------------------------------------
 
     async def extend_lease(self, seconds: float) -> None:
+        self._machine.opened(self._folders_lost)
         self._machine.extend_lease(seconds)
 
     async def lease_left(self) -> float | None:
+        self._machine.opened(self._folders_lost)
         until = self._machine.lease_until
         return None if until is None else until - self._machine.world.now
+
+    async def root_id(self) -> str:
+        return f"{self._machine.place}.{self._folders_lost}"

@@ -104,6 +104,7 @@ def start_agent(
             clock=host.clock,
             port_taken=port_taken,
             since_boot=asyncio.get_running_loop().time,
+            machine=lambda: host.name,
         )
         await process.agent.run()
 

@@ -28,10 +28,11 @@ from dorm.client import Client
 from dorm.core import decide, failures, placement, rounds
 from dorm.core.evolve import evolve
 from dorm.core.liveness import conclude
+from dorm.core.state import Node
 from dorm.hearing import Hearing
 from dorm.leading import Lease
 from dorm.master import Master
-from events import appending
+from events import appending, holders
 from tests.simulation.connection import SimLog
 from tests.simulation.machine import Machine
 
@@ -136,6 +137,15 @@ def _nothing_is_silence_of_ours(patch: pytest.MonkeyPatch) -> None:
 def _wall_clock(patch: pytest.MonkeyPatch) -> None:
     for method in (Master._listen, Master._fold, Master._elect, Master._conclude, Master._feel_pulse):
         _code(method, ("_loop_ns()", "self._clock()"))(patch)
+
+
+def _names_are_free_once_silent(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Node, "gone", property(lambda self: self.condition != "up"))
+    _code(Desired.may_hold, ('in ("", "left")', '!= "up"'))(patch)
+
+
+def _removed_folders_keep_no_lease(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Machine, "_guard_strays", lambda self, strays: None)
 
 
 def _every_line_is_a_fact(patch: pytest.MonkeyPatch) -> None:
@@ -255,8 +265,13 @@ VARIANTS: dict[str, Variant] = {
             _code(evolving._app_submitted, ("if app_id(name_of(event.spec), event.id) in state.apps:", "if False:")),
         )
     ),
+    # Strangers do not know identities, so these alone would stop them.
     "anybody may speak for a node": Variant(
-        _code(evolving._own, ("if subjects.who_of(record.subject) == subjects.token(event.node):", "if True:"))
+        _all(
+            _code(evolving._own, ("if subjects.who_of(record.subject) == subjects.token(event.node):", "if True:")),
+            _code(evolving._container_of, ("event.identity != node.identity", "False")),
+            _code(evolving._node_left, (" or event.identity != node.identity", "")),
+        )
     ),
     "decisions that were overtaken count": Variant(
         _code(rounds._resized, ("overtaken = app.changed_seq > basis or any(", "overtaken = False and any("))
@@ -335,6 +350,18 @@ VARIANTS: dict[str, Variant] = {
     "running containers of another generation are adopted": Variant(
         _code(reconcile._for, ("if not wanted or exited:", "if exited:"))
     ),
+    # machines
+    "any machine may take a node's name": Variant(
+        _code(holders.may_hold, ("gone or not holder or holder == identity", "True"))
+    ),
+    "a node's name is free once its machine is silent": Variant(_names_are_free_once_silent),
+    "a machine that was refused a name acts under it": Variant(
+        _code(Agent._announce, ("return self._holds_name and await", "return await"))
+    ),
+    "what runs in a removed folder outlives its lease": Variant(_removed_folders_keep_no_lease),
+    "an agent goes on in a folder that is not its own": Variant(
+        lambda patch: patch.setattr(Machine, "opened", lambda self, folders_lost: None)
+    ),
     # clients
     "a submission is tried again with a new id": Variant(_code(Client.submit, ("event_id = id or", "event_id ="))),
 }
@@ -376,6 +403,11 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "a duplicate is believed of an agent's facts": (4,),
     "a round may leave epochs out": (7,),
     "rounds are as large as what there is to say": (5,),
+    "any machine may take a node's name": (11,),
+    "a node's name is free once its machine is silent": (11,),
+    "a machine that was refused a name acts under it": (11,),
+    "what runs in a removed folder outlives its lease": (47,),
+    "an agent goes on in a folder that is not its own": (47,),
 }
 """Seeds that have caught variants which seed 0 does not catch: tried first."""
 

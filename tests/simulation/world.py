@@ -55,6 +55,8 @@ START = 1_700_000_000 * SECOND
 """Wall time at the begin, UTC nanoseconds."""
 PROGRESS_POLL_S = 1.0
 """Looking five times a second into each progress file would be most of a history's cost."""
+IDENTITY_BYTES = 16
+"""No other random text is so long."""
 _MEMORY = Path("/dev/shm")
 _PREFIX = "dorm-simulation-"
 _folders = itertools.count()
@@ -114,7 +116,12 @@ class World:
         drawn = self.chance("secrets")
         self.folder.mkdir()
         enter = self._patches.enter_context
-        enter(mock.patch.object(secrets, "token_hex", lambda size=32: drawn.randbytes(size).hex()))
+        identities = self.chance("identities")
+
+        def token_hex(size: int = 32) -> str:
+            return (identities if size == IDENTITY_BYTES else drawn).randbytes(size).hex()
+
+        enter(mock.patch.object(secrets, "token_hex", token_hex))
         enter(mock.patch.object(agents.agent, "_PROGRESS_POLL_S", PROGRESS_POLL_S))
         # Histories are short; for a snapshot in one it has to come after far fewer records than usual.
         every = self.chance("snapshots").choice([EVERY, 30, 100])

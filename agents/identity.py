@@ -1,0 +1,84 @@
+"""Which machine speaks under a node's name: a random identity, kept in the node's folder over restarts of the agent.
+
+    ROOT/identity    IDENTITY MACHINE RUNTIME_ROOT
+
+A folder that was copied to another machine must not speak for the first one, so the record names the machine as well (its
+machine-id).  Nor may one that has lost what its runtime knew, and with it what still runs (`Runtime.root_id`).  Where either
+differs a new identity is drawn.  Machines that were cloned with their machine-id, and machines without one, can't be told
+apart in this way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from agents.runtime import Conflict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agents.desired import Desired
+
+FILE: Final = "identity"
+_UNKNOWN: Final = "-"
+_RECORD: Final = re.compile(r"([0-9a-f]{32}) (\S+) (\S+)\n")
+
+
+def machine_id() -> str:
+    """See machine-id(5); "" where the machine has none."""
+    try:
+        return Path("/etc/machine-id").read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+class Identity:
+    """Of one node's folder; `value` is "" until it was loaded."""
+
+    def __init__(self, root: Path, machine: Callable[[], str] = machine_id) -> None:
+        self.value = ""
+        self._path = root / FILE
+        self._machine = machine
+
+    def load(self, runtime_root: str) -> None:
+        """Blocks.  The caller holds the folder's lock.  Raises Conflict where the record was tampered with, OSError."""
+        machine = "".join(self._machine().split()) or _UNKNOWN
+        if self._path.exists():
+            known = _RECORD.fullmatch(self._path.read_text(errors="replace"))
+            if known is None:
+                raise Conflict(f"{self._path} holds no identity: restore it, or remove it to join as another machine")
+            same_machine = _UNKNOWN in (machine, known[2]) or machine == known[2]
+            if same_machine and runtime_root == known[3]:
+                self.value = known[1]
+                return
+        self.value = secrets.token_hex(16)
+        aside = self._path.with_suffix(".new")
+        with aside.open("w") as file:
+            file.write(f"{self.value} {machine} {runtime_root}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # before anything is said under it: a crash must not make this another machine
+        finally:
+            os.close(folder)
+
+
+def refusal(desired: Desired) -> str:
+    """Why the node's name can't be had, for how long, and what to do."""
+    name, where, lease = desired.node, f" at {desired.held_at}" if desired.held_at else "", f"{desired.lease_s:g} s"
+    if desired.condition == "up":
+        return (
+            f"another machine{where} holds the name {name}: start this one with another --name, or stop the other agent; this "
+            f"one waits, and takes over once the other has not been heard for its lease ({lease}) and a margin"
+        )
+    return (
+        f"another machine{where}, or this one with a folder that was lost, holds the name {name} and is silent: what it ran "
+        f"may still run, so this one waits until the lease ({lease}) and a margin are over, and then takes over; to use it "
+        "now, start it with another --name"
+    )

@@ -1,0 +1,25 @@
+"""Facts of agents that are made up: what-if and simulations say what an agent would."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from events import kinds as k
+
+if TYPE_CHECKING:
+    from dorm.core.state import State
+
+E = TypeVar("E", bound=k.Event)
+_OF_MACHINES = (k.NodeJoined, k.NodeLeft, k.ContainerStarted, k.ContainerExited)
+
+
+def as_holder(state: State, event: E) -> E:
+    """`event` as the machine says it that holds the node's name, so that the fold takes it for the node's own."""
+    if not isinstance(event, _OF_MACHINES):
+        return event
+    node = state.nodes.get(event.node)
+    if node is None or event.identity == node.identity:
+        return event
+    return msgspec.structs.replace(event, identity=node.identity)
