@@ -15,11 +15,12 @@ import structlog
 from agents.contract import PORT_TAKEN
 from agents.progress import ProgressFile
 from agents.runtime import PROGRESS_FILE, Key, Seen, key_name
-from events.kinds import ContainerExited, ContainerStarted, ExitReason
+from events.kinds import CUT_OFF, AppCheckpointed, ContainerExited, ContainerStarted, ExitReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agents.checkpoint_folder import CheckpointFolder
     from agents.config import NodeConfig
     from agents.desired import Desired
     from agents.ledger import Ledger
@@ -42,7 +43,9 @@ class Reporter:
         ledger: Ledger,
         outbox: Outbox,
         clock: Callable[[], int],
+        folder: CheckpointFolder,
     ) -> None:
+        self._folder = folder
         self._config = config
         self._desired = desired
         self._runtime = runtime
@@ -105,7 +108,7 @@ class Reporter:
             reason = "port"
         message = seen.error
         if seen.lease_ended:
-            message = "the node was cut off from the log for longer than its lease"
+            message = CUT_OFF
         elif seen.interrupted:
             message = "its engine was told to stop it, or was restarted, or the machine was"
         await self._exited(key, reason, message, seen)
@@ -172,6 +175,11 @@ class Reporter:
             file = self._progress[key] = ProgressFile(key, path, self._config.progress_interval_s, told)
         now = asyncio.get_running_loop().time()
         for fact in await asyncio.to_thread(file.read, now, final=final):
+            if isinstance(fact, AppCheckpointed) and not await asyncio.to_thread(self._folder.shared):
+                _log.error(
+                    "a checkpoint is not in the shared folder, so it does not count", node=self._config.name, key=key
+                )
+                continue
             event = msgspec.structs.replace(
                 fact,
                 id=f"{self._config.name}.{key_name(key)}.{fact.id}",

@@ -11,6 +11,7 @@ from events import subjects
 from events.codec import decode
 from events.log import Record
 from tests.core.nonsense import nonsense
+from tests.simulation import misuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -292,6 +293,7 @@ def _step_of(fault: Fault) -> float:
 
 
 _HITS: Final[dict[str, Callable[[Attack, Fault], None]]] = {
+    **misuse.HITS,
     "master killed": Attack._kill,
     "master crashes": Attack._crash,
     "master stopped": Attack._stop,

@@ -20,6 +20,7 @@ import pytest
 import dorm.core.evolve as evolving
 from agents import reconcile
 from agents.agent import Agent
+from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
 from agents.outbox import Outbox
 from agents.reporter import Reporter
@@ -35,6 +36,7 @@ from tests.simulation.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from tests.simulation.history import History, Outcome
 
@@ -134,6 +136,17 @@ def _nothing_is_silence_of_ours(patch: pytest.MonkeyPatch) -> None:
 def _wall_clock(patch: pytest.MonkeyPatch) -> None:
     for method in (Master._listen, Master._fold, Master._elect, Master._conclude, Master._feel_pulse):
         _code(method, ("_loop_ns()", "self._clock()"))(patch)
+
+
+def _marker_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    def of_app(self: CheckpointFolder, app: str, *, resume: bool) -> Path:
+        del resume
+        folder = self.path / app
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    patch.setattr(CheckpointFolder, "look", lambda self: "0" * 32)
+    patch.setattr(CheckpointFolder, "of_app", of_app)
 
 
 _ROUND_CHECK = ("if event.epoch < state.epoch or not fence <= event.basis < state.seq:", "if False:")
@@ -259,6 +272,11 @@ VARIANTS: dict[str, Variant] = {
     "running containers of another generation are adopted": Variant(
         _code(reconcile._for, ("if not wanted or exited:", "if exited:"))
     ),
+    # what operators do by mistake
+    "settings that would destroy are taken": Variant(
+        lambda patch: patch.setattr("events.times.refusal", lambda times: "")
+    ),
+    "the marker of the shared folder is not looked at": Variant(_marker_not_looked_at),
     # clients
     "a submission is tried again with a new id": Variant(_code(Client.submit, ("event_id = id or", "event_id ="))),
 }
@@ -291,6 +309,8 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "an outage counts as everybody's silence": (2,),
     "the runtime does not keep the lease": (63,),
     "what was removed is started again": (99,),
+    "settings that would destroy are taken": (1,),
+    "the marker of the shared folder is not looked at": (3,),
 }
 """Seeds that have caught variants which seed 0 does not catch: tried first."""
 

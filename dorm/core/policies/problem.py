@@ -22,6 +22,8 @@ class NodeRoom(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
     drained: bool = False
     """May be given nothing, and what is on it has to go.  It is here so that reasons can name it."""
+    unmounted: bool = False
+    """It counts as drained because it does not have the cluster's folder of checkpoints."""
 
 
 class AppDemand(msgspec.Struct, frozen=True):
