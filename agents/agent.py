@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 import shutil
 from typing import TYPE_CHECKING
@@ -20,8 +21,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agents import reconcile as r
+from agents.checkpoint_folder import CheckpointFolder, NotShared
 from agents.contract import container_spec
-from agents.desired import Desired, subjects_of
+from agents.desired import BEATS, Desired, subjects_of
 from agents.desired_file import DesiredFile, Doubt, still_there
 from agents.heartbeat import Heartbeat
 from agents.identity import Identity, machine_id, refusal
@@ -95,9 +97,14 @@ class Agent:
         self._port_taken = port_taken
         self._root = root
         self._ledger = Ledger(root / "ledger")
+        self._folder = CheckpointFolder(config.checkpoints)
+        self._doubted = asyncio.Event()
+        """The folder of checkpoints has to be looked at."""
         self._outbox = Outbox(log, cluster, config.name)
         self.identity = Identity(root, machine)
-        self._reporter = Reporter(config, self.desired, runtime, self._ledger, self._outbox, clock, self.identity)
+        self._reporter = Reporter(
+            config, self.desired, runtime, self._ledger, self._outbox, clock, self.identity, self._folder
+        )
         self._since_boot = since_boot
         self._heartbeat = Heartbeat(
             bus, cluster, config.name, runtime, clock=clock, since_boot=since_boot, identity=self.identity
@@ -118,6 +125,10 @@ class Agent:
         self._cut_off = False
         self._told_lease_s = 0.0
         """The longest lease that the master may believe this node to go by."""
+        self._good_for_s = math.inf
+        """The lease to which the last sign of life extended what runs: the next one has to come well within it."""
+        self._hurry = asyncio.Event()
+        """Heartbeats have to come more often from now on."""
         self._answered_at = 0.0
         """When the engine last told what runs."""
 
@@ -142,6 +153,7 @@ class Agent:
                 tasks.create_task(self._hints())
                 tasks.create_task(self._heartbeats())
                 tasks.create_task(self._watch_progress())
+                tasks.create_task(self._watch_folder())
                 answerer = LogAnswerer(self._runtime, self.desired)
                 tasks.create_task(self._bus.answer(subjects.ask(self._cluster, self.config.name, "logs"), answerer))
                 await self._converge(tasks)
@@ -204,6 +216,7 @@ class Agent:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _fold(self, batch: list[Record]) -> None:
+        pace = self._pace()
         for record in batch:
             self.desired.fold(record)
             self._told_lease_s = max(self._told_lease_s, self.desired.lease_s)
@@ -213,6 +226,8 @@ class Agent:
         self._unsaved += len(batch)
         if self._unsaved >= _SAVE_EVERY:
             self._save()
+        if self._pace() < pace:
+            self._hurry.set()
         self._wake.set()
         async with self._changed:
             self._changed.notify_all()
@@ -226,11 +241,18 @@ class Agent:
 
     async def _extend(self, sent_at: float) -> bool:
         """From when something that was stored had been sent; False where that is too long ago.  Raises Unavailable."""
-        seconds = self.desired.lease_s - (self._since_boot() - sent_at)
+        lease_s = self.desired.lease_s
+        seconds = lease_s - (self._since_boot() - sent_at)
         if seconds <= 0:
             return False
         await self._runtime.extend_lease(seconds)
+        self._good_for_s = lease_s
         return True
+
+    def _pace(self) -> float:
+        """Seconds from one heartbeat to the next: as the settings say, and soon enough for the lease that is held now, which
+        is from before they were raised."""
+        return min(self.desired.pace(self.config.report_interval_s), self._good_for_s / BEATS)
 
     async def _join(self) -> None:
         """Announce the node; what it should run is known once its own announcement has been read back."""
@@ -277,6 +299,7 @@ class Agent:
     async def _announce(self) -> bool:
         """False where another machine holds the name, or where that took so long that the lease is over again.  Raises
         Unavailable."""
+        await asyncio.to_thread(self._find_folder)
         sent_at = self._since_boot()
         event = NodeJoined(
             # Not named after a clock, which may be set back: the same id twice would be stored once.
@@ -292,12 +315,36 @@ class Agent:
             build=self._build,
             lease_s=max(0.0, await self._runtime.lease_left() or 0.0),
             identity=self.identity.value,
+            checkpoints=self._folder.id,
         )
         seq = await self._append(event)
         async with self._changed:
             await self._changed.wait_for(lambda: self.desired.seq >= seq)
         self._told_lease_s = max(self.desired.lease_s, event.lease_s)
         return self._holds_name and await self._extend(sent_at)
+
+    def _find_folder(self) -> None:
+        """What to announce.  Only a process that has not seen the folder yet marks an empty one: later it is a mount that is
+        gone.  Raises OSError where nothing can be told and nothing is known."""
+        if not self._folder.id:
+            self._folder.open()
+            return
+        with contextlib.suppress(OSError):
+            self._folder.id = self._folder.look()
+
+    async def _watch_folder(self) -> None:
+        """Announce the node anew once another folder of checkpoints is mounted than the one it has announced, or none."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RESYNC_S):
+                    await self._doubted.wait()
+            self._doubted.clear()
+            if self._leaving or self._cut_off or await asyncio.to_thread(self._folder.is_the_same):
+                continue
+            _log.error("another folder of checkpoints is mounted, or none", folder=str(self._folder.path))
+            with contextlib.suppress(Unavailable):
+                await self._announce()
+            await asyncio.sleep(_AGAIN_S)
 
     async def _tell_lease(self) -> None:
         """That a lower one holds here by now, so that the master need not wait for the one before: it can't know when this
@@ -324,8 +371,10 @@ class Agent:
                     await self._look_at_lease()
             except (LogError, Unavailable, OSError) as error:
                 _log.warning("no heartbeat was stored", node=self.config.name, reason=str(error))
-            pace = self.desired.pace(self.config.report_interval_s)
-            await asyncio.sleep(max(_LEAST_PAUSE_S, pace - (loop.time() - begun)))
+            self._hurry.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(_LEAST_PAUSE_S, self._pace() - (loop.time() - begun))):
+                    await self._hurry.wait()
 
     async def _beat(self) -> None:
         silent = asyncio.get_running_loop().time() - self._answered_at
@@ -334,7 +383,7 @@ class Agent:
         if silent > self.desired.lease_s:
             raise Unavailable(f"the engine has not answered for {silent:.0f} s, so nobody can say what runs here")
         # Where an answer was lost the next one is not to wait for it, or a short outage would cost a short lease.
-        patience = min(max(self.config.report_interval_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
+        patience = min(max(self._pace(), _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
         sent_at = await self._heartbeat.send(self._seen, patience)
         if await self._look_at_lease() and await self._extend(sent_at):
             await self._tell_lease()
@@ -514,8 +563,12 @@ class Agent:
         if devices is None:
             await self._reporter.refused(key, "device", f"fewer than {wanted_gpus} GPUs are free here")
             return
-        checkpoint_dir = self.config.checkpoints / key.app
-        await asyncio.to_thread(checkpoint_dir.mkdir, parents=True, exist_ok=True)
+        try:
+            checkpoint_dir = await asyncio.to_thread(self._folder.of_app, key.app, resume=app.resume)
+        except NotShared as error:
+            await self._reporter.refused(key, "checkpoints", str(error))
+            self._doubted.set()
+            return
         spec = container_spec(
             key.app,
             app,
@@ -527,7 +580,8 @@ class Agent:
         try:
             seen = await self._runtime.ensure(spec)
         except Refused as error:
-            await self._reporter.refused(key, error.cause, str(error))
+            mounted = await asyncio.to_thread(self._folder.shared)
+            await self._reporter.refused(key, error.cause if mounted else "checkpoints", str(error))
         except Conflict as error:
             await self._reporter.refused(key, "unknown", str(error))
         else:

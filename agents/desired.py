@@ -7,6 +7,7 @@ has ended, while one that never was has yet to be started.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Literal
 
@@ -20,12 +21,12 @@ from events.codec import decode
 from events.holders import may_hold
 from events.kinds import Placed
 from events.spec import AppSpec
+from events.times import HarmfulTimes, Times, times_after
 
 if TYPE_CHECKING:
     from events.log import Record
 
-DEFAULT_LEASE_S, DEFAULT_GRACE_S = 300.0, 15.0
-_BEATS = 3
+BEATS = 3
 """Within the shorter of lease and grace time: one heartbeat that is lost must not cost a short one."""
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
@@ -72,9 +73,7 @@ class Desired(msgspec.Struct):
     """The identity that holds the node's name, which need not be the identity of the agent that folds this."""
     held_at: str = ""
     """Its address."""
-    lease_s: float = DEFAULT_LEASE_S
-    grace_s: float = DEFAULT_GRACE_S
-    retention_s: float = 86_400.0
+    times: Times = Times()
     apps: dict[str, DesiredApp] = {}
     due: set[Key] = set()
     started: set[Key] = set()
@@ -112,9 +111,8 @@ class Desired(msgspec.Struct):
                 self.condition, self.lease_ended = "left", False
                 self._end_all()
             case k.PolicyChanged():
-                self.lease_s = event.node_lease_s if event.node_lease_s is not None else self.lease_s
-                self.grace_s = event.node_grace_s if event.node_grace_s is not None else self.grace_s
-                self.retention_s = event.retention_s if event.retention_s is not None else self.retention_s
+                with contextlib.suppress(HarmfulTimes):  # The master refuses it as well, and remembers why.
+                    self.times = times_after(self.times, event)
             case _:
                 pass
         if subjects.kind_of(record.subject) == k.Round.__name__:
@@ -219,9 +217,18 @@ class Desired(msgspec.Struct):
             # Nothing of it was ever here: an agent must not remember every app of the cluster.
             del self.apps[name]
 
+    @property
+    def lease_s(self) -> float:
+        return self.times.node_lease_s
+
+    @property
+    def retention_s(self) -> float:
+        return self.times.retention_s
+
     def pace(self, interval_s: float) -> float:
         """Seconds between two heartbeats of a node that was told to have them every `interval_s`."""
-        return min(interval_s, self.lease_s / _BEATS, self.grace_s / _BEATS)
+        times = self.times
+        return min(interval_s, times.heartbeat_s, times.node_lease_s / BEATS, times.node_grace_s / BEATS)
 
     def wanted(self) -> dict[Key, DesiredApp]:
         """Containers that should run here now, by key."""

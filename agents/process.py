@@ -139,6 +139,8 @@ class ProcessRuntime:
                     raise Unavailable(f"{key} did not start within {_START_S:.0f} s")
                 if found.supervisor:  # one that an earlier agent began
                     await asyncio.sleep(_BUSY_POLL_S)
+                elif spec.checkpoint_dir and not await asyncio.to_thread(Path(spec.checkpoint_dir).is_dir):
+                    raise Refused("spec", f"the checkpoint directory {spec.checkpoint_dir} is not there")
                 else:
                     await asyncio.to_thread(self._supervise, key)
 

@@ -15,11 +15,12 @@ import structlog
 from agents.contract import PORT_TAKEN
 from agents.progress import ProgressFact, ProgressFile
 from agents.runtime import PROGRESS_FILE, Key, Seen, key_name
-from events.kinds import ContainerExited, ContainerStarted, ExitReason
+from events.kinds import CUT_OFF, AppCheckpointed, ContainerExited, ContainerStarted, ExitReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agents.checkpoint_folder import CheckpointFolder
     from agents.config import NodeConfig
     from agents.desired import Desired
     from agents.identity import Identity
@@ -65,7 +66,9 @@ class Reporter:
         outbox: Outbox,
         clock: Callable[[], int],
         identity: Identity,
+        folder: CheckpointFolder,
     ) -> None:
+        self._folder = folder
         self._config = config
         self._desired = desired
         self._runtime = runtime
@@ -130,7 +133,7 @@ class Reporter:
             reason = "port"
         message = seen.error
         if seen.lease_ended:
-            message = "the node was cut off from the log for longer than its lease"
+            message = CUT_OFF
         elif seen.interrupted:
             message = "its engine was told to stop it, or was restarted, or the machine was"
         await self._exited(key, reason, message, seen)
@@ -198,6 +201,11 @@ class Reporter:
 
     async def _tell_progress(self, key: Key, follower: _Follower, final: bool) -> None:
         for fact in await self._read_progress(key, follower, final):
+            if isinstance(fact, AppCheckpointed) and not await asyncio.to_thread(self._folder.shared):
+                _log.error(
+                    "a checkpoint is not in the shared folder, so it does not count", node=self._config.name, key=key
+                )
+                continue
             event = msgspec.structs.replace(
                 fact,
                 id=f"{self._config.name}.{key_name(key)}.{fact.id}",

@@ -32,7 +32,7 @@ import msgspec
 from dorm import tail
 from dorm.core.admission import app_id
 from dorm.core.evolve import evolve
-from dorm.core.settings import policy_after
+from dorm.core.settings import all_after
 from dorm.core.state import App, Settings, State
 from dorm.snapshots import newest
 from events import subjects
@@ -337,17 +337,28 @@ class Client:
             NodeDrainRequested(id=self._new_id(), at=self._clock(), by=self.user, node=node, drain=drain, reason=reason)
         )
 
+    async def last_heard(self, node: str) -> int:
+        """When the last heartbeat of a node was stored (UTC ns), 0 where none is."""
+        record = await self._bus.last_report(subjects.report(self.cluster, node))
+        return record.time if record is not None else 0
+
     async def change_policy(self, change: PolicyChanged) -> Settings:
         """Settings of the cluster, from the next round on; gives those that hold once it is folded.
 
-        Raises Refused, before anything is published, for a policy or parameters that can't be."""
+        Raises Refused, before anything is published, for a policy or parameters that can't be and for times that would do
+        harm; and afterwards where the fold refuses it, because somebody else changed the settings meanwhile."""
         try:
-            policy_after((await self.state()).settings, change)
+            all_after((await self.state()).settings, change)
         except ValueError as error:
             raise Refused(str(error)) from None
-        await self._publish(msgspec.structs.replace(change, id=self._new_id(), at=self._clock(), by=self.user))
+        said = msgspec.structs.replace(change, id=self._new_id(), at=self._clock(), by=self.user)
+        await self._publish(said)
         with _stored("the change"):
-            return msgspec.structs.replace((await self.state()).settings)
+            state = await self.state()
+            for refused in state.refused_changes:
+                if refused.id == said.id:
+                    raise Refused(f"somebody else changed the settings at the same moment: {refused.reason}")
+            return msgspec.structs.replace(state.settings)
         raise AssertionError("it returns or raises")
 
     async def seal(self, *, answer_timeout: float = 10.0) -> LogSealed:

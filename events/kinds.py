@@ -42,6 +42,10 @@ Amount = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 PortOrNone = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Address = Annotated[str, msgspec.Meta(max_length=255)]
+FolderId = Annotated[str, msgspec.Meta(max_length=64)]
+"""Names a shared folder of checkpoints: what the marker in it says."""
+NO_FOLDER = "missing"
+"""In the place of such an id: there is no marker, so the folder is not mounted or was never one."""
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32 - 1)]
 Identity = Annotated[str, msgspec.Meta(max_length=64)]
 """Which machine speaks under a node's name (`events.holders`); "" from agents before 0.5.1."""
@@ -101,10 +105,15 @@ class PolicyChanged(Event, frozen=True):
     idle_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] | None = None
     """How long nothing must have happened before the allocation is looked at again (see `IdleTicked`), and the least time
     from one such look to the next."""
+    heartbeat_s: Annotated[float, msgspec.Meta(ge=0.1, le=3_600)] | None = None
+    """The longest that a node may take from one sign of life to the next."""
     node_grace_s: Annotated[float, msgspec.Meta(ge=0.1, le=86_400)] | None = None
     """A node not heard for this long is concluded lost: no new containers go there."""
     node_lease_s: Annotated[float, msgspec.Meta(ge=1, le=864_000)] | None = None
-    """A node not heard for this long has stopped its containers by itself."""
+    """A node not heard for this long has stopped its containers by itself.  Times that would do harm together are refused,
+    and with them the whole change (`events.times`)."""
+    checkpoints: FolderId | None = None
+    """Id of the folder of checkpoints that is the cluster's; "" leaves it to what the nodes announce."""
     retention_s: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None = None
     """How long an ended app, its containers and logs stay."""
 
@@ -132,6 +141,8 @@ class NodeJoined(Event, frozen=True):
     """For so long what runs there may run on as it is, which is more than the cluster's lease where that was lowered."""
     identity: Identity = ""
     """A join under a name that another identity holds changes nothing but what `Node.refused` says."""
+    checkpoints: FolderId = ""
+    """Id of the folder of checkpoints that is mounted there, or NO_FOLDER.  "" of an agent that does not look."""
 
 
 class ContainerUse(msgspec.Struct, frozen=True, gc=False):
@@ -169,7 +180,13 @@ class ContainerStarted(Event, frozen=True):
     identity: Identity = ""
 
 
-ExitReason = Literal["exit", "out_of_memory", "image", "command", "spec", "device", "port", "lost", "unknown"]
+ExitReason = Literal[
+    "exit", "out_of_memory", "image", "command", "spec", "device", "port", "checkpoints", "lost", "unknown"
+]
+
+
+CUT_OFF = "the node was cut off from the log for longer than its lease"
+"""The message of a container that its node's lease ended."""
 
 
 class ContainerExited(Event, frozen=True):
@@ -238,7 +255,7 @@ class AppCompleted(Event, frozen=True):
 
 
 Failure = Literal[
-    "", "exit", "out_of_memory", "image", "command", "spec", "device", "port", "lost", "unknown",
+    "", "exit", "out_of_memory", "image", "command", "spec", "device", "port", "checkpoints", "lost", "unknown",
     "start", "stalled", "stopped",
 ]  # fmt: skip
 """Why a generation failed: why its first container ended; or it had not started, or showed no work, by its deadline; or it

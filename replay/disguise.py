@@ -21,6 +21,7 @@ from dorm.core.admission import name_of
 from dorm.core.policies import names as policy_names
 from dorm.core.policies import policy
 from dorm.core.state import can_be_kept
+from events.kinds import NO_FOLDER
 from events.quantities import duration, resource
 from events.spec import AppSpec, Deadlines, Retries, SpecError, check_spec
 
@@ -45,6 +46,7 @@ class Naming(Protocol):
 
 
 WITHHELD = "(withheld)"
+_FOLDER = re.compile(r"[0-9a-f]{32}")
 _POSITION = re.compile(r"[0-9]+(\.[0-9]+)?")
 _RUNTIMES = ("process", "docker")
 _RETRIES, _DEADLINES = set(Retries.__struct_fields__), set(Deadlines.__struct_fields__)
@@ -230,10 +232,16 @@ def _nothing(disguise: Disguise, value: str) -> str:
     return ""
 
 
+def _folder(disguise: Disguise, value: str) -> str:
+    """Random ids of folders tell nothing; anything else may be somebody's word."""
+    return value if value in ("", NO_FOLDER) or _FOLDER.fullmatch(value) else WITHHELD
+
+
 _RULES: dict[str, Rule] = {
     **{field: _of(kind) for field, kind in _NAMES.items()},
     **dict.fromkeys(_TEXTS, _withheld),
     **dict.fromkeys(_DROPPED, _nothing),
+    "checkpoints": _folder, "checkpoint_in": _folder,
     "capacity": _keys("resources"), "used": _keys("resources"), "App.demand": _keys("resources"),
     "NodeJoined.labels": Disguise.labels, "Node.labels": Disguise.labels,
     "GenerationReleased.lease_ended": _list("nodes"),

@@ -20,8 +20,21 @@ from dorm.core.costs import adjust_s
 from dorm.core.standing import standings
 from dorm.core.views import adjustment, sizes
 from events.codec import decode
-from events.kinds import AppAccepted, AppCancelled, AppCompleted, AppFailed, AppRejected, Resized, Round
+from events.kinds import (
+    AppAccepted,
+    AppCancelled,
+    AppCompleted,
+    AppFailed,
+    AppRejected,
+    ContainerExited,
+    NodeLeaseEnded,
+    NodeLost,
+    Resized,
+    Round,
+)
 from replay import ReplayError
+from replay.chapters import Cause
+from replay.story_settings import killed_because, lease_ended_because, lost_because
 from replay.words import paragraph, without_details
 
 if TYPE_CHECKING:
@@ -87,6 +100,8 @@ class Witness:
         self.refusal: Refusal | None = None
         """The last one since the app was accepted."""
         self.past: Past | None = None
+        self.settings: Cause | None = None
+        """The change of settings by which containers of the app were killed, or a node of its was lost, last."""
         self.reason_since = 0
         """Log time since when the app's reason has had the same code."""
         self.names: dict[str, None] = {}
@@ -111,6 +126,8 @@ class Witness:
 
     def see(self, state: State, record: Record, event: Event) -> None:
         """After each record was folded."""
+        if isinstance(event, ContainerExited) and event.app == self._id:
+            self.settings = killed_because(state, event) or self.settings
         if not isinstance(event, Round):
             return
         void, self._void = state.counters.void_rounds > self._void, state.counters.void_rounds
@@ -134,6 +151,11 @@ class Witness:
             if self.wanted in (fact.app, fact.spec.name):
                 self._id, self._name, self._code = fact.app, fact.spec.name, ""
                 self.changed = self.refusal = None
+        elif isinstance(fact, NodeLost | NodeLeaseEnded):
+            app = state.apps.get(self._id)
+            if app is not None and _has_part_on(app, fact.node):
+                because = lost_because(state, fact) if isinstance(fact, NodeLost) else lease_ended_because(state, fact)
+                self.settings = because or self.settings
         elif isinstance(fact, AppRejected):
             self._refused(state, position, fact)
         elif isinstance(fact, AppCompleted | AppFailed | AppCancelled) and fact.app == self._id:
@@ -163,6 +185,10 @@ class Witness:
             self.refusal = Refusal(
                 seq=state.seq, position=position, time=state.time, reason=fact.reason, refused=fact.refused
             )
+
+
+def _has_part_on(app: App, node: str) -> bool:
+    return any(one.node == node for generation in app.generations.values() for one in generation.containers.values())
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -261,6 +287,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     refusal: Refusal | None = None
     """The last refusal: of the submission; of a live app, that of an update or of a later submission of this name."""
     ended_at: int | None = None
+    settings: Cause | None = None
+    """The change of settings because of which containers of it were killed, or a node of its was lost, last."""
 
 
 def explain(state: State, witness: Witness, now: int) -> Explanation:
@@ -328,8 +356,12 @@ def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
         history=[adjustment(app, index) for index in range(max(0, len(app.history) - LATEST), len(app.history))],
         refusal=witness.refusal,
         ended_at=app.ended_at or None,
+        settings=witness.settings,
     )
-    return msgspec.structs.replace(found, text=paragraph(state, app, found))
+    text = paragraph(state, app, found)
+    if (cause := witness.settings) is not None:
+        text += f"  It was disturbed by a change of settings: {cause.text} (record {cause.position})."
+    return msgspec.structs.replace(found, text=text)
 
 
 def _decision(decided: Decided | None) -> Decision | None:

@@ -131,7 +131,8 @@ def answer(state: State, question: Question, at: int, *, allocate: bool) -> Answ
         return Answer(digest=digest(state), policy=state.settings.policy)
     if question == "conclude":
         nodes = {name: msgspec.structs.replace(node) for name, node in state.nodes.items()}
-        return Answer(state=State(nodes=nodes, settings=msgspec.structs.replace(state.settings)))
+        settings = msgspec.structs.replace(state.settings)
+        return Answer(state=State(nodes=nodes, settings=settings, shortened=dict(state.shortened)))
     return Answer(digest=essence(state) if question == "void" else "")
 
 
@@ -156,8 +157,10 @@ def compare(record: Record, event: Round, question: Question, given: Answer, aft
         verdict = _compare_digest(event, given)
     elif question == "decide":
         verdict = _compare_facts(record, event, given)
-    else:
-        verdict = _compare_conclusions(event, given) if question == "conclude" else Verdict()
+    elif question == "conclude" and event.core == SCHEMA:
+        verdict = _compare_conclusions(event, given)
+    else:  # Another version may have gone by settings that this one refuses.
+        verdict = Verdict()
     return verdict if verdict.wrong or verdict.unchecked else Verdict(unchecked=why_not(record, event))
 
 

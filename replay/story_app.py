@@ -18,6 +18,7 @@ from events import kinds as k
 from replay import story_words as words
 from replay.chapters import Cause, Changed, Chapter, Exit, Phases, Places, Work, gained
 from replay.spent import Spent
+from replay.story_settings import blaming, killed_because, lease_ended_because, lost_because, settings_changed
 from replay.surroundings import Surroundings, closed, name_in, placed_by
 from replay.words import containers, moment
 
@@ -68,6 +69,8 @@ class AppTeller:
         """What the latest generation's containers, or its work, followed from."""
         self._works: dict[int, Work] = {}
         self._exit: Cause | None = None
+        self._killed: set[int] = set()
+        """Generations of which a container was killed by a lease that had been shortened."""
         """The latest container that ended as it should, or was asked to, since the latest change."""
         self._failing: dict[int, tuple[Cause, int]] = {}
         """The first container of a generation that failed, and how many did."""
@@ -249,9 +252,13 @@ class AppTeller:
             reason=event.reason,
             message=event.message,
         )
-        cause = Cause(str(state.seq), words.exited(one))
+        changed = killed_because(state, event)
+        cause = Cause(str(state.seq), blaming(words.exited(one), changed))
         if event.asked or event.exit_code == 0 or self._ended:
             self._exit = cause
+            if changed is not None and not self._ended and event.generation not in self._killed:
+                self._killed.add(event.generation)
+                self._tell(state, str(state.seq), "killed", cause.text, [changed], exit=one)
             return
         first, count = self._failing.get(event.generation, (cause, 0))
         self._failing[event.generation] = first, count + 1
@@ -300,9 +307,9 @@ class AppTeller:
         count = self._on(app, fact.node)
         if not ended and not count:
             return
-        before = self._node.get(fact.node)
+        before, changed = self._node.get(fact.node), None
         if isinstance(fact, k.NodeLost):
-            what = "node_lost"
+            what, changed = "node_lost", lost_because(state, fact)
             text = (
                 f"{fact.node} was not heard after {moment(fact.last_heard)}, where {words.has(count)}; "
                 "whether they run is not known"
@@ -311,8 +318,13 @@ class AppTeller:
             what, text = "node_recovered", f"{fact.node} was heard again, where {words.has(count)}"
         else:
             what, text = "node_lease_ended", f"the lease of {fact.node} ended" + _and_ended(ended)
-        text += self._void_place(app)
-        self._node[fact.node] = self._tell(state, position, what, text, [before])
+            changed = lease_ended_because(state, fact)
+        text = blaming(text + self._void_place(app), changed)
+        self._node[fact.node] = self._tell(state, position, what, text, [before, changed])
+
+    def _settings(self, state: State, event: k.PolicyChanged) -> None:
+        if self._app is not None and not self._ended and (text := settings_changed(state, event)):
+            self._tell(state, str(state.seq), "settings", text)
 
     def _void_place(self, app: App) -> str:
         lost = self.partition and not sizes(app)
@@ -485,6 +497,7 @@ _HANDLERS: dict[type, Callable[[AppTeller, State, Any], None]] = {
     k.AppCancelRequested: AppTeller._cancel_requested,
     k.ContainerStarted: AppTeller._started,
     k.ContainerExited: AppTeller._exited,
+    k.PolicyChanged: AppTeller._settings,
     k.NodeJoined: AppTeller._node_event,
     k.NodeLeft: AppTeller._node_event,
     k.NodeDrainRequested: AppTeller._node_event,

@@ -9,6 +9,7 @@ import msgspec
 from events import kinds as k
 from replay import story_words as words
 from replay.chapters import Cause, Chapter, Exit
+from replay.story_settings import blaming, killed_because, lease_ended_because, lost_because, settings_changed
 from replay.surroundings import Surroundings, name_in
 from replay.words import containers, moment, span
 
@@ -188,6 +189,8 @@ class NodeTeller:
                 self._forget(state)
         elif not ignored or isinstance(event, _KEPT_THOUGH_IGNORED):
             here = getattr(event, "node", "") == self.wanted
+            if isinstance(event, k.PolicyChanged) and self.known and (text := settings_changed(state, event)):
+                self._tell(state, str(state.seq), "settings", text)
             handler = _HANDLERS.get(type(event)) if here else None
             if handler is not None:
                 handler(self, state, event)
@@ -291,6 +294,9 @@ class NodeTeller:
             message=event.message,
         )
         name = name_in(state, event.app)
+        if (changed := killed_because(state, event)) is not None:
+            text = blaming(f"{name} (generation {event.generation}): {words.exited(one)}", changed)
+            self._tell(state, str(state.seq), "container_killed", text, [changed], app=event.app, exit=one)
         if not event.asked and event.exit_code != 0:
             self._failed += 1
             count = self._failures[key] = self._failures.get(key, 0) + 1
@@ -325,14 +331,16 @@ class NodeTeller:
                 text = (
                     f"lost: it was not heard after {moment(fact.last_heard)}; whether its containers run is not known"
                 )
-                self._trouble = self._tell(state, position, "lost", text)
+                changed = lost_because(state, fact)
+                self._trouble = self._tell(state, position, "lost", blaming(text, changed), [changed])
             elif isinstance(fact, k.NodeRecovered):
                 after = f" after {span((state.time - self._since) / SECOND)}" if self._doing == ["lost"] else ""
                 self._tell(state, position, "recovered", f"heard again{after}", [self._trouble])
             elif isinstance(fact, k.NodeLeaseEnded):
                 ended = self._release_all()
                 text = f"its lease ended, so its agent has stopped what ran there: {containers(ended)}"
-                self._tell(state, position, "lease_ended", text, [self._trouble])
+                changed = lease_ended_because(state, fact)
+                self._tell(state, position, "lease_ended", blaming(text, changed), [self._trouble, changed])
 
     def _hold(self, app: str, generation: int, demand: dict[str, int], state: State) -> None:
         found = state.apps[app].generations[generation]

@@ -183,7 +183,7 @@ async def test_who_is_overtaken_in_spite_of_the_lease_follows_or_leads_anew() ->
 
 async def test_steps_of_a_masters_clock_lose_no_node_and_hold_nothing_up() -> None:
     cluster, skew = Cluster(), [0]
-    await cluster.say(PolicyChanged(node_grace_s=2, node_lease_s=2, idle_s=1), "operator")
+    await cluster.say(PolicyChanged(heartbeat_s=0.3, node_grace_s=2, node_lease_s=3, idle_s=1), "operator")
     await cluster.say(joined("a"), "a")
     beating = asyncio.create_task(beat(cluster.bus, "a"))
     try:
@@ -225,7 +225,7 @@ async def test_nobody_is_lost_by_an_outage_of_the_log_and_who_is_silent_afterwar
     cluster = Cluster(connection.log, connection.bus, connection.leadership)
     beating = asyncio.create_task(beat(nodes.bus, "a"))
     try:
-        await cluster.say(PolicyChanged(node_grace_s=1.5), "operator")
+        await cluster.say(PolicyChanged(heartbeat_s=0.3, node_grace_s=1.5), "operator")
         await cluster.say(joined("a"), "a")
         async with cluster.master("first", lease_s=60.0) as master:
             await until(master.elected.is_set)

@@ -114,7 +114,7 @@ async def beat(bus: MemoryBus, node: str, body: bytes = b"") -> None:
 
 async def test_a_lost_node_is_back_when_it_is_heard_and_not_when_a_master_takes_over() -> None:
     log, bus = MemoryLog(time.time_ns), MemoryBus(time.time_ns)
-    await say(log, PolicyChanged(node_grace_s=1), "operator")
+    await say(log, PolicyChanged(heartbeat_s=0.3, node_grace_s=1), "operator")
     await say(log, joined("a"), "a")
     async with leading(log, "first"):
         await first_with(log, NodeLost)

@@ -56,6 +56,7 @@ class Wanted(msgspec.Struct, frozen=True):
     """Instead of the seed's schedule."""
     gap_s: tuple[float, float] = (3.0, 6.0)
     """Between submissions."""
+    heartbeat_s: float = 0.6
     node_grace_s: float = 2.0
     node_lease_s: float = 8.0
     ends_within_s: float = 240.0
@@ -78,7 +79,9 @@ async def bench_chaos(wanted: Wanted, *, tell: Tell) -> Done:
     machine = this_machine()
     tell("training undisturbed")
     alone = await undisturbed()
-    settings = PolicyChanged(node_grace_s=wanted.node_grace_s, node_lease_s=wanted.node_lease_s)
+    settings = PolicyChanged(
+        heartbeat_s=wanted.heartbeat_s, node_grace_s=wanted.node_grace_s, node_lease_s=wanted.node_lease_s
+    )
     async with ChaosCluster(settings, tell) as cluster:
         try:
             evidence = await _attacked(cluster, wanted, tell)
@@ -100,6 +103,7 @@ async def bench_chaos(wanted: Wanted, *, tell: Tell) -> Done:
             "machines": MACHINES,
             "node_capacity": CAPACITY,
             "master_lease_s": MASTER_LEASE_S,
+            "heartbeat_s": wanted.heartbeat_s,
             "node_grace_s": wanted.node_grace_s,
             "node_lease_s": wanted.node_lease_s,
             "submission_gap_s": wanted.gap_s,

@@ -26,7 +26,11 @@ def register(app: typer.Typer) -> None:
 def agent(
     name: Annotated[str | None, typer.Option(help="Name of the node; default: the host's.")] = None,
     checkpoints: Annotated[
-        Path | None, typer.Option(help="Folder that all nodes share (NFS, say), for apps' checkpoints.")
+        Path | None,
+        typer.Option(
+            help="Folder that all nodes share (NFS, say), for apps' checkpoints. A marker in it proves that it is the same one: "
+            "a node on which it is not mounted gets no containers."
+        ),
     ] = None,
     capacity: Annotated[
         str | None, typer.Option(help="What to give to apps, such as cpu=8,memory=32GiB,gpu=2; default: what is found.")

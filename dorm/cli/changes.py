@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -17,6 +18,7 @@ from dorm.specfile import parse
 from events.kinds import PolicyChanged
 from events.quantities import duration
 from events.spec import SpecError
+from events.times import written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 """The value that puts a parameter or a setting back."""
 POLICY = "policy"
+CHECKPOINTS = "checkpoints"
+"""Which folder of checkpoints is the cluster's, by the id in its marker."""
 
 
 class Time(NamedTuple):
@@ -39,6 +43,7 @@ TIMES = {
     "quiet_ms": Time("quiet", 0.001, "how long the log must be quiet before an allocation is computed"),
     "quiet_limit_ms": Time("quiet_limit", 0.001, "the longest that a busy log can put an allocation off"),
     "idle_s": Time("idle", 1.0, "how long nothing must happen before the allocation is looked at again"),
+    "heartbeat_s": Time("heartbeat", 1.0, "the longest that a node takes from one sign of life to the next"),
     "node_grace_s": Time("node_grace", 1.0, "a node that is silent for longer is lost: nothing new goes there"),
     "node_lease_s": Time("node_lease", 1.0, "a node that is silent for longer has stopped its containers by itself"),
     "retention_s": Time("retention", 1.0, "how long an ended app, its containers and logs stay"),
@@ -104,27 +109,18 @@ def gist_of(policy: str) -> str:
 def words(settings: Settings) -> list[str]:
     """All that can be set."""
     parameters, times = in_force(settings)
-    return [POLICY, *(one.word for one in parameters), *(one.word for one in times)]
+    return [POLICY, CHECKPOINTS, *(one.word for one in parameters), *(one.word for one in times)]
 
 
 def shown(setting: Setting, value: Any) -> str:
     """A value as people write it."""
     if setting.name in TIMES:
-        return _duration(value, TIMES[setting.name].unit)
+        return written(value * TIMES[setting.name].unit)
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {item}" for key, item in value.items()) + "}"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _duration(value: float, unit: float) -> str:
-    """In the largest unit of which it is a whole number."""
-    thousandths = round(value * unit * 1000)
-    for name, length in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
-        if thousandths % length == 0 and thousandths:
-            return f"{thousandths // length}{name}"
-    return f"{thousandths}ms" if thousandths else "0s"
 
 
 def change_of(pairs: list[str], settings: Settings) -> PolicyChanged:
@@ -144,6 +140,8 @@ def change_of(pairs: list[str], settings: Settings) -> PolicyChanged:
         if name in change:
             raise SpecError(f"{TIMES[name].word} is given twice")
         change[name] = _time(name, key, given.pop(key))
+    if CHECKPOINTS in given:
+        change["checkpoints"] = _folder(given.pop(CHECKPOINTS))
     if chosen is not None and chosen != settings.policy:
         change["policy"] = chosen
     asked = PolicyChanged(**change)
@@ -173,7 +171,7 @@ def _refuse_unknown(given: Mapping[str, str], settings: Settings) -> None:
         hint = f"did you mean {near[0]}? " if near else ""
         raise SpecError(
             f"there is nothing to set that is called {unknown[0]!r}; {hint}policy {settings.policy} has "
-            f"{', '.join(names)}, and besides there are policy, {', '.join(one.word for one in times)}"
+            f"{', '.join(names)}, and besides there are policy, checkpoints, {', '.join(one.word for one in times)}"
         )
 
 
@@ -183,6 +181,17 @@ def _value(key: str, text: str) -> Any:
         return parse(text)
     except SpecError as error:
         raise SpecError(f"{key}: {error}") from None
+
+
+def _folder(text: str) -> str:
+    """Raises SpecError."""
+    if text == DEFAULT:
+        return ""
+    if not re.fullmatch(r"[0-9a-f]{32}", text):
+        raise SpecError(
+            f"checkpoints: {text!r} is not the id of a folder; `dorm nodes -o wide` shows those of all nodes"
+        )
+    return text
 
 
 def _time(name: str, key: str, text: str) -> float | int:
@@ -198,7 +207,7 @@ def _time(name: str, key: str, text: str) -> float | int:
             raise SpecError(f"{key}: {reason}") from None
     low, high, whole = _RANGES[name]
     if not math.isfinite(value) or not low <= value <= high:
-        raise SpecError(f"{key}: {text} is not between {_duration(low, time.unit)} and {_duration(high, time.unit)}")
+        raise SpecError(f"{key}: {text} is not between {written(low * time.unit)} and {written(high * time.unit)}")
     return round(value) if whole else value
 
 

@@ -45,6 +45,9 @@ def nodes(output: Output = Format.table, url: Url = None, cluster: ClusterName =
             console.print(Text("no node has joined yet; start one with `dorm agent`"))
             return
         show_nodes(rows, output)
+        for row in rows:
+            if row.trouble:
+                console.print(Text(row.trouble))
         total = summary(state)
         console.print(
             Text(

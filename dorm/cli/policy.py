@@ -9,12 +9,13 @@ import typer
 from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, User, client, complete
-from dorm.cli.errors import USAGE, Fail, run
+from dorm.cli.errors import FAILED, USAGE, Fail, run
 from dorm.cli.output import Format, Output, console, show, show_document
 
 if TYPE_CHECKING:
     from dorm.cli.changes import Setting
     from dorm.core.state import Settings, State
+    from events.kinds import PolicyChanged
 
 app = typer.Typer(
     help="What the cluster goes by when it decides: the policy, its parameters, and the master's times.",
@@ -49,22 +50,30 @@ def show_policy(output: Output = Format.table, url: Url = None, cluster: Cluster
       dorm policy show -o json
 
     JSON: `policy`, `version`, and `parameters` and `times`, lists of `name` (as in the log), `word` (as in `dorm policy
-    set`), `value` and `default` (in the units of the log: `_ms`, `_s`), `meaning`.
+    set`), `value` and `default` (in the units of the log: `_ms`, `_s`), `meaning`; `checkpoints`, the id of the cluster's
+    folder; `refused`, the last changes that the cluster did not accept, with `reason`, `by` and `seq`.
     """
     from dorm.cli.changes import gist_of, in_force
     from dorm.core.policies import policy
 
     async def work() -> None:
         async with client(url, cluster) as connected:
-            settings = (await connected.state()).settings
+            state = await connected.state()
+        settings = state.settings
         parameters, times = in_force(settings)
         if output in (Format.json, Format.yaml):
             version = policy(settings.policy).version
             document = {"policy": settings.policy, "version": version, "parameters": parameters, "times": times}
+            document |= {"checkpoints": state.checkpoints, "refused": state.refused_changes}
             show_document(document, output)
             return
         console.print(Text(f"policy {settings.policy}: {gist_of(settings.policy)}\n"))
         _print_settings([*parameters, *times], output)
+        if state.checkpoints:
+            console.print(Text(f"\ncheckpoints are in the folder {state.checkpoints}"))
+        for refused in state.refused_changes:
+            what = "a change" if refused.whole else "the policy of a change"
+            console.print(Text(f"refused: {what} by {refused.by} (record {refused.seq}): {refused.reason}"))
 
     run(work())
 
@@ -123,6 +132,10 @@ def set_policy(
         list[str],
         typer.Argument(metavar="KEY=VALUE", help="What to change; the rest stays.", autocompletion=_complete_pair),
     ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would change and whom it would touch; change nothing.")
+    ] = False,
+    output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,
@@ -132,6 +145,12 @@ def set_policy(
     Only what is named changes; KEY=default puts one back.  Another policy starts with its own defaults.  The change is an
     event on the log, so a replay has it.
 
+    Times that would do harm together are refused, whoever asks for them: node_grace has to be longer than two heartbeats,
+    node_lease at least node_grace and one heartbeat (and 3s), quiet_limit at least quiet, idle at least quiet_limit.
+    --dry-run says which of these hold, and which nodes and apps the change would touch; exit code 1 where it is refused.
+
+    checkpoints=ID says which folder of checkpoints is the cluster's, where nodes have mounted different ones.
+
     [bold]Examples[/]
 
       dorm policy set theta2=0.2 quiet=500ms
@@ -139,15 +158,25 @@ def set_policy(
       dorm policy set theta1=default
 
       dorm policy set policy=static count=3
+
+      dorm policy set heartbeat=1s node_grace=5s node_lease=30s --dry-run
     """
     from dorm.cli.changes import change_of
-    from dorm.core.settings import all_after
+    from dorm.cli.policy_dry_run import dry_run as shown_dry
+    from dorm.core.settings import all_after, asked_of
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
-            before = msgspec.structs.replace((await connected.state()).settings)
+            state = await connected.state()
+            before = msgspec.structs.replace(state.settings)
             change = change_of(pairs, before)
-            if all_after(before, change) == before:
+            if dry_run:
+                if not await shown_dry(
+                    connected, state, change, output, _differences(before, asked_of(before, change))
+                ):
+                    raise typer.Exit(FAILED)
+                return
+            if _settings_after(before, change) == before:
                 console.print(Text("nothing to change: it is so already"))
                 return
             after = await connected.change_policy(change)
@@ -159,11 +188,22 @@ def set_policy(
     run(work())
 
 
+def _settings_after(before: Settings, change: PolicyChanged) -> Settings:
+    from dorm.core.settings import all_after
+
+    try:
+        return all_after(before, change)
+    except ValueError as error:
+        raise Fail(str(error), USAGE) from None
+
+
 def _differences(before: Settings, after: Settings) -> list[str]:
     """`theta2: 0.1 -> 0.2`, for all that is not as it was."""
     from dorm.cli.changes import in_force, shown
 
     lines = [f"policy: {before.policy} -> {after.policy}"] if before.policy != after.policy else []
+    if before.checkpoints != after.checkpoints:
+        lines.append(f"checkpoints: {before.checkpoints or 'by the nodes'} -> {after.checkpoints or 'by the nodes'}")
     old = {one.name: one for part in in_force(before) for one in part}
     new = {one.name: one for part in in_force(after) for one in part}
     for name, one in new.items():

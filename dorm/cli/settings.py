@@ -34,6 +34,7 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quiet_ms: int | None = None
     quiet_limit_ms: int | None = None
     idle_s: float | None = None
+    heartbeat_s: float | None = None
     node_grace_s: float | None = None
     node_lease_s: float | None = None
     retention_s: float | None = None

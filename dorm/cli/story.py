@@ -27,7 +27,7 @@ _STYLES = {
     "limited": "yellow", "refused": "red", "update_refused": "red", "container_failed": "red", "retried": "yellow",
     "failed": "red", "cancelled": "yellow", "node_lost": "red", "node_left": "yellow", "node_lease_ended": "red",
     "node_drained": "yellow", "node_recovered": "green", "lost": "red", "lease_ended": "red", "left": "yellow",
-    "drained": "yellow", "recovered": "green", "joined": "green", "rejoined": "green",
+    "settings": "yellow", "killed": "red", "container_killed": "red", "drained": "yellow", "recovered": "green", "joined": "green", "rejoined": "green",
 }  # fmt: skip
 _BARS = "▁▂▃▄▅▆▇█"
 

@@ -32,7 +32,7 @@ _NODES = [
     ("NODE", "name"), ("CONDITION", "condition"), ("ADDRESS", "address"), ("RUNTIME", "runtime"),
     ("CONTAINERS", "containers"),
 ]  # fmt: skip
-_NODES_WIDE = [("LABELS", "labels")]
+_NODES_WIDE = [("LABELS", "labels"), ("CHECKPOINTS", "checkpoints")]
 _CONTAINERS = [
     ("SLOT", "slot"), ("NODE", "node"), ("STATE", "state"), ("ADDRESS", "address"), ("PORT", "port"),
     ("EXIT", "exit_code"), ("REASON", "reason"), ("NOTE", "message"),

@@ -182,7 +182,13 @@ def problem_of(state: State, now: int) -> Problem:
             )
         )
     nodes = tuple(
-        NodeRoom(id=node.id, capacity=node.capacity, labels=node.labels, drained=bool(node.draining))
+        NodeRoom(
+            id=node.id,
+            capacity=node.capacity,
+            labels=node.labels,
+            drained=bool(node.draining) or node.foreign,
+            unmounted=node.foreign,
+        )
         for node in sorted(state.nodes.values(), key=lambda node: node.id)
         if node.condition == "up"
     )

@@ -22,8 +22,23 @@ from dorm.core.effects import (
     void_plans_on,
 )
 from dorm.core.rounds import fold_round
-from dorm.core.settings import TIMES, policy_after
-from dorm.core.state import MOST, App, Container, Generation, Node, Pace, Refused, State, Submission, can_be_kept
+from dorm.core.settings import TIMES, policy_after, times_of
+from dorm.core.shared_folder import counts_in, settle_anew, settle_folder
+from dorm.core.state import (
+    MOST,
+    REFUSED_CHANGES,
+    App,
+    Container,
+    Generation,
+    Node,
+    Pace,
+    Refused,
+    RefusedChange,
+    ShortenedTime,
+    State,
+    Submission,
+    can_be_kept,
+)
 from events import kinds as k
 from events import subjects
 from events.codec import decode, submission_of
@@ -31,6 +46,7 @@ from events.holders import may_hold
 from events.limits import clipped
 from events.log import Record
 from events.spec import SpecError, broken_gang
+from events.times import HarmfulTimes, times_after
 
 Handler = Callable[[State, Any, Record], None]
 
@@ -182,22 +198,38 @@ def _node_drain_requested(state: State, event: k.NodeDrainRequested, record: Rec
 
 
 def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> None:
-    """A policy that this build doesn't have, or parameters that it refuses, leave the old ones in force.  The rest holds
-    all the same: agents take leases from here and can't know policies."""
+    """Times that would do harm refuse the whole change, here as on every agent.  A policy that this build doesn't have, or
+    parameters that it refuses, leave the old ones in force, and the times hold all the same: agents can't know policies."""
     settings = state.settings
     try:
+        times = times_after(times_of(settings), event)
+    except HarmfulTimes as refused:
+        _refuse_change(state, event, str(refused), whole=True)
+        return
+    try:
         settings.policy, settings.params = policy_after(settings, event)
-    except ValueError:
-        state.counters.ignored += 1
+    except ValueError as refused:
+        _refuse_change(state, event, str(refused), whole=False)
+    for name in ("node_grace_s", "node_lease_s"):
+        before, after = getattr(settings, name), getattr(times, name)
+        if after < before:
+            state.shortened[name] = ShortenedTime(state.seq, state.time, event.by, before, after)
     for name in TIMES:
-        value = getattr(event, name)
-        if value is not None:
-            setattr(settings, name, value)
+        setattr(settings, name, getattr(times, name))
+    if event.checkpoints is not None:
+        settings.checkpoints = event.checkpoints
+        settle_folder(state)
     for node in state.nodes.values():
         node.lease_s = max(node.lease_s, settings.node_lease_s)
     if event.retention_s is not None:
         drop_ended(state)
     stir(state)
+
+
+def _refuse_change(state: State, event: k.PolicyChanged, reason: str, *, whole: bool) -> None:
+    state.counters.ignored += 1
+    refused = RefusedChange(id=event.id, seq=state.seq, at=state.time, by=event.by, reason=reason, whole=whole)
+    state.refused_changes = [*state.refused_changes, refused][-REFUSED_CHANGES:]
 
 
 # --- agents -------------------------------------------------------------------------------------------------------------
@@ -230,10 +262,13 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> None:
         up_at=state.time,
         lease_s=max(state.settings.node_lease_s, event.lease_s),
         changed_seq=state.seq,
+        checkpoints=event.checkpoints,
+        foreign=old.foreign if old else False,
         port_cursor=old.port_cursor if old else 0,
         identity=event.identity,
         refused=old.refused if old and old.identity == event.identity else None,
     )
+    settle_folder(state)
     if old and (old.capacity, old.address, old.ports) != (node.capacity, node.address, node.ports):
         void_plans_on(state, node)
     loosen(state)
@@ -303,13 +338,18 @@ def _container_exited(state: State, event: k.ContainerExited, record: Record) ->
 
 
 def _app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) -> None:
-    """Believed of a node that has a part of this generation: the next one starts from what is said here."""
+    """Believed of a node that has a part of this generation, where it is in the folder that counts for the app: the next
+    generation starts from what is said here."""
     app = state.apps.get(event.app)
     generation = app.generations.get(event.generation) if app is not None else None
-    if app is None or generation is None or not _has_part(generation, subjects.who_of(record.subject)):
+    part = _part_of(generation, subjects.who_of(record.subject)) if generation is not None else ""
+    node = state.nodes.get(part)
+    folder = node.checkpoints if node is not None else ""
+    if app is None or generation is None or not part or not counts_in(state, app, generation, folder):
         state.counters.ignored += 1
         return
     app.checkpoint = event.step
+    app.checkpoint_in = folder
     app.step = max(app.step, event.step)
     generation.checkpointed_at = state.time
     _works(state, app, generation)
@@ -323,9 +363,10 @@ def _works(state: State, app: App, generation: Generation) -> None:
         note_work(state, app, generation)
 
 
-def _has_part(generation: Generation, who: str) -> bool:
-    """Whether a container of it lies on the node with this token."""
-    return who in [subjects.token(container.node) for container in generation.containers.values()]
+def _part_of(generation: Generation, who: str) -> str:
+    """The node with this token on which a container of it lies, "" for none."""
+    nodes = (container.node for container in generation.containers.values())
+    return next((node for node in nodes if subjects.token(node) == who), "")
 
 
 def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> None:
@@ -363,6 +404,7 @@ def _resumed(state: State, app: App, event: k.AppProgressed | k.AppCheckpointed)
 
 def _round(state: State, event: k.Round, record: Record) -> None:
     fold_round(state, event, fence=state.round_seq)
+    settle_anew(state)
     _move_fence(state, record)
 
 

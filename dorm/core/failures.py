@@ -1,6 +1,7 @@
 """Whose fault it was that a generation failed, and what follows: another try after a pause, or the end of its app.
 
-    excused   a node was lost, somebody stopped it unasked, a port was taken (`MOST_PORTS` times at most): costs no retry
+    excused   a node was lost, or its folder of checkpoints; somebody stopped it unasked; a port was taken (`MOST_PORTS`
+              times at most): costs no retry
     counted   against the cause's own limit (`retries.out_of_memory` of the spec, …), or with all others against `limit`
     final     an exit code of `retries.fatal_exit_codes`, or no retry left: the app has failed
 
@@ -68,7 +69,7 @@ def consequence(app: App, generation: Generation, found: Fault, now: int) -> App
     retries, failure = app.spec.retries, found.failure
     anew = ran_well(app, found.worked_until)
     ports = 0 if anew else app.port_failures
-    excused = failure in ("stopped", "lost") or (failure == "port" and ports < MOST_PORTS)
+    excused = failure in ("stopped", "lost", "checkpoints") or (failure == "port" and ports < MOST_PORTS)
     used = 0 if anew else app.retries_used.get(counts_against(app, failure), 0)
     limit = _limit(app, failure)
     if not excused and (found.exit_code in retries.fatal_exit_codes or used >= limit):

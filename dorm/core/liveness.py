@@ -27,6 +27,8 @@ def conclude(state: State, heard: Mapping[str, int], now: int, alive: Container[
     brings no lost node back: only those in `alive` come back (None: all that are in `heard`).
     """
     grace = int(state.settings.node_grace_s * SECOND)
+    lowered = state.shortened.get("node_grace_s")
+    lowered_at = lowered.at if lowered is not None else 0
     facts: list[Event] = []
     for name in sorted(state.nodes):
         node = state.nodes[name]
@@ -36,7 +38,8 @@ def conclude(state: State, heard: Mapping[str, int], now: int, alive: Container[
         silence = now - last
         # A cut-off agent goes by the lease that it knows, whatever was set since.
         lease = int((node.lease_s + LEASE_MARGIN_S) * SECOND)
-        if node.condition == "up" and silence > grace:
+        # Before a lower grace time was on the log, no node could know that it had to be heard more often.
+        if node.condition == "up" and now - max(last, lowered_at) > grace:
             facts.append(NodeLost(node=name, last_heard=last))
         elif node.condition == "lost" and silence <= grace and (alive is None or name in alive):
             facts.append(NodeRecovered(node=name))

@@ -8,14 +8,19 @@ import msgspec
 
 from dorm.core.policies import policy
 from dorm.core.state import can_be_kept
+from events.times import NAMES, Times, asked, times_after
 
 if TYPE_CHECKING:
     from dorm.core.state import Settings
     from events.kinds import PolicyChanged
 
 
-TIMES = ("quiet_ms", "quiet_limit_ms", "idle_s", "node_grace_s", "node_lease_s", "retention_s")
+TIMES = NAMES
 """What a change may set beside the policy and its parameters."""
+
+
+def times_of(settings: Settings) -> Times:
+    return Times(**{name: getattr(settings, name) for name in TIMES})
 
 
 def policy_after(settings: Settings, change: PolicyChanged) -> tuple[str, dict[str, Any]]:
@@ -41,10 +46,18 @@ def policy_after(settings: Settings, change: PolicyChanged) -> tuple[str, dict[s
 
 
 def all_after(settings: Settings, change: PolicyChanged) -> Settings:
-    """All settings once the change is folded, as a copy.  Raises ValueError as `policy_after` does."""
+    """All settings once the change is folded, as a copy.  Raises ValueError as `policy_after` does, and HarmfulTimes (one
+    of those) where the times that it leads to would do harm."""
+    times_after(times_of(settings), change)
+    return asked_of(settings, change)
+
+
+def asked_of(settings: Settings, change: PolicyChanged) -> Settings:
+    """What a change asks for where its times are refused; else as `all_after`.  Raises ValueError for its policy."""
     chosen, params = policy_after(settings, change)
-    times = {name: getattr(change, name) for name in TIMES if getattr(change, name) is not None}
-    return msgspec.structs.replace(settings, policy=chosen, params=params, **times)
+    folder = settings.checkpoints if change.checkpoints is None else change.checkpoints
+    known = msgspec.structs.asdict(asked(times_of(settings), change))
+    return msgspec.structs.replace(settings, policy=chosen, params=params, checkpoints=folder, **known)
 
 
 def parameters_in_force(settings: Settings) -> dict[str, Any]:

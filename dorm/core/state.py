@@ -31,9 +31,38 @@ class Settings(msgspec.Struct):
     quiet_ms: int = 200
     quiet_limit_ms: int = 1000
     idle_s: float = 30.0
+    heartbeat_s: float = 5.0
     node_grace_s: float = 15.0
     node_lease_s: float = 300.0
     retention_s: float = 86_400.0
+    checkpoints: str = ""
+    """The folder that an operator named, "" where nobody did."""
+
+
+class RefusedChange(msgspec.Struct, frozen=True):
+    """A `PolicyChanged`, or its policy alone, that does not hold."""
+
+    id: str
+    seq: int
+    at: int
+    by: str
+    reason: str
+    whole: bool = True
+    """False where the times that it sets hold all the same."""
+
+
+class ShortenedTime(msgspec.Struct, frozen=True):
+    """A change that lowered one of the times (seconds)."""
+
+    seq: int
+    at: int
+    by: str
+    before: float
+    after: float
+
+
+REFUSED_CHANGES = 8
+"""How many of them are remembered."""
 
 
 class Submission(msgspec.Struct):
@@ -115,6 +144,8 @@ class Generation(msgspec.Struct):
     pace: Pace | None = None
     checkpointed_at: int = 0
     """When it last told of a checkpoint."""
+    folder: str = ""
+    """The cluster's folder of checkpoints when it was released."""
     worked: bool = False
     """Whether it has worked (`dorm.core.bounds`)."""
 
@@ -221,6 +252,8 @@ class App(msgspec.Struct):
     held_least: Held | None = None
     checkpoint: int | None = None
     """Step of the last checkpoint that the app reported."""
+    checkpoint_in: str = ""
+    """In which folder of checkpoints that was, "" where its node had announced none."""
     step: int = 0
     loss: float | None = None
     samples_per_s: float | None = None
@@ -315,6 +348,10 @@ class Node(msgspec.Struct):
     lease_s: float = 300.0
     """The longest lease that its agent may believe in: what was in force since it joined."""
     changed_seq: int = 0
+    checkpoints: str = ""
+    """Id of its folder of checkpoints, as it announced it."""
+    foreign: bool = False
+    """That is another one than the cluster's (`dorm.core.shared_folder`)."""
     port_cursor: int = 0
     """The last port that was given away here."""
     identity: str = ""
@@ -330,7 +367,7 @@ class Node(msgspec.Struct):
     @property
     def usable(self) -> bool:
         """Whether new containers may go there."""
-        return self.condition == "up" and not self.draining
+        return self.condition == "up" and not self.draining and not self.foreign
 
 
 class Counters(msgspec.Struct):
@@ -375,8 +412,14 @@ class State(msgspec.Struct):
     ticked_at: int = 0
     """When the allocation was last looked at for that."""
     settings: Settings = msgspec.field(default_factory=Settings)
+    refused_changes: list[RefusedChange] = []
+    """The last changes of settings that were refused, at most `REFUSED_CHANGES`."""
+    shortened: dict[str, ShortenedTime] = {}
+    """By the name of a time (`node_grace_s`, `node_lease_s`), the last change that lowered it."""
     nodes: dict[str, Node] = {}
     apps: dict[str, App] = {}
+    checkpoints: str = ""
+    """Id of the cluster's folder of checkpoints, "" as long as no node has announced one."""
     names: dict[str, str] = {}
     """Names of apps that have not ended, to their ids."""
     submissions: dict[str, Submission] = {}

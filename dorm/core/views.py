@@ -9,6 +9,7 @@ import msgspec
 from dorm.core.bounds import bounds
 from dorm.core.costs import adjust_s
 from dorm.core.failures import limit_of
+from dorm.core.shared_folder import trouble
 from events.quantities import humanize
 
 if TYPE_CHECKING:
@@ -53,6 +54,10 @@ class NodeRow(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     note: str = ""
     """Who else asked for its name and was refused."""
+    checkpoints: str = ""
+    """Id of its folder of checkpoints."""
+    trouble: str = ""
+    """What keeps it from getting containers though it is up, and what to do."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -111,15 +116,17 @@ def node_rows(state: State) -> list[NodeRow]:
     for app in state.apps.values():
         for node, count in _held(app).items():
             held.setdefault(node, []).append((app, count))
-    return [_node_row(state.nodes[name], held.get(name, [])) for name in sorted(state.nodes)]
+    return [_node_row(state, state.nodes[name], held.get(name, [])) for name in sorted(state.nodes)]
 
 
-def _node_row(node: Node, held: list[tuple[App, int]]) -> NodeRow:
+def _node_row(state: State, node: Node, held: list[tuple[App, int]]) -> NodeRow:
     used: dict[str, int] = {}
     for app, count in held:
         for name, amount in app.demand.items():
             used[name] = used.get(name, 0) + amount * count
-    condition = "draining" if node.condition == "up" and node.draining else node.condition
+    condition: str = "draining" if node.condition == "up" and node.draining else node.condition
+    if condition == "up" and node.foreign:
+        condition = "unmounted"
     return NodeRow(
         name=node.id,
         address=node.address,
@@ -130,6 +137,8 @@ def _node_row(node: Node, held: list[tuple[App, int]]) -> NodeRow:
         used={name: used.get(name, 0) for name in node.capacity},
         labels=node.labels,
         note=_refused(node),
+        checkpoints=node.checkpoints,
+        trouble=trouble(state, node),
     )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agents.agent import Agent
 
 KEY = Key("app-1", 1, 0)
-LEASE_S = 1.0
+LEASE_S = 3.0
 
 
 class Engine(ProcessRuntime):
@@ -69,7 +69,7 @@ def engine_of(agent: Agent) -> Engine:
 
 
 async def leased(node: Node, seconds: float = LEASE_S) -> None:
-    await node.say(k.PolicyChanged(node_lease_s=seconds))
+    await node.say(k.PolicyChanged(heartbeat_s=0.3, node_grace_s=1, node_lease_s=seconds))
 
 
 def kinds(node: Node) -> list[str]:

@@ -19,7 +19,7 @@ from tests.agents.test_agent_races import CLUSTER, NODE, PATIENCE_S, facts, rele
 if TYPE_CHECKING:
     from pathlib import Path
 
-LEASE_S = 1.0
+LEASE_S = 3.0
 
 
 class DeafBus(MemoryBus):
@@ -37,7 +37,7 @@ async def test_containers_end_with_the_lease_and_nothing_starts_before_the_node_
     tmp_path: Path,
 ) -> None:
     log, bus = MemoryLog(time.time_ns), DeafBus(time.time_ns)
-    lease = k.PolicyChanged(id="o.1", at=1, by="o", node_lease_s=LEASE_S)
+    lease = k.PolicyChanged(id="o.1", at=1, by="o", heartbeat_s=0.3, node_grace_s=1, node_lease_s=LEASE_S)
     await log.append(subjects.fact(CLUSTER, "PolicyChanged", "o"), encode(lease), msg_id=lease.id)
     runtime = ProcessRuntime(NODE, tmp_path / "containers")
     config = NodeConfig(

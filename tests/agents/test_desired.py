@@ -121,7 +121,7 @@ def test_facts_on_others_subjects_are_not_believed(subject: str) -> None:
 class TestLease:
     def test_settings_come_from_the_log(self) -> None:
         bench = Bench()
-        bench.add(k.PolicyChanged(node_lease_s=60, node_grace_s=6, retention_s=5))
+        bench.add(k.PolicyChanged(node_lease_s=60, heartbeat_s=2.5, node_grace_s=6, retention_s=5))
         bench.add(k.PolicyChanged(policy="none such", node_lease_s=70))
         desired = fold(bench)
         assert (desired.lease_s, desired.retention_s) == (70, 5)
@@ -131,8 +131,10 @@ class TestLease:
 
     def test_heartbeats_come_in_time_for_a_short_lease_too(self) -> None:
         bench = Bench()
-        bench.add(k.PolicyChanged(node_lease_s=3, node_grace_s=60))
+        bench.add(k.PolicyChanged(heartbeat_s=1.4, node_lease_s=4.5, node_grace_s=3))
         assert fold(bench).pace(5) == 1
+        bench.add(k.PolicyChanged(heartbeat_s=0.5, node_lease_s=300))
+        assert fold(bench).pace(5) == 0.5
 
     def test_what_a_lease_has_ended_must_not_run_again(self) -> None:
         """The master gives its room and its app's next generation away from then on."""

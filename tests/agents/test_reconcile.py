@@ -10,6 +10,7 @@ from agents.runtime import Key, Seen
 from agents.runtime import State as EngineState
 from events.kinds import Placed
 from events.spec import check_spec
+from events.times import Times
 from tests.core.records import SECOND, START, document
 
 KEY = Key("app", 2, 0)
@@ -25,7 +26,7 @@ def desired(
     )
     return Desired(
         "a",
-        retention_s=60,
+        times=Times(retention_s=60),
         apps={"app": app},
         due={KEY} if due else set(),
         started={KEY} if started else set(),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from agents.checkpoint_folder import CheckpointFolder
 from agents.config import NodeConfig
 from agents.desired import Desired
 from agents.identity import Identity
@@ -44,6 +45,8 @@ class Node:
             name="n1", address="here", capacity={"cpu": 1000}, checkpoints=root, progress_interval_s=0.0
         )
         self.outbox = Outbox(self.log, "lab", "n1")
+        self.folder = CheckpointFolder(root)
+        self.folder.open()
         self.reporter = Reporter(
             config,
             Desired("n1"),
@@ -52,6 +55,7 @@ class Node:
             self.outbox,
             lambda: 0,
             Identity(root),
+            self.folder,
         )
 
     def write(self, app: str, text: str) -> Key:

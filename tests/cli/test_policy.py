@@ -18,11 +18,11 @@ from dorm.core.policies import names, policy
 from dorm.core.settings import all_after
 from dorm.core.state import Settings
 from dorm.master import Master
-from events.codec import decode
+from events.codec import decode, encode
 from events.jetstream import Connection
 from events.kinds import PolicyChanged, Resized, Round
 from events.spec import SpecError
-from tests.core.records import document
+from tests.core.records import document, joined
 from tests.e2e.commands import done, dorm, refused
 
 if TYPE_CHECKING:
@@ -58,7 +58,10 @@ class TestWords:
         [
             (["theta9=1"], "'theta9'; did you mean theta"),
             (["count=3"], "policy dorm has adjust_s, floor, horizon_s, max_changes, patience_s, theta1, theta2"),
-            (["count=3"], "besides there are policy, quiet, quiet_limit, idle, node_grace, node_lease, retention"),
+            (
+                ["count=3"],
+                "besides there are policy, checkpoints, quiet, quiet_limit, idle, heartbeat, node_grace, node_lease",
+            ),
             (["policy=static", "theta1=0.1"], "policy static has backfill, count, counts"),
             (["policy=lottery"], "unknown policy 'lottery' (known: app-level, dorm, "),
             (["theta1=7"], "theta1 has to be between 0 and 1, not 7"),
@@ -90,11 +93,14 @@ class TestWords:
         assert gist_of(name)
         assert all(meaning_of(parameter) for parameter in policy(name).check_params({}))
         parameters, times = in_force(Settings(policy=name))
-        assert {one.name for one in times} | {"policy", "params"} == set(Settings().__struct_fields__)
-        assert len(words(Settings(policy=name))) == len(parameters) + len(times) + 1
+        assert {one.name for one in times} | {"policy", "params", "checkpoints"} == set(Settings().__struct_fields__)
+        assert len(words(Settings(policy=name))) == len(parameters) + len(times) + 2
 
     def test_what_is_shown_can_be_set_again(self) -> None:
-        for settings in (Settings(), Settings(quiet_ms=1500, idle_s=90, node_lease_s=3600, retention_s=0)):
+        for settings in (
+            Settings(),
+            Settings(quiet_ms=1500, quiet_limit_ms=2000, idle_s=90, node_lease_s=3600, retention_s=0),
+        ):
             parameters, times = in_force(settings)
             pairs = [f"{one.word}={shown(one, one.value)}" for one in (*parameters, *times)]
             again = all_after(Settings(), change_of(pairs, Settings()))
@@ -163,12 +169,12 @@ async def test_show_set_and_show_again(lab: Lab) -> None:
 @pytest.mark.nats
 @pytest.mark.slow
 async def test_a_shorter_lease_says_from_when_it_holds(lab: Lab) -> None:
-    first, second = (await lab.policy("set", "node_lease=5s")).splitlines()
-    assert first == "node_lease: 5m -> 5s"
+    first, second = (await lab.policy("set", "node_lease=30s")).splitlines()
+    assert first == "node_lease: 5m -> 30s"
     assert second.startswith(
         "the shorter lease holds on a node as soon as its agent has read of it, and for the master"
     )
-    assert await lab.policy("set", "node_lease=10s") == "node_lease: 5s -> 10s\n"
+    assert await lab.policy("set", "node_lease=40s") == "node_lease: 30s -> 40s\n"
 
 
 @pytest.mark.nats
@@ -243,3 +249,39 @@ async def test_the_list_of_policies_needs_no_cluster(tmp_path: Path) -> None:
     assert [row["policy"] for row in rows if row["default"]] == ["dorm"]
     assert all(row["meaning"] and row["parameters"] for row in rows)
     assert "never resized" in await done(tmp_path, "policy", "list")
+
+
+@pytest.mark.nats
+@pytest.mark.slow
+async def test_settings_that_would_destroy_are_refused_at_every_entry(lab: Lab) -> None:
+    reason = "node_lease (1s) >= node_grace (15s) + heartbeat (5s) does not hold"
+    assert reason in await lab.refuses("set", "node_lease=1s")
+    with pytest.raises(Refused, match="node_grace"):
+        await lab.client.change_policy(PolicyChanged(node_grace_s=600))
+    end = await lab.connection.log.end()
+    assert end == 0, "nothing of it is on the log"
+    body = b'{"kind": "PolicyChanged", "by": "eve", "node_lease_s": 1, "policy": "static"}'
+    await lab.connection.log.append(f"dorm.{lab.client.cluster}.PolicyChanged.eve", body)
+    state = await lab.client.state()
+    assert (state.settings.node_lease_s, state.settings.policy) == (300.0, "dorm")
+    assert f"refused: a change by eve (record 1): {reason}" in await lab.policy("show")
+    assert json.loads(await lab.policy("show", "-o", "json"))["refused"][0]["seq"] == 1
+
+
+@pytest.mark.nats
+@pytest.mark.slow
+async def test_a_dry_run_says_which_constraint_fails_and_whom_a_change_would_touch(lab: Lab) -> None:
+    for node in ("a", "b"):
+        body = encode(joined(node))
+        await lab.connection.log.append(f"dorm.{lab.client.cluster}.NodeJoined.{node}", body)
+    end = await lab.connection.log.end()
+    code, out, _ = await dorm(lab.home, "policy", "set", "node_lease=1s", "--dry-run", "-o", "json", *lab.common)
+    bad = json.loads(out)
+    assert code == 1
+    assert bad["accepted"] is False
+    assert bad["changes"] == ["node_lease: 5m -> 1s"]
+    assert [one["holds"] for one in bad["constraints"]] == [True, False, False, True, True]
+    good = await lab.policy("set", "node_lease=1m", "--dry-run")
+    assert "node_lease: 5m -> 1m" in good
+    assert "2 nodes (a, b): another lease from the next heartbeat on" in good
+    assert await lab.connection.log.end() == end, "a dry run changes nothing"

@@ -322,7 +322,7 @@ class TestPolicies:
         for change in (
             k.PolicyChanged(set_params={"theta1": 0.2}, idle_s=60),
             k.PolicyChanged(policy="static", params={"count": 3}, quiet_ms=1, quiet_limit_ms=2),
-            k.PolicyChanged(node_grace_s=1, node_lease_s=2, retention_s=3, set_params={"count": None}),
+            k.PolicyChanged(heartbeat_s=0.4, node_grace_s=1, node_lease_s=3, retention_s=3, set_params={"count": None}),
         ):
             before = msgspec.structs.replace(bench.state.settings)
             expected = all_after(before, change)

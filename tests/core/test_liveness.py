@@ -35,12 +35,23 @@ def test_a_node_that_left_is_not_lost() -> None:
     assert bench.conclude(a=10_000) == []
 
 
-def test_a_lease_never_ends_before_the_grace() -> None:
+def test_times_that_would_end_a_lease_before_the_grace_are_refused() -> None:
     bench = Bench()
     bench.add(k.PolicyChanged(node_lease_s=5, node_grace_s=100))
     bench.add(joined("a"))
-    assert bench.conclude(a=90) == []
-    assert names(bench.conclude(a=101)) == ["NodeLost:a"]
+    assert bench.conclude(a=15) == []
+    assert names(bench.conclude(a=16)) == ["NodeLost:a"]
+
+
+def test_silence_before_the_grace_was_lowered_counts_by_the_longer_one() -> None:
+    """No node could know that it had to be heard more often."""
+    bench = Bench()
+    bench.add(joined("a"))
+    bench.add(k.PolicyChanged(heartbeat_s=1, node_grace_s=3))
+    bench.wait(1)
+    assert bench.conclude(a=6) == []
+    bench.wait(3)
+    assert names(bench.conclude(a=10)) == ["NodeLost:a"]
 
 
 @pytest.mark.parametrize(("first", "then"), [(300, 30), (30, 300)])

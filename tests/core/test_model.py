@@ -53,7 +53,7 @@ def test_what_runs_ends_with_its_lease_whatever_becomes_of_the_agent() -> None:
     ran at once."""
     world = World(0)
     world.faults, world.slipping = 0.0, True
-    world.publish(k.PolicyChanged(policy=any_policy.NAME, node_grace_s=5, node_lease_s=30), "operator")
+    world.publish(k.PolicyChanged(policy=any_policy.NAME, heartbeat_s=1, node_grace_s=5, node_lease_s=30), "operator")
     for one in world.nodes:
         one.start()
     world.publish(k.AppSubmitted(id="s", spec=document("ant", cpu=1, n_min=1, n_max=1)), "ann")

@@ -300,7 +300,9 @@ class World:
 
     def run(self) -> World:
         if self.chance.random() < 0.9:
-            settings = k.PolicyChanged(policy=self.chance.choice(self.policies), node_grace_s=5, node_lease_s=30)
+            settings = k.PolicyChanged(
+                policy=self.chance.choice(self.policies), heartbeat_s=1, node_grace_s=5, node_lease_s=30
+            )
             self.publish(settings, "operator")
         for node in self.nodes:
             node.start()

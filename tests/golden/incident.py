@@ -83,7 +83,9 @@ class Incident:
     async def play(self) -> None:
         # A node counts with the longest lease that was in force since it joined.
         await self.say(
-            k.PolicyChanged(quiet_ms=50, quiet_limit_ms=200, node_grace_s=2, node_lease_s=1, params={"theta2": 1.0}),
+            k.PolicyChanged(
+                quiet_ms=50, quiet_limit_ms=200, heartbeat_s=0.5, node_grace_s=2, node_lease_s=3, params={"theta2": 1.0}
+            ),
             "operator",
         )
         async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:

@@ -11,7 +11,7 @@ from events import subjects
 from events.codec import decode
 from events.log import Record
 from tests.core.nonsense import nonsense
-from tests.simulation import replacing
+from tests.simulation import misuse, replacing
 from tests.simulation.crowds import flood_progress, submit_crowd
 from tests.simulation.strangers import submit_large, take_message_id, write_absurd_rounds
 
@@ -315,6 +315,7 @@ def _step_of(fault: Fault) -> float:
 
 _HITS: Final[dict[str, Callable[[Attack, Fault], None]]] = {
     "all start before the server": Attack._start_before_server,
+    **misuse.HITS,
     "master killed": Attack._kill,
     "master crashes": Attack._crash,
     "master stopped": Attack._stop,

@@ -152,6 +152,11 @@ class Checks:
         self.lost_by_nature.add(key.app)
         self._gone.add(key)
 
+    def folder_gone(self, app: str) -> None:
+        """Where a checkpoint lies that it saves at that time, and whether that is told, is a matter of luck; what was told is
+        there all the same."""
+        self.lost_by_nature.add(app)
+
     def removed(self, container: Container) -> None:
         """By its agent: what it knows is on the log."""
         key = container.key
@@ -240,10 +245,20 @@ class Checks:
                 self.hold(known == event.id, f"one submission is on the log as {known} and {event.id}")
             case k.NodeLeft():
                 self._conclude(event.node)
+            case k.PolicyChanged():
+                self._settings()
             case k.NodeJoined() if event.node in self.machines:
                 self.heard(event.node)
             case _:
                 pass
+
+    def _settings(self) -> None:
+        """Whatever anybody asks for: a node is lost before its lease is over, and not for a single late heartbeat."""
+        settings = self.whole.settings
+        beat, grace, lease = settings.heartbeat_s, settings.node_grace_s, settings.node_lease_s
+        self.hold(
+            lease > grace > 2 * beat, f"the lease is {lease} s, the grace time {grace} s, a heartbeat each {beat} s"
+        )
 
     def _exited(self, event: k.ContainerExited, record: Record) -> None:
         key = Key(event.app, event.generation, event.slot)

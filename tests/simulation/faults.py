@@ -92,6 +92,8 @@ LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     "progress flooded": (NODE, 0.15),
     "node replaced": (NODE, 0.08),
     "node's folder removed": (NODE, 0.06),
+    "settings that would destroy": (NOBODY, 0.2),
+    "checkpoint folder not mounted": (NODE, 0.25),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""
@@ -120,6 +122,7 @@ HARMLESS: Final = frozenset(
         "rounds of absurd numbers",
         "app of many containers",
         "progress flooded",
+        "settings that would destroy",
     }
 )
 """None of these is a reason for not hearing a node, for ending its lease or for another master."""
@@ -153,6 +156,7 @@ _LASTING: Final[dict[str, tuple[float, float]]] = {
     "drained": (5, 40),
     "node replaced": (2, 45),
     "node's folder removed": (0.1, 30),
+    "checkpoint folder not mounted": (3, 40),
 }
 
 

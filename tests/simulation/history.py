@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 REST_S = 240.0
 """Virtual seconds after the last fault within which everything has to be at rest."""
 _LOOK_S = 0.25
+HEARTBEAT_S = 1.0
 _STORY = 40
 """Lines of a failure's story."""
 _AUDIT_EVERY = 8
@@ -94,6 +95,8 @@ class History:
         self.lease_s = chance.choice([6.0, 10.0, 20.0])
         # Longer than a master takes to notice that it is deaf itself (`dorm.hearing.DEAF_NS`).
         self.grace_s = chance.choice([5.0, 8.0])
+        if self.lease_s < self.grace_s + HEARTBEAT_S:
+            self.grace_s = 5.0
         self.retention_s = chance.choice([1.0, 5.0, 86_400.0])
         self.master_lease_s = chance.choice([2.0, 2.0, 5.0])
         self._skews = {name: chance.choice([0.0, 0.0, -2.0, 30.0, -3600.0]) for name in (*self.masters, *nodes)}
@@ -167,6 +170,7 @@ class History:
         self.say(
             k.PolicyChanged(
                 policy=self.policies[0],
+                heartbeat_s=HEARTBEAT_S,
                 node_grace_s=self.grace_s,
                 node_lease_s=self.lease_s,
                 retention_s=self.retention_s,
@@ -255,9 +259,9 @@ class History:
             name=node,
             address=f"10.0.{number}.{node[1:]}",
             capacity={"cpu": self.cpus[node]},
-            checkpoints=self.world.folder / "checkpoints",
+            checkpoints=machine.checkpoints,
             ports=self.ports[node],
-            report_interval_s=1.0,
+            report_interval_s=HEARTBEAT_S,
         )
         chance = self.world.chance(f"runtime of {place}")
         process = start_agent(

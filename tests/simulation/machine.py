@@ -56,6 +56,10 @@ class Witness(Protocol):
         ...
 
     def saved(self, key: Key, step: int) -> None: ...
+    def folder_gone(self, app: str) -> None:
+        """Another folder of checkpoints is mounted than before, while a container of the app runs."""
+        ...
+
     def lost_words(self, key: Key) -> None:
         """What this container wrote is gone, perhaps unread."""
         ...
@@ -164,6 +168,11 @@ class Machine:
         """What the engine takes for a request."""
         self.image_missing = False
         self.disk_full = False
+        self.checkpoints: Path = self.folder / "checkpoints"
+        """Where the shared folder is mounted: a link, to an empty folder of its own while it is not."""
+        self._shared = world.folder / "checkpoints"
+        (self.folder / "not mounted").mkdir()
+        self.checkpoints.symlink_to(self._shared)
         self.strangers: set[int] = set()
         """Ports that programs of others listen on."""
         self.lease_until: float | None = None
@@ -219,6 +228,9 @@ class Machine:
         container = self.containers.get(key)
         if container is None or container.state != "created":
             return
+        if not os.path.isdir(container.spec.checkpoint_dir):
+            self.witness.could_not_start(key)
+            raise Refused("spec", "invalid mount config: bind source path does not exist")
         container.state, container.started_at = "running", self.host.clock()
         container.program = self._program(container, self)
         container.program.calm = self.calm
@@ -341,6 +353,16 @@ class Machine:
             self.engine_up = True
             self.changed()
 
+    def mount(self, shared: bool) -> None:
+        """The shared folder of checkpoints, or the empty one that lies below it."""
+        wanted = self._shared if shared else self.folder / "not mounted"
+        if self.checkpoints.readlink() == wanted:
+            return
+        self.checkpoints.unlink()
+        self.checkpoints.symlink_to(wanted)
+        for container in self.running():
+            self.witness.folder_gone(container.key.app)
+
     def remove_by_hand(self, key: Key) -> None:
         """`docker rm -f`."""
         self.kill(key)
@@ -352,6 +374,7 @@ class Machine:
         self.calm, self.delay_s = True, 0.02
         self.image_missing = self.disk_full = False
         self.strangers.clear()
+        self.mount(True)
         for container in self.running():
             if container.program is not None:
                 container.program.be_calm()

@@ -20,6 +20,7 @@ import pytest
 import dorm.core.evolve as evolving
 from agents import reconcile
 from agents.agent import Agent
+from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
 from agents.outbox import Outbox
 from agents.progress import ProgressFact, ProgressFile
@@ -38,6 +39,7 @@ from tests.simulation.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from tests.simulation.history import History, Outcome
 
@@ -137,6 +139,17 @@ def _nothing_is_silence_of_ours(patch: pytest.MonkeyPatch) -> None:
 def _wall_clock(patch: pytest.MonkeyPatch) -> None:
     for method in (Master._listen, Master._fold, Master._elect, Master._conclude, Master._feel_pulse):
         _code(method, ("_loop_ns()", "self._clock()"))(patch)
+
+
+def _marker_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    def of_app(self: CheckpointFolder, app: str, *, resume: bool) -> Path:
+        del resume
+        folder = self.path / app
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    patch.setattr(CheckpointFolder, "look", lambda self: "0" * 32)
+    patch.setattr(CheckpointFolder, "of_app", of_app)
 
 
 def _names_are_free_once_silent(patch: pytest.MonkeyPatch) -> None:
@@ -362,6 +375,11 @@ VARIANTS: dict[str, Variant] = {
     "an agent goes on in a folder that is not its own": Variant(
         lambda patch: patch.setattr(Machine, "opened", lambda self, folders_lost: None)
     ),
+    # what operators do by mistake
+    "settings that would destroy are taken": Variant(
+        lambda patch: patch.setattr("events.times.refusal", lambda times: "")
+    ),
+    "the marker of the shared folder is not looked at": Variant(_marker_not_looked_at),
     # clients
     "a submission is tried again with a new id": Variant(_code(Client.submit, ("event_id = id or", "event_id ="))),
 }
@@ -408,6 +426,8 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "a machine that was refused a name acts under it": (11,),
     "what runs in a removed folder outlives its lease": (47,),
     "an agent goes on in a folder that is not its own": (47,),
+    "settings that would destroy are taken": (1,),
+    "the marker of the shared folder is not looked at": (3,),
 }
 """Seeds that have caught variants which seed 0 does not catch: tried first."""
 

@@ -34,6 +34,8 @@ class NodeRoom(msgspec.Struct, frozen=True):
     """May be given nothing, and what is on it has to go.  It is here so that reasons can name it."""
     ports: PortRoom | None = None
     """None where ports limit nothing."""
+    unmounted: bool = False
+    """It counts as drained because it does not have the cluster's folder of checkpoints."""
 
 
 class AppDemand(msgspec.Struct, frozen=True):

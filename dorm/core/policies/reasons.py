@@ -18,9 +18,11 @@ from dorm.core.policies.classes import classes
 from dorm.core.policies.problem import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dorm.core.policies.classes import Classes
     from dorm.core.policies.integer import Flags, Instance, Ints, Rows, Terms
-    from dorm.core.policies.problem import AppDemand
+    from dorm.core.policies.problem import AppDemand, NodeRoom
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
 
@@ -100,7 +102,12 @@ class Room:
         nodes = len(instance.nodes)
         if nodes == 0:
             return (
-                Lack("drained", "all nodes are drained")
+                Lack(
+                    "drained",
+                    "all nodes are drained"
+                    if not all(node.unmounted for node in instance.drained)
+                    else "no node has the folder of checkpoints",
+                )
                 if instance.drained
                 else Lack("resources", "there are no nodes")
             )
@@ -188,7 +195,15 @@ def drained(instance: Instance, app: int, missing: int) -> Reason | None:
     if room < missing or not names:
         return None
     some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return Reason("drained", f"there would be room on {some}, which {'is' if len(names) == 1 else 'are'} drained")
+    off = [node for node in instance.drained if node.id in names]
+    return Reason("drained", f"there would be room on {some}, which {_closed(off)}")
+
+
+def _closed(nodes: Sequence[NodeRoom]) -> str:
+    """Why they are given nothing."""
+    if all(node.unmounted for node in nodes):
+        return "has another folder of checkpoints" if len(nodes) == 1 else "have other folders of checkpoints"
+    return "is drained" if len(nodes) == 1 else "are drained"
 
 
 def impossible(instance: Instance, app: int) -> Reason:

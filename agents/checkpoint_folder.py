@@ -1,0 +1,100 @@
+"""The folder of checkpoints that all nodes share, and the proof that this node sees the same one as the others.
+
+A mount that is missing looks like an empty folder.  So a marker lies in the shared folder: a random id, written once by the
+first agent that finds none.  Agents announce the id that they find (`NodeJoined.checkpoints`); a node with another id than
+the cluster's gets no containers.  Before each start, and for each checkpoint that an app reports, the marker is read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from events.kinds import NO_FOLDER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MARKER = ".dorm-checkpoints"
+_ID = re.compile(r"[0-9a-f]{32}")
+_LONGEST = 4096
+
+
+class NotShared(Exception):
+    """The folder is not the one that this node has announced; the message says what to do."""
+
+
+class CheckpointFolder:
+    """At `path`; every method blocks.  `id` is what was found last, "" before."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = ""
+
+    def open(self) -> str:
+        """The folder's id; the folder and its marker are made where there are none.  Raises OSError."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        found = self.look()
+        if found == NO_FOLDER:
+            self._mark()
+            found = self.look()
+        self.id = found
+        return found
+
+    def look(self) -> str:
+        """The id in the marker now, NO_FOLDER where there is none.  Raises OSError where that can't be told."""
+        try:
+            with (self.path / MARKER).open("rb") as file:
+                text = file.read(_LONGEST).decode("utf-8", "replace").strip()
+        except (FileNotFoundError, NotADirectoryError):
+            return NO_FOLDER
+        if not _ID.fullmatch(text):
+            raise OSError(errno.EIO, "the marker holds no id; write the id into it that `dorm nodes` shows for other nodes",
+                          str(self.path / MARKER))  # fmt: skip
+        return text
+
+    def _mark(self) -> None:
+        """Whole or not at all, and of several agents at once one succeeds."""
+        aside = self.path / f"{MARKER}.{secrets.token_hex(8)}"
+        try:
+            with aside.open("x") as file:
+                file.write(secrets.token_hex(16) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, self.path / MARKER)
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def is_the_same(self) -> bool:
+        """False where it is certain that the folder is another one than was found last."""
+        try:
+            return self.look() == self.id
+        except OSError:
+            return True
+
+    def shared(self) -> bool:
+        """Whether it is certain that the folder is still the one that was announced."""
+        try:
+            return self.look() == self.id != NO_FOLDER
+        except OSError:
+            return False
+
+    def of_app(self, app: str, *, resume: bool) -> Path:
+        """The app's folder, made for its first start.  Raises NotShared, and OSError where nothing can be told."""
+        if self.look() != self.id or self.id == NO_FOLDER:
+            raise NotShared(
+                f"{self.path} is not the folder of checkpoints that this node had when it joined: mount it again"
+            )
+        folder = self.path / app
+        if resume and not folder.is_dir():
+            raise NotShared(
+                f"{folder} is not there, and the app has saved a checkpoint: mount the folder that holds it, or put it back; "
+                "to start from nothing, cancel the app and submit it again"
+            )
+        folder.mkdir(exist_ok=True)
+        return folder

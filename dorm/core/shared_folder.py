@@ -1,0 +1,92 @@
+"""Which folder of checkpoints is the cluster's, and which nodes have another one: a mount is missing there.
+
+    the operator's word      `PolicyChanged.checkpoints` names the folder
+    what is in it            as long as an app that has not ended runs with the folder in force, or saved a checkpoint
+                             there, it stays
+    the most nodes           otherwise the folder that most nodes have; of two with equally many, the one in force
+
+So a node without its mount that joins first is outvoted by the others as long as nothing runs there.  Agents before release
+0.5.1 announce no folder and are taken at their word.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dorm.core.effects import loosen, stir, void_plans_on
+from events.kinds import NO_FOLDER
+
+if TYPE_CHECKING:
+    from dorm.core.state import App, Generation, Node, State
+
+
+def settle_folder(state: State) -> None:
+    """After anything that it follows from has changed."""
+    state.checkpoints = state.settings.checkpoints or _in_use(state) or _of_most(state)
+    for node in state.nodes.values():
+        foreign = _is_foreign(node, state.checkpoints)
+        if foreign == node.foreign:
+            continue
+        node.foreign = foreign
+        if foreign:
+            void_plans_on(state, node)
+        else:
+            node.changed_seq = state.seq
+            loosen(state)
+            stir(state)
+
+
+def _is_foreign(node: Node, folder: str) -> bool:
+    if not node.checkpoints:
+        return False
+    return node.checkpoints == NO_FOLDER or node.checkpoints != folder
+
+
+def _in_use(state: State) -> str:
+    """The folder in force, where a live app saved a checkpoint in it; "" where none did."""
+    if not state.checkpoints:
+        return ""
+    used = any(not app.ended and state.checkpoints in _folders_of(app) for app in state.apps.values())
+    return state.checkpoints if used else ""
+
+
+def _folders_of(app: App) -> list[str]:
+    """In which it saved, or has begun to work and may have saved."""
+    return [app.checkpoint_in, *(one.folder for one in app.generations.values() if not one.ended)]
+
+
+def counts_in(state: State, app: App, generation: Generation, folder: str) -> bool:
+    """Whether a checkpoint that a node with this folder tells of is one to go on from.  Where another folder was mounted when
+    the generation began, nobody knows in which of them it lies."""
+    if folder == NO_FOLDER or (folder and generation.folder not in ("", folder)):
+        return False
+    return folder in ("", state.checkpoints, app.checkpoint_in) or app.checkpoint is None
+
+
+def settle_anew(state: State) -> None:
+    """Something ended, which may have kept the folder in force."""
+    if any(node.foreign for node in state.nodes.values()):
+        settle_folder(state)
+
+
+def _of_most(state: State) -> str:
+    """Of the nodes that have not left; the one in force where none of these has any."""
+    votes: dict[str, int] = {}
+    for node in state.nodes.values():
+        if node.condition != "left" and node.checkpoints not in ("", NO_FOLDER):
+            votes[node.checkpoints] = votes.get(node.checkpoints, 0) + 1
+    # The first of the largest: of equals the one in force, then the one of the node that joined first.
+    return max(votes, key=lambda folder: (votes[folder], folder == state.checkpoints), default=state.checkpoints)
+
+
+def trouble(state: State, node: Node) -> str:
+    """What is wrong with a node's folder and what to do, in one line; "" where nothing is."""
+    if not node.foreign:
+        return ""
+    if node.checkpoints == NO_FOLDER:
+        return f"{node.id} gets no containers: the marker in its folder of checkpoints is gone; mount the folder again"
+    return (
+        f"{node.id} gets no containers: its folder of checkpoints is {node.checkpoints}, the cluster's is "
+        f"{state.checkpoints}; mount the shared folder there, or, if {node.id} has the right one, "
+        f"`dorm policy set checkpoints={node.checkpoints}`"
+    )

@@ -1,0 +1,86 @@
+"""The rules between the cluster's times, and that master and agents refuse the same changes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from agents.desired import Desired
+from dorm.core.settings import times_of
+from dorm.core.state import Settings
+from events.kinds import PolicyChanged
+from events.times import HarmfulTimes, Times, refusal, rules, times_after, written
+from tests.core.records import Bench, record_of
+
+
+def test_the_defaults_keep_every_rule() -> None:
+    assert refusal(Times()) == ""
+    assert times_of(Settings()) == Times()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"node_lease_s": 1}, "node_lease (1s) >= node_grace (15s) + heartbeat (5s) does not hold"),
+        ({"node_grace_s": 600}, "node_lease (5m) >= node_grace (10m) + heartbeat (5s) does not hold"),
+        ({"node_grace_s": 10}, "node_grace (10s) > 2 x heartbeat (5s) does not hold"),
+        ({"heartbeat_s": 8}, "node_grace (15s) > 2 x heartbeat (8s) does not hold"),
+        ({"heartbeat_s": 0.1, "node_grace_s": 0.3, "node_lease_s": 1}, "node_lease (1s) >= 3s does not hold"),
+        ({"quiet_ms": 5000}, "quiet_limit (1s) >= quiet (5s) does not hold"),
+        ({"quiet_limit_ms": 60_000}, "idle (30s) >= quiet_limit (1m) does not hold"),
+    ],
+)
+def test_what_would_do_harm_is_refused_with_both_values_and_what_to_do(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(HarmfulTimes) as refused:
+        times_after(Times(), PolicyChanged(**change))
+    assert str(refused.value).startswith(reason)
+    assert ": set a longer " in str(refused.value)
+
+
+def test_a_change_is_judged_by_all_that_it_leads_to() -> None:
+    change = PolicyChanged(heartbeat_s=1, node_grace_s=3, node_lease_s=10, quiet_ms=5000, quiet_limit_ms=9000)
+    after = times_after(Times(), change)
+    assert (after.heartbeat_s, after.node_grace_s, after.node_lease_s, after.quiet_ms) == (1, 3, 10, 5000)
+    assert times_after(after, PolicyChanged(policy="static")) == after
+
+
+def test_master_and_agents_refuse_the_same_changes_and_never_reach_harmful_times() -> None:
+    """Whatever strangers publish, in any order."""
+    chance = random.Random(5)
+    values = {
+        "heartbeat_s": [0.1, 1, 5, 60, 3600],
+        "node_grace_s": [0.1, 1, 3, 15, 60, 86_400],
+        "node_lease_s": [1, 3, 10, 60, 300, 864_000],
+        "quiet_ms": [0, 200, 60_000],
+        "quiet_limit_ms": [0, 1000, 600_000],
+        "idle_s": [1, 30, 900],
+        "retention_s": [0, 60, 86_400],
+    }
+    accepted = refused = 0
+    for _ in range(40):
+        bench, desired = Bench(a=4), Desired("a")
+        for _ in range(25):
+            names = chance.sample(sorted(values), chance.randint(1, 3))
+            change = PolicyChanged(**{name: chance.choice(values[name]) for name in names})  # type: ignore[arg-type]
+            before = msgspec.structs.replace(bench.state.settings)
+            bench.add(change)
+            desired.fold(record_of(bench.state.seq, change))
+            assert desired.times == times_of(bench.state.settings)
+            assert all(rule.holds for rule in rules(desired.times))
+            last = bench.state.refused_changes[-1] if bench.state.refused_changes else None
+            if last is not None and last.seq == bench.state.seq:
+                refused += 1
+                assert bench.state.settings == before, "a refused change changes nothing"
+                assert last.reason
+            else:
+                accepted += 1
+        assert len(bench.state.refused_changes) <= 8
+    assert min(accepted, refused) > 100
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (0.2, "200ms"), (90, "90s"), (300, "5m"), (86_400, "1d")])
+def test_durations_are_written_as_people_do(seconds: float, text: str) -> None:
+    assert written(seconds) == text
