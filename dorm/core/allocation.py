@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import scipy
 
-from dorm.core.bounds import bounds, takes_free_room_only
-from dorm.core.costs import adjust_s
+from dorm.core.asking import ask, reasons_in_words
+from dorm.core.bounds import bounds
 from dorm.core.policies import policy
-from dorm.core.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.core.state import digest
-from dorm.core.timing import SECOND, tick_is_due, trigger
+from dorm.core.timing import tick_is_due, trigger
 from events.kinds import IdleTicked, Placed, Resize, Resized, Waiting
 
 if TYPE_CHECKING:
-    from dorm.core.policies.problem import Policy
-    from dorm.core.state import App, Generation, Node, State
+    from dorm.core.policies.problem import Allocation, AppDemand, Problem
+    from dorm.core.state import Generation, Node, State
     from events.kinds import Adjustment
 
 SOLVER = f"scipy {scipy.__version__}"
@@ -32,12 +30,12 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
     settings = state.settings
     chosen = policy(settings.policy)
     params = chosen.check_params(settings.params)
-    problem = problem_of(state, now)
-    answer = _answer(chosen, state, problem, params, now)
-    changes, without_port = plan(state, problem, answer)
-    reasons = _with_held({**_reasons(state, answer), **without_port}, state, problem, answer, now)
+    asked = ask(chosen, state, params, now)
+    answer = asked.answer
+    changes, without_port = plan(state, asked.problem, answer)
+    reasons = _with_held({**reasons_in_words(state, asked), **without_port}, state, asked.problem, answer, now)
     ticks = tick_is_due(state, now)
-    news = bool(changes) or _reasons_changed(state, problem, reasons)
+    news = bool(changes) or _reasons_changed(state, asked.problem, reasons)
     if not ticks and not news:
         return []
     basis: dict[str, Any] = {
@@ -51,17 +49,6 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
     if news:
         facts.append(_resized(answer, changes, reasons, params=params, trigger=trigger(state, now), **basis))
     return facts
-
-
-def _answer(chosen: Policy, state: State, problem: Problem, params: dict[str, Any], now: int) -> Allocation:
-    """The policy's, in which no running app is resized for one that fails again and again: where that would have to be,
-    those are left out."""
-    answer = chosen.allocate(problem, params)
-    looping = {app.id for app in problem.apps if takes_free_room_only(state.apps[app.id], now)}
-    if answer.overhead and any(answer.counts.get(app_id) for app_id in sorted(looping)):
-        others = tuple(app for app in problem.apps if app.id not in looping)
-        return chosen.allocate(msgspec.structs.replace(problem, apps=others), params)
-    return answer
 
 
 def _resized(answer: Allocation, changes: list[Resize], reasons: dict[str, Waiting], **fields: Any) -> Resized:
@@ -79,19 +66,6 @@ def _resized(answer: Allocation, changes: list[Resize], reasons: dict[str, Waiti
         shortage=answer.shortage,
         **fields,
     )
-
-
-def _reasons(state: State, answer: Allocation) -> dict[str, Waiting]:
-    """By app.  One in the middle of an adjustment keeps the reason it had, so that its going through the phases is no news
-    and the log gets a decision only where there is some."""
-    reasons: dict[str, Waiting] = {}
-    for app, reason in sorted(answer.reasons.items()):
-        before = state.apps[app].waiting
-        if reason.code != "adjusting":
-            reasons[app] = Waiting(code=reason.code, text=reason.text)
-        elif before is not None:
-            reasons[app] = before
-    return reasons
 
 
 def _with_held(
@@ -122,62 +96,6 @@ def _reasons_changed(state: State, problem: Problem, reasons: dict[str, Waiting]
     return False
 
 
-def problem_of(state: State, now: int) -> Problem:
-    """Nodes that are up (those that are drained are marked, so that reasons can name them), and every live app that may
-    hold containers now.
-
-    An app is pinned while an adjustment of it is under way, while a part of it has ended, and while one of its nodes is
-    lost: unreachable is not failed, so nothing of it is moved before the node's lease has ended.
-    """
-    apps = []
-    for app in state.live_apps():
-        if app.cancel_requested or app.retry_at > now:
-            continue
-        current = app.current
-        if current is None and any(g.failed and not g.ended for g in app.generations.values()):
-            continue
-        may_have = bounds(app, now)
-        apps.append(
-            AppDemand(
-                id=app.id,
-                demand=app.demand,
-                weight=app.weight,
-                n_min=may_have.n_min,
-                n_max=may_have.n_max,
-                current=current.by_node() if current else {},
-                pinned=current is not None and not (app.settled and _nodes_heard(state, current)),
-                require=app.spec.require,
-                placement=app.spec.placement,
-                gang=app.spec.gang,
-                waited_s=_waited_s(app, now),
-                adjust_s=adjust_s(app),
-                served_s=app.served_until(now) / SECOND,
-                remaining_steps=float(max(0, app.spec.steps - app.step)) if app.spec.steps else None,
-                speed=tuple(app.spec.speed),
-            )
-        )
-    nodes = tuple(
-        NodeRoom(id=node.id, capacity=node.capacity, labels=node.labels, drained=bool(node.draining))
-        for node in sorted(state.nodes.values(), key=lambda node: node.id)
-        if node.condition == "up"
-    )
-    return Problem(nodes=nodes, apps=tuple(apps))
-
-
-def _waited_s(app: App, now: int) -> float:
-    """How long nothing has been released to it, in whole seconds; 0 while it has a place."""
-    if app.current is not None or not app.waiting_since:
-        return 0.0
-    return float(max(0, now - app.waiting_since) // SECOND)
-
-
-def _nodes_heard(state: State, generation: Generation) -> bool:
-    return all(
-        (node := state.nodes.get(container.node)) is not None and node.condition != "lost"
-        for container in generation.containers.values()
-    )
-
-
 def plan(state: State, problem: Problem, answer: Allocation) -> tuple[list[Resize], dict[str, Waiting]]:
     """Slots and ports for every app whose containers change, and reasons where no port was left.
 
@@ -189,9 +107,9 @@ def plan(state: State, problem: Problem, answer: Allocation) -> tuple[list[Resiz
     without_port: dict[str, Waiting] = {}
     for demand in sorted(problem.apps, key=lambda app: app.id):
         wanted = answer.counts.get(demand.id, {})
-        if demand.pinned or wanted == demand.current:
-            continue
         app = state.apps[demand.id]
+        if demand.pinned or wanted == _has(demand):
+            continue
         given = ports.place(state.nodes, _slots(app.current, wanted))
         if given is None:
             without_port[app.id] = Waiting(code="ports", text="a node has no free port left in its range")
@@ -221,7 +139,7 @@ def _with_room(
     while True:
         free = {node.id: dict(node.capacity) for node in problem.nodes}
         for app in problem.apps:
-            for node, count in (answer.counts.get(app.id, {}) if app.id in changing else app.current).items():
+            for node, count in (answer.counts.get(app.id, {}) if app.id in changing else _has(app)).items():
                 for name, amount in app.demand.items():
                     if node in free:
                         free[node][name] = free[node].get(name, 0) - amount * count
@@ -229,8 +147,7 @@ def _with_room(
         grows = [
             app.id
             for app in problem.apps
-            if app.id in changing
-            and any(answer.counts[app.id].get(node, 0) > app.current.get(node, 0) for node in full)
+            if app.id in changing and any(answer.counts[app.id].get(node, 0) > _has(app).get(node, 0) for node in full)
         ]
         if not grows:
             return [change for change in changes if change.app in changing]
@@ -244,7 +161,12 @@ def _with_room(
 def _adjustment(demand: AppDemand, wanted: dict[str, int]) -> Adjustment:
     if not wanted:
         return "stop"
-    return "restart" if demand.current else "start"
+    return "restart" if _has(demand) else "start"
+
+
+def _has(demand: AppDemand) -> dict[str, int]:
+    """Where its containers are: a claim is none yet."""
+    return {} if demand.absent else demand.current
 
 
 def _slots(current: Generation | None, wanted: dict[str, int]) -> list[tuple[int, str]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.core.allocation import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.costs import LATEST, adjust_s, cost_s
 from dorm.core.state import HISTORY
 from events import kinds as k
