@@ -234,12 +234,13 @@ class TestCrashLoop:
     def loop(self) -> Bench:
         """One that has failed twice and waits, beside one that has the whole cluster."""
         bench = Bench(a=4)
-        bench.running("loop", n_min=1, n_max=4)
+        # Its pauses are so long that its room is given to others meanwhile.
+        bench.running("loop", n_min=1, n_max=4, retries={"backoff": "10m", "longest": "10m"})
         crash(bench, "loop")
         bench.exited("loop", 0, 1)
         bench.settle()
         bench.running("good", n_min=1, n_max=4)
-        bench.wait(2)
+        bench.wait(600)
         bench.settle()
         assert (size(bench, "good"), size(bench, "loop")) == (4, 0)
         return bench

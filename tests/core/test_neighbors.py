@@ -66,10 +66,10 @@ class Street:
                     elif not over and container.state == "desired":
                         self.bench.started(app.id, slots=[slot])
                         acted = True
-            if (current := app.current) is not None and current.started_at and not current.worked and not app.ended:
-                if app.name != "loop" or self.works:
-                    self.bench.add(k.AppProgressed(app=app.id, generation=app.generation, step=app.step + 1))
-                    acted = True
+            current = app.current if app.name != "loop" or self.works else None
+            if current is not None and current.started_at and not current.worked and not app.ended:
+                self.bench.add(k.AppProgressed(app=app.id, generation=app.generation, step=app.step + 1))
+                acted = True
         return acted
 
     def wait(self, seconds: float) -> None:
@@ -313,5 +313,3 @@ def test_days_of_it_cost_no_more() -> None:
         found.fail()
         found.wait(KEPT_S)
     assert found.app("victim").generation <= before + 2
-
-

@@ -11,6 +11,7 @@ from events import subjects
 from events.codec import decode
 from events.log import Record
 from tests.core.nonsense import nonsense
+from tests.simulation import neighbors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -337,4 +338,6 @@ _HITS: Final[dict[str, Callable[[Attack, Fault], None]]] = {
     "lease changed": Attack._change_lease,
     "app cancelled": Attack._cancel,
     "app updated": Attack._update,
+    "crash loop": lambda attack, fault: neighbors.start_loop(attack.history, fault),
+    "cluster restarted": lambda attack, fault: neighbors.restart(attack.history, fault),
 }

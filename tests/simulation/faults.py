@@ -84,6 +84,8 @@ KINDS: Final[dict[str, tuple[str, float]]] = {
 
 LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     # by kind: whom it hits, and in what part of all seeds it happens
+    "crash loop": (NOBODY, 0.2),
+    "cluster restarted": (NOBODY, 0.08),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""
@@ -108,6 +110,7 @@ HARMLESS: Final = frozenset(
         "policy changed",
         "app cancelled",
         "app updated",
+        "crash loop",
     }
 )
 """None of these is a reason for not hearing a node, for ending its lease or for another master."""
@@ -138,6 +141,7 @@ _LASTING: Final[dict[str, tuple[float, float]]] = {
     "server's disk full": (1, 8),
     "client cut off": (0.5, 10),
     "drained": (5, 40),
+    "cluster restarted": (1, 15),
 }
 
 

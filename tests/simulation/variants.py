@@ -24,7 +24,7 @@ from agents.desired import Desired
 from agents.outbox import Outbox
 from agents.reporter import Reporter
 from dorm.client import Client
-from dorm.core import decide, failures, rounds
+from dorm.core import bounds, claims, decide, failures, rounds
 from dorm.core.evolve import evolve
 from dorm.core.liveness import conclude
 from dorm.hearing import Hearing
@@ -218,6 +218,21 @@ VARIANTS: dict[str, Variant] = {
     ),
     "no fence at the log, and rounds of a stale basis count": Variant(
         _all(_server(fence=False), _code(rounds.fold_round, _ROUND_CHECK), _code(Desired._round, _DESIRED_CHECK))
+    ),
+    "a crash loop may have room made for it again and again": Variant(
+        _all(
+            _code(claims._after_failure, ("if held < may_have.n_min:", "if True:")),
+            _code(rounds._note_disturbance, ("app.disturbs = True", "pass")),
+        )
+    ),
+    "what was resized is resized again before it has worked": Variant(
+        _code(bounds.settles_until, ("return until if until > now else 0", "return 0"))
+    ),
+    "after a restart of the cluster it is first come, first served": Variant(
+        _all(
+            _code(claims._may_claim, ("bool(app.interrupted_at or app.retry_at)", "bool(app.retry_at)")),
+            _code(claims.held_back_for, ("if until is not None and now < until", "if False")),
+        )
     ),
     # agents
     "the runtime does not keep the lease": Variant(_runtime_forgets_lease),
