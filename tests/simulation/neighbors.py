@@ -24,22 +24,37 @@ if TYPE_CHECKING:
 SECOND = 1_000_000_000
 _LEAVE_S = 20.0
 _LOOPS = 1000
-"""Added to a fault's number for its app's index, so that no other app has it."""
+"""Where the indexes of these apps begin, so that no other app has one."""
 _MARGIN_S = 10.0
 """Of virtual time, in which the log's own may differ from it."""
 
 
 def start_loop(history: History, fault: Fault) -> None:
-    """Submit an app that fails `fault.argument` seconds, and a bit, after each start."""
-    index = _LOOPS + fault.number
+    """Submit an app that takes what it can get, and one that fails `fault.argument` seconds, and a bit, after each start."""
+    _submit(history, fault, "wide", n_min=1, n_max=12, steps=80)
+    _submit(history, fault, "loop", n_min=1, n_max=1, steps=6, retries=100, fails_after_s=1.5 + 2 * fault.argument)
+
+
+def _submit(
+    history: History,
+    fault: Fault,
+    name: str,
+    *,
+    n_min: int,
+    n_max: int,
+    steps: int,
+    retries: int = 6,
+    fails_after_s: float = 0.0,
+) -> None:
+    index = _LOOPS + len(history.apps)
     plan = AppPlan(
         index=index,
-        name=f"loop{index}",
+        name=f"{name}{index}",
         submit_at=fault.at,
-        cpu=min(1000, min(history.cpus.values())),
-        n_min=1,
-        n_max=1 + int(fault.argument * 1e4) % 2,
-        steps=6,
+        cpu=1000,
+        n_min=n_min,
+        n_max=n_max,
+        steps=steps,
         step_s=0.5,
         boot_s=0.2,
         checkpoint_every=1,
@@ -49,15 +64,21 @@ def start_loop(history: History, fault: Fault) -> None:
         saves_by_command=False,
         fragile=False,
         trouble=0.0,
-        retries=100,
-        fails_after_s=1.5 + 2 * fault.argument,
+        retries=retries,
+        fails_after_s=fails_after_s,
     )
     history.apps.append(plan)
     history.say(k.AppSubmitted(spec=plan.document()))
 
 
 def restart(history: History, fault: Fault) -> None:
-    """Everybody leaves, and is away for a while; nodes come back one after another."""
+    """A younger app waits for the whole cluster; everybody leaves, and is away for a while; nodes come back one by one."""
+    whole = sum(cpu // 1000 for cpu in history.cpus.values())
+    _submit(history, fault, "young", n_min=whole, n_max=whole, steps=4)
+    history.world.after(1.5, lambda: None if history.attack.over else _restart(history, fault))
+
+
+def _restart(history: History, fault: Fault) -> None:
     for number, (node, process) in enumerate(history.agents.items()):
         if process.alive and not process.paused:
             history.down_for[node] = fault.for_s + number * 3 * fault.argument
