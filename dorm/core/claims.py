@@ -3,6 +3,7 @@
     pausing       an app that has failed and is to be tried again within `KEPT_S` (or whenever that is, where others had to
                   make room for it before: `barred`).  Its place counts as held, so that nobody grows into it and shrinks
                   again a moment later.  An app that waits may start there: that restarts nobody
+                  One that failed twice without having worked holds nothing: it takes what is free (`dorm.core.bounds`)
     returning     one whose pause has ended: it goes back to its place while that is free, and has no claim after the
                   decision that looks at it
     interrupted   one whose nodes went away, or that somebody stopped unasked.  It comes back before apps that never ran, to
@@ -154,7 +155,8 @@ def _hold(app: App, place: dict[str, int], rooms: dict[str, _Room]) -> None:
 
 def _after_failure(app: App, last: Generation, rooms: dict[str, _Room], now: int) -> Claim | None:
     barred = app.barred and in_debt(app, now)
-    if not last.failed or (app.retry_at > now + KEPT_S * SECOND and not barred):
+    gives_room = app.retry_at > now + KEPT_S * SECOND or app.fruitless > 1
+    if not last.failed or (gives_room and not barred):
         return None
     may_have = bounds(app, now, len(last.containers))
     place = _fitting(app, last, rooms, may_have.n_max)

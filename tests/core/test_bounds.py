@@ -249,8 +249,8 @@ class TestCrashLoop:
         bench = self.loop()
         waiting = bench.app("loop").waiting
         assert waiting is not None
-        assert waiting.code == "held"
-        assert waiting.text.endswith("nobody is resized for it before it has waited for 30 min")
+        assert waiting.code == "resources"
+        assert waiting.text.endswith("nobody is resized for it before it has waited for 30 min)")
         bench.wait(ROOM_S)
         bench.settle()
         assert (size(bench, "good"), size(bench, "loop")) == (3, 1)

@@ -219,12 +219,6 @@ VARIANTS: dict[str, Variant] = {
     "no fence at the log, and rounds of a stale basis count": Variant(
         _all(_server(fence=False), _code(rounds.fold_round, _ROUND_CHECK), _code(Desired._round, _DESIRED_CHECK))
     ),
-    "a crash loop may have room made for it again and again": Variant(
-        _all(
-            _code(claims._after_failure, ("if held < may_have.n_min:", "if True:")),
-            _code(rounds._note_disturbance, ("app.disturbs = True", "pass")),
-        )
-    ),
     "what was resized is resized again before it has worked": Variant(
         _code(bounds.settles_until, ("return until if until > now else 0", "return 0"))
     ),
@@ -280,6 +274,8 @@ VARIANTS: dict[str, Variant] = {
 
 
 CAUGHT_BY: dict[str, tuple[int, ...]] = {
+    "what was resized is resized again before it has worked": (3,),
+    "after a restart of the cluster it is first come, first served": (20,),
     "the server has no fence": (4,),
     "the server loses what it acknowledged": (7,),
     "followers lead": (2,),
