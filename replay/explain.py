@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.admission import name_of
-from dorm.core.allocation import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.costs import adjust_s
 from dorm.core.standing import standings
 from dorm.core.views import adjustment, sizes

@@ -5,6 +5,12 @@
     fruitless   an app of which no generation has worked yet, or the last two have not, has n_min only until one does; and
                 after two that have not, nobody who runs is resized for it before it has waited for `ROOM_S`: otherwise a
                 crash loop would restart others twice for each try, which costs them more than the room that it takes
+    debt        failures of the app since it last ran stably, which takes `STABLE_S` for each of them.  Once others were
+                resized to make room for an app in debt, it gets no more than it has until it has run stably; and once it
+                has failed after that, nobody is resized for it either, before it has waited for `ROOM_S`.  So what it does
+                costs others one round of making room, whatever its retries, its progress and its owner say
+    settling    an app that was resized is not resized again before that generation has worked, so that no restart is for
+                nothing.  One that tells nothing settles for `TRIAL_S`, one that should tell and does not for `SETTLE_S`
     held        where a generation with other containers than the last one that worked fails before it has worked, the app
                 falls back: no more than that one had, where it had grown; no fewer, where it had shrunk
 
@@ -29,6 +35,13 @@ ROOM_S = 1800
 """With two restarts of somebody in that time, at 20 s each, a crash loop costs others some 2 % of their time."""
 
 
+STABLE_S = 1800
+"""For each failure.  Two restarts in that time cost somebody who needs 20 s for each some 2 % of it."""
+
+SETTLE_S = 300
+"""Longer than most apps take to load and to make a step; one that hangs must not keep others waiting for longer."""
+
+
 class Bounds(NamedTuple):
     """What a policy is given as n_min and n_max, and why that is not what the owner said ("" where it is)."""
 
@@ -37,8 +50,8 @@ class Bounds(NamedTuple):
     why: str
 
 
-def bounds(app: App, now: int) -> Bounds:
-    """At `now` (UTC ns)."""
+def bounds(app: App, now: int, claimed: int = 0) -> Bounds:
+    """At `now` (UTC ns); `claimed` containers are what it has a claim to while it has no place."""
     low, high, why = app.n_min, app.n_max, []
     for held in (app.held_most, app.held_least):
         if held is not None and not _let_go(app, held, now):
@@ -51,6 +64,11 @@ def bounds(app: App, now: int) -> Bounds:
         high = low
         failed = "1 generation has" if app.fruitless == 1 else f"{app.fruitless} generations have"
         why.append(f"held at {low} until it works: {failed} failed before they did")
+    if in_debt(app, now) and app.disturbs:
+        high = max(low, min(high, len(app.current.containers) if app.current is not None else claimed))
+        failed = "1 failure" if app.debt == 1 else f"{app.debt} failures"
+        least = app.debt * STABLE_S // 60
+        why.append(f"others made room for it after {failed}: gets no more before it has run for {least} min")
     if takes_free_room_only(app, now):
         why.append(f"nobody is resized for it before it has waited for {ROOM_S // 60} min")
     return Bounds(low, high, "; ".join(why))
@@ -64,7 +82,22 @@ def _words(held: Held) -> str:
 
 def takes_free_room_only(app: App, now: int) -> bool:
     """Whether nobody is resized for its sake at `now` (UTC ns)."""
-    return app.fruitless > 1 and app.current is None and now < app.waiting_since + ROOM_S * SECOND
+    loops = app.fruitless > 1 or (app.barred and in_debt(app, now))
+    return loops and app.current is None and now < app.waiting_since + ROOM_S * SECOND
+
+
+def in_debt(app: App, now: int) -> bool:
+    """Whether at `now` (UTC ns) it has failed and not run stably since, in proportion to how often."""
+    return app.debt > 0 and ran_ns(app, now) < app.debt * STABLE_S * SECOND
+
+
+def settles_until(app: App, now: int) -> int:
+    """Until when (UTC ns) it is not resized again though it runs undisturbed; 0 where it may be at `now`."""
+    current = app.current
+    if current is None or current.adjustment != "restart" or not current.started_at or current.exited or current.worked:
+        return 0
+    until = current.started_at + (SETTLE_S if _only_by_signs(app) else TRIAL_S) * SECOND
+    return until if until > now else 0
 
 
 def has_worked(app: App, generation: Generation, now: int) -> bool:
@@ -98,8 +131,12 @@ def changes_at(app: App) -> Iterator[int]:
     current = app.current
     if app.fruitless and current is not None and current.started_at and not current.exited:
         yield current.started_at + TRIAL_S * SECOND
-    if app.fruitless > 1 and current is None and app.waiting_since:
+    if (app.fruitless > 1 or app.barred) and current is None and app.waiting_since:
         yield app.waiting_since + ROOM_S * SECOND
+    if app.disturbs and current is not None and current.started_at and not current.exited:
+        yield current.started_at + max(0, app.debt * STABLE_S * SECOND - app.ran_ns)
+    if settles := settles_until(app, 0):
+        yield settles
     if app.held_most is None and app.held_least is None:
         return
     reset = int(app.spec.retries.reset_s * SECOND)

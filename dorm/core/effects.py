@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.bounds import has_worked
+from dorm.core.bounds import has_worked, settles_until
 from dorm.core.state import MOST
 from events.limits import clipped
 
@@ -33,6 +33,11 @@ def mark_wait(state: State, app: App) -> None:
         app.waiting_since = max(state.time, app.retry_at)
 
 
+def interrupt(state: State, app: App) -> None:
+    """It has lost its partition by no fault of its own: it comes back before apps that never ran (`dorm.core.claims`)."""
+    app.interrupted_at = app.interrupted_at or state.time
+
+
 def void_plans_on(state: State, node: Node) -> None:
     """The node is not what decisions counted on.  Those under way are overtaken; what was placed there and not released
     yet is void, so that its app is placed again instead of waiting for room that never comes."""
@@ -41,6 +46,8 @@ def void_plans_on(state: State, node: Node) -> None:
         generation = app.generations.get(app.generation)
         if generation and not generation.released and any(c.node == node.id for c in generation.containers.values()):
             generation.void = True
+            if not app.waiting_since and not app.ended:  # It ran until now.
+                interrupt(state, app)
             mark_wait(state, app)
     stir(state)
 
@@ -93,10 +100,11 @@ def end_container(
 
 
 def note_work(state: State, app: App, generation: Generation) -> None:
-    """It has worked, so its app is on trial no longer."""
+    """It has worked, so its app is on trial no longer, and may be resized again."""
+    settled = bool(settles_until(app, state.time))
     generation.worked = True
     app.worked_with = len(generation.containers)
-    if app.fruitless:
+    if app.fruitless or settled:
         app.fruitless = 0
         stir(state)
 

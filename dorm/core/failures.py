@@ -93,6 +93,12 @@ def consequence(app: App, generation: Generation, found: Fault, now: int) -> App
     )
 
 
+def is_interruption(event: GenerationFailed) -> bool:
+    """Whether nothing was wrong with the app: its node was lost, or somebody stopped it unasked.  A taken port is an app's own
+    word, so it is none."""
+    return not event.counted and not event.port
+
+
 def counts_against(app: App, failure: str) -> str:
     """Which limit a failure uses up: its own where the spec gives it one."""
     own = failure in OWN_LIMITS and getattr(app.spec.retries, failure) is not None

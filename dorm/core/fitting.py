@@ -91,11 +91,11 @@ class _Room:
         self._leaves: dict[str, list[str]] = {node: [] for node in self._free}
         """By node, the changing apps that make room there."""
         for app in problem.apps:
-            self._hold(app, app.current)
+            self._hold(app, app.holds)
             if app.id in changing:
                 wanted = answer.counts.get(app.id, {})
-                nodes = sorted({*app.current, *wanted} & self._free.keys())
-                more = {node: wanted.get(node, 0) - app.current.get(node, 0) for node in nodes}
+                nodes = sorted({*app.holds, *wanted} & self._free.keys())
+                more = {node: wanted.get(node, 0) - app.holds.get(node, 0) for node in nodes}
                 self._grows[app.id] = more
                 for node in nodes:
                     if more[node] < 0:

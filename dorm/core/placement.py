@@ -26,7 +26,7 @@ from dorm.core.policies.problem import PortRoom, Problem
 from events.kinds import Placed, Resize, Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from dorm.core.policies.problem import Allocation, AppDemand
     from dorm.core.state import App, Generation, Node, State
@@ -64,20 +64,23 @@ def with_ports(state: State, problem: Problem) -> Problem:
     return Problem(nodes=tuple(nodes), apps=problem.apps)
 
 
-def arrange(state: State, problem: Problem, ask: Callable[[Problem], Allocation]) -> Arranged:
+def arrange(
+    state: State, problem: Problem, ask: Callable[[Problem], Allocation], *, kept: Collection[str] = ()
+) -> Arranged:
     """Ask a policy, until its answer is one for which there are ports.
 
-    `problem` has ports (`with_ports`).  All apps of it are in the answer, those that had to be left out too."""
+    `problem` has ports (`with_ports`).  All apps of it are in the answer, those that had to be left out too.  Apps that are
+    `kept` hold room and nothing is decided about them."""
     reasons: dict[str, Waiting] = {}
     asked = problem
     for number in range(MOST_QUESTIONS):
         answer = ask(asked)
-        draft = _Draft(state, asked, answer)
+        draft = _Draft(state, asked, answer, kept)
         while draft.short and draft.shrink():
             draft.place()
         if not draft.unplaced:
             break
-        asked = _without(asked, draft.unplaced, everybody=number == MOST_QUESTIONS - 2)
+        asked = _without(asked, draft.unplaced, kept, everybody=number == MOST_QUESTIONS - 2)
         reasons.update({app: _waiting(state, nodes) for app, nodes in sorted(draft.unplaced.items())})
     return Arranged(_whole(draft.answer, problem, reasons), draft.changes, {**draft.reasons, **reasons})
 
@@ -103,14 +106,14 @@ def _waiting(state: State, nodes: Mapping[str, int]) -> Waiting:
     return Waiting(code="ports", text=f"node {name} has no free port left in its range {low}-{high}")
 
 
-def _without(problem: Problem, unplaced: Mapping[str, object], *, everybody: bool) -> Problem:
+def _without(problem: Problem, unplaced: Mapping[str, object], kept: Collection[str], *, everybody: bool) -> Problem:
     """Those that have something stay exactly as they are; those that wait are left out.  With `everybody` that goes for
     all apps, and nothing changes."""
     apps = []
     for app in problem.apps:
-        if not everybody and app.id not in unplaced:
+        if app.id in kept or (not everybody and app.id not in unplaced):
             apps.append(app)
-        elif app.current:
+        elif app.holds:
             apps.append(msgspec.structs.replace(app, pinned=True))
     return Problem(nodes=problem.nodes, apps=tuple(apps))
 
@@ -136,8 +139,8 @@ def _shares_of_ranges(state: State) -> dict[str, int]:
 class _Draft:
     """The changes of one answer, as far as there are ports for them."""
 
-    def __init__(self, state: State, problem: Problem, answer: Allocation) -> None:
-        self.state, self.problem, self.answer = state, problem, answer
+    def __init__(self, state: State, problem: Problem, answer: Allocation, kept: Collection[str]) -> None:
+        self.state, self.problem, self.answer, self.kept = state, problem, answer, kept
         self.changes: list[Resize] = []
         self.reasons: dict[str, Waiting] = {}
         self.short: dict[str, int] = {}
@@ -178,7 +181,7 @@ class _Draft:
             )
 
     def _changes(self, app: AppDemand) -> bool:
-        return not app.pinned and self.answer.counts.get(app.id, {}) != app.current
+        return not app.pinned and app.id not in self.kept and self.answer.counts.get(app.id, {}) != app.holds
 
     def shrink(self) -> bool:
         """Take as many containers as there are ports missing from apps that change anyway and stay above their n_min,
@@ -213,7 +216,7 @@ class _Draft:
     @staticmethod
     def _back_to_now(app: AppDemand, counts: dict[str, int], node: str) -> bool:
         """Whether one less is what it has now: its containers would count as staying, and so would its ports."""
-        return {**counts, node: counts[node] - app.gang} == app.current
+        return {**counts, node: counts[node] - app.gang} == app.holds
 
     def _answer_is(self, counts: dict[str, dict[str, int]]) -> None:
         """The figures follow the counts."""
@@ -241,7 +244,7 @@ class _Draft:
 def _adjustment(demand: AppDemand, wanted: dict[str, int]) -> Adjustment:
     if not wanted:
         return "stop"
-    return "restart" if demand.current else "start"
+    return "restart" if demand.holds else "start"
 
 
 def _slots(current: Generation | None, wanted: dict[str, int]) -> list[tuple[int, str]]:

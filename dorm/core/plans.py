@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.allocation import problem_of
+from dorm.core.asking import problem_of
+from dorm.core.bounds import settles_until
 from dorm.core.decide import decide
 from dorm.core.evolve import evolve
 from dorm.core.policies import policy
@@ -447,7 +448,17 @@ class _Course:
             for container in list(current.containers.values()):
                 if container.state == "desired" and self._heard(container.node):
                     self.say(k.ContainerStarted(**_place(app_id, current, container)), container.node)
+            self._work(self.state.apps[app_id])
         self.settle()
+
+    def _work(self, app: App) -> None:
+        """Until it may be resized again: its first step, of an app that tells of its steps."""
+        until = settles_until(app, self.now)
+        if until and app.tells and app.current is not None:
+            said = k.AppProgressed(app=app.id, generation=app.generation, step=app.step + 1)
+            self.say(said, app.current.containers[min(app.current.containers)].node)
+        elif until:
+            self.now = until
 
     def _stop(self) -> None:
         """What is to be stopped has stopped, its checkpoint written."""

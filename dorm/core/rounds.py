@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dorm.core.bounds import in_debt
 from dorm.core.effects import (
     drop_ended,
     end_container,
     end_containers_on,
     forget_ended,
+    interrupt,
     loosen,
     mark_wait,
     plan_drop,
     stir,
     void_plans_on,
 )
-from dorm.core.failures import counts_against
+from dorm.core.failures import counts_against, is_interruption
 from dorm.core.fitting import UNSAID
 from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
 from events import kinds as k
@@ -135,7 +137,7 @@ def _generation_failed(state: State, event: k.GenerationFailed) -> None:
     if app is None or generation is None or generation.failed:
         state.counters.ignored += 1
         return
-    _count_failure(app, generation, event)
+    _count_failure(state, app, generation, event)
     generation.failed = True
     app.retry_at = event.retry_at
     app.waiting = k.Waiting(code="retry", text=event.reason)
@@ -143,8 +145,20 @@ def _generation_failed(state: State, event: k.GenerationFailed) -> None:
     stir(state)
 
 
-def _count_failure(app: App, generation: Generation, event: k.GenerationFailed) -> None:
+def _count_debt(state: State, app: App, event: k.GenerationFailed) -> None:
+    """What its failures allow it at the cost of others.  Retries, progress and updates by its owner change nothing here."""
+    if is_interruption(event):
+        interrupt(state, app)
+        return
+    app.interrupted_at = 0
+    if not in_debt(app, state.time):
+        app.debt, app.disturbs = 0, False
+    app.debt, app.barred = app.debt + 1, app.disturbs
+
+
+def _count_failure(state: State, app: App, generation: Generation, event: k.GenerationFailed) -> None:
     """Of its retries, and for what it may have next."""
+    _count_debt(state, app, event)
     if event.anew:
         app.retries_used, app.failures_in_a_row, app.port_failures = {}, 0, 0
         app.held_most = app.held_least = None
@@ -179,7 +193,7 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
     generation.resume = event.resume
     # Agents follow what the master wrote, so a release stands though a node changed after its basis.
     generation.void = False
-    app.waiting_since = 0
+    app.waiting_since = app.interrupted_at = 0
     previous = app.generations.get(event.previous)
     pace = previous.pace.steps_per_s if previous is not None and previous.pace is not None else 0.0
     app.steps_per_s = pace or app.steps_per_s
@@ -222,11 +236,17 @@ def _let_go(app: App, size: int) -> None:
 
 
 def _resized(state: State, event: k.Resized, basis: int) -> None:
+    gains: list[str] = []
     for change in event.changes:
         app = state.apps.get(change.app)
         if app is None or change.to_generation != app.generation + 1:
             state.counters.ignored += 1
             continue
+        before = app.current
+        if len(change.placement) > (len(before.containers) if before is not None else 0):
+            gains.append(app.id)
+        if not change.placement and before is not None and before.released and _nodes_go(state, before):
+            interrupt(state, app)
         nodes = [state.nodes.get(placed.node) for placed in change.placement]
         overtaken = app.changed_seq > basis or any(node is None or node.changed_seq > basis for node in nodes)
         app.generations[change.to_generation] = Generation(
@@ -257,6 +277,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
             app.waiting = UNSAID
         elif app.waiting is not None and not app.retry_at:
             app.waiting = None
+    _note_disturbance(state, event, gains)
     if _leaves_something(event):
         loosen(state)
     if event.put_off and event.changes:
@@ -270,6 +291,33 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
 
 def _below_n_max(app: App) -> bool:
     return app.current is None or len(app.current.containers) < app.n_max
+
+
+def _nodes_go(state: State, generation: Generation) -> bool:
+    """Whether one of its nodes is drained or away, so that it is not the policy's choice that it has to go."""
+    return any(
+        (node := state.nodes.get(container.node)) is None or not node.usable
+        for container in generation.containers.values()
+    )
+
+
+def _note_disturbance(state: State, event: k.Resized, gains: list[str]) -> None:
+    """Which apps in debt others have made room for: those that gained containers, or are to get some, while others were
+    resized by the policy's choice.  Where several gained, the decision does not say for which of them, so it counts for
+    each."""
+    others = {change.app for change in event.changes if change.adjustment in ("restart", "stop")}
+    stopped = {change.app for change in event.changes if change.adjustment == "stop"}
+    if not event.overhead and not stopped:
+        return
+    for app_id in state.names.values():
+        app = state.apps[app_id]
+        if not app.debt or app.disturbs or not others - {app_id}:
+            continue
+        reason = event.reasons.get(app_id)
+        waits_for_it = app.current is None and reason is not None and reason.code == "overhead"
+        only_itself = app_id in others and event.overhead <= 1 and not stopped - {app_id}
+        if (app_id in gains or waits_for_it) and not only_itself and in_debt(app, state.time):
+            app.disturbs = True
 
 
 def _leaves_something(event: k.Resized) -> bool:

@@ -248,6 +248,14 @@ class App(msgspec.Struct):
     """How many containers the last generation had that worked; 0 where none ever did."""
     fruitless: int = 0
     """How many generations since then have failed by its own fault without having worked."""
+    debt: int = 0
+    """Failures that no node's loss excuses, since it last ran stably (`dorm.core.bounds`)."""
+    disturbs: bool = False
+    """Others were resized to make room for it while it was in debt."""
+    barred: bool = False
+    """It has failed again after that, so nobody is resized for it."""
+    interrupted_at: int = 0
+    """When it lost its partition though nothing was wrong with it: its nodes went away.  0 once it runs again."""
     held_most: Held | None = None
     held_least: Held | None = None
     checkpoint: int | None = None

@@ -2,7 +2,8 @@
 
     retries    an app's pause after a failure is over
     patience   an app has waited for so long that it goes before others (`patience_s`, of policies that have it)
-    bounds     an app may have more than before, because it has worked (`dorm.core.bounds`)
+    bounds     an app may have more than before, because it has worked, or may be resized again (`dorm.core.bounds`)
+    claims     an app whose nodes went away has had its time to come back first (`dorm.core.claims`)
     ticks      nothing has happened for a while, and more may be had than the last decisions could give
     deadlines  an app has not started, or shown no work, for as long as it may take (`dorm.core.deadlines`)
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.core.bounds import changes_at
+from dorm.core.claims import claims_end_at
 from dorm.core.deadlines import due_at
 from dorm.core.settings import parameters_in_force
 
@@ -73,8 +75,8 @@ def _ends_of_waits(state: State) -> Iterator[int]:
             yield app.retry_at
         if app.waiting_since and app.current is None:
             waiting.append(app.waiting_since)
-        if app.fruitless or app.held_most is not None or app.held_least is not None:
-            yield from changes_at(app)
+        yield from changes_at(app)
+        yield from claims_end_at(state, app)
     if waiting and (patience_s := parameters_in_force(state.settings).get("patience_s")) is not None:
         for since in waiting:
             # Waits count in whole seconds, and somebody's patience is over when it is exceeded.

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from dorm.core.allocation import SOLVER
+from dorm.core.claims import HOLD_S
 from dorm.core.decide import decide
 from dorm.core.evolve import evolve
 from dorm.core.state import State, digest
@@ -77,6 +78,8 @@ def story() -> list[Record]:
     bench.add(k.NodeDrainRequested(node="b"))
     bench.submit("small", cpu=0.5, retries={"limit": 0})
     bench.submit("large", cpu=64)
+    bench.settle()
+    bench.wait(HOLD_S)  # What had to leave the drained node comes first for so long.
     bench.settle()
     bench.started("small")
     bench.exited("small", 0, None, reason="out_of_memory")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.core.allocation import problem_of
+from dorm.core.asking import problem_of
+from dorm.core.bounds import TRIAL_S
 from dorm.core.costs import LATEST, adjust_s, cost_s
 from dorm.core.state import HISTORY
 from events import kinds as k
@@ -25,6 +26,7 @@ def works(bench: Bench, app: App, *, steps: int, seconds: float, since: int = 0)
 
 def resize(bench: Bench, app: App, n_max: int, *, stop_s: float = 0.0, start_s: float = 0.0) -> None:
     """One adjustment, up to when all containers of the new generation have started."""
+    bench.wait(TRIAL_S)  # What was resized is left alone until it has worked.
     before = app.generation
     bench.add(k.AppUpdated(app=app.id, n_max=n_max))
     bench.settle()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dorm.core.allocation import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.evolve import evolve
 from dorm.core.plans import Assumed, NewNodes, Plan, PlanError, PlannedApp, copy_of, plan
 from dorm.core.standing import standings

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dorm.core.allocation import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.invariants import violations
 from dorm.core.placement import _Ports, with_ports
 from dorm.core.policies import policy

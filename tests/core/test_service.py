@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.allocation import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.views import describe
 from events import kinds as k
 from tests.core.records import Bench

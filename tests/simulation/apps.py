@@ -57,6 +57,8 @@ class AppPlan(msgspec.Struct, frozen=True):
     trouble: float
     """How probably a container fails by its own fault."""
     retries: int
+    fails_after_s: float = 0.0
+    """From each start to a failure; 0 for none but by `trouble`."""
 
     def document(self) -> dict[str, Any]:
         """The spec as a client sends it."""
@@ -141,6 +143,8 @@ class Program:
                 self._later(
                     after_s, self._fail, OUT_OF_MEMORY if kind == "memory" else self._chance.choice([1, 2, 134])
                 )
+        if self._plan.fails_after_s and not self.calm:
+            self._later(self._plan.fails_after_s, self._fail, 1)
         self._later(self._plan.boot_s, self._bind)
 
     def _bind(self) -> None:

@@ -11,7 +11,7 @@ from events import subjects
 from events.codec import decode
 from events.log import Record
 from tests.core.nonsense import nonsense
-from tests.simulation import misuse, replacing
+from tests.simulation import misuse, neighbors, replacing
 from tests.simulation.crowds import flood_progress, submit_crowd
 from tests.simulation.strangers import submit_large, take_message_id, write_absurd_rounds
 
@@ -368,4 +368,6 @@ _HITS: Final[dict[str, Callable[[Attack, Fault], None]]] = {
     "app of many containers": lambda attack, fault: submit_crowd(attack.history, fault),
     "node replaced": replacing.replace_node,
     "node's folder removed": replacing.remove_folder,
+    "crash loop": lambda attack, fault: neighbors.start_loop(attack.history, fault),
+    "cluster restarted": lambda attack, fault: neighbors.restart(attack.history, fault),
 }

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from events.log import Record
     from tests.simulation.machine import Container, Machine
+    from tests.simulation.neighbors import Neighbors
     from tests.simulation.world import World
 
 STRANGER = "stranger"
@@ -42,6 +43,7 @@ class Checks:
     def __init__(self, world: World, masters: set[str]) -> None:
         self.world = world
         self.machines: dict[str, Machine] = {}
+        self.neighbors: Neighbors | None = None
         self.masters = masters
         """Names that rounds of real masters are written by; all others are strangers."""
         self.over = False
@@ -249,6 +251,8 @@ class Checks:
                 self._settings()
             case k.NodeJoined() if event.node in self.machines:
                 self.heard(event.node)
+                if self.neighbors is not None:
+                    self.neighbors.joined()
             case _:
                 pass
 
@@ -302,6 +306,8 @@ class Checks:
                 self.hold(accepted is None, f"{fact.submission} was accepted as {accepted} and refused: {fact.reason}")
             case k.MasterElected():
                 self._elected()
+            case k.Resized() if self.neighbors is not None:
+                self.neighbors.resized(fact)
             case k.GenerationReleased():
                 self._release(fact)
             case k.Resized():

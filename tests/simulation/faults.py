@@ -94,6 +94,8 @@ LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     "node's folder removed": (NODE, 0.06),
     "settings that would destroy": (NOBODY, 0.2),
     "checkpoint folder not mounted": (NODE, 0.25),
+    "crash loop": (NOBODY, 0.2),
+    "cluster restarted": (NOBODY, 0.08),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""
@@ -123,6 +125,7 @@ HARMLESS: Final = frozenset(
         "app of many containers",
         "progress flooded",
         "settings that would destroy",
+        "crash loop",
     }
 )
 """None of these is a reason for not hearing a node, for ending its lease or for another master."""
@@ -157,6 +160,7 @@ _LASTING: Final[dict[str, tuple[float, float]]] = {
     "node replaced": (2, 45),
     "node's folder removed": (0.1, 30),
     "checkpoint folder not mounted": (3, 40),
+    "cluster restarted": (1, 15),
 }
 
 

@@ -25,6 +25,7 @@ from tests.simulation.checks import STRANGER, Checks
 from tests.simulation.clients import Customer
 from tests.simulation.faults import HARMLESS, Fault, draw_faults
 from tests.simulation.machine import Container, Machine
+from tests.simulation.neighbors import Neighbors
 from tests.simulation.runtime import SimRuntime
 from tests.simulation.shells import AgentProcess, MasterProcess, start_agent, start_master
 from tests.simulation.world import Broken, World
@@ -116,6 +117,8 @@ class History:
         self.down_for: dict[str, float] = {}
         """How long the next process of a host stays away once it has ended."""
         self.checks = Checks(self.world, set())
+        self.neighbors = Neighbors(self)
+        self.checks.neighbors = self.neighbors
         self.attack = Attack(self)
         self.calm = self.over = False
         self.agents: dict[str, AgentProcess] = {}

@@ -26,7 +26,7 @@ from agents.outbox import Outbox
 from agents.progress import ProgressFact, ProgressFile
 from agents.reporter import Reporter
 from dorm.client import Client
-from dorm.core import decide, failures, placement, rounds
+from dorm.core import bounds, claims, decide, failures, placement, rounds
 from dorm.core.evolve import evolve
 from dorm.core.liveness import conclude
 from dorm.core.state import Node
@@ -304,6 +304,15 @@ VARIANTS: dict[str, Variant] = {
             _code(decide.decide, ("first_that_fit(facts)", "facts")),
         )
     ),
+    "what was resized is resized again before it has worked": Variant(
+        _code(bounds.settles_until, ("return until if until > now else 0", "return 0"))
+    ),
+    "after a restart of the cluster it is first come, first served": Variant(
+        _all(
+            _code(claims._may_claim, ("bool(app.interrupted_at or app.retry_at)", "bool(app.retry_at)")),
+            _code(claims.held_back_for, ("if until is not None and now < until", "if False")),
+        )
+    ),
     # agents
     "an agent gives up when its first look at the log gets no answer": Variant(
         _code(
@@ -388,6 +397,8 @@ VARIANTS: dict[str, Variant] = {
 CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "a master gives up when its first look at the log gets no answer": (51,),
     "an agent gives up when its first look at the log gets no answer": (29,),
+    "what was resized is resized again before it has worked": (3,),
+    "after a restart of the cluster it is first come, first served": (20,),
     "the server has no fence": (4,),
     "the server loses what it acknowledged": (7,),
     "followers lead": (3,),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dorm.core.allocation import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.evolve import evolve
 from dorm.core.standing import standings
 from dorm.core.state import State

@@ -70,7 +70,7 @@ def assemble(
         fairness_loss=integer.loss(instance, n, integer.theoretical_shares(instance, instance.possible)),
         fairness_budget=fairness_budget,
         excess=excess,
-        overhead=int((integer.changed(instance, rows) & instance.kept).sum()),
+        overhead=int((integer.changed(instance, rows) & instance.kept & ~instance.absent).sum()),
         overhead_budget=overhead_budget,
         shortage=shortage,
         status=status,

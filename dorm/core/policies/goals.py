@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 def change_budget(instance: Instance, settings: Mapping[str, float]) -> int:
     """R: ⌈θ2·|P|⌉, and never more than the absolute cap."""
-    running = int(instance.running.sum())
-    return min(shares.change_budget(running, settings["theta2"]), int(settings["max_changes"]))
+    return min(shares.change_budget(instance.in_budget, settings["theta2"]), int(settings["max_changes"]))
 
 
 def placed(instance: Instance, n: Ints) -> Flags:
@@ -70,7 +69,7 @@ def terms(
         prices=lost * instance.worth * instance.count,
         aged=integer.aged(instance, settings["patience_s"]),
         target=target,
-        capped=settings["max_changes"] < shares.change_budget(int(instance.running.sum()), settings["theta2"]),
+        capped=settings["max_changes"] < shares.change_budget(instance.in_budget, settings["theta2"]),
     )
 
 

@@ -75,7 +75,9 @@ class Instance:
     """x⁰ on the nodes that are there."""
     pinned: Flags
     running: Flags
-    """Had containers, wherever: the paper's P."""
+    """Had containers, wherever."""
+    absent: Flags
+    """Nothing of it runs now: its containers are a claim."""
     forced: Flags
     """Runs, is not pinned, and cannot stay as it is."""
     room: Ints
@@ -102,6 +104,11 @@ class Instance:
     def possible(self) -> Flags:
         """Apps that the empty cluster can run; the others must not stand in anybody's way."""
         return (self.fits_empty >= self.n_min) | self.pinned
+
+    @property
+    def in_budget(self) -> int:
+        """|P|: how many apps run, of which θ2 lets a part change."""
+        return int((self.running & ~self.absent).sum())
 
     @property
     def free_to_move(self) -> Flags:
@@ -188,6 +195,7 @@ def read(problem: Problem) -> Instance:
         rows=rows,
         pinned=pinned,
         running=running,
+        absent=np.array([app.absent for app in apps], np.bool_),
         forced=running & ~pinned & (displaced | unbound),
         room=np.maximum(capacity - used_by_pinned, 0),
         eligible=eligible,

@@ -54,7 +54,10 @@ class AppDemand(msgspec.Struct, frozen=True):
     does not satisfy `require` (its labels have changed), or has less than what is on it now (its capacity was lowered), or
     the app's own bounds no longer admit its count."""
     pinned: bool = False
-    """In the middle of an adjustment: stays exactly at `current`."""
+    """Stays exactly at `current`: it is in the middle of an adjustment, or was resized last and has not worked since."""
+    absent: bool = False
+    """Nothing of it runs now, and `current` is what it has a claim to: it waits for its next try after a failure, or its nodes
+    went away.  It comes before apps that never ran, and is not one of θ2's |P|."""
     require: str = ""
     """Which nodes it may use: an expression over their labels (`events.requirements`); '' for any."""
     placement: Literal["", "spread", "pack"] = ""
@@ -72,6 +75,11 @@ class AppDemand(msgspec.Struct, frozen=True):
     """Steps that are left of its work; None where its owner did not say how many there are."""
     speed: tuple[tuple[int, float], ...] = ()
     """Containers and steps per second, ascending by containers, as its owner says; empty where that is not known."""
+
+    @property
+    def holds(self) -> dict[str, int]:
+        """Containers by node that it has now: a claim is none yet."""
+        return {} if self.absent else self.current
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -91,12 +99,14 @@ class Reason(msgspec.Struct, frozen=True):
     `no_nodes`      not even an empty cluster would hold n_min containers,
     `drained`       there would be room on nodes that are drained,
     `constraint`    there is room, but not on nodes that satisfy its `require`,
-    `reserved`      the free room is kept for an app that has waited too long,
+    `reserved`      the free room is kept for an app that has waited too long, or that ran before its nodes went away,
     `overhead`      there is room, or could be, but θ2 (or the absolute cap) lets no further app change in this round,
     `fairness`      one more would push the fairness loss over θ1's bound,
     `floor`         one more would take what another app needs to reach its soft floor,
     `price`         one more is worth less than the work that changing the app would lose,
     `adjusting`     the app is in the middle of an adjustment,
+    `settling`      an app that could make room was resized last and has not worked since (set by the core),
+    `held`          the app has failed, and may have no more before it has run well (set by the core),
     `static_count`  the fixed number of the static or the tiresias policy,
     `queue`         the policy (static, tiresias, optimus) serves others first,
     `gain`          the optimus policy gives further containers to those that gain more by them,

@@ -283,7 +283,7 @@ class _Explanation:
         self.kept, self.possible = instance.kept, instance.possible
         self.touched = integer.changed(instance, rows)
         self.spent = int((self.touched & self.kept).sum())
-        self.running = int(instance.running.sum())
+        self.running = instance.in_budget
         self.loss = integer.loss(instance, self.n, terms.shares)
         units = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
         self.over = self.kept & ~self.touched & (self.n * units > terms.shares + integer.LOSS_TOLERANCE)
