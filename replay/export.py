@@ -12,9 +12,8 @@ between can't, and says so (`sparse`).
 from __future__ import annotations
 
 from contextlib import aclosing
-from enum import StrEnum
 from importlib.metadata import version
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
@@ -25,6 +24,7 @@ from events.segments import SegmentWriter
 from events.subjects import cluster_of
 from replay.frames import FoldedFrames, Frames, NoFrames, Snapshot, TakenFrames, build, own_snapshots, state_after
 from replay.selection import Range, Selection, Sieve, range_of
+from replay.sink import FileFormat, Sink
 from replay.whole_file import ExportError, in_thread, whole_file
 
 if TYPE_CHECKING:
@@ -34,15 +34,6 @@ if TYPE_CHECKING:
     from replay import Progress
 
 EVERYTHING = Selection()
-
-
-class FileFormat(StrEnum):
-    """What kind of file to write."""
-
-    archive = "archive"
-    parquet = "parquet"
-    ndjson = "ndjson"
-    cloudevents = "cloudevents"
 
 
 _BY_SUFFIX = {
@@ -65,20 +56,6 @@ class Exported(msgspec.Struct, frozen=True):
     """0 where they went to standard output."""
     rows: int | None = None
     """Events, one in each row; None for an archive."""
-
-
-class Sink(Protocol):
-    """What takes records and makes a file of them.  Called in threads, one call after the other."""
-
-    records: int
-    """Records of which anything was written."""
-    rows: int | None
-
-    def take(self, records: list[Record], due: list[Snapshot]) -> None:
-        """The next ones, wanted or not, and the snapshots that are due among them."""
-        ...
-
-    def finish(self) -> None: ...
 
 
 def format_of(path: Path) -> FileFormat:

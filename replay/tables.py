@@ -26,7 +26,7 @@ from events import kinds as k
 from events import subjects
 from events.cloudevents import cloud_event, plain, rfc3339
 from events.positions import Logged, logged
-from replay.export import FileFormat, Sink
+from replay.sink import FileFormat, Sink
 from replay.whole_file import ExportError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from compose.apps.failures import AppFailure, CheckpointUnusable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from compose.apps.model import Vector
+    from compose.apps.arrays import Vector
 
 FILE = "checkpoint.npz"
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
+    from compose.apps.arrays import Vector
     from compose.apps.contract import Place
-    from compose.apps.model import Vector
 
 
 class Ring:

@@ -18,7 +18,7 @@ from compose.apps.failures import BadSetting
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from compose.apps.model import Labels, Matrix
+    from compose.apps.arrays import Labels, Matrix
 
 PIXELS = 64
 CLASSES = 10

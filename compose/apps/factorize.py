@@ -21,8 +21,8 @@ from compose.apps.model import Program, Size
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from compose.apps.arrays import Matrix, Rows, Vector
     from compose.apps.digits import Digits
-    from compose.apps.model import Matrix, Rows, Vector
 
 
 class Factorization:

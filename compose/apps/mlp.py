@@ -24,8 +24,8 @@ from compose.apps.softmax import accuracy, cross_entropy
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from compose.apps.arrays import Matrix, Rows, Vector
     from compose.apps.digits import Digits
-    from compose.apps.model import Matrix, Rows, Vector
 
 
 class Network:

@@ -5,18 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from compose.apps.digits import Digits
+    import numpy as np
 
-Vector = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.int64]
-Rows = npt.NDArray[np.int64]
+    from compose.apps.arrays import Rows, Vector
+    from compose.apps.digits import Digits
 
 
 class Model(Protocol):

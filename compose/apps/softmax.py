@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from compose.apps.model import Labels, Matrix
+    from compose.apps.arrays import Labels, Matrix
 
 
 def cross_entropy(scores: Matrix, labels: Labels) -> tuple[float, Matrix]:

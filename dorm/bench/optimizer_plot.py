@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from dorm.bench import BenchError
+from dorm.bench.optimizer_samples import goals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
 
-    from dorm.bench.optimizer import Samples
+    from dorm.bench.optimizer_samples import Samples
 
 _BLUE, _ORANGE, _GREEN, _GREY = "#3566a8", "#d9772b", "#3f8f4f", "#888888"
 _LEAST_GAP = 1e-5
@@ -38,7 +39,6 @@ def check_plot(file: Path | None) -> None:
 
 def plot_run(samples: Samples, file: Path) -> None:
     """One size: what each event cost, and how the gaps are spread."""
-    from dorm.bench.optimizer import goals
     from dorm.bench.report import percentile
 
     drawing, (left, right) = _panels(f"{samples.run}, seed {samples.run.seed}")
@@ -75,7 +75,6 @@ def plot_scale(all_samples: Sequence[Samples], file: Path) -> None:
 
 
 def _draw_costs(axes: Axes, all_samples: Sequence[Samples], places: Sequence[int]) -> None:
-    from dorm.bench.optimizer import goals
     from dorm.bench.report import percentile
 
     costs = [[one.cpu_s for one in samples.events] for samples in all_samples]
@@ -105,7 +104,6 @@ def _draw_costs(axes: Axes, all_samples: Sequence[Samples], places: Sequence[int
 
 
 def _draw_gaps(axes: Axes, all_samples: Sequence[Samples], places: Sequence[int]) -> None:
-    from dorm.bench.optimizer import goals
     from dorm.bench.report import percentile
 
     exact = [(place, one.gaps_to_exact()) for place, one in zip(places, all_samples, strict=True)]

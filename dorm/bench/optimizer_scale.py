@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dorm.bench import BenchError
-from dorm.bench.optimizer import Run, Samples, check, figures, goals, measure, settings
+from dorm.bench.optimizer import check, figures, measure, settings
+from dorm.bench.optimizer_samples import Run, Samples, goals
 from dorm.bench.report import Figure, Report, figure, percentile, this_machine
 
 if TYPE_CHECKING:

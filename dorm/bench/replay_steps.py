@@ -17,8 +17,9 @@ from dorm.core.state import digest
 from events.memory import MemoryLog
 from events.segments import SegmentLog
 from events.snapshots import NoSnapshots, Snapshots
-from replay.export import FileFormat, export
+from replay.export import export
 from replay.moments import AtSequence
+from replay.sink import FileFormat
 from replay.travel import state_at
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from dorm.cli.connect import ClusterName, Url, complete, complete_app, where
 from dorm.cli.errors import Fail, complain, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
 from dorm.cli.source import File, log_of, parse_moment, progress_of, say_nothing_found
-from replay.export import FileFormat, format_of
+from replay.export import format_of
+from replay.sink import FileFormat
 
 if TYPE_CHECKING:
     from events.log import EventLog

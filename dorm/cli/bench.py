@@ -341,7 +341,8 @@ def optimizer(
 
       dorm bench optimizer --policy static --param count=4
     """
-    from dorm.bench.optimizer import Run, bench_optimizer, check
+    from dorm.bench.optimizer import bench_optimizer, check
+    from dorm.bench.optimizer_samples import Run
 
     configure(verbose, False, quiet_level=logging.ERROR)
     wanted = Run(

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Generation, State
     from replay.simulator.agenda import Agenda
     from replay.simulator.master import VirtualMaster
-    from replay.simulator.scenario import Scenario
-    from replay.simulator.simulation import Running
+    from replay.simulator.scenario import Running, Scenario
     from replay.simulator.workload import SimulatedApp, SimulatedNode
 
     Append = Callable[[k.Event, str], None]

@@ -28,8 +28,8 @@ from replay.simulator.contenders import BY_TASKS
 from replay.simulator.fitting import Fitted, Fitting
 from replay.simulator.history import Course
 from replay.simulator.measures import Measures
-from replay.simulator.scenario import DecisionTime, Outage, Scenario, Tasks
-from replay.simulator.simulation import Running, Simulation
+from replay.simulator.scenario import DecisionTime, Outage, Running, Scenario, Tasks
+from replay.simulator.simulation import Simulation
 from replay.simulator.speed import Linear
 from replay.simulator.workload import SimulatedApp
 

@@ -81,3 +81,15 @@ class Scenario(msgspec.Struct, frozen=True):
     until_s: float | None = None
     """When the run is cut off, in seconds from its begin; None: when nothing is left to happen."""
     cluster: str = "simulated"
+
+
+class Running(msgspec.Struct, frozen=True):
+    """What a fork knows of an app beyond the state: its model, and how much of its work is done."""
+
+    model: SimulatedApp
+    done: float = 0.0
+    """Units of work that are done when the fork begins."""
+    saved: float | None = None
+    """Units that a restart would begin with; None for all that are done."""
+    failures: int = 0
+    """How many of its model's failures are behind it."""

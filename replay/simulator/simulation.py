@@ -12,8 +12,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from dorm.core.admission import app_id, name_of
 from dorm.core.evolve import evolve
 from dorm.core.invariants import may_run
@@ -30,7 +28,7 @@ from replay.simulator.agenda import Agenda
 from replay.simulator.agents import VirtualAgents
 from replay.simulator.master import RoundsMaster, VirtualMaster
 from replay.simulator.partitions import SECOND, Partition
-from replay.simulator.scenario import BEGIN
+from replay.simulator.scenario import BEGIN, Running
 from replay.simulator.speed import Linear
 from replay.simulator.workload import SimulatedApp, SimulatedNode
 
@@ -44,18 +42,6 @@ if TYPE_CHECKING:
 
 _TELLS_NOTHING_DUE = (k.AppProgressed, k.AppCheckpointed, k.ContainerStarted)
 """Facts after which a master has nothing to say, unless they stir the allocation."""
-
-
-class Running(msgspec.Struct, frozen=True):
-    """What a fork knows of an app beyond the state: its model, and how much of its work is done."""
-
-    model: SimulatedApp
-    done: float = 0.0
-    """Units of work that are done when the fork begins."""
-    saved: float | None = None
-    """Units that a restart would begin with; None for all that are done."""
-    failures: int = 0
-    """How many of its model's failures are behind it."""
 
 
 class Simulation:

@@ -16,7 +16,8 @@ import pytest
 
 from dorm.bench import BenchError, judge
 from dorm.bench import optimizer as bench
-from dorm.bench.optimizer import Answer, Played, Run, Samples, Solved, bench_optimizer, figures, gap_to_exact, measure
+from dorm.bench.optimizer import bench_optimizer, figures, measure
+from dorm.bench.optimizer_samples import Answer, Played, Run, Samples, Solved, Wanted, gap_to_exact
 from dorm.bench.optimizer_scale import SIZES, SMALL_SIZES, bench_scale, chosen_sizes, prefix
 from dorm.core import policies
 from dorm.core.policies import policy
@@ -102,7 +103,7 @@ def test_the_exact_policy_against_itself_misses_nothing() -> None:
 
 
 @pytest.mark.parametrize(("reference", "more"), [("bound", TO_BOUND), ("none", set())])
-def test_without_a_reference_its_figures_are_left_out(reference: bench.Wanted, more: set[str]) -> None:
+def test_without_a_reference_its_figures_are_left_out(reference: Wanted, more: set[str]) -> None:
     run = Run(apps=3, nodes=2, shapes=1, events=2, policy="static", reference=reference)
     found = made(run)["figures"]
     assert found.keys() == (ALWAYS - {"loss_over_budget_max"}) | more

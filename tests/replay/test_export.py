@@ -26,9 +26,10 @@ from events.positions import logged
 from events.segments import SegmentLog
 from replay import frames
 from replay.audit import verify
-from replay.export import FileFormat, export, format_of
+from replay.export import export, format_of
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
 from replay.selection import Selection
+from replay.sink import FileFormat
 from replay.travel import state_at
 from replay.whole_file import ExportError
 from tests.replay.story import log_of

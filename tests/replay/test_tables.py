@@ -18,9 +18,10 @@ from events.kinds import AppAccepted, AppSubmitted, ContainerStarted, PolicyChan
 from events.log import Record
 from events.positions import Logged, Position
 from events.spec import check_spec
-from replay.export import FileFormat, export
+from replay.export import export
 from replay.moments import AtSequence
 from replay.selection import Selection
+from replay.sink import FileFormat
 from replay.tables import Users
 from tests.events.any_event import PUBLISHED, events_of, subject_of
 from tests.replay.story import Story, log_of

@@ -15,8 +15,8 @@ from dorm.core.state import digest
 from events import kinds as k
 from replay.simulator import SimulationError
 from replay.simulator.partitions import SECOND
-from replay.simulator.scenario import Outage, Scenario
-from replay.simulator.simulation import Running, Simulation
+from replay.simulator.scenario import Outage, Running, Scenario
+from replay.simulator.simulation import Simulation
 from replay.simulator.workload import SimulatedNode
 from tests.simulator.scenarios import app, nodes, play, played, scenarios
 
