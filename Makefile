@@ -55,7 +55,7 @@ simulate: setup ## masters, agents and clients under attack in virtual time: SEE
 	@touch $@
 
 docs: .venv/.docs-installed ## the documentation as a site in build/site
-	NO_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --strict
+	$(BIN)/python -m mkdocs build --strict
 
 TO ?= build/evaluation
 
