@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -47,9 +48,9 @@ def writers() -> dict[str, list[str]]:
 
 def _parts() -> Iterator[type[msgspec.Struct]]:
     for _, value in inspect.getmembers(events.kinds, inspect.isclass):
-        if issubclass(value, msgspec.Struct) and value.__module__ == events.kinds.__name__:
-            if not issubclass(value, events.kinds.Event):
-                yield value
+        ours = value.__module__ == events.kinds.__name__
+        if ours and issubclass(value, msgspec.Struct) and not issubclass(value, events.kinds.Event):
+            yield value
 
 
 def _section(struct: type[msgspec.Struct], *, inherited: bool = False) -> str:
@@ -72,10 +73,12 @@ def _documented(struct: type[msgspec.Struct]) -> dict[str, str]:
     (definition,) = ast.parse(inspect.getsource(struct)).body
     assert isinstance(definition, ast.ClassDef)
     said = {}
-    for line, below in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and isinstance(below, ast.Expr):
-            if isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
-                said[line.target.id] = inspect.cleandoc(below.value.value)
+    for line, below in pairwise(definition.body):
+        match line, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                said[name] = inspect.cleandoc(text)
+            case _:
+                pass
     return said
 
 
