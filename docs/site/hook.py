@@ -1,4 +1,4 @@
-"""The MkDocs hook: adds the generated pages and the pages from the top of the repository, and keeps the site self-contained."""
+"""The MkDocs hook: adds the generated pages and the pages from the top of the repository, and refuses external content."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _UP = "dorm up --agents 3 --capacity cpu=2,memory=2GiB"
 _CHANGING = {"submit", "update", "cancel", "drain", "policy"}
 """Commands after which a reader waits until the cluster has done what was asked for."""
 _SHELL = set("|&;<>()$`*?")
-_LONGEST_S = 100.0
+_LONGEST_S = 300.0
 
 
 class Session:

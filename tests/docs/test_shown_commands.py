@@ -13,7 +13,7 @@ _SESSIONS = sessions()
 
 @pytest.mark.nats
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", _SESSIONS)
 async def test_commands_end_as_shown(first: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     async with leaving_nothing(tmp_path_factory.mktemp("shown")) as folder, Session(folder) as session:
