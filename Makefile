@@ -55,7 +55,7 @@ simulate: setup ## masters, agents and clients under attack in virtual time: SEE
 	@touch $@
 
 docs: .venv/.docs-installed ## the documentation as a site in build/site
-	$(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 TO ?= build/evaluation
 

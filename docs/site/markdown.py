@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import TYPE_CHECKING
 
@@ -16,19 +17,19 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip().replace("|", "\\|")
+    return re.sub(r"\s+", " ", text).strip().replace("|", "&#124;")
 
 
 def code(text: str) -> str:
-    """Inline code."""
-    return f"`{text}`"
+    """Inline code.  Renderers disagree on a bar between backquotes in a table, so such code becomes HTML."""
+    return f"<code>{html.escape(text)}</code>" if "|" in text else f"`{text}`"
 
 
 def prose(text: str) -> str:
     """Text from a docstring: nothing in it is markup except what stands between backquotes."""
     parts = text.split("`")
-    return "`".join(part if index % 2 else _escaped(part) for index, part in enumerate(parts))
+    return "".join(code(part) if index % 2 else _escaped(part) for index, part in enumerate(parts))
 
 
 def _escaped(text: str) -> str:
-    return re.sub(r"([\\*_<>\[\]])", r"\\\1", text)
+    return re.sub(r"([\\*_\[\]])", r"\\\1", html.escape(text, quote=False))
