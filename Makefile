@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test test-fast test-long fuzz simulate check format evaluation clean
+.PHONY: help setup demo test test-fast test-long fuzz simulate check format docs evaluation clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,13 @@ FROM ?= 0
 
 simulate: setup ## masters, agents and clients under attack in virtual time: SEEDS=number FROM=first JOBS=processes
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS)
+
+.venv/.docs-installed: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]' --constraint constraints.txt
+	@touch $@
+
+docs: .venv/.docs-installed ## the documentation as a site in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 TO ?= build/evaluation
 

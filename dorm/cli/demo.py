@@ -26,7 +26,7 @@ from rich.text import Text
 from dorm.cli.errors import FAILED, Fail, run
 from dorm.cli.events import in_words
 from dorm.cli.logs import Verbose, configure
-from dorm.cli.output import ago, cell, console, table
+from dorm.cli.output import ago, cell, console, counted, table
 from dorm.cli.signals import first_of, stops
 from dorm.cli.up import RuntimeChoice
 from dorm.core.views import app_rows, sizes, summary
@@ -271,11 +271,11 @@ async def _conclude(cluster: LocalCluster, seconds: float) -> None:
         failed |= row.phase != "completed"
         line = Text(f"{row.name:<18}").append(cell(row.phase))
         loss = "none" if row.loss is None else f"{row.loss:.10f}"
-        console.print(
-            line.append(f"  final loss {loss} at step {row.step}, {row.adjustments} adjustments, {row.age_s:.1f} s")
-        )
+        adjustments = counted(row.adjustments, "adjustment")
+        console.print(line.append(f"  final loss {loss} at step {row.step}, {adjustments}, {row.age_s:.1f} s"))
     total = summary(state)
-    console.print(Text(f"{total.adjustments} adjustments and {total.decisions} decisions in {seconds:.0f} s"))
+    adjustments, decisions = counted(total.adjustments, "adjustment"), counted(total.decisions, "decision")
+    console.print(Text(f"{adjustments} and {decisions} in {seconds:.0f} s"))
     if report.divergence is not None or failed:
         raise Fail(
             "the replay differs: " + str(report.divergence) if report.divergence else "an app did not complete", FAILED

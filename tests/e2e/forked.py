@@ -19,19 +19,20 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from multiprocessing.process import BaseProcess
+    from pathlib import Path
 
 _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload(["tests.e2e.imported", __name__])
 
 
 async def command(
-    words: tuple[str, ...], env: Mapping[str, str], stdin: bytes, timeout: float
+    words: tuple[str, ...], env: Mapping[str, str], stdin: bytes, timeout: float, folder: Path | None = None
 ) -> tuple[int, bytes, bytes]:
-    """Run `dorm` with these words to its end: exit code, stdout, stderr.  Raises TimeoutError."""
+    """Run `dorm` with these words in this folder to its end: exit code, stdout, stderr.  Raises TimeoutError."""
     with _files(3) as (given, out, err):
         given.write(stdin)
         given.seek(0)
-        process = await asyncio.to_thread(_start, words, dict(env), (given, out, err))
+        process = await asyncio.to_thread(_start, words, dict(env), folder, (given, out, err))
         try:
             async with asyncio.timeout(timeout):
                 await _ended(process)
@@ -51,9 +52,11 @@ def _files(count: int) -> Iterator[list[IO[bytes]]]:
         yield [files.enter_context(tempfile.TemporaryFile()) for _ in range(count)]
 
 
-def _start(words: tuple[str, ...], env: dict[str, str], streams: tuple[IO[bytes], ...]) -> BaseProcess:
+def _start(
+    words: tuple[str, ...], env: dict[str, str], folder: Path | None, streams: tuple[IO[bytes], ...]
+) -> BaseProcess:
     # What is given to a process may be pickled only while it is started, for file descriptors go with it.
-    process = _forking.Process(target=_run, args=(words, env, _Descriptors(streams)))
+    process = _forking.Process(target=_run, args=(words, env, folder, _Descriptors(streams)))
     process.start()
     return process
 
@@ -82,10 +85,12 @@ def _detached(*duplicates: Any) -> list[int]:
     return [duplicate.detach() for duplicate in duplicates]
 
 
-def _run(words: tuple[str, ...], env: dict[str, str], descriptors: list[int]) -> None:
+def _run(words: tuple[str, ...], env: dict[str, str], folder: Path | None, descriptors: list[int]) -> None:
     """In the new process: as a fresh interpreter begins."""
     os.environ.clear()
     os.environ.update(env)
+    if folder is not None:
+        os.chdir(folder)
     for standard, descriptor in enumerate(descriptors):
         os.dup2(descriptor, standard)
         os.close(descriptor)

@@ -1,0 +1,132 @@
+"""A reader at two terminals: `dorm up` runs in one, all other commands in the other, in one folder."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import signal
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Self
+
+from dorm.client import Client
+from tests.docs.shown import Command, File
+from tests.e2e import forked
+from tests.e2e.commands import DORM, environment, running, until_said
+from tests.e2e.story import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dorm.core.state import App, State
+
+_UP = "dorm up --agents 3 --capacity cpu=2,memory=2GiB"
+_CHANGING = {"submit", "update", "cancel", "drain", "policy"}
+"""Commands after which a reader waits until the cluster has done what was asked for."""
+_SHELL = set("|&;<>()$`*?")
+_LONGEST_S = 300.0
+
+
+class Session:
+    """Runs what pages show; a command that comes to another end than shown fails with what it printed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._home = folder / "home"
+        self._folder = folder / "folder"
+        self._folder.mkdir()
+        self._log = folder / "up.log"
+        self._stack = AsyncExitStack()
+        self._url = ""
+        program = folder / "bin" / "dorm"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(DORM)} "$@"\n')
+        program.chmod(0o755)
+        self._more = {
+            "PATH": f"{program.parent}:/usr/local/bin:/usr/bin:/bin",
+            "COLUMNS": "150",
+            "LOGNAME": "you",
+            "DORM_USER": "you",
+        }
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def do(self, step: File | Command) -> None:
+        """Write the file, or run the command as it is shown."""
+        if isinstance(step, File):
+            (self._folder / step.name).write_text(step.text)
+            return
+        words = shlex.split(step.text, comments=True)
+        if words[:2] == ["dorm", "up"]:
+            await self._up(words)
+            return
+        if not self._url and needs_cluster(words):
+            await self._up(shlex.split(_UP))
+        code, printed = await self._ended(step, words)
+        assert code == step.code, f"{step.where}: {step.text}: ended with {code}, not {step.code}\n{printed}"
+        rows = [line.split() for line in printed.splitlines()]
+        for heading in step.headings:
+            assert heading in rows, f"{step.where}: {step.text}: no heading {heading}\n{printed}"
+        if self._url and words[1] in _CHANGING:
+            await self._settle()
+
+    async def _up(self, words: list[str]) -> None:
+        """The cluster as shown, but of plain processes and on any free port: this machine may have no engine, and tests run
+        beside each other."""
+        chosen = [*words[1:], "--runtime", "process", "--port", "0"]
+        process = await self._stack.enter_async_context(running(self._home, self._log, *chosen))
+        said = await until_said(self._log, "Ctrl-C stops", process)
+        (self._url,) = (line.split()[1] for line in said.splitlines() if line.split()[:1] == ["log"])
+
+    async def _ended(self, step: Command, words: list[str]) -> tuple[int, str]:
+        env = environment(self._home, **self._more)
+        if step.interrupted:
+            return await self._interrupted(words, env)
+        if words[0] == "dorm" and not _SHELL & set(step.text.replace("'", "")):
+            code, out, err = await forked.command(tuple(words[1:]), env, b"", _LONGEST_S, self._folder)
+            return code, (out + err).decode()
+        process = await asyncio.create_subprocess_exec(
+            "bash", "-o", "pipefail", "-ec", step.text, cwd=self._folder, env=env,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        async with asyncio.timeout(_LONGEST_S):
+            printed, _ = await process.communicate()
+        return process.returncode or 0, printed.decode()
+
+    async def _interrupted(self, words: list[str], env: dict[str, str]) -> tuple[int, str]:
+        """Interrupt it once it has printed a line; being interrupted is no failure."""
+        assert words[0] == "dorm"
+        process = await asyncio.create_subprocess_exec(
+            *DORM, *words[1:], cwd=self._folder, env=env,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )  # fmt: skip
+        assert process.stdout is not None
+        async with asyncio.timeout(_LONGEST_S):
+            printed = await process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            printed += await process.stdout.read()
+            code = await process.wait()
+        return 0 if code in (0, 130) and printed else code or 1, printed.decode()
+
+    async def _settle(self) -> None:
+        async with await Client.open(self._url) as client:
+            await until(client, _settled, "the cluster has done what was asked for")
+
+
+def needs_cluster(words: list[str]) -> bool:
+    """Whether a command asks a cluster: all do that are not pure computation and read no file."""
+    alone = {"simulate", "schema", "completion", "demo", "bench", "--help", "--version"}
+    return words[0] == "dorm" and words[1] not in alone and not {"--file", "--help"} & set(words)
+
+
+def _settled(state: State) -> bool:
+    return not state.submissions and all(_has_what_it_gets(app) for app in state.apps.values())
+
+
+def _has_what_it_gets(app: App) -> bool:
+    if app.ended:
+        return True
+    return not app.cancel_requested and (app.settled or (app.phase == "waiting" and app.waiting is not None))
