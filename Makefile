@@ -3,16 +3,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test test-fast test-long fuzz simulate check format evaluation clean
+.PHONY: help setup demo test test-fast test-long fuzz simulate check format wheel lock mutation evaluation clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(STAMP) ## make the virtual environment and install the project
 
-$(STAMP): pyproject.toml constraints.txt
+# What is installed is in requirements/*.txt, each file by its hash; uv, which pip installs, does the rest in a tenth of the time.
+UV := UV_SYSTEM_CERTS=1 $(BIN)/uv
+
+$(STAMP): pyproject.toml requirements/uv.txt requirements/dev.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]' --constraint constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/uv.txt
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements/dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: setup ## three agents, contending training apps, a replay of what happened
@@ -49,6 +54,18 @@ FROM ?= 0
 
 simulate: setup ## masters, agents and clients under attack in virtual time: SEEDS=number FROM=first JOBS=processes
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS)
+
+wheel: setup ## build the wheel and the sdist in dist/, and try the wheel in an environment of its own
+	.ci/wheel $(PYTHON)
+
+LOCK := UV_CUSTOM_COMPILE_COMMAND='make lock' $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-annotate --no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade)
+
+lock: setup ## write requirements/*.txt after a change in pyproject.toml; UPGRADE=1 takes the newest versions
+	$(LOCK) requirements/uv.in --output-file requirements/uv.txt
+	$(LOCK) --extra dev pyproject.toml --output-file requirements/dev.txt
+	$(LOCK) --extra samples --constraints requirements/dev.txt pyproject.toml --output-file requirements/samples.txt
+	$(LOCK) --extra mutation --constraints requirements/dev.txt pyproject.toml --output-file requirements/mutation.txt
 
 TO ?= build/evaluation
 
