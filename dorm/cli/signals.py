@@ -1,4 +1,8 @@
-"""Ctrl-C and SIGTERM as events: the first asks for a good end, the second for one at once."""
+"""Ctrl-C and SIGTERM as events: the first asks for a good end, the second for one at once.
+
+Where SIGINT is ignored when the program starts, it stays ignored: a shell starts background jobs that way, so that Ctrl-C
+stops only the program in the foreground.  SIGTERM always counts.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
+
+
+def hears_ctrl_c() -> bool:
+    """Return whether SIGINT reaches this program; False in a background job of a script."""
+    return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
 class Stops:
@@ -37,12 +46,13 @@ def stops() -> Iterator[Stops]:
     """Signals set events instead of breaking in anywhere, for as long as this is open."""
     loop = asyncio.get_running_loop()
     events = Stops()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    numbers = (signal.SIGINT, signal.SIGTERM) if hears_ctrl_c() else (signal.SIGTERM,)
+    for number in numbers:
         loop.add_signal_handler(number, events._on_signal)
     try:
         yield events
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in numbers:
             loop.remove_signal_handler(number)
 
 
