@@ -23,6 +23,10 @@ def said(file: ProgressFile, now: float, *, final: bool = False) -> list[tuple[s
     return [(type(fact).__name__.removeprefix("App"), fact.step) for fact in file.read(now, final=final)]
 
 
+def progressed(file: ProgressFile) -> list[AppProgressed]:
+    return [fact for fact in file.read(0) if isinstance(fact, AppProgressed)]
+
+
 def write(path: Path, text: str) -> None:
     with path.open("a") as file:
         file.write(text)
@@ -83,11 +87,20 @@ def test_other_lines_are_skipped(path: Path, line: str) -> None:
     assert said(file, 0) == [("Checkpointed", 3)]
 
 
-@pytest.mark.parametrize("loss", ["NaN", '"low"', "1e999", "1" + "0" * 400, "true", "null"])
-def test_figures_that_are_none_are_left_out(path: Path, loss: str) -> None:
+@pytest.mark.parametrize("figure", ['"low"', "1" + "0" * 400, "true", "null", "[]"])
+def test_figures_that_are_no_numbers_are_left_out(path: Path, figure: str) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 0.0)
-    write(path, f'{{"step": 1, "loss": {loss}}}\n{{"step": 2}}\n{{"checkpoint": 2}}\n')
-    assert ("Checkpointed", 2) in said(file, 0)
+    write(path, f'{{"step": 1, "loss": {figure}, "samples_per_s": 3}}\n')
+    assert [(fact.step, fact.loss, fact.samples_per_s) for fact in progressed(file)] == [(1, None, 3.0)]
+    write(path, f'{{"step": 2, "loss": -0.25, "samples_per_s": {figure}}}\n')
+    assert [(fact.step, fact.loss, fact.samples_per_s) for fact in progressed(file)] == [(2, -0.25, None)]
+
+
+@pytest.mark.parametrize("figure", ["NaN", "Infinity", "1e999"])
+def test_a_line_with_a_figure_that_json_does_not_have_is_skipped(path: Path, figure: str) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 0.0)
+    write(path, f'{{"step": 1, "loss": {figure}}}\n{{"checkpoint": 2}}\n')
+    assert said(file, 0) == [("Checkpointed", 2)]
 
 
 def test_bytes_that_are_no_text_are_skipped(path: Path) -> None:
