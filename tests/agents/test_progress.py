@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.progress import LONGEST_READ, ProgressFile
+from agents.progress import LONGEST_READ, ProgressFile, Told
 from agents.runtime import Key
-from events.kinds import AppProgressed
+from events.kinds import AppCheckpointed, AppProgressed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +52,37 @@ def test_checkpoints_are_all_said_after_the_progress_they_hold(path: Path) -> No
     assert said(file, 1) == [("Progressed", 5), ("Checkpointed", 5), ("Checkpointed", 7)]
     assert said(file, 2, final=True) == [("Progressed", 9)]
     assert said(file, 3, final=True) == []
+
+
+def test_each_fact_has_the_end_of_its_line_in_its_id(path: Path) -> None:
+    first, second = '{"step": 0}\n', '{"checkpoint": 9007199254740992}\n'
+    write(path, first + second)
+    assert ProgressFile(Key("app", 3, 1), path, 0.0).read(0) == [
+        AppProgressed(id=f"AppProgressed.{len(first)}", app="app", generation=3, step=0),
+        AppCheckpointed(id=f"AppCheckpointed.{len(first + second)}", app="app", generation=3, step=2**53),
+    ]
+
+
+def test_what_the_log_has_is_not_said_again(path: Path) -> None:
+    lines = ['{"step": 1}\n', '{"checkpoint": 1}\n', '{"step": 2}\n', '{"checkpoint": 2}\n', '{"step": 3}\n']
+    ends = [len("".join(lines[: count + 1])) for count in range(len(lines))]
+    write(path, "".join(lines))
+    told = Told(checkpointed=ends[1], progressed=ends[2])
+    assert said(ProgressFile(Key("app", 1, 0), path, 0.0, told), 0) == [("Checkpointed", 2), ("Progressed", 3)]
+    # The log may have a later line of one kind than of the other.
+    behind = Told(checkpointed=ends[3], progressed=ends[0])
+    assert said(ProgressFile(Key("app", 1, 0), path, 0.0, behind), 0) == [("Progressed", 2), ("Progressed", 3)]
+    all_of_it = Told(checkpointed=ends[3], progressed=ends[4])
+    assert said(ProgressFile(Key("app", 1, 0), path, 0.0, all_of_it), 0, final=True) == []
+
+
+@pytest.mark.timeout(20)
+def test_neither_a_link_nor_a_pipe_in_its_place_is_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text('{"checkpoint": 7}\n')
+    (tmp_path / "link").symlink_to("secret")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        assert said(ProgressFile(Key("app", 1, 0), tmp_path / name, 0.0), 0, final=True) == []
 
 
 def test_half_a_line_waits_for_its_end(path: Path) -> None:
@@ -123,5 +155,18 @@ def test_a_line_without_end_fills_no_memory(path: Path) -> None:
     for now in range(6):
         assert said(file, now) == []
         assert len(file._rest) <= LONGEST_READ
-    write(path, '\n{"checkpoint": 1}\n')
-    assert said(file, 9) == [("Checkpointed", 1)]
+    last = '\n{"checkpoint": 1}\n'
+    write(path, last)
+    (fact,) = file.read(9)
+    assert fact == AppCheckpointed(
+        id=f"AppCheckpointed.{4 * LONGEST_READ + len(last)}", app="app", generation=1, step=1
+    )
+
+
+def test_the_longest_line_is_read(path: Path) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 0.0)
+    words = '{"checkpoint": 1}'
+    write(path, words + " " * (LONGEST_READ - len(words)))
+    assert said(file, 0) == []
+    write(path, "\n")
+    assert said(file, 1) == [("Checkpointed", 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from events.codec import encode
-from events.kinds import AppCancelled, AppCompleted, AppSubmitted, Round
+from events.kinds import AppCancelled, AppCompleted, AppSubmitted, MasterFact, Round, Unknown
 from events.log import Record
 from events.positions import Logged, Position, logged, parse
 
@@ -65,7 +65,7 @@ def test_a_record_holds_one_event_or_the_facts_of_a_round() -> None:
     event = AppSubmitted(id="e1", at=7, by="ann", spec={"name": "a"})
     record = Record(3, 70, "dorm.c.AppSubmitted.ann", encode(event))
     assert list(logged(record)) == [Logged(Position(3), 70, "dorm.c.AppSubmitted.ann", event)]
-    facts = [AppCompleted(app="a", generation=1), AppCancelled(app="b", generation=0)]
+    facts: list[MasterFact | Unknown] = [AppCompleted(app="a", generation=1), AppCancelled(app="b", generation=0)]
     round = Round(id="r1", at=8, by="master", basis=3, epoch=1, allocated=False, events=facts)
     subject = "dorm.c.round.master"
     assert list(logged(Record(4, 80, subject, encode(round)))) == [
