@@ -67,10 +67,16 @@ lock: setup ## write requirements/*.txt after a change in pyproject.toml; UPGRAD
 	$(LOCK) --extra samples --constraints requirements/dev.txt pyproject.toml --output-file requirements/samples.txt
 	$(LOCK) --extra mutation --constraints requirements/dev.txt pyproject.toml --output-file requirements/mutation.txt
 
+mutation: setup ## change a sample of the code in small ways and count what the tests notice: takes a quarter of an hour
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements/mutation.txt
+	rm -rf mutants
+	nice $(BIN)/mutmut run --max-children 1
+	@$(BIN)/python -m tests.mutation
+
 TO ?= build/evaluation
 
 evaluation: setup ## Dorm against the others, simulated: a report in TO=FOLDER, with real traces from TRACES=DIR
 	@$(BIN)/dorm bench evaluation --to "$(TO)" $(if $(TRACES),--traces "$(TRACES)")
 
 clean: ## remove the virtual environment and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist mutants *.egg-info
