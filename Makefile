@@ -10,14 +10,17 @@ help: ## list the targets
 
 setup: $(STAMP) ## make the virtual environment and install the project
 
-# What is installed is in requirements/*.txt, each file by its hash; uv, which pip installs, does the rest in a tenth of the time.
+# requirements/*.txt says what is installed, every file by its hash.  pip installs uv, which installs the rest in a tenth of the
+# time.  What has to be built (nkeys has no wheel) is built with the setuptools that is locked too.
 UV := UV_SYSTEM_CERTS=1 $(BIN)/uv
+INSTALL := $(UV) pip install --quiet --python $(BIN)/python
+LOCKED := --build-constraints requirements/dev.txt --require-hashes --requirement
 
 $(STAMP): pyproject.toml requirements/uv.txt requirements/dev.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/uv.txt
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements/dev.txt
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	$(INSTALL) $(LOCKED) requirements/dev.txt
+	$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: setup ## three agents, contending training apps, a replay of what happened
@@ -68,7 +71,7 @@ lock: setup ## write requirements/*.txt after a change in pyproject.toml; UPGRAD
 	$(LOCK) --extra mutation --constraints requirements/dev.txt pyproject.toml --output-file requirements/mutation.txt
 
 mutation: setup ## change a sample of the code in small ways and count what the tests notice: takes a quarter of an hour
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements/mutation.txt
+	$(INSTALL) $(LOCKED) requirements/mutation.txt
 	rm -rf mutants
 	nice $(BIN)/mutmut run --max-children 1
 	@$(BIN)/python -m tests.mutation
