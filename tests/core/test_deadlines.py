@@ -64,6 +64,7 @@ def test_no_deadline_at_all() -> None:
 
 def test_work_is_progress_and_checkpoints() -> None:
     bench = released(deadlines={"progress": "2m"})
+    bench.wait(50)
     bench.started()
     bench.settle()
     app = bench.app()
