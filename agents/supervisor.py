@@ -109,8 +109,9 @@ def execute(words: list[str], workdir: str, environment: dict[str, str], log: in
         os.dup2(null, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(ignored_by_python, signal.SIG_DFL)
+        # Python ignores two of these, the shell that started the agent perhaps others; the program starts with none ignored.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, *WATCHED):
+            signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
         os.execvpe(words[0], words, environment)
     except OSError as failure:

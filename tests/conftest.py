@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +22,14 @@ from tests.nats_server import NatsServer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs_hear_ctrl_c() -> None:
+    """A shell starts background jobs with SIGINT ignored, which programs inherit.  A handler is not inherited: what the tests
+    start begins with SIGINT's default, and the tests themselves go on ignoring it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda number, frame: None)
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import logging
 import os
 import secrets
+import shlex
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -85,6 +88,11 @@ def demo(
 async def _demo(runtime: RuntimeChoice, docker: str | None, plain: bool) -> None:
     from dorm.local import LocalCluster, LocalOptions
 
+    if importlib.util.find_spec("sklearn") is None:
+        raise Fail(
+            "the demo's apps train on data that scikit-learn ships; install it with "
+            f"`{shlex.join([sys.executable, '-m', 'pip', 'install', 'scikit-learn'])}`"
+        )
     chosen = await _runtime_with_image(runtime, docker)
     with _own_folder() as data, _own_ports() as ports:
         options = LocalOptions(

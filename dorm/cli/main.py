@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 from typer.main import get_group
 
 from dorm.cli.errors import run_and_exit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _COMMANDS = {
     "up": ("up",),
@@ -54,7 +57,16 @@ class _OnDemand(TyperGroup):
             self.list_commands(ctx)  # So that something near it can be suggested.
         elif cmd_name not in self.commands:
             self._import(_MODULE_OF[cmd_name])
-        return super().get_command(ctx, cmd_name)
+        command: Any = super().get_command(ctx, cmd_name)
+        if command is not None and ctx is not None:
+            for one in (command, *getattr(command, "commands", {}).values()):
+                _show_no_type(one.get_params(ctx))
+        return command
+
+    def get_params(self, ctx: Any) -> Any:
+        params = super().get_params(ctx)
+        _show_no_type(params)
+        return params
 
     def _import(self, name: str) -> None:
         made = typer.Typer(rich_markup_mode="rich")
@@ -65,6 +77,14 @@ class _OnDemand(TyperGroup):
             module.register(made)
         for one, command in get_group(made).commands.items():
             self.commands.setdefault(one, command)
+
+
+def _show_no_type(params: Iterable[Any]) -> None:
+    """Help says of each option what it takes.  A flag takes nothing, for which the library prints `<bool>`, or `<int>` where it
+    counts."""
+    for param in params:
+        if isinstance(param, TyperOption) and (param.is_flag or param.count):
+            param.metavar = ""
 
 
 app = typer.Typer(

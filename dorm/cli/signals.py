@@ -1,6 +1,8 @@
 """Ctrl-C, SIGTERM and SIGHUP as events: the first asks for a good end, the second for one at once.
 
-A terminal that is closed sends SIGHUP, and takes no more output.  Under `nohup`, which has it ignored, it stays ignored.
+A signal that is ignored when the program starts stays ignored: a shell starts background jobs without SIGINT, so that Ctrl-C
+stops only the program in the foreground, and `nohup` starts programs without SIGHUP.  SIGTERM always counts.  A terminal that
+is closed sends SIGHUP, and takes no more output.
 """
 
 from __future__ import annotations
@@ -13,6 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
+
+
+def hears_ctrl_c() -> bool:
+    """Return whether SIGINT reaches this program; False in a background job of a script."""
+    return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
 class Stops:
@@ -55,7 +62,9 @@ def stops() -> Iterator[Stops]:
     """Signals set events instead of breaking in anywhere, for as long as this is open."""
     loop = asyncio.get_running_loop()
     events = Stops()
-    handlers = {signal.SIGINT: events._on_signal, signal.SIGTERM: events._on_signal}
+    handlers = {signal.SIGTERM: events._on_signal}
+    if hears_ctrl_c():
+        handlers[signal.SIGINT] = events._on_signal
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         handlers[signal.SIGHUP] = events._on_hangup
     for number, handler in handlers.items():

@@ -19,7 +19,7 @@ from dorm.cli.logs import LogJson, Verbose, configure
 from dorm.cli.master import AcceptLog
 from dorm.cli.output import console
 from dorm.cli.settings import complete_policy, load_cluster_file, parse_capacity, parse_params
-from dorm.cli.signals import Stops, first_of, stops
+from dorm.cli.signals import Stops, first_of, hears_ctrl_c, stops
 from dorm.home import DEFAULT_CLUSTER, Running, forget_running, home, write_running
 from events.quantities import humanize
 
@@ -139,7 +139,7 @@ def _say_hello(cluster: LocalCluster, other: Running | None) -> None:
         f"  log         {cluster.server.url}",
         f"  data        {options.data}",
         "submit an app with `dorm submit app.yaml`, look at it with `dorm ps`;",
-        "Ctrl-C stops everything in good order",
+        f"{_how_to_stop()} stops everything in good order",
     ):
         console.print(Text(line), soft_wrap=True)
     if other is not None:
@@ -151,12 +151,16 @@ def _say_hello(cluster: LocalCluster, other: Running | None) -> None:
         )
 
 
+def _how_to_stop() -> str:
+    return "Ctrl-C" if hears_ctrl_c() else f"kill {os.getpid()}"
+
+
 async def _stop(cluster: LocalCluster, events: Stops) -> None:
     state = await cluster.client.state()
     running = sum(1 for app in state.live_apps() if app.current is not None)
     if running:
         apps = "1 app checkpoints" if running == 1 else f"{running} apps checkpoint"
-        console.print(Text(f"\nstopping: {apps} first; Ctrl-C again stops at once"))
+        console.print(Text(f"\nstopping: {apps} first; {_how_to_stop()} again stops at once"))
     stopping = asyncio.create_task(cluster.stop())
     second = await first_of(_outcome(stopping), events.second.wait())
     if second:

@@ -25,6 +25,10 @@ def said(file: ProgressFile, now: float, *, final: bool = False) -> list[tuple[s
     return [(type(fact).__name__.removeprefix("App"), fact.step) for fact in file.read(now, final=final)]
 
 
+def progressed(file: ProgressFile) -> list[AppProgressed]:
+    return [fact for fact in file.read(0) if isinstance(fact, AppProgressed)]
+
+
 def write(path: Path, text: str) -> None:
     with path.open("a") as file:
         file.write(text)
@@ -37,7 +41,7 @@ def test_only_the_latest_progress_of_a_while_is_said(path: Path) -> None:
     (fact,) = file.read(0)
     assert fact == AppProgressed(id="AppProgressed.58", app="app", generation=1, step=2, loss=0.5, samples_per_s=10.0)
     write(path, '{"step": 3}\n')
-    assert said(file, 4) == []
+    assert file.read(4) == []
     assert said(file, 5) == [("Progressed", 3)]
 
 
@@ -51,6 +55,37 @@ def test_the_latest_checkpoint_is_said_after_the_progress_it_holds(path: Path) -
     assert said(file, 2) == []
     assert said(file, 3, final=True) == [("Checkpointed", 8), ("Progressed", 9)]
     assert said(file, 4, final=True) == []
+
+
+def test_each_fact_has_the_end_of_its_line_in_its_id(path: Path) -> None:
+    first, second = '{"step": 0}\n', '{"checkpoint": 9007199254740992}\n'
+    write(path, first + second)
+    assert ProgressFile(Key("app", 3, 1), path, 0.0).read(0) == [
+        AppProgressed(id=f"AppProgressed.{len(first)}", app="app", generation=3, step=0),
+        AppCheckpointed(id=f"AppCheckpointed.{len(first + second)}", app="app", generation=3, step=2**53),
+    ]
+
+
+def test_what_the_log_has_is_not_said_again(path: Path) -> None:
+    lines = ['{"step": 1}\n', '{"checkpoint": 1}\n', '{"step": 2}\n', '{"checkpoint": 2}\n', '{"step": 3}\n']
+    ends = [len("".join(lines[: count + 1])) for count in range(len(lines))]
+    write(path, "".join(lines))
+    told = Told(checkpointed=ends[1], progressed=ends[2])
+    assert said(ProgressFile(Key("app", 1, 0), path, 0.0, told), 0) == [("Checkpointed", 2), ("Progressed", 3)]
+    # The log may have a later line of one kind than of the other.
+    behind = Told(checkpointed=ends[3], progressed=ends[0])
+    assert said(ProgressFile(Key("app", 1, 0), path, 0.0, behind), 0) == [("Progressed", 3)]
+    all_of_it = Told(checkpointed=ends[3], progressed=ends[4])
+    assert said(ProgressFile(Key("app", 1, 0), path, 0.0, all_of_it), 0, final=True) == []
+
+
+@pytest.mark.timeout(20)
+def test_neither_a_link_nor_a_pipe_in_its_place_is_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text('{"checkpoint": 7}\n')
+    (tmp_path / "link").symlink_to("secret")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        assert said(ProgressFile(Key("app", 1, 0), tmp_path / name, 0.0), 0, final=True) == []
 
 
 def test_half_a_line_waits_for_its_end(path: Path) -> None:
@@ -87,11 +122,20 @@ def test_other_lines_are_skipped(path: Path, line: str) -> None:
     assert said(file, 0) == [("Checkpointed", 3)]
 
 
-@pytest.mark.parametrize("loss", ["NaN", '"low"', "1e999", "1" + "0" * 400, "true", "null"])
-def test_figures_that_are_none_are_left_out(path: Path, loss: str) -> None:
+@pytest.mark.parametrize("figure", ['"low"', "1" + "0" * 400, "true", "null", "[]"])
+def test_figures_that_are_no_numbers_are_left_out(path: Path, figure: str) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 0.0)
-    write(path, f'{{"step": 1, "loss": {loss}}}\n{{"step": 2}}\n{{"checkpoint": 2}}\n')
-    assert ("Checkpointed", 2) in said(file, 0)
+    write(path, f'{{"step": 1, "loss": {figure}, "samples_per_s": 3}}\n')
+    assert [(fact.step, fact.loss, fact.samples_per_s) for fact in progressed(file)] == [(1, None, 3.0)]
+    write(path, f'{{"step": 2, "loss": -0.25, "samples_per_s": {figure}}}\n')
+    assert [(fact.step, fact.loss, fact.samples_per_s) for fact in progressed(file)] == [(2, -0.25, None)]
+
+
+@pytest.mark.parametrize("figure", ["NaN", "Infinity", "1e999"])
+def test_a_line_with_a_figure_that_json_does_not_have_is_skipped(path: Path, figure: str) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 0.0)
+    write(path, f'{{"step": 1, "loss": {figure}}}\n{{"checkpoint": 2}}\n')
+    assert said(file, 0) == [("Checkpointed", 2)]
 
 
 def test_bytes_that_are_no_text_are_skipped(path: Path) -> None:
@@ -235,3 +279,12 @@ def test_what_is_no_file_says_nothing_and_keeps_nobody_waiting(path: Path, what:
         path.symlink_to("/dev/zero")
     file = ProgressFile(Key("app", 1, 0), path, 0.0)
     assert said(file, 0, final=True) == []
+
+
+def test_the_longest_line_is_read(path: Path) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 0.0)
+    words = '{"checkpoint": 1}'
+    write(path, words + " " * (LONGEST_LINE - len(words) - 1))
+    assert said(file, 0) == []
+    write(path, "\n")
+    assert said(file, 1) == [("Checkpointed", 1)]

@@ -48,6 +48,7 @@ def seen(state: EngineState, key: Key = KEY, exited_at: int = 0) -> Seen:
         (desired(wanted=False, exited=True), None, None),
         (desired(wanted=False, due=False), None, None),
         (desired(wanted=True), "created", Launch(KEY)),
+        (desired(wanted=True, exited=True), "created", None),
         (desired(wanted=False), "created", Discard(KEY)),
         (desired(wanted=True), "running", ReportStarted(seen("running"))),
         (desired(wanted=True, started=True), "running", None),
@@ -70,6 +71,8 @@ class TestDiscarding:
         ended = [seen("exited", exited_at=NOW - 61 * SECOND)]
         assert reconcile(wish, ended, NOW) == [Discard(KEY)]
         assert reconcile(wish, ended, NOW - 2 * SECOND) == []
+        assert reconcile(wish, ended, NOW - SECOND) == []
+        assert reconcile(wish, ended, NOW - SECOND + 1) == [Discard(KEY)]
 
     def test_an_ended_app_keeps_all_its_containers_for_the_retention(self) -> None:
         wish = desired(wanted=False, due=False, exited=True, ended_at=NOW - 10 * SECOND)
@@ -85,6 +88,11 @@ class TestDiscarding:
         wish = Desired("a")
         assert reconcile(wish, [seen("exited", stranger)], NOW) == [Discard(stranger)]
         assert reconcile(wish, [seen("running", stranger)], NOW) == [Halt(stranger)]
+
+
+def test_nothing_starts_beside_what_the_log_never_released() -> None:
+    stranger = Key("stranger", 1, 0)
+    assert reconcile(desired(wanted=True), [seen("running", stranger)], NOW) == [Halt(stranger)]
 
 
 @pytest.mark.parametrize("ghost", [Key("app", 1, 0), Key("other", 1, 0)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -33,12 +34,15 @@ async def test_help_has_an_example_and_fits(tmp_path: Path, command: str) -> Non
     assert "Example" in out
     assert f"dorm {command} " in out.replace("Usage: dorm", "")
     assert "…" not in out
+    assert "<bool>" not in out
+    assert not re.search(r"--verbose.*<", out)
 
 
 async def test_the_list_of_commands(tmp_path: Path) -> None:
     out = await done(tmp_path, "--help", env={"COLUMNS": "80"})
     assert {command.split()[0] for command in COMMANDS} <= {part for line in out.splitlines() for part in line.split()}
     assert max(map(len, out.splitlines())) <= 80
+    assert "<bool>" not in out
     code, shown, _ = await dorm(tmp_path, env={"COLUMNS": "80"})
     assert code == 2
     assert "Usage: dorm" in shown

@@ -9,11 +9,13 @@ import pytest
 from dorm.core.asking import problem_of
 from dorm.core.bounds import TRIAL_S
 from dorm.core.costs import LATEST, adjust_s, cost_s
-from dorm.core.state import HISTORY
+from dorm.core.state import HISTORY, AdjustmentRecord
 from events import kinds as k
-from tests.core.records import Bench
+from tests.core.records import SECOND, Bench
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from dorm.core.state import App
 
 
@@ -37,6 +39,35 @@ def resize(bench: Bench, app: App, n_max: int, *, stop_s: float = 0.0, start_s: 
     bench.wait(start_s)
     bench.started(app.id)
     bench.settle()
+
+
+@pytest.mark.parametrize(
+    ("fields", "cost"),
+    [
+        ({}, None),
+        ({"started_at": 15 * SECOND}, 5.0),
+        ({"started_at": 9 * SECOND}, 0.0),
+        ({"started_at": 15 * SECOND, "steps_per_s": 1.0}, None),
+        ({"started_at": 15 * SECOND, "resumed_at": 20 * SECOND}, None),
+        # It resumed 20 s after the decision, at its fifth step since the beginning, for each of which one container took 1 s.
+        ({"resumed_at": 30 * SECOND, "resumed_step": 5}, 15.0),
+        ({"resumed_at": 30 * SECOND, "resumed_step": 5, "checkpoint": 3}, 18.0),
+        # It says of no step after the checkpoint, so no work is taken off the pause.
+        ({"resumed_at": 30 * SECOND, "resumed_step": 3, "checkpoint": 3}, 20.0),
+        ({"resumed_at": 30 * SECOND, "resumed_step": 2, "checkpoint": 3}, 20.0),
+        ({"resumed_at": 30 * SECOND, "resumed_step": 8, "containers_after": 2}, 16.0),
+        ({"resumed_at": 30 * SECOND, "resumed_step": 2, "containers_before": 2}, 16.0),
+        ({"resumed_at": 30 * SECOND, "resumed_step": 5, "lost_steps": 4}, 19.0),
+    ],
+)
+def test_the_cost_of_one_adjustment(fields: dict[str, Any], cost: float | None) -> None:
+    """Decided 10 s after the log's beginning; the fields above with a step are of an app that made one in each second."""
+    paced = {"started_at": 15 * SECOND, "steps_per_s": 1.0} if "resumed_step" in fields else {}
+    given: dict[str, Any] = {
+        "from_generation": 1, "to_generation": 2, "containers_before": 1, "containers_after": 1,
+        "decided_at": 10 * SECOND, "stopped_at": 11 * SECOND, "released_at": 12 * SECOND, **paced, **fields,
+    }  # fmt: skip
+    assert cost_s(AdjustmentRecord(**given)) == cost
 
 
 def test_nothing_is_known_before_the_first_adjustment() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from dorm.core.deadlines import MARGIN_S
 from dorm.core.timing import next_deadline
 from events import kinds as k
@@ -62,6 +64,7 @@ def test_no_deadline_at_all() -> None:
 
 def test_work_is_progress_and_checkpoints() -> None:
     bench = released(deadlines={"progress": "2m"})
+    bench.wait(50)
     bench.started()
     bench.settle()
     app = bench.app()
@@ -70,6 +73,7 @@ def test_work_is_progress_and_checkpoints() -> None:
     bench.add(k.AppProgressed(app=app.id, generation=1, step=1))
     bench.wait(100)
     bench.add(k.AppCheckpointed(app=app.id, generation=1, step=1), "a")
+    assert due_s(bench) == 120 + GRACE_S
     bench.wait(100)
     bench.add(k.AppProgressed(app=app.id, generation=1, step=1))
     assert due_s(bench) == 120 + GRACE_S
@@ -85,6 +89,18 @@ def test_the_retries_for_it_are_its_own() -> None:
     (said,) = bench.decide()
     assert isinstance(said, k.AppFailed)
     assert said.reason == f"slot 0 on a, slot 1 on b have not started within 1m{MORE} (no retries for start)"
+
+
+@pytest.mark.parametrize(("late", "more"), [(3, ""), (4, " and 1 more"), (9, " and 6 more")])
+def test_of_many_that_are_late_some_are_named(late: int, more: str) -> None:
+    bench = Bench(a=late)
+    bench.submit(n_min=late, n_max=late, deadlines={"start": 60})
+    bench.settle()
+    bench.wait(60 + GRACE_S)
+    (said,) = bench.decide()
+    assert isinstance(said, k.GenerationFailed)
+    named = ", ".join(f"slot {slot} on a" for slot in range(3))
+    assert said.reason == f"{named}{more} have not started within 60 s{MORE}"
 
 
 def test_unknown_is_not_failed() -> None:

@@ -47,6 +47,38 @@ def test_a_limit_of_0_fails_at_once() -> None:
     assert said.reason == "slot 0 on a: no such image (no retries for image)"
 
 
+@pytest.mark.parametrize(
+    ("limit", "used_up"), [(0, ""), (1, " (1 of 1 retry used up)"), (2, " (2 of 2 retries used up)")]
+)
+def test_the_end_says_how_many_retries_there_were(limit: int, used_up: str) -> None:
+    bench = Bench(a=4)
+    bench.running(n_max=1, retries={"limit": limit})
+    *earlier, end = [fails(bench) for _ in range(limit + 1)]
+    assert all(isinstance(one, k.GenerationFailed) for one in earlier)
+    assert isinstance(end, k.AppFailed)
+    assert end.reason == f"slot 0 on a ended with exit code 1{used_up}"
+    assert end.exit_codes == {"0": 1}
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"code": 128}, " ended with exit code 128"),
+        ({"code": 129}, " ended with exit code 129 (killed by signal 1)"),
+        ({"code": 159}, " ended with exit code 159 (killed by signal 31)"),
+        ({"code": 160}, " ended with exit code 160"),
+        ({"code": 137, "message": "boom"}, " ended with exit code 137 (killed by signal 9): boom"),
+        ({"code": None, "reason": "command"}, ": command"),
+        ({"code": None, "reason": "command", "message": "no such program"}, ": no such program"),
+        ({"code": 137, "reason": "out_of_memory"}, " ran out of memory"),
+    ],
+)
+def test_how_it_ended_in_words(how: dict[str, Any], words: str) -> None:
+    bench = Bench(a=4)
+    bench.running(n_max=1, retries={"limit": 9})
+    assert fails(bench, **how).reason == f"slot 0 on a{words}"
+
+
 @pytest.mark.parametrize(("code", "ends"), [(2, True), (78, True), (1, False), (137, False)])
 def test_exit_codes_that_are_final(code: int, ends: bool) -> None:
     bench = Bench(a=4)

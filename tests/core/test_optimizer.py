@@ -308,9 +308,9 @@ def test_an_arrival_for_which_three_have_to_shrink_starts_after_rounds_of_one() 
     rounds = 0
     for _ in range(6):
         got = DORM.allocate(Problem(nodes, (*apps, late)), {"theta2": 0.1})
-        assert got.overhead <= 1
         if got.counts["late"]:
             break
+        assert got.overhead == 1
         rounds += 1
         assert got.reasons["late"].code == "overhead"
         apps = [AppDemand(each.id, each.demand, 1.0, 1, 4, got.counts[each.id]) for each in apps]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,3 +54,51 @@ def test_reports_and_rounds_are_told_apart() -> None:
     assert subjects.kind_of(subjects.rounds("c")) == "Round"
     assert not subjects.matches(subjects.log_subjects("c"), subjects.report("c", "n1"))
     assert subjects.matches(subjects.reports("c"), subjects.report("c", "n1"))
+
+
+def test_each_subject_as_it_is_written() -> None:
+    assert subjects.fact("c", "AppSubmitted", "a n") == "dorm.c.AppSubmitted.a_n"
+    assert subjects.rounds("c") == "dorm.c.round.master"
+    assert subjects.log_subjects("c") == "dorm.c.*.*"
+    assert subjects.facts_by("c", "a.n") == "dorm.c.*.a_n"
+    assert subjects.fact_pattern("c", "NodeJoined") == "dorm.c.NodeJoined.*"
+    assert subjects.report("c", "n>") == "dorm.c.report.n_.NodeReported"
+    assert subjects.reports("c") == "dorm.c.report.*.NodeReported"
+    assert subjects.ask("c", "n 1", "logs") == "dorm.c.ask.n_1.logs"
+    assert subjects.token("") == "_"
+    assert subjects.token("x" * 65) == "x" * 64
+
+
+def test_who_and_where_are_read_from_a_subject() -> None:
+    assert subjects.who_of("dorm.c.AppSubmitted.ann") == "ann"
+    assert subjects.who_of("dorm.c.report.n1.NodeReported") == "n1"
+    assert subjects.who_of("dorm.c.AppSubmitted") == ""
+    assert subjects.cluster_of("dorm.c.AppSubmitted.ann") == "c"
+    assert subjects.cluster_of("dorm.c.report.n1.NodeReported") == "c"
+    assert subjects.cluster_of("dorm.c.AppSubmitted") == ""
+    assert subjects.cluster_of("other.c.AppSubmitted.ann") == ""
+    assert subjects.kind_of("dorm.c.Round.master") == ""
+    assert subjects.kind_of("dorm.c.round.ann") == "round"
+    assert subjects.kind_of("dorm.c.ask.n1.logs") == ""
+    assert subjects.kind_of("dorm.c.AppSubmitted") == ""
+
+
+def test_wildcards() -> None:
+    assert subjects.matches("a.*.c", "a.b.c")
+    assert subjects.matches("a.>", "a.b")
+    assert subjects.matches("a.>", "a.b.c.d")
+    assert subjects.matches(">", "a")
+    for pattern, subject in [("a.>", "a"), ("a.*", "a"), ("a.*", "a.b.c"), ("a.b", "a"), ("a", "a.b"), ("a.b", "a.c")]:
+        assert not subjects.matches(pattern, subject)
+
+
+@pytest.mark.parametrize("name", ["c", "lab_2", "A-1", "x" * 64])
+def test_a_cluster_name_is_one_token(name: str) -> None:
+    assert subjects.check_cluster(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a b", "ä", "*", "x" * 65, "x" * 100])
+def test_other_cluster_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r": use 1 to 64 letters, digits, '-' and '_'$") as refused:
+        subjects.check_cluster(name)
+    assert str(refused.value).startswith(f"cluster name {name[:80]!r}:")

@@ -1,0 +1,135 @@
+"""Quantities and durations: every unit, every limit, and what is said of what is neither."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from events.quantities import LARGEST, LONGEST_S, Quantity, capacity, duration, humanize, resource, resources, short
+
+
+@pytest.mark.parametrize(
+    ("name", "quantity", "units"),
+    [
+        ("cpu", 2, 2000),
+        ("cpu", 0.1, 100),
+        ("cpu", 0.0001, 1),
+        ("cpu", "2", 2000),
+        ("cpu", "0.5", 500),
+        ("cpu", " 500 m ", 500),
+        ("cpu", "0.5m", 1),
+        ("cpu", 0, 0),
+        ("memory", 1024, 1024),
+        ("memory", "512", 512),
+        ("memory", "1k", 10**3),
+        ("memory", "1MB", 10**6),
+        ("memory", "1G", 10**9),
+        ("memory", "1TB", 10**12),
+        ("memory", "1P", 10**15),
+        ("memory", "1KiB", 2**10),
+        ("memory", "1Mi", 2**20),
+        ("memory", "1GiB", 2**30),
+        ("memory", "1Ti", 2**40),
+        ("memory", "1PiB", 2**50),
+        ("memory", "1.5GiB", 3 * 2**29),
+        ("memory", "7B", 7),
+        ("gpu", 1.5, 2),
+        ("gpu", 1.0000000001, 1),
+        ("licences", "3", 3),
+        ("licences", LARGEST, LARGEST),
+    ],
+)
+def test_a_quantity_in_base_units(name: str, quantity: Quantity, units: int) -> None:
+    assert resource(name, quantity) == units
+
+
+_NO_QUANTITY: list[tuple[str, object, str]] = [
+    ("cpu", -1, "cpu: expected a quantity of at least 0, got -1"),
+    ("gpu", math.nan, "gpu: expected a quantity of at least 0, got nan"),
+    ("gpu", math.inf, "gpu: inf is more than any cluster has"),
+    ("gpu", LARGEST + 1, f"gpu: {LARGEST + 1} is more than any cluster has"),
+    ("gpu", 10**30, "gpu: a huge number is more than any cluster has"),
+    ("gpu", True, "gpu: True is not a quantity; write a whole number"),
+    ("gpu", None, "gpu: None is not a quantity; write a whole number"),
+    ("gpu", [], "gpu: [] is not a quantity; write a whole number"),
+    ("memory", "much", "memory: 'much' is not a quantity; write 512MiB or 2GiB"),
+    ("memory", "1m", "memory: '1m' has an unknown unit; write 512MiB or 2GiB"),
+    ("memory", "1Xi", "memory: '1Xi' has an unknown unit; write 512MiB or 2GiB"),
+    ("memory", "-1", "memory: '-1' is not a quantity; write 512MiB or 2GiB"),
+    ("cpu", "1G", "cpu: '1G' is not a number of cores; write 2, 0.5 or 500m"),
+    ("cpu", "1.", "cpu: '1.' is not a quantity; write 2, 0.5 or 500m"),
+]
+
+
+@pytest.mark.parametrize(("name", "quantity", "said"), _NO_QUANTITY)
+def test_what_is_no_quantity(name: str, quantity: Quantity, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        resource(name, quantity)
+
+
+def test_resources_are_sorted_and_without_zeros() -> None:
+    assert list(resources({"memory": "1k", "gpu": 0, "cpu": 1}).items()) == [("cpu", 1000), ("memory", 1000)]
+
+
+def test_a_capacity_as_it_is_written() -> None:
+    assert capacity("memory=8GiB, cpu = 4,gpu=0") == {"cpu": 4000, "memory": 8 * 2**30}
+
+
+@pytest.mark.parametrize("part", ["cpu", "=4", " =4", "", "c\0=4"])
+def test_a_capacity_that_is_none(part: str) -> None:
+    words = re.escape(f"{part!r}: write name=amount, such as cpu=4,memory=8GiB,gpu=1")
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        capacity(f"{part},memory=1k")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10s", 10.0), ("500ms", 0.5), ("2m", 120.0), ("1.5h", 5400.0), ("2d", 172800.0), ("7", 7.0), (7, 7.0), (0.25, 0.25),
+        (0, 0.0), (LONGEST_S, LONGEST_S), ("366d", LONGEST_S),
+    ],
+)  # fmt: skip
+def test_a_duration_in_seconds(text: Quantity, seconds: float) -> None:
+    found = duration(text)
+    assert found == seconds
+    assert isinstance(found, float)
+
+
+_NO_DURATION: list[tuple[object, str]] = [
+    ("soon", "'soon' is not a duration; write 10s, 500ms, 2m or 1h"),
+    ("1w", "'1w' is not a duration; write 10s, 500ms, 2m or 1h"),
+    (True, "True is not a duration; write 10s, 500ms, 2m or 1h"),
+    (None, "None is not a duration; write 10s, 500ms, 2m or 1h"),
+    (-1, "-1 is not a duration between 0 and a year"),
+    ("367d", "'367d' is not a duration between 0 and a year"),
+    (LONGEST_S + 1, f"{LONGEST_S + 1} is not a duration between 0 and a year"),
+    (math.nan, "nan is not a duration between 0 and a year"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), _NO_DURATION)
+def test_what_is_no_duration(text: Quantity, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        duration(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "amount", "words"),
+    [
+        ("cpu", 1000, "1 core"), ("cpu", 1500, "1.5 cores"), ("cpu", 0, "0 cores"),
+        ("memory", 2**40, "1 TiB"), ("memory", 2**40 - 2**30, "1023 GiB"), ("memory", 2**30, "1 GiB"),
+        ("memory", 2**20, "1 MiB"),
+        ("memory", 1536, "1.5 KiB"), ("memory", 1024, "1 KiB"), ("memory", 1023, "1023 B"), ("gpu", 3, "3 gpu"),
+    ],
+)  # fmt: skip
+def test_amounts_for_people(name: str, amount: int, words: str) -> None:
+    assert humanize(name, amount) == words
+
+
+def test_a_value_in_a_message_is_short() -> None:
+    assert short("x" * 58) == repr("x" * 58)
+    assert short("x" * 59) == "'" + "x" * 56 + "..."
+    assert short(10**30 - 1) == "9" * 30
+    assert short(-(10**30)) == short(10**30) == "a huge number"
