@@ -79,7 +79,16 @@ def test_what_is_selected_is_named_as_it_was(dorm: Dorm, source: Path, tmp_path:
 
 def test_a_part_of_it_is_audited_too(dorm: Dorm, source: Path) -> None:
     code, _, err = dorm(
-        "replay", "export", "--file", source, "end.dorm", "--anonymize", "--since", "-2s", "--until", len(two_apps().records) - 3
+        "replay",
+        "export",
+        "--file",
+        source,
+        "end.dorm",
+        "--anonymize",
+        "--since",
+        "-2s",
+        "--until",
+        len(two_apps().records) - 3,
     )
     assert code == 0, err
     code, out, _ = dorm("replay", "verify", "--file", "end.dorm")
