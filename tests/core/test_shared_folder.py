@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from dorm.core.failures import MOST_UNMOUNTED
 from dorm.core.touched import touched
 from dorm.core.views import node_rows
 from events import kinds as k
@@ -143,3 +144,19 @@ def test_a_refused_change_is_remembered_in_a_few_words() -> None:
     bench = Bench(a=1)
     bench.add(k.PolicyChanged(policy="x" * 500_000))
     assert len(bench.state.refused_changes[-1].reason) <= LONGEST_TEXT
+
+
+def test_an_app_that_never_finds_its_checkpoints_fails_at_last() -> None:
+    """It removed them itself, say: excused for ever, it would hold its room for ever and never run."""
+    bench = Bench(a=1)
+    bench.submit(retries={"limit": 2, "backoff": "1s", "longest": "1s"})
+    bench.settle()
+    tries = 0
+    while not bench.app().ended and tries < 100:
+        tries += 1
+        bench.exited(code=None, reason="checkpoints", message="the folder is not there")
+        bench.settle()
+        bench.wait(2)
+        bench.settle()
+    assert (bench.app().ended, tries) == ("failed", MOST_UNMOUNTED + 2 + 1)
+    assert "the folder is not there" in bench.app().end_reason
