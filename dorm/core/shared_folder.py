@@ -1,8 +1,8 @@
 """Which folder of checkpoints is the cluster's, and which nodes have another one: a mount is missing there.
 
     the operator's word      `PolicyChanged.checkpoints` names the folder, one that some node has
-    what is in it            as long as an app that has not ended runs with the folder in force, or saved a checkpoint
-                             there, it stays
+    what is in it            as long as an app that has not ended runs on nodes that have the folder in force, or
+                             saved a checkpoint there, it stays
     the most nodes           otherwise the folder that most nodes have; of two with equally many, the one in force
 
 So a node without its mount that joins first is outvoted by the others as long as nothing runs there.  Agents before release
@@ -67,13 +67,23 @@ def _in_use(state: State) -> str:
     """The folder in force, where a live app saved a checkpoint in it; "" where none did."""
     if not state.checkpoints:
         return ""
-    used = any(not app.ended and state.checkpoints in _folders_of(app) for app in state.apps.values())
+    used = any(not app.ended and state.checkpoints in _folders_of(state, app) for app in state.apps.values())
     return state.checkpoints if used else ""
 
 
-def _folders_of(app: App) -> list[str]:
-    """In which it saved, or has begun to work and may have saved."""
-    return [app.checkpoint_in, *(one.folder for one in app.generations.values() if not one.ended)]
+def _folders_of(state: State, app: App) -> list[str]:
+    """In which it saved, or has begun to work and may have saved.  A generation counts where all of its nodes have that
+    folder: after an upgrade a single node without its mount may be the only one that has announced any, and must not make
+    its folder the one of apps that run elsewhere."""
+    running = (one for one in app.generations.values() if not one.ended)
+    return [app.checkpoint_in, *(one.folder for one in running if _all_have(state, one))]
+
+
+def _all_have(state: State, generation: Generation) -> bool:
+    return all(
+        (node := state.nodes.get(container.node)) is not None and node.checkpoints == generation.folder
+        for container in generation.containers.values()
+    )
 
 
 def counts_in(state: State, app: App, generation: Generation, folder: str) -> bool:

@@ -160,3 +160,15 @@ def test_an_app_that_never_finds_its_checkpoints_fails_at_last() -> None:
         bench.settle()
     assert (bench.app().ended, tries) == ("failed", MOST_UNMOUNTED + 2 + 1)
     assert "the folder is not there" in bench.app().end_reason
+
+
+def test_one_node_that_is_upgraded_without_its_mount_does_not_turn_the_others_away() -> None:
+    bench = Bench()
+    for node in ("a", "b", "c"):
+        join(bench, node, "")
+    join(bench, "a", OTHER)
+    app = bench.running(n_max=6, n_min=6)
+    assert (set(app.generations[1].by_node()), app.generations[1].folder) == ({"a", "b", "c"}, OTHER)
+    for node in ("b", "c"):
+        join(bench, node, RIGHT)
+    assert (bench.state.checkpoints, foreign(bench)) == (RIGHT, ["a"])
