@@ -206,6 +206,9 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Non
         times = times_after(times_of(settings), event)
     except HarmfulTimes as refused:
         _refuse_change(state, event, str(refused), whole=True)
+        for node in state.nodes.values():
+            if not node.identity:  # Its agent is older than 0.5.1, and goes by such a lease all the same.
+                node.lease_s = max(node.lease_s, event.node_lease_s or 0.0)
         return
     try:
         settings.policy, settings.params = policy_after(settings, event)
