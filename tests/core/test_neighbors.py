@@ -207,6 +207,21 @@ def test_one_in_debt_reads_why_it_gets_no_more_and_why_it_waits() -> None:
     )
 
 
+def test_a_newcomer_reads_for_whom_it_waits_after_a_restart() -> None:
+    found = Street()
+    found.submit("older", n_min=4, n_max=4)
+    for node in ("n0", "n1"):
+        found.bench.add(k.NodeLeft(node=node))
+    found.rest()
+    found.submit("younger", n_min=1, n_max=1)
+    found.bench.add(joined("n0", 2))
+    found.rest()
+    waiting = found.app("younger").waiting
+    assert waiting is not None
+    older = found.app("older").id
+    assert waiting.text == f"{older} ran before its nodes went away and comes first, for at most 60 s"
+
+
 # --- settling -----------------------------------------------------------------------------------------------------------
 
 
