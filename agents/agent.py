@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agents import reconcile as r
-from agents.checkpoint_folder import CheckpointFolder, NotShared
+from agents.checkpoint_folder import CheckpointFolder, Looks, NotShared
 from agents.contract import container_spec
 from agents.desired import BEATS, Desired, subjects_of
 from agents.desired_file import DesiredFile, Doubt, still_there
@@ -98,12 +98,13 @@ class Agent:
         self._root = root
         self._ledger = Ledger(root / "ledger")
         self._folder = CheckpointFolder(config.checkpoints)
+        self._look = Looks(self._folder)
         self._doubted = asyncio.Event()
         """The folder of checkpoints has to be looked at."""
         self._outbox = Outbox(log, cluster, config.name)
         self.identity = Identity(root, machine)
         self._reporter = Reporter(
-            config, self.desired, runtime, self._ledger, self._outbox, clock, self.identity, self._folder
+            config, self.desired, runtime, self._ledger, self._outbox, clock, self.identity, self._shared
         )
         self._since_boot = since_boot
         self._heartbeat = Heartbeat(
@@ -299,7 +300,7 @@ class Agent:
     async def _announce(self) -> bool:
         """False where another machine holds the name, or where that took so long that the lease is over again.  Raises
         Unavailable."""
-        await asyncio.to_thread(self._find_folder)
+        await self._find_folder()
         sent_at = self._since_boot()
         event = NodeJoined(
             # Not named after a clock, which may be set back: the same id twice would be stored once.
@@ -323,14 +324,22 @@ class Agent:
         self._told_lease_s = max(self.desired.lease_s, event.lease_s)
         return self._holds_name and await self._extend(sent_at)
 
-    def _find_folder(self) -> None:
+    async def _find_folder(self) -> None:
         """What to announce.  Only a process that has not seen the folder yet marks an empty one: later it is a mount that is
-        gone.  Raises OSError where nothing can be told and nothing is known."""
+        gone.  Raises OSError and Unavailable where nothing can be told and nothing is known."""
         if not self._folder.id:
-            self._folder.open()
+            await self._look(self._folder.open)
             return
-        with contextlib.suppress(OSError):
-            self._folder.id = self._folder.look()
+        with contextlib.suppress(OSError, Unavailable):
+            self._folder.id = await self._look(self._folder.look)
+
+    async def _shared(self) -> bool:
+        """Whether it is certain that the folder is still the one that was announced."""
+        try:
+            return await self._look(self._folder.shared)
+        except Unavailable as error:
+            _log.warning("the folder can't be looked at", node=self.config.name, reason=str(error))
+            return False
 
     async def _watch_folder(self) -> None:
         """Announce the node anew once another folder of checkpoints is mounted than the one it has announced, or none."""
@@ -339,11 +348,14 @@ class Agent:
                 async with asyncio.timeout(_RESYNC_S):
                     await self._doubted.wait()
             self._doubted.clear()
-            if self._leaving or self._cut_off or await asyncio.to_thread(self._folder.is_the_same):
-                continue
-            _log.error("another folder of checkpoints is mounted, or none", folder=str(self._folder.path))
-            with contextlib.suppress(Unavailable):
+            try:
+                # A lease that is over, after a pause of the whole machine say, is never just extended.
+                if self._leaving or await self._look(self._folder.is_the_same) or not await self._look_at_lease():
+                    continue
+                _log.error("another folder of checkpoints is mounted, or none", folder=str(self._folder.path))
                 await self._announce()
+            except Unavailable as error:
+                _log.warning("the folder can't be looked at", node=self.config.name, reason=str(error))
             await asyncio.sleep(_AGAIN_S)
 
     async def _tell_lease(self) -> None:
@@ -564,7 +576,7 @@ class Agent:
             await self._reporter.refused(key, "device", f"fewer than {wanted_gpus} GPUs are free here")
             return
         try:
-            checkpoint_dir = await asyncio.to_thread(self._folder.of_app, key.app, resume=app.resume)
+            checkpoint_dir = await self._look(lambda: self._folder.of_app(key.app, resume=app.resume))
         except NotShared as error:
             await self._reporter.refused(key, "checkpoints", str(error))
             self._doubted.set()
@@ -580,7 +592,7 @@ class Agent:
         try:
             seen = await self._runtime.ensure(spec)
         except Refused as error:
-            mounted = await asyncio.to_thread(self._folder.shared)
+            mounted = await self._shared()
             await self._reporter.refused(key, error.cause if mounted else "checkpoints", str(error))
         except Conflict as error:
             await self._reporter.refused(key, "unknown", str(error))

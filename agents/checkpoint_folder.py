@@ -7,21 +7,28 @@ the cluster's gets no containers.  Before each start, and for each checkpoint th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
 import re
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from agents.runtime import Unavailable
 from events.kinds import NO_FOLDER
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+T = TypeVar("T")
 
 MARKER = ".dorm-checkpoints"
 _ID = re.compile(r"[0-9a-f]{32}")
 _LONGEST = 4096
+_PATIENCE_S = 20.0
+"""How long a look may take."""
 
 
 class NotShared(Exception):
@@ -98,3 +105,34 @@ class CheckpointFolder:
             )
         folder.mkdir(exist_ok=True)
         return folder
+
+
+class Looks:
+    """Looks at a folder from the event loop, in one thread at a time.
+
+    Each look at a mount whose server does not answer holds its thread until the server is back.  The node's lease needs
+    threads as well, so no number of containers may take more than one for this."""
+
+    def __init__(self, folder: CheckpointFolder) -> None:
+        self._folder = folder
+        self._turn = asyncio.Lock()
+        self._last: asyncio.Task[object] | None = None
+        """The look that nobody may wait for any more, but that still holds its thread."""
+
+    async def __call__(self, look: Callable[[], T]) -> T:
+        """What `look` gives.  Raises what it raises, and Unavailable where the folder does not answer in time."""
+        try:
+            async with asyncio.timeout(_PATIENCE_S), self._turn:
+                if self._last is not None:
+                    await asyncio.wait([self._last])
+                    if not self._last.cancelled():
+                        self._last.exception()  # It was for somebody who has given up.
+                task = asyncio.create_task(asyncio.to_thread(look))
+                self._last = task
+                found = await asyncio.shield(task)
+                self._last = None
+                return found
+        except TimeoutError:
+            raise Unavailable(
+                f"the folder of checkpoints {self._folder.path} does not answer: look at its mount and its server"
+            ) from None

@@ -55,6 +55,7 @@ log = structlog.get_logger(__name__)
 
 NOBODY: Final = (65534, 65534)
 _SETTLE_S: Final = 0.5
+_CREATE_TRIES: Final = 4
 _GUARD_S: Final = 20.0
 _DIE_S: Final = 30.0
 _RECONNECT_S: Final = (0.1, 5.0)
@@ -250,17 +251,25 @@ class DockerRuntime:
             raise Unavailable(f"{key}: its folder cannot be written: {failure.strerror}") from failure
 
     async def _create(self, name: str, wanted: Json) -> Json:
-        try:
-            await self._engine.create(name, wanted)
-        except Rejected as answer:
-            if answer.status == 404:
-                raise _NoImage(answer.message) from answer
-            if answer.status == 400:
-                raise Refused("spec", answer.message) from answer
-        info = await self._engine.inspect(name)  # after 409 too: an earlier create of ours may have made it
-        if info is None:
-            raise Conflict(f"{name} is gone right after it was made")
-        return info
+        """An engine frees the name of a create whose client is gone only some time later, so a name that is taken by no
+        container is asked for again."""
+        for _ in range(_CREATE_TRIES):
+            made = True
+            try:
+                await self._engine.create(name, wanted)
+            except Rejected as answer:
+                if answer.status == 404:
+                    raise _NoImage(answer.message) from answer
+                if answer.status == 400:
+                    raise Refused("spec", answer.message) from answer
+                made = False
+            info = await self._engine.inspect(name)  # after 409 too: an earlier create of ours may have made it
+            if info is not None:
+                return info
+            if made:
+                break
+            await asyncio.sleep(_SETTLE_S)
+        raise Conflict(f"{name} is gone right after it was made")
 
     async def _start(self, name: str, key: Key, wanted: Json, info: Json) -> Seen:
         await self._make_dir(key)

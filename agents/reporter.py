@@ -18,9 +18,8 @@ from agents.runtime import PROGRESS_FILE, Key, Seen, key_name
 from events.kinds import CUT_OFF, AppCheckpointed, ContainerExited, ContainerStarted, ExitReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
-    from agents.checkpoint_folder import CheckpointFolder
     from agents.config import NodeConfig
     from agents.desired import Desired
     from agents.identity import Identity
@@ -66,9 +65,10 @@ class Reporter:
         outbox: Outbox,
         clock: Callable[[], int],
         identity: Identity,
-        folder: CheckpointFolder,
+        shared: Callable[[], Awaitable[bool]],
     ) -> None:
-        self._folder = folder
+        """`shared` says whether it is certain that checkpoints lie in the folder that all nodes share."""
+        self._shared = shared
         self._config = config
         self._desired = desired
         self._runtime = runtime
@@ -201,7 +201,7 @@ class Reporter:
 
     async def _tell_progress(self, key: Key, follower: _Follower, final: bool) -> None:
         for fact in await self._read_progress(key, follower, final):
-            if isinstance(fact, AppCheckpointed) and not await asyncio.to_thread(self._folder.shared):
+            if isinstance(fact, AppCheckpointed) and not await self._shared():
                 _log.error(
                     "a checkpoint is not in the shared folder, so it does not count", node=self._config.name, key=key
                 )

@@ -33,6 +33,7 @@ from dorm import tail
 from dorm.core.admission import app_id
 from dorm.core.evolve import evolve
 from dorm.core.settings import all_after
+from dorm.core.shared_folder import folder_refusal
 from dorm.core.state import App, Settings, State
 from dorm.snapshots import newest
 from events import subjects
@@ -345,12 +346,16 @@ class Client:
     async def change_policy(self, change: PolicyChanged) -> Settings:
         """Settings of the cluster, from the next round on; gives those that hold once it is folded.
 
-        Raises Refused, before anything is published, for a policy or parameters that can't be and for times that would do
-        harm; and afterwards where the fold refuses it, because somebody else changed the settings meanwhile."""
+        Raises Refused, before anything is published, for a policy or parameters that can't be, for times that would do
+        harm and for a folder of checkpoints that no node has; and afterwards where the fold refuses it, because somebody
+        else changed the settings meanwhile."""
         try:
-            all_after((await self.state()).settings, change)
+            before = await self.state()
+            all_after(before.settings, change)
         except ValueError as error:
             raise Refused(str(error)) from None
+        if reason := folder_refusal(before, change):
+            raise Refused(reason)
         said = msgspec.structs.replace(change, id=self._new_id(), at=self._clock(), by=self.user)
         await self._publish(said)
         with _stored("the change"):

@@ -2,6 +2,7 @@
 
     evaluation_parts    a part: runs that are compared with each other
     evaluation_paper    the paper's workload, and what is varied
+    evaluation_crash_loop  what an app that fails again and again costs its neighbor
     evaluation_traces   real traces, where their folder is given
     evaluation_figures  the figures of evaluation.json, with their goals
     evaluation_text     what the report says, worked out from the runs
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.bench import BenchError, evaluation_paper
+from dorm.bench.evaluation_crash_loop import crash_loop
 from dorm.bench.evaluation_figures import figures_of
 from dorm.bench.evaluation_paper import Variation
 from dorm.bench.evaluation_parts import Part
@@ -45,10 +47,12 @@ class Plan(msgspec.Struct, frozen=True):
     traces: tuple[Part, ...] = ()
     missing: tuple[str, ...] = ()
     """Traces that were not found, or not asked for."""
+    crash_loop: Part | None = None
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        return (self.paper, *(variation.part for variation in self.variations), *self.traces)
+        crash_loop = (self.crash_loop,) if self.crash_loop is not None else ()
+        return (self.paper, *(variation.part for variation in self.variations), *crash_loop, *self.traces)
 
 
 def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None) -> Plan:
@@ -69,7 +73,7 @@ def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None)
             missing.append(name)
         else:
             found.append(part)
-    return Plan(whole, variations[:3] if quick else variations, tuple(found), tuple(missing))
+    return Plan(whole, variations[:3] if quick else variations, tuple(found), tuple(missing), crash_loop())
 
 
 def run_plan(wanted: Plan, *, workers: int | None = None, tell: Progress | None = None) -> dict[str, Comparison]:

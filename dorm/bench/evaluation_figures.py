@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dorm.bench.evaluation_crash_loop import cost_of_headline
 from dorm.bench.evaluation_parts import HEADLINE, WIDE
 from dorm.bench.report import Figure, figure
 from replay.simulator.outcome import mean
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from replay.simulator.outcome import Run
 
 WORKLOAD_6 = "workload-6"
+CRASH_LOOP_GOAL = "<= 3"
+"""One for the arrival of the app that fails, and two for all of its failures."""
 RESTART_GOAL, LIVE_GOAL = "<= 0.05", "<= 0.01"
 
 
@@ -32,6 +35,10 @@ def figures_of(wanted: Plan, comparisons: Mapping[str, Comparison]) -> dict[str,
             found["adjustment_time_share"] = _ratio(share, RESTART_GOAL)
         elif variation.name == "live resizing":
             found["adjustment_time_share_live"] = _ratio(share, LIVE_GOAL)
+    if wanted.crash_loop is not None:
+        cost = cost_of_headline(wanted.crash_loop, comparisons[wanted.crash_loop.key])
+        found["crash_loop_restarts_count"] = figure(cost.restarts, "count", CRASH_LOOP_GOAL)
+        found["crash_loop_useful_work_share"] = figure(cost.useful, "ratio")
     for part in wanted.traces:
         found.update(_trace(part, comparisons[part.key]))
     return {name: one for name, one in found.items() if one is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from dorm.bench.evaluation_crash_loop import block as crash_loop_block
 from dorm.bench.evaluation_figures import mean_restarts, workload_6
 from dorm.bench.evaluation_parts import HEADLINE
 from replay.simulator import report
@@ -43,6 +44,8 @@ def blocks(wanted: Plan, comparisons: Mapping[str, Comparison], done: Report) ->
     ]
     found += _part(wanted.paper, paper)
     found += _sensitivity(wanted.variations, comparisons)
+    if wanted.crash_loop is not None:
+        found += crash_loop_block(wanted.crash_loop, comparisons[wanted.crash_loop.key])
     for part in wanted.traces:
         found += _part(part, comparisons[part.key])
         if part.key == "pollux":

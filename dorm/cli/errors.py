@@ -98,10 +98,7 @@ def _code(error: BaseException) -> int:
 
 def _end(message: str, code: int) -> NoReturn:
     with contextlib.suppress(BrokenPipeError):
-        if wants_json():
-            print(json_line(message), file=sys.stderr)
-        else:
-            say(f"error: {message}", error=True)
+        say(json_line(message) if wants_json() else f"error: {message}", error=True)
     sys.exit(code)
 
 
@@ -125,7 +122,7 @@ def run_and_exit(app: typer.Typer) -> NoReturn:
         if known is None:
             if not wants_json():
                 raise
-            print(json_line(line(error), error), file=sys.stderr)
+            say(json_line(line(error), error), error=True)
             sys.exit(FAILED)
         _end(line(known), _code(known))
     sys.exit(code if isinstance(code, int) and code else FAILED if complaints else DONE)

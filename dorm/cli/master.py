@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import structlog
 import typer
 
 from dorm.cli.connect import ClusterName, Url, where
@@ -30,7 +29,6 @@ AcceptLog = Annotated[
         help="Take the log as it is, though records that were there are gone or changed; for once, after a loss.",
     ),
 ]
-_log = structlog.get_logger(__name__)
 _LEASE_S = 2.0
 _REPLICATED_LEASE_S = 15.0
 """NATS servers take 4 to 6 seconds to agree on another leader, which must depose no healthy master."""
@@ -137,12 +135,15 @@ def master(
 
 async def _mind_the_copies(connection: Connection) -> None:
     """A server that forbids a master to change streams does not keep it from leading: it only logs that."""
+    import structlog
+
+    log = structlog.get_logger(__name__)
     try:
         await connection.uncompress()
         if danger := await connection.endangered():
-            _log.warning("the log's copies are in danger", what=danger)
+            log.warning("the log's copies are in danger", what=danger)
     except LogError as error:
-        _log.warning("whether the log's copies are compressed is not known", reason=str(error))
+        log.warning("whether the log's copies are compressed is not known", reason=str(error))
 
 
 def _identity(name: str | None) -> str:

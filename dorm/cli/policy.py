@@ -72,7 +72,7 @@ def show_policy(output: Output = Format.table, url: Url = None, cluster: Cluster
         if state.checkpoints:
             console.print(Text(f"\ncheckpoints are in the folder {state.checkpoints}"))
         for refused in state.refused_changes:
-            what = "a change" if refused.whole else "the policy of a change"
+            what = "a change" if refused.whole else "a part of a change"
             console.print(Text(f"refused: {what} by {refused.by} (record {refused.seq}): {refused.reason}"))
 
     run(work())

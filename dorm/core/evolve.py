@@ -23,7 +23,7 @@ from dorm.core.effects import (
 )
 from dorm.core.rounds import fold_round
 from dorm.core.settings import TIMES, policy_after, times_of
-from dorm.core.shared_folder import counts_in, settle_anew, settle_folder
+from dorm.core.shared_folder import counts_in, folder_refusal, settle_anew, settle_folder
 from dorm.core.state import (
     MOST,
     REFUSED_CHANGES,
@@ -199,12 +199,16 @@ def _node_drain_requested(state: State, event: k.NodeDrainRequested, record: Rec
 
 def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> None:
     """Times that would do harm refuse the whole change, here as on every agent.  A policy that this build doesn't have, or
-    parameters that it refuses, leave the old ones in force, and the times hold all the same: agents can't know policies."""
+    parameters that it refuses, leave the old ones in force, and so does a folder of checkpoints that no node has.  The times
+    hold all the same: agents can't know policies, nor other nodes."""
     settings = state.settings
     try:
         times = times_after(times_of(settings), event)
     except HarmfulTimes as refused:
         _refuse_change(state, event, str(refused), whole=True)
+        for node in state.nodes.values():
+            if not node.identity:  # Its agent is older than 0.5.1, and goes by such a lease all the same.
+                node.lease_s = max(node.lease_s, event.node_lease_s or 0.0)
         return
     try:
         settings.policy, settings.params = policy_after(settings, event)
@@ -216,7 +220,9 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Non
             state.shortened[name] = ShortenedTime(state.seq, state.time, event.by, before, after)
     for name in TIMES:
         setattr(settings, name, getattr(times, name))
-    if event.checkpoints is not None:
+    if reason := folder_refusal(state, event):
+        _refuse_change(state, event, reason, whole=False)
+    elif event.checkpoints is not None:
         settings.checkpoints = event.checkpoints
         settle_folder(state)
     for node in state.nodes.values():
@@ -228,7 +234,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Non
 
 def _refuse_change(state: State, event: k.PolicyChanged, reason: str, *, whole: bool) -> None:
     state.counters.ignored += 1
-    refused = RefusedChange(id=event.id, seq=state.seq, at=state.time, by=event.by, reason=reason, whole=whole)
+    refused = RefusedChange(id=event.id, seq=state.seq, at=state.time, by=event.by, reason=clipped(reason), whole=whole)
     state.refused_changes = [*state.refused_changes, refused][-REFUSED_CHANGES:]
 
 

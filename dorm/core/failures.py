@@ -1,7 +1,7 @@
 """Whose fault it was that a generation failed, and what follows: another try after a pause, or the end of its app.
 
-    excused   a node was lost, or its folder of checkpoints; somebody stopped it unasked; a port was taken (`MOST_PORTS`
-              times at most): costs no retry
+    excused   a node was lost; somebody stopped it unasked; its checkpoints were not found (`MOST_UNMOUNTED` failures in a
+              row at most); a port was taken (`MOST_PORTS` times at most): costs no retry
     counted   against the cause's own limit (`retries.out_of_memory` of the spec, …), or with all others against `limit`
     final     an exit code of `retries.fatal_exit_codes`, or no retry left: the app has failed
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 SECOND = 1_000_000_000
 MOST_PORTS = 10
 """Taken ports that are excused; an app that says so of every port it is given is at fault itself."""
+MOST_UNMOUNTED = 10
+"""Failures in a row within which checkpoints that are not found are excused.  A node that lost its mount gets no containers
+from then on, so one that goes on for longer has lost its own folder, and must not hold its room by trying for all time."""
 SHARED = "limit"
 """What failures without a limit of their own count against."""
 
@@ -69,7 +72,12 @@ def consequence(app: App, generation: Generation, found: Fault, now: int) -> App
     retries, failure = app.spec.retries, found.failure
     anew = ran_well(app, found.worked_until)
     ports = 0 if anew else app.port_failures
-    excused = failure in ("stopped", "lost", "checkpoints") or (failure == "port" and ports < MOST_PORTS)
+    in_a_row = 0 if anew else app.failures_in_a_row
+    excused = (
+        failure in ("stopped", "lost")
+        or (failure == "checkpoints" and in_a_row < MOST_UNMOUNTED)
+        or (failure == "port" and ports < MOST_PORTS)
+    )
     used = 0 if anew else app.retries_used.get(counts_against(app, failure), 0)
     limit = _limit(app, failure)
     if not excused and (found.exit_code in retries.fatal_exit_codes or used >= limit):
@@ -77,7 +85,6 @@ def consequence(app: App, generation: Generation, found: Fault, now: int) -> App
         codes = {str(slot): container.exit_code for slot, container in named}
         reason = found.reason + _no_more(app, found, used)
         return AppFailed(app=app.id, generation=generation.number, reason=reason, failure=failure, exit_codes=codes)
-    in_a_row = 0 if anew else app.failures_in_a_row
     pause = min(retries.backoff_s * 2.0 ** min(in_a_row, 30), retries.longest_s)
     return GenerationFailed(
         app=app.id,

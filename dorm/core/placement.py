@@ -283,7 +283,7 @@ def held_ports(generation: Generation) -> Iterator[tuple[str, int]]:
 class _Ports:
     """Which ports may be given away in this decision, by address, which several nodes may share."""
 
-    def __init__(self, state: State, changing: set[str], *, lend: bool) -> None:
+    def __init__(self, state: State, changing: Collection[str], *, lend: bool) -> None:
         """Generations of apps that are `changing` make way, as do those of apps that ended, failed or are cancelled.
         Without `lend`, the ports of the former go to their own apps only."""
         self._kept_for = frozenset[str]() if lend else frozenset(changing)

@@ -1,8 +1,8 @@
 """Which folder of checkpoints is the cluster's, and which nodes have another one: a mount is missing there.
 
-    the operator's word      `PolicyChanged.checkpoints` names the folder
-    what is in it            as long as an app that has not ended runs with the folder in force, or saved a checkpoint
-                             there, it stays
+    the operator's word      `PolicyChanged.checkpoints` names the folder, one that some node has
+    what is in it            as long as an app that has not ended runs on nodes that have the folder in force, or
+                             saved a checkpoint there, it stays
     the most nodes           otherwise the folder that most nodes have; of two with equally many, the one in force
 
 So a node without its mount that joins first is outvoted by the others as long as nothing runs there.  Agents before release
@@ -18,6 +18,7 @@ from events.kinds import NO_FOLDER
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Generation, Node, State
+    from events.kinds import PolicyChanged
 
 
 def settle_folder(state: State) -> None:
@@ -36,6 +37,26 @@ def settle_folder(state: State) -> None:
             stir(state)
 
 
+def folder_refusal(state: State, change: PolicyChanged) -> str:
+    """Why the folder that a change of settings names is refused, "" where it is not.  One that no node has would take every
+    node from every app; before any node has announced one, the operator may know better."""
+    folder = change.checkpoints
+    if not folder or folder == state.settings.checkpoints:
+        return ""
+    mounted = [one for one in _announced(state) if one != NO_FOLDER]
+    if folder in mounted or (not mounted and folder != NO_FOLDER):
+        return ""
+    return (
+        f"checkpoints: no node has the folder {folder}, so no node would get containers; mount it on a node first, or name "
+        "one of those that `dorm nodes -o wide` shows"
+    )
+
+
+def _announced(state: State) -> list[str]:
+    """Of the nodes that have not left."""
+    return [node.checkpoints for node in state.nodes.values() if node.condition != "left" and node.checkpoints]
+
+
 def _is_foreign(node: Node, folder: str) -> bool:
     if not node.checkpoints:
         return False
@@ -46,13 +67,23 @@ def _in_use(state: State) -> str:
     """The folder in force, where a live app saved a checkpoint in it; "" where none did."""
     if not state.checkpoints:
         return ""
-    used = any(not app.ended and state.checkpoints in _folders_of(app) for app in state.apps.values())
+    used = any(not app.ended and state.checkpoints in _folders_of(state, app) for app in state.apps.values())
     return state.checkpoints if used else ""
 
 
-def _folders_of(app: App) -> list[str]:
-    """In which it saved, or has begun to work and may have saved."""
-    return [app.checkpoint_in, *(one.folder for one in app.generations.values() if not one.ended)]
+def _folders_of(state: State, app: App) -> list[str]:
+    """In which it saved, or has begun to work and may have saved.  A generation counts where all of its nodes have that
+    folder: after an upgrade a single node without its mount may be the only one that has announced any, and must not make
+    its folder the one of apps that run elsewhere."""
+    running = (one for one in app.generations.values() if not one.ended)
+    return [app.checkpoint_in, *(one.folder for one in running if _all_have(state, one))]
+
+
+def _all_have(state: State, generation: Generation) -> bool:
+    return all(
+        (node := state.nodes.get(container.node)) is not None and node.checkpoints == generation.folder
+        for container in generation.containers.values()
+    )
 
 
 def counts_in(state: State, app: App, generation: Generation, folder: str) -> bool:
@@ -72,9 +103,9 @@ def settle_anew(state: State) -> None:
 def _of_most(state: State) -> str:
     """Of the nodes that have not left; the one in force where none of these has any."""
     votes: dict[str, int] = {}
-    for node in state.nodes.values():
-        if node.condition != "left" and node.checkpoints not in ("", NO_FOLDER):
-            votes[node.checkpoints] = votes.get(node.checkpoints, 0) + 1
+    for folder in _announced(state):
+        if folder != NO_FOLDER:
+            votes[folder] = votes.get(folder, 0) + 1
     # The first of the largest: of equals the one in force, then the one of the node that joined first.
     return max(votes, key=lambda folder: (votes[folder], folder == state.checkpoints), default=state.checkpoints)
 

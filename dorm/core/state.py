@@ -40,7 +40,7 @@ class Settings(msgspec.Struct):
 
 
 class RefusedChange(msgspec.Struct, frozen=True):
-    """A `PolicyChanged`, or its policy alone, that does not hold."""
+    """A `PolicyChanged`, or its policy or folder alone, that does not hold."""
 
     id: str
     seq: int

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.core.settings import all_after, times_of
+from dorm.core.shared_folder import folder_refusal
 from events.times import Rule, asked, rules
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def touched(state: State, change: PolicyChanged, heard: Mapping[str, int], now: 
         after = all_after(state.settings, change)
     except ValueError as error:
         refused = str(error)
+    refused = refused or folder_refusal(state, change)
     up = [node for _, node in sorted(state.nodes.items()) if node.condition == "up"]
     grace = int(times.node_grace_s * SECOND)
     kept = int(times.retention_s * SECOND)

@@ -213,7 +213,12 @@ async def test_a_full_outbox_makes_wait_who_tells_and_not_the_heart(
     monkeypatch.setattr(outbox, "BOUND", 4)
     go = node.root / "go"
     tell = 'tell() { echo "{\\"checkpoint\\": $1}" >> "$DORM_PROGRESS"; };'
-    many = f"tell 0; while ! [ -e {go} ]; do sleep 0.02; done; i=0; while [ $i -lt 30 ]; do i=$((i+1)); tell $i; done;"
+
+    def steps() -> list[int]:
+        return [fact.step for fact in node.facts() if isinstance(fact, k.AppCheckpointed)]
+
+    # Slower than the agent looks: of what is told between two looks only the newest becomes a fact.
+    many = f"tell 0; while ! [ -e {go} ]; do sleep 0.02; done; for i in 1 2 3 4 5 6 7 8 9; do sleep 0.5; tell $i; done;"
     async with node.agent() as agent:
         await node.release(f"{tell} {many} {UNTIL_TERM}")
         await node.until(k.AppCheckpointed)
@@ -230,8 +235,8 @@ async def test_a_full_outbox_makes_wait_who_tells_and_not_the_heart(
         for _ in range(3):
             await node.bus.beats.get()
         node.log.append = stored  # type: ignore[method-assign]
-        await node.until(k.AppCheckpointed, 31)
-    assert [fact.step for fact in node.facts() if isinstance(fact, k.AppCheckpointed)] == list(range(31))
+        await holds(lambda: steps()[-1] == 9)
+    assert steps() == sorted(set(steps()))
 
 
 # clocks

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
+from agents import checkpoint_folder
 from agents.agent import Agent
-from agents.checkpoint_folder import MARKER, CheckpointFolder, NotShared
+from agents.checkpoint_folder import MARKER, CheckpointFolder, Looks, NotShared
 from agents.config import NodeConfig
 from agents.process import ProcessRuntime
+from agents.runtime import Unavailable
 from dorm.client import Client
 from dorm.master import Master
 from events.codec import decode
@@ -75,6 +78,40 @@ class TestMarker:
         with pytest.raises(OSError, match="write the id into it"):
             CheckpointFolder(tmp_path).open()
         assert (folder.shared(), folder.is_the_same()) == (False, True)
+
+
+class Stuck:
+    """A look at a mount whose server does not answer: it holds its thread until `back` is set."""
+
+    def __init__(self) -> None:
+        self.back = threading.Event()
+        self.begun = 0
+
+    def __call__(self) -> bool:
+        self.begun += 1
+        self.back.wait()
+        return True
+
+
+async def test_a_mount_that_does_not_answer_holds_one_thread_whoever_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_folder, "_PATIENCE_S", 0.2)
+    looks, stuck = Looks(CheckpointFolder(tmp_path / "shared")), Stuck()
+    try:
+        for _ in range(2):
+            outcomes = await asyncio.gather(*(looks(stuck) for _ in range(50)), return_exceptions=True)
+            assert {type(outcome) for outcome in outcomes} == {Unavailable}
+            assert f"{tmp_path / 'shared'} does not answer" in str(outcomes[0])
+            assert stuck.begun == 1
+        assert await asyncio.to_thread(str, 1) == "1", "threads are left for others, such as the lease"
+    finally:
+        stuck.back.set()
+    monkeypatch.setattr(checkpoint_folder, "_PATIENCE_S", PATIENCE_S)
+    assert await looks(stuck)
+    with pytest.raises(FileNotFoundError):
+        await looks((tmp_path / "gone").stat)
+    assert await looks(stuck), "an error of one look is not the next one's"
 
 
 class Cluster:

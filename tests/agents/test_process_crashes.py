@@ -167,6 +167,9 @@ def _kill_when_it_locks(here: Path, after_s: float) -> bool:
             time.sleep(after_s)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+            # Until it is dead its lock looks like a living supervisor's.
+            while records.lock_holder(here / "lock") == pid and time.monotonic() < deadline:
+                time.sleep(0.001)
             return True
     return False
 

@@ -55,8 +55,11 @@ class Node:
             self.outbox,
             lambda: 0,
             Identity(root),
-            self.folder,
+            self.shared,
         )
+
+    async def shared(self) -> bool:
+        return self.folder.shared()
 
     def write(self, app: str, text: str) -> Key:
         key = Key(app, 1, 0)

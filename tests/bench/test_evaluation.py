@@ -11,6 +11,7 @@ import pytest
 
 from dorm.bench import BenchError, evaluation_paper
 from dorm.bench.evaluation import Plan, evaluate, plan, run_plan
+from dorm.bench.evaluation_crash_loop import costs, crash_loop
 from dorm.bench.evaluation_figures import figures_of
 from dorm.bench.evaluation_parts import HEADLINE, Part
 from dorm.bench.evaluation_text import blocks
@@ -19,6 +20,7 @@ from dorm.bench.report import Report, this_machine
 from replay.simulator import paper, plots, report
 from replay.simulator.comparison import Comparison
 from replay.simulator.outcome import SECOND, AppRun, Run, Sample
+from replay.simulator.runs import run
 from replay.simulator.workloads import load
 from tests.simulator import profile_tables
 
@@ -168,3 +170,15 @@ def test_runs_come_back_to_their_parts() -> None:
             assert (run.adjustments == 0) or job.scenario.policy != "static"
             assert len(run.apps) == 8
     assert found["paper"].tasks.keys() == {"task-level"}
+
+
+def test_what_a_crash_loop_costs_its_neighbor() -> None:
+    part = crash_loop()
+    wanted = Plan(evaluation_paper.whole(1, 1), (), crash_loop=part)
+    runs = [run(job.scenario, every_s=part.every_s) for job in part.jobs]
+    found = {cost.label: cost for cost in costs(part, part.comparison(runs))}
+    assert found.keys() == {HEADLINE, "static", "app-level", "task-level", "tiresias", "optimus"}
+    assert 1 <= found[HEADLINE].restarts <= 3, "one for its arrival, at most two for hundreds of failures"
+    assert found[HEADLINE].useful > 0.7
+    assert found["app-level"] == ("app-level", 0, 1.0), "nobody makes room for the newcomer"
+    assert part in wanted.parts

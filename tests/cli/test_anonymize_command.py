@@ -51,13 +51,13 @@ def source(tmp_path: Path) -> Path:
 def test_an_incident_leaves_the_building(dorm: Dorm, source: Path, tmp_path: Path) -> None:
     code, out, _ = dorm("replay", "export", "--file", source, "--anonymize", "--pseudonyms", "key.json")
     assert code == 0
-    assert "58 records are in anonymized.dorm" in out
+    assert f"{len(two_apps().records)} records are in anonymized.dorm" in out
     key = tmp_path / "key.json"
     assert json.loads(key.read_text())["apps"]["app-2"] == "one"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     code, out, _ = dorm("replay", "verify", "--file", "anonymized.dorm")
     assert code == 0
-    assert "12 decided again with the same result" in out
+    assert "11 decided again with the same result" in out
     assert "names in it were replaced" in out
     code, _, err = dorm("replay", "export", "--file", source, "again.dorm", "--anonymize", "--pseudonyms", "key.json")
     assert code == 2 or "--force" in err
@@ -79,7 +79,16 @@ def test_what_is_selected_is_named_as_it_was(dorm: Dorm, source: Path, tmp_path:
 
 def test_a_part_of_it_is_audited_too(dorm: Dorm, source: Path) -> None:
     code, _, err = dorm(
-        "replay", "export", "--file", source, "end.dorm", "--anonymize", "--since", "-2s", "--until", "55"
+        "replay",
+        "export",
+        "--file",
+        source,
+        "end.dorm",
+        "--anonymize",
+        "--since",
+        "-2s",
+        "--until",
+        len(two_apps().records) - 3,
     )
     assert code == 0, err
     code, out, _ = dorm("replay", "verify", "--file", "end.dorm")

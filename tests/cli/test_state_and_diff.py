@@ -53,10 +53,10 @@ def test_state_is_what_replay_state_is(dorm: Dorm) -> None:
 
 
 def test_what_changed_in_words(dorm: Dorm) -> None:
-    code, out, err = dorm("diff", "5", "113")
+    code, out, err = dorm("diff", "5", "116")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].startswith("sequence 5 (2023-11-14 22:13:20 UTC) -> sequence 113 (")
+    assert lines[0].startswith("sequence 5 (2023-11-14 22:13:20 UTC) -> sequence 116 (")
     assert [line for line in lines[1:] if line and not line.startswith(" ")] == ["apps", "nodes", "settings", "cluster"]
     assert any(line.startswith("  + ") and "came: failed, of someone" in line for line in lines)
     assert "  policy: dorm -> static" in lines
@@ -74,7 +74,7 @@ def test_for_programs(dorm: Dorm) -> None:
     code, out, _ = dorm("diff", "100", "-o", "json")
     document = json.loads(out)
     assert code == 0
-    assert (document["before"]["seq"], document["after"]["seq"]) == (100, 113)
+    assert (document["before"]["seq"], document["after"]["seq"]) == (100, 116)
     assert document["settings"] == [{"field": "idle_s", "before": 20.0, "after": 7.0}]
     changed = document["apps"][0]
     assert set(changed) == {"name", "id", "how", "changes"}
@@ -88,7 +88,7 @@ def test_exit_codes(dorm: Dorm) -> None:
     assert dorm("diff", "100", "--exit-code")[0] == 1
     assert dorm("diff", "100", "100", "--exit-code")[0] == 0
     code, _, err = dorm("diff", "100", "1000")
-    assert (code, err) == (1, "error: the log ends at 113, before 1000\n")
+    assert (code, err) == (1, "error: the log ends at 116, before 1000\n")
     code, _, err = dorm("diff", "yesterday")
     assert code == 2
     assert "is no moment" in err

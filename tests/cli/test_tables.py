@@ -98,7 +98,7 @@ def test_wide_nodes_show_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     page = on_paper(monkeypatch)
     tables.show_nodes(node_rows(bench.state), Format.wide)
     heading, line = page.getvalue().splitlines()
-    assert heading.split()[-1] == "LABELS"
+    assert heading.split()[-2:] == ["LABELS", "CHECKPOINTS"]
     assert "gpu_type=h100, zone=a" in line
 
 

@@ -99,3 +99,15 @@ def test_a_new_master_does_not_bring_back_what_it_has_not_heard() -> None:
     assert names(conclude(bench.state, {"a": began}, began, ("a",))) == ["NodeRecovered:a"]
     later = began + 311 * SECOND
     assert names(conclude(bench.state, {"a": began}, later, ())) == ["NodeLeaseEnded:a"]
+
+
+def test_an_agent_of_an_earlier_release_takes_a_lease_that_is_refused_today() -> None:
+    """Until its node was surely cut off for that long, what it runs may still run."""
+    bench = Bench()
+    bench.add(joined("old", 1))
+    bench.add(msgspec.structs.replace(joined("new", 1), identity="0" * 32))
+    bench.add(k.PolicyChanged(node_lease_s=3600, node_grace_s=3600))
+    assert (bench.state.settings.node_lease_s, len(bench.state.refused_changes)) == (300, 1)
+    bench.conclude(old=20, new=20)
+    assert names(bench.conclude(old=301 + LEASE_MARGIN_S, new=301 + LEASE_MARGIN_S)) == ["NodeLeaseEnded:new"]
+    assert names(bench.conclude(old=3601 + LEASE_MARGIN_S)) == ["NodeLeaseEnded:old"]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dorm.core.bounds import ROOM_S, SETTLE_S, STABLE_S, TRIAL_S
 from dorm.core.claims import KEPT_S
 from dorm.core.timing import next_deadline
+from dorm.core.views import describe
 from events import kinds as k
 from tests.core.records import SECOND, Bench, joined
 from tests.tries import tries
@@ -173,6 +174,52 @@ def test_room_that_is_kept_is_said_to_be() -> None:
     found.bench.add(joined("n9", 1))
     found.rest()
     assert found.size("late") == 1
+
+
+# --- in words -----------------------------------------------------------------------------------------------------------
+
+
+def test_one_that_waits_reads_whose_room_is_kept() -> None:
+    found = street(retries={"backoff": "200s", "longest": "200s"})
+    found.works = True
+    found.wait(60)
+    found.fail()
+    found.submit("late", n_min=4, n_max=4)
+    waiting = found.app("late").waiting
+    assert waiting is not None
+    assert f"; what {found.app('loop').id} left by failing is kept for the next try" in waiting.text
+
+
+def test_one_in_debt_reads_why_it_gets_no_more_and_why_it_waits() -> None:
+    found = street(retries={"backoff": "20m", "longest": "20m"})
+    found.works = True
+    found.wait(60)
+    found.fail()
+    found.wait(21 * 60)
+    held = "others made room for it after 1 failure: gets no more before it has run for 30 min"
+    assert describe(found.app("loop"), found.bench.now)["held"] == held
+    found.fail()
+    found.wait(60)
+    held = describe(found.app("loop"), found.bench.now)["held"]
+    assert held == (
+        "others made room for it after 2 failures: gets no more before it has run for 60 min; "
+        "nobody is resized for it before it has waited for 30 min"
+    )
+
+
+def test_a_newcomer_reads_for_whom_it_waits_after_a_restart() -> None:
+    found = Street()
+    found.submit("older", n_min=4, n_max=4)
+    for node in ("n0", "n1"):
+        found.bench.add(k.NodeLeft(node=node))
+    found.rest()
+    found.submit("younger", n_min=1, n_max=1)
+    found.bench.add(joined("n0", 2))
+    found.rest()
+    waiting = found.app("younger").waiting
+    assert waiting is not None
+    older = found.app("older").id
+    assert waiting.text == f"{older} ran before its nodes went away and comes first, for at most 60 s"
 
 
 # --- settling -----------------------------------------------------------------------------------------------------------

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from dorm.core.failures import MOST_UNMOUNTED
+from dorm.core.touched import touched
 from dorm.core.views import node_rows
 from events import kinds as k
+from events.limits import LONGEST_TEXT
 from tests.core.records import Bench, joined
 
 RIGHT, OTHER = "a" * 32, "b" * 32
@@ -107,3 +110,65 @@ def test_a_container_that_does_not_find_its_checkpoints_costs_no_retry() -> None
     assert app is not None
     assert (bench.app().ended, bench.app().failures) == ("", 0)
     assert bench.app().retry_at > 0
+
+
+def test_a_folder_that_no_node_has_is_refused_for_it_would_stop_every_app() -> None:
+    bench = Bench()
+    for node in ("a", "b"):
+        join(bench, node, RIGHT)
+    bench.running(n_max=4)
+    for folder in (OTHER, k.NO_FOLDER):
+        change = k.PolicyChanged(id=f"change-{folder}", checkpoints=folder, node_grace_s=20.0)
+        assert touched(bench.state, change, {}, bench.state.time).refused
+        bench.add(change)
+        assert (bench.state.checkpoints, foreign(bench)) == (RIGHT, [])
+        assert bench.state.settings.node_grace_s == 20.0, (
+            "agents, which know no other node, take the times all the same"
+        )
+        refused = bench.state.refused_changes[-1]
+        assert (refused.id, refused.whole) == (change.id, False)
+        assert folder in refused.reason
+    join(bench, "c", OTHER)
+    bench.add(k.PolicyChanged(checkpoints=OTHER))
+    assert (bench.state.checkpoints, foreign(bench)) == (OTHER, ["a", "b"])
+
+
+def test_before_any_node_is_there_the_operator_may_name_the_folder() -> None:
+    bench = Bench()
+    bench.add(k.PolicyChanged(checkpoints=RIGHT))
+    join(bench, "a", OTHER)
+    assert (bench.state.checkpoints, foreign(bench)) == (RIGHT, ["a"])
+
+
+def test_a_refused_change_is_remembered_in_a_few_words() -> None:
+    bench = Bench(a=1)
+    bench.add(k.PolicyChanged(policy="x" * 500_000))
+    assert len(bench.state.refused_changes[-1].reason) <= LONGEST_TEXT
+
+
+def test_an_app_that_never_finds_its_checkpoints_fails_at_last() -> None:
+    """It removed them itself, say: excused for ever, it would hold its room for ever and never run."""
+    bench = Bench(a=1)
+    bench.submit(retries={"limit": 2, "backoff": "1s", "longest": "1s"})
+    bench.settle()
+    tries = 0
+    while not bench.app().ended and tries < 100:
+        tries += 1
+        bench.exited(code=None, reason="checkpoints", message="the folder is not there")
+        bench.settle()
+        bench.wait(2)
+        bench.settle()
+    assert (bench.app().ended, tries) == ("failed", MOST_UNMOUNTED + 2 + 1)
+    assert "the folder is not there" in bench.app().end_reason
+
+
+def test_one_node_that_is_upgraded_without_its_mount_does_not_turn_the_others_away() -> None:
+    bench = Bench()
+    for node in ("a", "b", "c"):
+        join(bench, node, "")
+    join(bench, "a", OTHER)
+    app = bench.running(n_max=6, n_min=6)
+    assert (set(app.generations[1].by_node()), app.generations[1].folder) == ({"a", "b", "c"}, OTHER)
+    for node in ("b", "c"):
+        join(bench, node, RIGHT)
+    assert (bench.state.checkpoints, foreign(bench)) == (RIGHT, ["a"])

@@ -79,7 +79,7 @@ async def lab(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Lab]:
         client = await stack.enter_async_context(
             Client(connection.log, connection.bus, cluster, user="ann", connection=connection)
         )
-        await done(tmp_path / "home", "policy", "set", "node_grace=3s", "node_lease=8s", *common)
+        await done(tmp_path / "home", "policy", "set", "heartbeat=1s", "node_grace=3s", "node_lease=8s", *common)
         try:
             yield Lab(tmp_path, common, client)
         except BaseException:

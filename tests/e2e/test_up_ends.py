@@ -54,10 +54,10 @@ async def test_the_next_one_resumes_at_the_checkpoint(tmp_path: Path, number: si
 async def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder:
         async with up(folder) as cluster:
-            # It takes no notice of SIGTERM, for a minute.
-            deaf = ["python3", "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True)\n"
-                    "while True: time.sleep(1)"]  # fmt: skip
-            await done(cluster.home, "submit", write_spec(folder, talker("deaf", command=deaf, grace="60s", n_max=4)))
+            # It ignores SIGTERM for as long as it may.
+            deaf = ["python3", "-c", "import os, signal, time; signal.signal(15, signal.SIG_IGN)\n"
+                    "while True: open(os.environ['DORM_PROGRESS'], 'a').write('{\"step\": 1}\\n'); time.sleep(1)"]  # fmt: skip
+            await done(cluster.home, "submit", write_spec(folder, talker("deaf", command=deaf, grace="15s", n_max=4)))
             await done(cluster.home, "submit", write_spec(folder, trainer("hasty", 40)))
             await step_of(cluster, "hasty", 5)
             await done(cluster.home, "submit", write_spec(folder, talker("late", 1, 0.0, n_min=4, n_max=4)))

@@ -59,6 +59,8 @@ class AppPlan(msgspec.Struct, frozen=True):
     retries: int
     fails_after_s: float = 0.0
     """From each start to a failure; 0 for none but by `trouble`."""
+    pause_s: float = 0.0
+    """From each failure to the next try; 0 for pauses that begin at half a second and double up to four."""
 
     def document(self) -> dict[str, Any]:
         """The spec as a client sends it."""
@@ -71,7 +73,11 @@ class AppPlan(msgspec.Struct, frozen=True):
             "n_max": self.n_max,
             "grace": 3,
             "env": {PLAN: str(self.index)},
-            "retries": {"limit": self.retries, "backoff": "500ms", "longest": "4s"},
+            "retries": {
+                "limit": self.retries,
+                "backoff": f"{self.pause_s}s" if self.pause_s else "500ms",
+                "longest": f"{self.pause_s}s" if self.pause_s else "4s",
+            },
         }
         if self.saves_by_command:
             document["checkpoint"] = SAVE

@@ -306,17 +306,19 @@ class Checks:
                 self.hold(accepted is None, f"{fact.submission} was accepted as {accepted} and refused: {fact.reason}")
             case k.MasterElected():
                 self._elected()
-            case k.Resized() if self.neighbors is not None:
-                self.neighbors.resized(fact)
             case k.GenerationReleased():
                 self._release(fact)
             case k.Resized():
+                if self.neighbors is not None:
+                    self.neighbors.resized(fact)
                 needless = needless_wait(self.whole, fact)
                 self.hold(not needless, needless)
             case k.AppCompleted():
                 self._completed(fact)
             case k.GenerationFailed() | k.AppFailed():
                 self._check_failed(fact)
+                if self.neighbors is not None and isinstance(fact, k.GenerationFailed):
+                    self.neighbors.failed(fact)
             case k.NodeLeaseEnded() if fact.node in self.machines:
                 node = self.whole.nodes.get(fact.node)
                 running = [

@@ -18,14 +18,13 @@ from events import kinds as k
 from events import subjects
 from events.codec import encode
 from tests.core import any_policy
-from tests.simulation import ending, replacing
+from tests.simulation import ending, neighbors, replacing
 from tests.simulation.apps import PLAN, STRANGERS, AppPlan, Program, draw_app
 from tests.simulation.attack import Attack
 from tests.simulation.checks import STRANGER, Checks
 from tests.simulation.clients import Customer
 from tests.simulation.faults import HARMLESS, Fault, draw_faults
 from tests.simulation.machine import Container, Machine
-from tests.simulation.neighbors import Neighbors
 from tests.simulation.runtime import SimRuntime
 from tests.simulation.shells import AgentProcess, MasterProcess, start_agent, start_master
 from tests.simulation.world import Broken, World
@@ -107,6 +106,8 @@ class History:
         self.apps: list[AppPlan] = [plan for plan in every if apps is None or plan.index in apps]
         drawn = draw_faults(seed, self.span_s, self.masters, nodes, self.users)
         self.faults: list[Fault] = [fault for fault in drawn if only is None or fault.number in only]
+        if any(fault.kind == "crash loop" for fault in self.faults):
+            self.span_s += neighbors.LASTS_S
         self.hosts: dict[str, Host] = {}
         self.machines: dict[str, Machine] = {}
         """By place (`tests.simulation.replacing`)."""
@@ -117,7 +118,7 @@ class History:
         self.down_for: dict[str, float] = {}
         """How long the next process of a host stays away once it has ended."""
         self.checks = Checks(self.world, set())
-        self.neighbors = Neighbors(self)
+        self.neighbors = neighbors.Neighbors(self)
         self.checks.neighbors = self.neighbors
         self.attack = Attack(self)
         self.calm = self.over = False
@@ -136,7 +137,7 @@ class History:
     def run(self, *, tell: bool = False) -> Outcome:
         """What was broken is in the outcome.  With `tell` the whole story is as well; of a failure its end always is."""
         broken, story = "", list[str]()
-        with self.world as world:
+        with neighbors.scaled(self), self.world as world:
             try:
                 self._begin()
                 world.run_for(self.span_s)

@@ -1,6 +1,8 @@
 """A crash loop beside others, and a cluster that is restarted: what they do, and what has to hold all the same.
 
-    crash loop           an app that works a little and fails, again and again.  Nobody is made smaller for it twice
+    crash loop           an app that works a little and fails, again and again, beside one that takes what it can get.  It
+                         pauses shortly, or for so long that its place is given away.  Nobody is made smaller for it
+                         twice, and no neighbor is restarted because of it more than twice
 cluster restarted    agents leave in good order, then the masters, and all come back.  Apps that never ran do not start
                      before those that did
 settled              no app is resized again before its generation has worked, unless it has to be
@@ -8,14 +10,20 @@ settled              no app is resized again before its generation has worked, u
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from dorm.core import claims
 from dorm.core.bounds import SETTLE_S, TRIAL_S
-from dorm.core.claims import HOLD_S
+from dorm.core.claims import HOLD_S, last_of
+from dorm.core.failures import is_interruption
 from events import kinds as k
 from tests.simulation.apps import AppPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dorm.core.state import App, Generation
     from tests.simulation.faults import Fault
     from tests.simulation.history import History
@@ -23,21 +31,53 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000_000
 _LEAVE_S = 20.0
-_LOOPS = 1000
+_LOOPS = 2000
 """Where the indexes of these apps begin, so that no other app has one."""
 _MARGIN_S = 10.0
 """Of virtual time, in which the log's own may differ from it."""
 
 
+LASTS_S = 40.0
+"""How much longer the attack of a history with a crash loop lasts, without other faults: time to fail again and again."""
+_KEPT_S = 3
+_LONG_PAUSE_S = 5.0
+_UNDER_DORM = 0.6
+"""Part of the crash loops whose cluster is led by the policy `dorm`, as what restarts cost is that policy's promise."""
+
+
 def start_loop(history: History, fault: Fault) -> None:
     """Submit an app that takes what it can get, and one that fails `fault.argument` seconds, and a bit, after each start."""
-    _submit(history, fault, "wide", n_min=1, n_max=12, steps=80)
-    _submit(history, fault, "loop", n_min=1, n_max=1, steps=6, retries=100, fails_after_s=1.5 + 2 * fault.argument)
+    if fault.argument < _UNDER_DORM:
+        history.policies = ["dorm"]
+        history.say(k.PolicyChanged(policy="dorm"))
+    pause_s = _LONG_PAUSE_S if int(100 * fault.argument) % 2 else 0.0
+    _submit(history, "wide", n_min=1, n_max=12, steps=1000)
+    _submit(
+        history,
+        "loop",
+        n_min=1,
+        n_max=1,
+        steps=1000,
+        retries=100,
+        fails_after_s=1.5 + 2 * fault.argument,
+        pause_s=pause_s,
+    )
+
+
+@contextlib.contextmanager
+def scaled(history: History) -> Iterator[None]:
+    """How long a place is kept, in proportion to a crash loop here, which pauses for seconds and not for minutes."""
+    usual = claims.KEPT_S
+    if any(fault.kind == "crash loop" for fault in history.faults):
+        claims.KEPT_S = _KEPT_S
+    try:
+        yield
+    finally:
+        claims.KEPT_S = usual
 
 
 def _submit(
     history: History,
-    fault: Fault,
     name: str,
     *,
     n_min: int,
@@ -45,12 +85,13 @@ def _submit(
     steps: int,
     retries: int = 6,
     fails_after_s: float = 0.0,
+    pause_s: float = 0.0,
 ) -> None:
     index = _LOOPS + len(history.apps)
     plan = AppPlan(
         index=index,
         name=f"{name}{index}",
-        submit_at=fault.at,
+        submit_at=history.world.now,
         cpu=1000,
         n_min=n_min,
         n_max=n_max,
@@ -66,6 +107,7 @@ def _submit(
         trouble=0.0,
         retries=retries,
         fails_after_s=fails_after_s,
+        pause_s=pause_s,
     )
     history.apps.append(plan)
     history.say(k.AppSubmitted(spec=plan.document()))
@@ -74,7 +116,7 @@ def _submit(
 def restart(history: History, fault: Fault) -> None:
     """A younger app waits for the whole cluster; everybody leaves, and is away for a while; nodes come back one by one."""
     whole = sum(cpu // 1000 for cpu in history.cpus.values())
-    _submit(history, fault, "young", n_min=whole, n_max=whole, steps=4)
+    _submit(history, "young", n_min=whole, n_max=whole, steps=4)
     history.world.after(1.5, lambda: None if history.attack.over else _restart(history, fault))
 
 
@@ -106,8 +148,13 @@ class Neighbors:
 
     def __init__(self, history: History) -> None:
         self.history = history
+        self.failures: dict[str, int] = {}
+        """By app, without interruptions.  No history lasts long enough for an app to run stably (`STABLE_S`), so these are
+        never forgiven."""
         self.shrunk_for: dict[str, int] = {}
         """By app: decisions that made others smaller so that it could start again after a failure."""
+        self.restarts: dict[tuple[str, str], int] = {}
+        """By an app that failed and a neighbor: how often the policy restarted the neighbor because of it."""
         self.ran: dict[str, int] = {}
         """Apps that ran when the cluster was restarted, with their failures until then."""
         self.back_at = 0
@@ -125,6 +172,10 @@ class Neighbors:
         if self.ran and not self.back_at:
             self.back_at = self.history.world.whole.time
 
+    def failed(self, fact: k.GenerationFailed) -> None:
+        if not is_interruption(fact):
+            self.failures[fact.app] = self.failures.get(fact.app, 0) + 1
+
     def resized(self, fact: k.Resized) -> None:
         for change in fact.changes:
             app = self.history.world.whole.apps.get(change.app)
@@ -136,8 +187,8 @@ class Neighbors:
                 self._settled(app, before)
             if not before and change.from_generation == 0 and change.placement:
                 self._after_those_who_ran(app)
-            if change.adjustment == "start" and fact.policy == "dorm" and before is not None:
-                self._alone(app, before, fact)
+        if fact.policy == "dorm":
+            self._bounded(fact)
 
     def _settled(self, app: App, before: Generation) -> None:
         """What it was before had worked, or was there for long enough, or could not stay."""
@@ -175,19 +226,77 @@ class Neighbors:
                 f"{newcomer.id} is started, and {app_id}, which ran before the cluster was restarted, waits",
             )
 
-    def _alone(self, app: App, before: Generation, fact: k.Resized) -> None:
-        """Nobody is made smaller again and again for one that fails."""
-        if not before.failed or not app.debt or app.interrupted_at:
-            return
-        apps = self.history.world.whole.apps
+    def _bounded(self, fact: k.Resized) -> None:
+        """What failures of one app cost others: the policy makes room for it once, and uses what it left once."""
+        whole = self.history.world.whole
+        gainers: list[App] = []
+        chosen: list[tuple[App, Generation, Generation]] = []
         for change in fact.changes:
-            other = apps.get(change.app)
-            was = other.generations.get(change.from_generation) if other is not None else None
-            if other is None or was is None or other is app or change.adjustment != "restart":
+            app = whole.apps.get(change.app)
+            now = app.generations.get(change.to_generation) if app is not None else None
+            if app is None or now is None or now.void:
                 continue
-            if len(change.placement) < len(was.containers) and not self._has_to_go(other, was):
-                self.shrunk_for[app.id] = self.shrunk_for.get(app.id, 0) + 1
-                break
+            before = app.generations.get(change.from_generation)
+            count = len(before.containers) if before is not None and change.adjustment == "restart" else 0
+            if len(change.placement) > count:
+                gainers.append(app)
+            resized = before is not None and change.adjustment == "restart" and before.started_at
+            if before is not None and resized and not self._has_to_go(app, before):
+                chosen.append((app, before, now))
+        if len(gainers) != 1:
+            return  # It does not say for which of them.
+        gainer = gainers[0]
+        if self.failures.get(gainer.id) and not gainer.interrupted_at and self._was_failing(gainer):
+            others = [app for app, _, _ in chosen if app is not gainer]
+            self._made_room(gainer, others)
+        for app, before, now in chosen:
+            if app is gainer:
+                self._used_room(app, before, now)
+
+    def _was_failing(self, app: App) -> bool:
+        last = last_of(app)
+        return last is not None and last.failed
+
+    def _made_room(self, looping: App, others: list[App]) -> None:
+        if not others:
+            return
+        self.shrunk_for[looping.id] = self.shrunk_for.get(looping.id, 0) + 1
         self.history.checks.hold(
-            self.shrunk_for.get(app.id, 0) <= 1, f"others are made smaller again for {app.id}, which fails and fails"
+            self.shrunk_for[looping.id] <= 1, f"others make room again for {looping.id}, which fails and fails"
+        )
+        for other in others:
+            self._restarted(looping, other)
+
+    def _used_room(self, neighbor: App, before: Generation, now: Generation) -> None:
+        """It grew into the room of those that failed and have not come back."""
+        whole = self.history.world.whole
+        cpu_each = neighbor.demand.get("cpu", 0)
+        grown: Counter[str] = Counter({node: cpu_each * count for node, count in now.by_node().items()})
+        grown.subtract({node: cpu_each * count for node, count in before.by_node().items()})
+        for app_id in self.failures:
+            app = whole.apps.get(app_id)
+            last = last_of(app) if app is not None else None
+            if app is None or app.ended or app.current is not None or last is None or not last.failed:
+                continue
+            left = {node: count * app.demand.get("cpu", 0) for node, count in last.by_node().items()}
+            if sum(grown.values()) > sum(left.values()):
+                continue  # It would have been resized for the rest anyhow.
+            if any(self._free_cpu(node) < cpu <= self._free_cpu(node) + grown[node] for node, cpu in left.items()):
+                self._restarted(app, neighbor)
+
+    def _free_cpu(self, node: str) -> int:
+        whole = self.history.world.whole
+        held = [
+            app.current.by_node().get(node, 0) * app.demand.get("cpu", 0)
+            for app in whole.live_apps()
+            if app.current is not None
+        ]
+        return whole.nodes[node].capacity.get("cpu", 0) - sum(held) if node in whole.nodes else 0
+
+    def _restarted(self, looping: App, neighbor: App) -> None:
+        both = (looping.id, neighbor.id)
+        self.restarts[both] = self.restarts.get(both, 0) + 1
+        self.history.checks.hold(
+            self.restarts[both] <= 2,
+            f"{neighbor.id} is restarted {self.restarts[both]} times because {looping.id} fails and fails",
         )

@@ -307,6 +307,9 @@ VARIANTS: dict[str, Variant] = {
     "what was resized is resized again before it has worked": Variant(
         _code(bounds.settles_until, ("return until if until > now else 0", "return 0"))
     ),
+    "others make room for a crash loop again and again": Variant(
+        _code(rounds._count_debt, ("app.debt, app.barred = app.debt + 1, app.disturbs", "pass"))
+    ),
     "after a restart of the cluster it is first come, first served": Variant(
         _all(
             _code(claims._may_claim, ("bool(app.interrupted_at or app.retry_at)", "bool(app.retry_at)")),
@@ -398,6 +401,7 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "a master gives up when its first look at the log gets no answer": (51,),
     "an agent gives up when its first look at the log gets no answer": (29,),
     "what was resized is resized again before it has worked": (3,),
+    "others make room for a crash loop again and again": (57, 32, 28),
     "after a restart of the cluster it is first come, first served": (20,),
     "the server has no fence": (4,),
     "the server loses what it acknowledged": (7,),
