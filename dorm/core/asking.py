@@ -21,6 +21,7 @@ from dorm.core.costs import adjust_s
 from dorm.core.fitting import MOST_CONTAINERS
 from dorm.core.policies import integer
 from dorm.core.policies.problem import AppDemand, NodeRoom, Problem, Reason
+from dorm.core.shared_folder import leaves_alone
 from events.kinds import Waiting
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ def _demand_of(state: State, app: App, claim: Claim | None, now: int) -> AppDema
         n_min=may_have.n_min,
         n_max=min(may_have.n_max if claim is None else claim.n_max, MOST_CONTAINERS - MOST_CONTAINERS % app.spec.gang),
         current=current.by_node() if current else claim.place if claim else {},
-        pinned=current is not None and not (app.settled and _nodes_heard(state, current)),
+        pinned=current is not None
+        and not (app.settled and _nodes_heard(state, current) and _may_move(state, current, now)),
         absent=claim is not None,
         require=app.spec.require,
         placement=app.spec.placement,
@@ -132,6 +134,14 @@ def _waited_s(app: App, now: int) -> float:
 def _nodes_heard(state: State, generation: Generation) -> bool:
     return all(
         (node := state.nodes.get(container.node)) is not None and node.condition != "lost"
+        for container in generation.containers.values()
+    )
+
+
+def _may_move(state: State, generation: Generation, now: int) -> bool:
+    """Whether none of its nodes has just lost the shared folder of checkpoints."""
+    return not any(
+        (node := state.nodes.get(container.node)) is not None and leaves_alone(state, node, now)
         for container in generation.containers.values()
     )
 

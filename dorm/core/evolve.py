@@ -270,6 +270,7 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> None:
         changed_seq=state.seq,
         checkpoints=event.checkpoints,
         foreign=old.foreign if old else False,
+        foreign_at=old.foreign_at if old else 0,
         port_cursor=old.port_cursor if old else 0,
         identity=event.identity,
         refused=old.refused if old and old.identity == event.identity else None,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Generation, Node, State
     from events.kinds import Adjustment
 
-MOST_QUESTIONS = 3
+MOST_QUESTIONS = 8
 """How often a policy is asked for one decision because of ports; the last answer changes nobody who can't be placed."""
 
 
@@ -82,16 +82,19 @@ def arrange(
             break
         asked = _without(asked, draft.unplaced, kept, everybody=number == MOST_QUESTIONS - 2)
         reasons.update({app: _waiting(state, nodes) for app, nodes in sorted(draft.unplaced.items())})
-    return Arranged(_whole(draft.answer, problem, reasons), draft.changes, {**draft.reasons, **reasons})
+    return Arranged(_whole(draft.answer, problem, asked, reasons), draft.changes, {**draft.reasons, **reasons})
 
 
-def _whole(answer: Allocation, problem: Problem, reasons: dict[str, Waiting]) -> Allocation:
-    """With the apps that had to be left out: they wait."""
+def _whole(answer: Allocation, problem: Problem, asked: Problem, reasons: dict[str, Waiting]) -> Allocation:
+    """With the apps that the last question or its answer left out: they wait, the former for ports."""
     left_out = [app for app in problem.apps if app.id not in answer.counts]
     if not left_out:
         return answer
     counts: dict[str, dict[str, int]] = {**answer.counts, **{app.id: {} for app in left_out}}
+    in_question = {app.id for app in asked.apps}
     for app in left_out:
+        if app.id in in_question:
+            continue
         reasons.setdefault(app.id, Waiting(code="ports", text="no answer was found for which there are enough ports"))
     return msgspec.structs.replace(
         answer,

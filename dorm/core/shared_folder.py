@@ -5,7 +5,9 @@
                              saved a checkpoint there, it stays
     the most nodes           otherwise the folder that most nodes have; of two with equally many, the one in force
 
-So a node without its mount that joins first is outvoted by the others as long as nothing runs there.  Agents before release
+So a node without its mount that joins first is outvoted by the others as long as nothing runs there.  A node without the
+cluster's folder gets nothing new.  What runs there goes to others that have the folder after `LEFT_ALONE_S`; where no node
+has it (its marker was deleted, the file server is away), everything runs on where it is.  Agents before release
 0.5.1 announce no folder and are taken at their word.
 """
 
@@ -15,6 +17,11 @@ from typing import TYPE_CHECKING
 
 from dorm.core.effects import loosen, stir, void_plans_on
 from events.kinds import NO_FOLDER
+
+SECOND = 1_000_000_000
+LEFT_ALONE_S = 15
+"""Agents look at their folders every 5 s.  Where the folder itself is gone, all of them have said so by then, and nothing is
+moved from one node without it to another."""
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Generation, Node, State
@@ -28,7 +35,7 @@ def settle_folder(state: State) -> None:
         foreign = _is_foreign(node, state.checkpoints)
         if foreign == node.foreign:
             continue
-        node.foreign = foreign
+        node.foreign, node.foreign_at = foreign, state.time if foreign else 0
         if foreign:
             void_plans_on(state, node)
         else:
@@ -55,6 +62,20 @@ def folder_refusal(state: State, change: PolicyChanged) -> str:
 def _announced(state: State) -> list[str]:
     """Of the nodes that have not left."""
     return [node.checkpoints for node in state.nodes.values() if node.condition != "left" and node.checkpoints]
+
+
+def left_alone_until(node: Node) -> int:
+    """Until when (UTC ns) what runs on a node without the cluster's folder stays there; 0 where it has the folder."""
+    return node.foreign_at + LEFT_ALONE_S * SECOND if node.foreign else 0
+
+
+def leaves_alone(state: State, node: Node, now: int) -> bool:
+    """Whether what runs on a node without the cluster's folder stays there at `now` (UTC ns), unless the node is drained: no
+    other node has the folder, or it is not certain yet that they do."""
+    if not node.foreign or node.draining:
+        return False
+    mounted = any(other.condition == "up" and not other.foreign for other in state.nodes.values())
+    return not mounted or now < left_alone_until(node)
 
 
 def _is_foreign(node: Node, folder: str) -> bool:

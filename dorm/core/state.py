@@ -360,6 +360,8 @@ class Node(msgspec.Struct):
     """Id of its folder of checkpoints, as it announced it."""
     foreign: bool = False
     """That is another one than the cluster's (`dorm.core.shared_folder`)."""
+    foreign_at: int = 0
+    """Since when it is, 0 while it is not."""
     port_cursor: int = 0
     """The last port that was given away here."""
     identity: str = ""

@@ -3,6 +3,7 @@
     retries    an app's pause after a failure is over
     patience   an app has waited for so long that it goes before others (`patience_s`, of policies that have it)
     bounds     an app may have more than before, because it has worked, or may be resized again (`dorm.core.bounds`)
+    folders    a node has been without the cluster's folder of checkpoints for as long as what runs there is left alone
     claims     an app whose nodes went away has had its time to come back first (`dorm.core.claims`)
     ticks      nothing has happened for a while, and more may be had than the last decisions could give
     deadlines  an app has not started, or shown no work, for as long as it may take (`dorm.core.deadlines`)
@@ -26,6 +27,7 @@ from dorm.core.bounds import changes_at
 from dorm.core.claims import claims_end_at
 from dorm.core.deadlines import due_at
 from dorm.core.settings import parameters_in_force
+from dorm.core.shared_folder import left_alone_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,6 +71,9 @@ def _next_tick(state: State) -> int | None:
 
 def _ends_of_waits(state: State) -> Iterator[int]:
     waiting = []
+    for node in state.nodes.values():
+        if node.foreign:
+            yield left_alone_until(node)
     for app_id in state.names.values():
         app = state.apps[app_id]
         if app.retry_at:

@@ -57,7 +57,7 @@ def test_an_incident_leaves_the_building(dorm: Dorm, source: Path, tmp_path: Pat
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     code, out, _ = dorm("replay", "verify", "--file", "anonymized.dorm")
     assert code == 0
-    assert "11 decided again with the same result" in out
+    assert "13 decided again with the same result" in out
     assert "names in it were replaced" in out
     code, _, err = dorm("replay", "export", "--file", source, "again.dorm", "--anonymize", "--pseudonyms", "key.json")
     assert code == 2 or "--force" in err

@@ -43,7 +43,7 @@ def test_the_story_of_an_app(here: Dorm, log_file: Path) -> None:
     lines = out.splitlines()
     assert lines[0].startswith("one  one-")
     assert lines[1] == (
-        "it waited 0.8 s, was paused 1.2 s, ran 2.4 s, 2 generations, 1 adjustment, told of no progress, tried again once"
+        "it waited 0.8 s, was paused 1.9 s, ran 3.1 s, 3 generations, 2 adjustments, 2 steps lost, tried again once"
     )
     assert lines[3] == "2023-11-14 UTC"
     assert lines[4] == "22:13:20.300     4  submitted by someone"
@@ -66,7 +66,7 @@ def test_for_programs(here: Dorm, log_file: Path) -> None:
     shown = {chapter["what"]: chapter for chapter in story["chapters"]}
     assert shown["started"]["partition"] == {"n1": 3}
     assert shown["started"]["changed"]["room_from"][0]["name"] == "one"
-    assert shown["accepted"]["causes"] == [{"position": "12", "text": "two was submitted by someone"}]
+    assert shown["accepted"]["causes"] == [{"position": "13", "text": "two was submitted by someone"}]
     assert shown["completed"]["totals"] == story["totals"]
     code, out, _ = here("story", "two", "--file", log_file, "-o", "yaml")
     assert yaml.safe_load(out) == story
@@ -132,12 +132,12 @@ def test_strangers_words_move_no_cursor(here: Dorm, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["story", "nobody"], 1, "until sequence 49 there was no app or node 'nobody'; `dorm state` lists them"),
+        (["story", "nobody"], 1, "until sequence 63 there was no app or node 'nobody'; `dorm state` lists them"),
         (["story", "twoo"], 1, "did you mean two?"),
         (["story", "one", "--node"], 1, "there was no node 'one'"),
         (["story", "n1", "--since", "40", "--at", "20"], 1, "begin at sequence 40, after its end at 20"),
         (["story", "one", "--at", "yesterday"], 2, "is no moment"),
-        (["story", "one", "--at", "99"], 1, "the log ends at 49"),
+        (["story", "one", "--at", "99"], 1, "the log ends at 63"),
         (["story"], 2, "APP|NODE"),
         (["explain", "twoo"], 1, "did you mean two?"),
     ],

@@ -14,6 +14,7 @@ from dorm.core.state import SCHEMA, State
 from events import subjects
 from events.codec import decode, encode
 from events.kinds import (
+    AppProgressed,
     AppSubmitted,
     ContainerExited,
     ContainerStarted,
@@ -131,6 +132,13 @@ class Story:
             self.say(event, event.node)  # type: ignore[attr-defined]  # both kinds have a node
         return bool(events)
 
+    def work(self) -> None:
+        """Every app that runs says so, which ends the time for which it is left alone after a resize."""
+        for app in list(self.state.live_apps()):
+            if app.settled and app.current is not None:
+                node = app.current.containers[min(app.current.containers)].node
+                self.say(AppProgressed(app=app.id, generation=app.generation, step=app.step + 1), node)
+
     def exit(self, name: str, code: int) -> None:
         """Every container of an app ends by itself."""
         app = self.state.apps[self.state.names[name]]
@@ -147,11 +155,14 @@ def two_apps() -> Story:
     story = Story()
     story.submit("one")
     story.settle()
+    story.work()
     story.submit("two", weight=2)
     story.submit("bad", n_min=9, n_max=2)
     story.decide(meanwhile=lambda: story.submit("three", n_max=1))
     story.decide(allocate=False)
     story.decide(allocate=True, meanwhile=lambda: story.join("n2"))
+    story.settle()
+    story.work()
     story.settle()
     story.elect()
     story.exit("one", 1)

@@ -83,8 +83,11 @@ def needless_wait(state: State, decision: k.Resized) -> str:
     if decision.policy != "dorm":
         return ""
     live = list(state.live_apps())
+    placed = {change.app for change in decision.changes if change.placement}
     for app in live:
         waiting = decision.reasons.get(app.id)
+        if app.id in placed:  # It is to get some, though what came meanwhile may have made that void.
+            continue
         if app.current is not None or waiting is None or waiting.code != "ports":
             continue
         for node in state.nodes.values():

@@ -353,6 +353,11 @@ class Machine:
             self.engine_up = True
             self.changed()
 
+    @property
+    def mounted(self) -> bool:
+        """Whether the shared folder of checkpoints is."""
+        return self.checkpoints.readlink() == self._shared
+
     def mount(self, shared: bool) -> None:
         """The shared folder of checkpoints, or the empty one that lies below it."""
         wanted = self._shared if shared else self.folder / "not mounted"

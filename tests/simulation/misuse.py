@@ -29,10 +29,12 @@ def _destroy(attack: Attack, fault: Fault) -> None:
 
 
 def _unmount(attack: Attack, fault: Fault) -> None:
-    """The shared folder of checkpoints is gone from a node, half the time while its agent starts."""
+    """The shared folder of checkpoints is gone from a node, half the time while its agent starts, where another node has the
+    folder: a node that is alone can't know that its own is not the shared one."""
     machine = attack.history.machines[fault.target]
+    others = [one for one in attack.history.machines.values() if one.name != machine.name]
     machine.mount(False)
-    if fault.argument < 0.5:
+    if fault.argument < 0.5 and any(one.mounted for one in others):
         for process in list(attack.history.hosts[fault.target].processes):
             process.kill()
 

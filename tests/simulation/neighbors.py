@@ -187,6 +187,8 @@ class Neighbors:
                 self._settled(app, before)
             if not before and change.from_generation == 0 and change.placement:
                 self._after_those_who_ran(app)
+            if self.back_at and change.adjustment == "start":
+                self.ran.pop(change.app, None)  # It is back, and a policy may stop it as any other.
         if fact.policy == "dorm":
             self._bounded(fact)
 

@@ -402,7 +402,7 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "an agent gives up when its first look at the log gets no answer": (29,),
     "what was resized is resized again before it has worked": (3,),
     "others make room for a crash loop again and again": (57, 32, 28),
-    "after a restart of the cluster it is first come, first served": (20,),
+    "after a restart of the cluster it is first come, first served": (31,),
     "the server has no fence": (4,),
     "the server loses what it acknowledged": (7,),
     "followers lead": (3,),
