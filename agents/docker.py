@@ -197,7 +197,7 @@ class DockerRuntime:
     async def ensure(self, spec: ContainerSpec) -> Seen:
         """Create and start it unless it was started before; an image that is not there is pulled.
 
-        Raises `Refused`, `Conflict`, or `Unavailable` while a long pull is under way.
+        Raises `Refused`, `Conflict`, or `Unavailable` while a long pull is under way or where the node's lease is over.
         """
         check_spec(spec)
         if not spec.image:
@@ -284,6 +284,7 @@ class DockerRuntime:
             if again is not None and config.seen(key, again).state != "created":
                 return config.seen(key, again)
         await self._on_disk(key, lambda: note.write_text(info["Id"]))
+        await self._dirs.check_lease()  # The last thing before the start: a pull alone may have outlasted the lease.
         try:
             await self._engine.start(name)
         except Rejected as answer:

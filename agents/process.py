@@ -110,7 +110,7 @@ class ProcessRuntime:
         return tuple(Seen(key, "running", "") for key in keys if not self._dirs.container_dir(key).exists())
 
     async def ensure(self, spec: ContainerSpec) -> Seen:
-        """Start it unless it was started before.  Raises `Refused` or `Conflict`."""
+        """Start it unless it was started before.  Raises `Refused`, `Conflict` or `Unavailable`."""
         check_spec(spec)
         return await self._inflight.run(self._ensure(spec))
 
@@ -142,6 +142,7 @@ class ProcessRuntime:
                 elif spec.checkpoint_dir and not await asyncio.to_thread(Path(spec.checkpoint_dir).is_dir):
                     raise Refused("spec", f"the checkpoint directory {spec.checkpoint_dir} is not there")
                 else:
+                    await self._dirs.check_lease()
                     await asyncio.to_thread(self._supervise, key)
 
     def _prepare(self, spec: ContainerSpec, wanted: str) -> None:
@@ -165,7 +166,8 @@ class ProcessRuntime:
         self._dirs.make(spec.key, fill)
 
     def _supervise(self, key: Key) -> None:
-        """Start a supervisor; returns when it has started the program, or has left it to another one."""
+        """Start a supervisor; returns when it has started the program, has left it to another one, or has seen that the lease
+        is over."""
         folder = self._dirs.container_dir(key)
         try:
             done = subprocess.run(

@@ -111,6 +111,12 @@ class RunDirs:
             os.close(lock)
         return False
 
+    async def check_lease(self) -> None:
+        """Before a start.  Raises `Unavailable` where the lease is over, `Displaced`."""
+        left = await self.lease_left()
+        if left is not None and left <= 0:
+            raise Unavailable("the node's lease is over, so nothing is started until it is extended")
+
     async def lease_left(self) -> float | None:
         """See `Runtime.lease_left`.  Raises `Displaced`."""
 

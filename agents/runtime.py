@@ -175,8 +175,10 @@ class Runtime(Protocol):
 
     async def ensure(self, spec: ContainerSpec) -> Seen:
         """Make and start it unless it already ran: at most one container ever starts for a key, whoever crashed
-        between create and start.  Limits are checked after creation.  Raises `Refused` (and nothing is left of the
-        container) or `Conflict`.  Cancelled, it lets a start that is under way come to its end."""
+        between create and start.  Limits are checked after creation.  The lease is checked right before the start: this
+        process, the machine or a pull of the image may have taken longer than what was left of it, and by then the
+        container may have a successor elsewhere.  Raises `Refused` (and nothing is left of the container), `Conflict`, or
+        `Unavailable` where the lease is over.  Cancelled, it lets a start that is under way come to its end."""
         ...
 
     async def stop(self, key: Key, grace_s: float) -> bool:

@@ -1,9 +1,9 @@
 """Starts one process-runtime container, outlives the agent, and records how it ended: `python -I -S supervisor.py DIR`.
 
 It imports little (a start costs one of these), because it runs outside the virtual environment.
-It detaches from whoever called it, says on stdout what became of the start (`started`, `busy` or `refused`), then
-watches.  It is two processes: the supervisor, which does all of this, and its parent, the guardian, which does nothing but
-wait for the supervisor's end.  In DIR the supervisor reads and writes
+It detaches from its caller, says on stdout what became of the start (`started`, `busy`, `refused`, or `over` where the
+node's lease is over and nothing was started), then watches.  It is two processes: the supervisor, which does all of this, and
+its parent, the guardian, which does nothing but wait for the supervisor's end.  In DIR the supervisor reads and writes
 
     launch   NUL-separated: working directory, size cap of the log in bytes, number of arguments, arguments, environment
     lock     a POSIX lock from before the start until the end: whoever sees it taken knows the supervisor alive, and its pid
@@ -274,6 +274,10 @@ def supervise(report: int) -> None:
     if not prctl(PR_SET_CHILD_SUBREAPER, 1):
         say("cannot become a subreaper: a child in a session of its own may outlive its container")
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    deadline = lease.until(LEASE, None)
+    if deadline is not None and deadline <= lease.now_ns():
+        tell(report, b"over")
+        return
     pid, failure = start(words, workdir, environment)
     if failure:
         write_record("refused", failure)

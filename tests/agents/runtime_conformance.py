@@ -13,7 +13,7 @@ import msgspec
 import psutil
 import pytest
 
-from agents.runtime import PROGRESS_FILE, Conflict, Key, Refused, Runtime
+from agents.runtime import PROGRESS_FILE, Conflict, Key, Refused, Runtime, Unavailable
 from tests.agents.harness import PATIENCE_S, Harness, ended, look, output, says, until
 from tests.agents.killed_agent import start_and_kill
 
@@ -270,10 +270,26 @@ class RuntimeConformance:
             assert left <= 0
 
     @pytest.mark.slow
-    async def test_what_is_started_without_a_lease_is_killed(self, harness: Harness, runtime: Runtime) -> None:
+    async def test_nothing_is_started_when_the_lease_is_over(self, harness: Harness, runtime: Runtime) -> None:
         await runtime.extend_lease(0.0)
+        spec = harness.shell("echo ran; sleep 1.5; exit 3")
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="lease is over"):
+                await runtime.ensure(spec)
+            assert [seen for seen in await runtime.list() if seen.state != "created"] == []
+        await runtime.extend_lease(600.0)
+        await runtime.ensure(spec)
+        seen = await ended(runtime, spec.key)
+        assert (seen.exit_code, seen.lease_ended) == (3, False)
+        assert await output(runtime, spec.key) == b"ran\n"
+
+    @pytest.mark.slow
+    async def test_what_runs_is_killed_when_the_lease_is_shortened_to_nothing(
+        self, harness: Harness, runtime: Runtime
+    ) -> None:
         spec = harness.shell(POLITE)
         await runtime.ensure(spec)
+        await runtime.extend_lease(0.0)
         assert (await ended(runtime, spec.key)).lease_ended
         await runtime.extend_lease(600.0)
         spec = harness.shell("sleep 1.5; exit 3")

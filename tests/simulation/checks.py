@@ -64,6 +64,10 @@ class Checks:
         """The checkpoint that was known when it was released."""
         self._told: Counter[Key] = Counter()
         self._concluded: set[Key] = set()
+        self._placed: dict[str, set[Key]] = defaultdict(set)
+        """What was released to each node."""
+        self._never: set[Key] = set()
+        """Counted as ended before they were launched."""
         self._epochs: dict[int, str] = {}
         self._void = 0
         self._submissions: dict[str, str] = {}
@@ -105,6 +109,7 @@ class Checks:
         self.launched[key] = container
         self.hold(key[:2] in self._released, f"{_name(key)} is started and was never released")
         self.hold(self._told[key] == 0, f"{_name(key)} is started after its end was told")
+        self.hold(key not in self._never, f"{_name(key)} is started after the log has counted it as ended")
         running = self._running[key.app]
         running[key.generation] += 1
         at_once = sorted(number for number, count in running.items() if count)
@@ -351,6 +356,9 @@ class Checks:
         )
         app = self.whole.apps.get(fact.app)
         self._released.setdefault((fact.app, fact.generation), fact.checkpoint if app else None)
+        generation = app.generations.get(fact.generation) if app else None
+        for container in generation.containers.values() if generation else ():
+            self._placed[container.node].add(Key(fact.app, fact.generation, container.slot))
 
     def _completed(self, fact: k.AppCompleted) -> None:
         """The state may have let go of the generation already, so what was launched counts, too."""
@@ -394,6 +402,9 @@ class Checks:
         left = {key for key, one in self.launched.items() if one.machine.name == node and not self._told[key]}
         self._concluded |= left
         self.lost_by_nature |= {key.app for key in left}
+        known = self.whole.nodes.get(node)
+        if known is not None and (known.lease_ended or known.condition == "left"):
+            self._never |= self._placed[node] - self.launched.keys()
 
     # --- the end -------------------------------------------------------------------------------------------------------
 

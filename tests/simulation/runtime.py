@@ -105,6 +105,9 @@ class SimRuntime:
         async with self._locks.setdefault(spec.key, asyncio.Lock()):
             made = await self._ask(lambda: self._machine.create(spec))
             if made.state == "created":
+                left = await self.lease_left()
+                if left is not None and left <= 0:
+                    raise Unavailable("the node's lease is over, so nothing is started until it is extended")
                 await self._ask(lambda: self._machine.launch(spec.key))
             return await self._ask(made.seen)
 
