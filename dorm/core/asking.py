@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Generation, State
 
 SECOND = 1_000_000_000
+_ITS_OWN = ("no_nodes", "drained", "ports", "constraint")
+"""Codes of reasons for which an app can't start whoever else waits."""
 
 
 class Question(NamedTuple):
@@ -164,14 +166,17 @@ def _settled(state: State, problem: Problem, now: int) -> tuple[Problem, tuple[s
 def _first_those_who_ran(
     chosen: Policy, state: State, problem: Problem, params: dict[str, Any], now: int
 ) -> Allocation:
+    """All newcomers are left out where one would start too early: in the room of some, others could start."""
     answer = _alone(chosen, state, problem, params, now)
     first = _held_back(state, answer, now)
-    newcomers = [app.id for app in problem.apps if not app.current and answer.counts.get(app.id)]
-    if first is None or not newcomers:
+    newcomers = [app.id for app in problem.apps if not app.current]
+    if first is None or not any(answer.counts.get(app_id) for app_id in newcomers):
         return answer
+    reserved = Reason("reserved", f"{first.id} ran before its nodes went away and comes first, for at most {HOLD_S} s")
+    before = {app_id: answer.reasons.get(app_id, reserved) for app_id in newcomers if not answer.counts.get(app_id)}
+    own = {app_id: reason for app_id, reason in before.items() if reason.code in _ITS_OWN}
     answer = _alone(chosen, state, _without(problem, newcomers), params, now)
-    text = f"{first.id} ran before its nodes went away and comes first, for at most {HOLD_S} s"
-    return _missing(answer, {app_id: Reason("reserved", text) for app_id in newcomers})
+    return _missing(answer, {app_id: own.get(app_id, reserved) for app_id in newcomers})
 
 
 def _held_back(state: State, answer: Allocation, now: int) -> App | None:

@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dorm.core.bounds import ROOM_S, SETTLE_S, STABLE_S, TRIAL_S
-from dorm.core.claims import KEPT_S
+from dorm.core.claims import HOLD_S, KEPT_S
 from dorm.core.timing import next_deadline
 from dorm.core.views import describe
 from events import kinds as k
@@ -220,6 +220,27 @@ def test_a_newcomer_reads_for_whom_it_waits_after_a_restart() -> None:
     assert waiting is not None
     older = found.app("older").id
     assert waiting.text == f"{older} ran before its nodes went away and comes first, for at most 60 s"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_newcomer_starts_in_the_room_that_is_denied_to_another(policy: str) -> None:
+    """There is room for either, and not for both: whichever the policy prefers, the other one waits as well."""
+    found = Street(policy)
+    found.submit("older", n_min=4, n_max=4)
+    for node in ("n0", "n1"):
+        found.bench.add(k.NodeLeft(node=node))
+    found.rest()
+    found.submit("small", n_min=1, n_max=1)
+    found.submit("large", n_min=2, n_max=2)
+    found.submit("impossible", n_min=3, n_max=3)
+    found.bench.add(joined("n0", 2))
+    found.rest()
+    assert found.size("small") == found.size("large") == 0
+    codes = {name: found.app(name).waiting.code for name in ("small", "large", "impossible")}
+    assert codes == {"small": "reserved", "large": "reserved", "impossible": "no_nodes"}
+    found.wait(HOLD_S)
+    found.rest()
+    assert found.size("small") + found.size("large") > 0
 
 
 # --- settling -----------------------------------------------------------------------------------------------------------
