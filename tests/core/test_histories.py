@@ -86,6 +86,7 @@ def check_waits(history: History) -> int:
     return sum(waited > PATIENCE_S for waited in history.waits.values())
 
 
+@pytest.mark.timeout(600)  # An end by time would look to hypothesis like a failure that comes and goes.
 @settings(slow_machine, max_examples=tries(5, 60))
 @given(st.integers(0, 10**6), PARAMS, st.booleans())
 def test_nobody_waits_longer_than_its_turn_takes(seed: int, params: dict[str, float], losses: bool) -> None:

@@ -11,12 +11,14 @@ import pytest
 
 import agents.reconcile as reconciling
 import dorm.core.allocation as allocating
+import dorm.core.asking as asking
 import dorm.core.deadlines as deadlines
 import dorm.core.decide as deciding
 import dorm.core.effects as effects
 import dorm.core.evolve as evolving
 import dorm.core.failures as failures
 import dorm.core.liveness as living
+import dorm.core.placement as placing
 import dorm.core.rounds as rounds
 import dorm.core.timing as timing
 from agents.desired import Desired
@@ -128,16 +130,16 @@ MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
         "state.counters.unreadable += 1",
     ),
     "the lease is as short as the grace": (living, "silence > max(lease, grace)", "silence > grace"),
-    "ports are given twice": (allocating, "self._note(generation)", "pass"),
+    "ports are given twice": (placing, "self._taken.update(dict.fromkeys(all_ports(generation)))", "pass"),
     "ports of ended generations stay taken": (
-        allocating,
-        "if not generation.void and not (generation.released and generation.ended):",
-        "if True:",
+        placing,
+        "if stays and app.id not in changing:",
+        "if (stays and app.id not in changing) or not may_run(generation):",
     ),
     "apps in an adjustment may be moved": (
-        allocating,
-        "pinned=current is not None and not (",
-        "pinned=current is None and not (",
+        asking,
+        "pinned=current is not None\n        and not (",
+        "pinned=current is None\n        and not (",
     ),
     "ticks never end": (rounds, "state.loose_at = 0", "pass"),
     "ticks come when it is not quiet": (
@@ -146,7 +148,7 @@ MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
         "state.loose_at",
     ),
     "deadlines run while a node is silent": (deadlines, 'node is None or node.condition != "up"', "node is None"),
-    "a wait that is over goes on": (rounds, "app.waiting_since = 0\n    previous", "previous"),
+    "a wait that is over goes on": (rounds, "app.waiting_since = app.interrupted_at = 0", "app.interrupted_at = 0"),
 }
 RARE: dict[str, tuple[ModuleType, str, str]] = {
     "apps leave with containers running": (
@@ -204,7 +206,7 @@ def test_an_agent_that_acts_before_it_has_caught_up_after_its_lease_is_caught() 
 def _repoint(patch: pytest.MonkeyPatch) -> None:
     """Modules that imported a function by name get the changed one too."""
     for module in (evolving, rounds, deciding, allocating):
-        for origin in (effects, rounds, allocating, timing):
+        for origin in (effects, rounds, placing, asking, allocating, timing):
             for name in vars(origin):
                 if getattr(vars(module).get(name), "__module__", "") == origin.__name__ and module is not origin:
                     patch.setattr(module, name, vars(origin)[name])

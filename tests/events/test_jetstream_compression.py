@@ -54,19 +54,22 @@ async def compression(cluster: NatsCluster, name: str) -> set[object]:
     return {config.compression for config in found}
 
 
-async def restart(cluster: NatsCluster, server: NatsServer, stream: str) -> None:
-    """As an operator does: the next one only when this one has caught up."""
+async def restart(cluster: NatsCluster, server: NatsServer, name: str) -> None:
+    """As an operator does: the next one only when this one has caught up with every stream."""
     await server.stop()
     await server.start()
-    async with asyncio.timeout(40):
-        while True:
-            await cluster.leader(stream)
-            async with cluster.owner() as jetstream:
-                info = await jetstream.stream_info(stream)
-            peers = info.cluster.replicas if info.cluster is not None else None
-            if peers and all(peer.current and not peer.offline for peer in peers):
-                return
-            await asyncio.sleep(0.2)
+    async with asyncio.timeout(60):
+        for config in stream_configs(name):
+            while not await caught_up(cluster, str(config.name)):
+                await asyncio.sleep(0.2)
+
+
+async def caught_up(cluster: NatsCluster, stream: str) -> bool:
+    await cluster.leader(stream)
+    async with cluster.owner() as jetstream:
+        info = await jetstream.stream_info(stream)
+    peers = info.cluster.replicas if info.cluster is not None else None
+    return bool(peers) and all(peer.current and not peer.offline for peer in peers)
 
 
 async def test_new_streams_are_not_compressed(cluster: NatsCluster) -> None:
@@ -92,7 +95,7 @@ async def test_a_compressed_log_is_changed_by_a_master_and_told_of_until_all_ser
     left = [server.name for server in cluster.servers]
     for server in cluster.servers:
         assert f"NATS servers {', '.join(left)} still compress" in await connection.endangered()
-        await restart(cluster, server, log_stream("old"))
+        await restart(cluster, server, "old")
         left.remove(server.name)
     async with asyncio.timeout(20):
         while await connection.endangered():
@@ -123,7 +126,7 @@ async def test_two_of_three_servers_that_are_killed_at_once_lose_nothing(cluster
     connection = await Connection.open(cluster.url, "killed", create=True)
     await connection.uncompress()
     for server in cluster.servers:
-        await restart(cluster, server, log_stream("killed"))
+        await restart(cluster, server, "killed")
     acknowledged: dict[str, int] = {}
     over = asyncio.Event()
 

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import msgspec
 import pytest
 
@@ -91,7 +92,11 @@ async def test_an_incident_was_anonymized(name: str) -> None:
     for record, once_more in zip(records, again, strict=True):
         event = decode(record)
         derived = isinstance(event, Round) and event.core != SCHEMA
-        assert once_more == (msgspec.structs.replace(record, body=once_more.body) if derived else record)
+        assert once_more == msgspec.structs.replace(record, body=once_more.body)
+        # The same map has a longer header where its kind has more than 15 fields by now, so bytes are no measure.
+        assert derived or msgpack.unpackb(once_more.body, object_pairs_hook=list) == msgpack.unpackb(
+            record.body, object_pairs_hook=list
+        )
 
 
 @pytest.mark.parametrize("name", RELEASES)

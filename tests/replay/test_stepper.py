@@ -264,7 +264,7 @@ async def test_what_is_around_and_which_of_it_is_wanted() -> None:
 
 
 async def test_failures_are_what_nobody_asked_for() -> None:
-    stepper = await Stepper.open(log_of(history(0)))
+    stepper = await Stepper.open(log_of(history(6)))
     found = []
     while await stepper.step(1, Search(what="failure")):
         assert stepper.cursor is not None

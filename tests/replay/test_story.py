@@ -400,6 +400,7 @@ def test_what_had_to_wait_for_an_adjustment_is_still_a_cause() -> None:
     bench.all_exited("app", 143, generation=1, asked=True)
     bench.settle()
     bench.started("app")
+    bench.add(k.AppProgressed(app=bench.app().id, generation=2, step=1))  # Until then it is left alone.
     bench.started("new")
     bench.settle()
     grown = [chapter for name in ("app", "new") for chapter in told(bench, name) if chapter.what == "grown"]

@@ -122,11 +122,21 @@ async def test_any_other_fact(written: list[Record], kind: type, fields: dict[st
 
 @pytest.mark.parametrize(
     "fields",
-    [{"basis": -1}, {"basis": 0}, {"basis": 10**9}, {"epoch": 9}, {"at": 1}, {"allocated": True}],
+    [{"basis": 0}, {"basis": 10**9}, {"epoch": 9}, {"at": 1}, {"allocated": True}],
 )
 async def test_a_round_that_says_when_it_was_decided(written: list[Record], fields: dict[str, Any]) -> None:
     seq = rounds_with(written, GenerationReleased)[-1]
     await found(changed(written, seq, lambda event: replace(event, **fields)), seq)
+
+
+async def test_a_round_with_a_basis_that_no_record_has(written: list[Record]) -> None:
+    """No build can read it, so it releases nothing, and the next decision does not follow without it."""
+    seq = rounds_with(written, GenerationReleased)[-1]
+    following = next(later for later in rounds_with(written, GenerationFailed) if later > seq)
+    report = await found(changed(written, seq, lambda event: replace(event, basis=-1)), None, "GenerationReleased")
+    assert report.divergence is not None
+    assert report.divergence.seq == following
+    assert report.not_checked_because == {"this build can't read it": 1}
 
 
 async def test_a_basis_that_is_possible_but_not_the_right_one(written: list[Record]) -> None:

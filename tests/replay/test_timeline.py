@@ -224,16 +224,29 @@ def test_figures_that_are_no_numbers(written: list[Record], number: float) -> No
         written,
         rounds_with(written, Resized)[1],
         Resized,
-        lambda fact: msgspec.structs.replace(
-            fact, utilization=number, fairness_loss=number, excess=number, bound=number
-        ),
+        lambda fact: msgspec.structs.replace(fact, fairness_budget=number, excess=number, bound=number),
     )
     picture = drawn(strange)
     assert len(picture.fairness_loss) == len(drawn(written).fairness_loss) - 1
-    assert f"utilization {number}" in "\n".join(decision_lines(picture.decisions[1], 1))
+    assert math.isclose(picture.decisions[1].bound, number) or math.isnan(number)
+    assert ("(inf over)" in "\n".join(decision_lines(picture.decisions[1], 1))) == (number == math.inf)
     assert json.loads(trace(picture, "strange"))["traceEvents"]
     assert json.dumps(document(picture), allow_nan=False)
     assert png(picture, "strange")
+
+
+@pytest.mark.parametrize("figure", ["utilization", "fairness_loss"])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_decision_whose_figures_the_state_would_keep_is_not_believed(
+    written: list[Record], number: float, figure: str
+) -> None:
+    seq = rounds_with(written, Resized)[1]
+    strange = changed_fact(written, seq, Resized, lambda fact: msgspec.structs.replace(fact, **{figure: number}))
+    picture = drawn(strange)
+    assert f"{seq}.0" in [decision.position for decision in drawn(written).decisions]
+    assert f"{seq}.0" not in [decision.position for decision in picture.decisions]
+    assert json.loads(trace(picture, "strange"))["traceEvents"]
+    assert json.dumps(document(picture), allow_nan=False)
 
 
 def test_only_some_apps_and_nodes() -> None:
