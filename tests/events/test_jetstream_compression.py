@@ -68,7 +68,7 @@ async def caught_up(cluster: NatsCluster, stream: str) -> bool:
     await cluster.leader(stream)
     async with cluster.owner() as jetstream:
         info = await jetstream.stream_info(stream)
-    peers = info.cluster.replicas if info.cluster is not None else None
+    peers = (info.cluster.replicas if info.cluster is not None else None) or []
     return bool(peers) and all(peer.current and not peer.offline for peer in peers)
 
 
