@@ -49,9 +49,9 @@ def test_the_story_of_an_app(here: Dorm, log_file: Path) -> None:
     assert lines[4] == "22:13:20.300     4  submitted by someone"
     # A cause that is a chapter is a place, any other has its words.
     assert "  starts with 4 containers on n0 (3), n1 (1), after it had waited 0.1 s  ← 4" in out
-    assert "18.0  shrunk from 4 to 2 containers: gives up n0 (1), n1 (1), keeps n0 (2)\n" in out
+    assert "19.0  shrunk from 4 to 2 containers: gives up n0 (1), n1 (1), keeps n0 (2)\n" in out
     assert "with its room, in the same decision, three started on n0 (1) and two started on n1 (3)\n" in out
-    assert "  ← 12 two was submitted by someone\n" in out
+    assert "  ← 13 two was submitted by someone\n" in out
     assert all(line == line.rstrip() for line in lines)
     code, out, _ = here("story", "one", "--file", log_file, "--last", 2)
     assert (code, len([line for line in out.splitlines() if line.startswith("22:")])) == (0, 2)

@@ -136,7 +136,7 @@ MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
         "if stays and app.id not in changing:",
         "if (stays and app.id not in changing) or not may_run(generation):",
     ),
-    "apps in an adjustment may be moved": (
+    "apps that wait are pinned, and those that run are not": (
         asking,
         "pinned=current is not None\n        and not (",
         "pinned=current is None\n        and not (",

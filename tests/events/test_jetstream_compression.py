@@ -68,8 +68,8 @@ async def caught_up(cluster: NatsCluster, stream: str) -> bool:
     await cluster.leader(stream)
     async with cluster.owner() as jetstream:
         info = await jetstream.stream_info(stream)
-    peers = (info.cluster.replicas if info.cluster is not None else None) or []
-    return bool(peers) and all(peer.current and not peer.offline for peer in peers)
+    peers = info.cluster.replicas if info.cluster is not None else None
+    return bool(peers and all(peer.current and not peer.offline for peer in peers))
 
 
 async def test_new_streams_are_not_compressed(cluster: NatsCluster) -> None:
