@@ -151,7 +151,7 @@ class Neighbors:
         self.failures: dict[str, int] = {}
         """By app, without interruptions.  No history lasts long enough for an app to run stably (`STABLE_S`), so these are
         never forgiven."""
-        self.shrunk_for: dict[str, int] = {}
+        self.shrunk_for: dict[str, list[int]] = {}
         """By app: decisions that made others smaller so that it could start again after a failure."""
         self.restarts: dict[tuple[str, str], int] = {}
         """By an app that failed and a neighbor: how often the policy restarted the neighbor because of it."""
@@ -262,9 +262,12 @@ class Neighbors:
     def _made_room(self, looping: App, others: list[App]) -> None:
         if not others:
             return
-        self.shrunk_for[looping.id] = self.shrunk_for.get(looping.id, 0) + 1
+        # θ2 may clear the room of one start in several decisions.
+        starts = self.shrunk_for.setdefault(looping.id, [])
+        if self.failures[looping.id] not in starts:
+            starts.append(self.failures[looping.id])
         self.history.checks.hold(
-            self.shrunk_for[looping.id] <= 1, f"others make room again for {looping.id}, which fails and fails"
+            len(starts) <= 1, f"others make room again for {looping.id}, which fails and fails"
         )
         for other in others:
             self._restarted(looping, other)
