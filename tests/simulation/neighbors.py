@@ -223,6 +223,8 @@ class Neighbors:
             app = whole.apps.get(app_id)
             if app is None or app.ended or app.cancel_requested or app.retry_at or app.debt != failures:
                 continue
+            if app.interrupted_at >= whole.time:  # The same decision takes it off nodes that are drained.
+                continue
             self.history.checks.hold(
                 app.current is not None or newcomer.id in self.ran,
                 f"{newcomer.id} is started, and {app_id}, which ran before the cluster was restarted, waits",
