@@ -24,7 +24,7 @@ from dorm.core.decide import decide
 from dorm.core.evolve import evolve
 from dorm.core.liveness import conclude
 from dorm.core.quiet import Quiet
-from dorm.core.state import State
+from dorm.core.state import SCHEMA, State
 from events import kinds as k
 from events.codec import encode
 from events.log import Record
@@ -306,6 +306,8 @@ class RecordedRun(Simulation):
             answered = Answered(facts=facts, allocated=allocated)
             verdict = compare(said.record, said.event, "decide", answered, self.state)
             return (_OTHERWISE if verdict.wrong else ""), verdict.differences, bool(verdict.unchecked)
+        if said.event.core != SCHEMA:  # Settings that another core had in force may be refused here.
+            return "", [], True
         found = differences(list(said.event.events), facts)
         return (_OTHERWISE if found else ""), found, False
 

@@ -56,7 +56,7 @@ def test_all_inputs_are_planned_once() -> None:
 
 
 def test_a_progress_file_that_ends_an_agent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    mutate_method(monkeypatch, progress.ProgressFile, "_take", "UnicodeDecodeError, ", "")
+    mutate_method(monkeypatch, progress.ProgressFile, "_newest_first", "UnicodeDecodeError, ", "")
     assert run(Work("progress", 0, 0, 300)).failures
 
 
