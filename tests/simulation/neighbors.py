@@ -268,9 +268,7 @@ class Neighbors:
         starts = self.shrunk_for.setdefault(looping.id, [])
         if self.failures[looping.id] not in starts:
             starts.append(self.failures[looping.id])
-        self.history.checks.hold(
-            len(starts) <= 1, f"others make room again for {looping.id}, which fails and fails"
-        )
+        self.history.checks.hold(len(starts) <= 1, f"others make room again for {looping.id}, which fails and fails")
         for other in others:
             self._restarted(looping, other)
 
