@@ -248,10 +248,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
         if not change.placement and before is not None and before.released and _nodes_go(state, before):
             interrupt(state, app)
         nodes = [state.nodes.get(placed.node) for placed in change.placement]
-        nodes_changed = any(node is None or node.changed_seq > basis for node in nodes)
-        overtaken = app.changed_seq > basis or nodes_changed
-        if nodes_changed and before is not None and before.released:  # It is stopped for a place that it can't have.
-            interrupt(state, app)
+        overtaken = app.changed_seq > basis or any(node is None or node.changed_seq > basis for node in nodes)
         app.generations[change.to_generation] = Generation(
             number=change.to_generation,
             containers={

@@ -223,7 +223,8 @@ class Neighbors:
             app = whole.apps.get(app_id)
             if app is None or app.ended or app.cancel_requested or app.retry_at or app.debt != failures:
                 continue
-            if app.interrupted_at >= whole.time:  # The same decision takes it off nodes that are drained.
+            # Not what the policy stopped itself, by this decision or by one that a change of nodes has overtaken.
+            if not 0 < app.interrupted_at < whole.time:
                 continue
             self.history.checks.hold(
                 app.current is not None or newcomer.id in self.ran,
