@@ -5,7 +5,7 @@ restart or a repeated message ends in the same state.  Each container has at mos
 
 What runs may run as long as the node's lease, which the runtime keeps, and which is extended only for signs of life that were
 stored, from when they were sent.  One that is over is never just extended: the agent first sees to it that nothing runs,
-joins anew, and reads what it should run by then.  The same holds for one whose name another machine holds (`agents.identity`):
+joins again, and reads what it should run.  The same holds for one whose name another machine holds (`agents.identity`):
 it waits until the log says that nothing of the other can run any more.
 """
 
@@ -342,7 +342,7 @@ class Agent:
             return False
 
     async def _watch_folder(self) -> None:
-        """Announce the node anew once another folder of checkpoints is mounted than the one it has announced, or none."""
+        """Announce the node again once another folder of checkpoints is mounted than the one it has announced, or none."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RESYNC_S):
