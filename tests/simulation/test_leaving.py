@@ -20,15 +20,15 @@ def leave(history: History) -> None:
 
 
 def _go(history: History, node: str, timeout: float) -> None:
-    process = history.agents[node]
+    process = history.agents.get(node)
 
     async def go(process: AgentProcess) -> None:
         empty = await process.agent.leave(timeout=timeout)
         process.world.trace("has left", node=node, empty=empty)
         process.stop()
 
-    # One that has not joined yet takes no such wish.
-    if process.running and process.agent.joined.is_set():
+    # One that has not joined yet takes no such wish, nor does a machine that has been taken away.
+    if process is not None and process.running and process.agent.joined.is_set():
         process.spawn(go(process))
 
 

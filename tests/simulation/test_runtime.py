@@ -138,7 +138,8 @@ def test_when_the_lease_is_over_everything_dies_agent_or_not(world: World) -> No
 
     async def late(runtime: SimRuntime) -> None:
         left.append(await runtime.lease_left())
-        await runtime.ensure(bench.spec(Key("app", 2, 0)))
+        with pytest.raises(Unavailable):
+            await runtime.ensure(bench.spec(Key("app", 2, 0)))
 
     left: list[float | None] = []
     bench = Bench(world, steps=1000)

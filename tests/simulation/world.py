@@ -252,11 +252,12 @@ class World:
         self._trace.append((self.loop.now, owner.name if isinstance(owner, Process) else "", what, values))
 
     def story(self, last: int = 0) -> list[str]:
-        """All lines, or the last ones."""
-        return [
+        """All lines, or the last ones; paths are as if the folder of this history were the root."""
+        lines = (
             f"{at:9.3f}  {who:10}  {what}  {' '.join(f'{name}={value}' for name, value in values.items())}".rstrip()
             for at, who, what, values in self._trace[-last:]
-        ]
+        )
+        return [line.replace(str(self.folder), "") for line in lines]
 
     def digest(self) -> str:
         """Of each record and each line of the story: equal for equal seeds, in whatever Python process."""

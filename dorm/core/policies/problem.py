@@ -35,7 +35,7 @@ class NodeRoom(msgspec.Struct, frozen=True):
     ports: PortRoom | None = None
     """None where ports limit nothing."""
     unmounted: bool = False
-    """It counts as drained because it does not have the cluster's folder of checkpoints."""
+    """It counts as drained because the cluster's checkpoint folder is not mounted there."""
 
 
 class AppDemand(msgspec.Struct, frozen=True):
