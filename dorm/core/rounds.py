@@ -249,6 +249,8 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
             interrupt(state, app)
         nodes = [state.nodes.get(placed.node) for placed in change.placement]
         overtaken = app.changed_seq > basis or any(node is None or node.changed_seq > basis for node in nodes)
+        if overtaken and app.changed_seq <= basis and before is not None and before.released:
+            interrupt(state, app)  # It is stopped for a place that a change of nodes took from it meanwhile.
         app.generations[change.to_generation] = Generation(
             number=change.to_generation,
             containers={

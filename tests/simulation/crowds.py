@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from dorm.core.bounds import bounds
 from events import kinds as k
 from events import subjects
 from events.codec import encode
@@ -80,8 +81,8 @@ class Spoken:
 def needless_wait(state: State, decision: k.Resized) -> str:
     """Which app of this decision waits for ports beside a node that has room for it and ports; empty for none.  Only of the
     policy that may shrink others for it."""
-    if decision.policy != "dorm":
-        return ""
+    if decision.policy != "dorm" or any(reason.code == "reserved" for reason in decision.reasons.values()):
+        return ""  # Apps that have to wait for one that was interrupted take ports in this decision, though they run nowhere.
     live = list(state.live_apps())
     placed = {change.app for change in decision.changes if change.placement}
     for app in live:
@@ -90,13 +91,14 @@ def needless_wait(state: State, decision: k.Resized) -> str:
             continue
         if app.current is not None or waiting is None or waiting.code != "ports":
             continue
+        least = bounds(app, state.time).n_min
         for node in state.nodes.values():
             here = {other.id: other.current.by_node().get(node.id, 0) for other in live if other.current is not None}
             used = sum(state.apps[other].demand.get("cpu", 0) * count for other, count in here.items())
             size = node.ports[1] - node.ports[0] + 1
             promised = max(size - len(live), size // 2)
-            fits = node.capacity.get("cpu", 0) - used >= app.demand.get("cpu", 0) * app.n_min
-            if node.usable and fits and sum(here.values()) + app.n_min <= promised:
+            fits = node.capacity.get("cpu", 0) - used >= app.demand.get("cpu", 0) * least
+            if node.usable and fits and sum(here.values()) + least <= promised:
                 return (
                     f"{app.id} waits for ports ({waiting.text}), and {node.id} has room for it and of its {size} ports "
                     f"promises {promised} containers, where {sum(here.values())} are"

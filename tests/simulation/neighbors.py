@@ -223,8 +223,9 @@ class Neighbors:
             app = whole.apps.get(app_id)
             if app is None or app.ended or app.cancel_requested or app.retry_at or app.debt != failures:
                 continue
-            # Not what the policy stopped itself, by this decision or by one that a change of nodes has overtaken.
-            if not 0 < app.interrupted_at < whole.time:
+            place = app.generations.get(app.generation)
+            by_choice = not app.interrupted_at and place is not None and not place.void and not place.containers
+            if by_choice or app.interrupted_at >= whole.time:  # By the policy's, or interrupted by this very decision.
                 continue
             self.history.checks.hold(
                 app.current is not None or newcomer.id in self.ran,
