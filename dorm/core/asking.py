@@ -184,11 +184,11 @@ def _held_back(state: State, answer: Allocation, now: int) -> App | None:
 
 
 def _alone(chosen: Policy, state: State, problem: Problem, params: dict[str, Any], now: int) -> Allocation:
-    """The policy's, in which no running app is resized for one that fails again and again: where that would have to be,
-    those are left out."""
+    """The policy's, in which no running app is resized for one that fails again and again: where any is resized, which may
+    be to clear its room over several rounds, those are left out."""
     answer = chosen.allocate(problem, params)
     looping = [app.id for app in problem.apps if takes_free_room_only(state.apps[app.id], now) and not app.current]
-    if answer.overhead and any(answer.counts.get(app_id) for app_id in looping):
+    if answer.overhead and looping:
         return chosen.allocate(_without(problem, looping), params)
     return answer
 

@@ -7,7 +7,8 @@
                 crash loop would restart others twice for each try, which costs them more than the room that it takes
     debt        failures of the app since it last ran stably, which takes `STABLE_S` for each of them.  Once others were
                 resized to make room for an app in debt, it gets no more than it has until it has run stably; and once it
-                has failed after that, nobody is resized for it either, before it has waited for `ROOM_S`.  So what it does
+                has failed after that, nobody is resized for it either, before it has waited for `ROOM_S`, and it keeps its
+                place through all further failures: what it gave up, others would be restarted to use.  So what it does
                 costs others one round of making room, whatever its retries, its progress and its owner say
     settling    an app that was resized is not resized again before that generation has worked, so that no restart is for
                 nothing.  One that tells nothing settles for `TRIAL_S`, one that should tell and does not for `SETTLE_S`
@@ -53,14 +54,15 @@ class Bounds(NamedTuple):
 def bounds(app: App, now: int, claimed: int = 0) -> Bounds:
     """At `now` (UTC ns); `claimed` containers are what it has a claim to while it has no place."""
     low, high, why = app.n_min, app.n_max, []
-    for held in (app.held_most, app.held_least):
+    keeps_place = app.barred and in_debt(app, now)
+    for held in (None if keeps_place else app.held_most, app.held_least):
         if held is not None and not _let_go(app, held, now):
             if held.containers > held.worked_with:
                 high = max(low, min(high, held.worked_with))
             else:
                 low = min(high, max(low, held.worked_with))
             why.append(_words(held))
-    if _on_trial(app, now):
+    if _on_trial(app, now) and not keeps_place:
         high = low
         failed = "1 generation has" if app.fruitless == 1 else f"{app.fruitless} generations have"
         why.append(f"held at {low} until it works: {failed} failed before they did")

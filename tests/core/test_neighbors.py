@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from dorm.core.bounds import ROOM_S, SETTLE_S, STABLE_S, TRIAL_S
@@ -330,6 +330,31 @@ ACTS = st.lists(
     longest=st.sampled_from(["1s", "10m", "1h"]),
     reset=st.sampled_from(["0s", "1m", "1h"]),
     crowd=st.integers(0, 2),
+)
+@example(  # Once it had failed twice without having worked, it gave up what others had made room for.
+    acts=[
+        (61.0, True, "exit", False, 0.0),
+        (30.0, True, "exit", True, 2.0),
+        (70.0, False, "port", True, 0.0),
+        (5.0, False, "exit", False, 400.0),
+        (1.0, False, "exit", True, 400.0),
+        (5.0, True, "unknown", False, 2.0),
+    ],
+    policy="dorm",
+    size=(1, 4),
+    backoff="6m",
+    longest="1h",
+    reset="0s",
+    crowd=0,
+)
+@example(  # Room was cleared for it over several rounds, and given back each time.
+    acts=[(0.0, False, "exit", False, 0.0)] * 3,
+    policy="dorm",
+    size=(2, 2),
+    backoff="6m",
+    longest="1s",
+    reset="1h",
+    crowd=2,
 )
 def test_whatever_it_does_it_restarts_a_neighbor_twice_at_most(
     acts: list[tuple[float, bool, str, bool, float]],

@@ -13,7 +13,7 @@ from events.log import Record
 from tests.core.nonsense import nonsense
 from tests.simulation import misuse, neighbors, replacing
 from tests.simulation.crowds import flood_progress, submit_crowd
-from tests.simulation.strangers import submit_large, take_message_id, write_absurd_rounds
+from tests.simulation.strangers import impersonate_node, submit_large, take_message_id, write_absurd_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,6 +171,28 @@ class Attack:
             let_pass()
 
         self._before_next_round(forestall)
+
+    def _kill_before_start(self, fault: Fault) -> None:
+        """The agents that are to start the next generation die before they read of it, for longer than their lease."""
+
+        def kill(msg_id: str, body: bytes, let_pass: Callable[[], None]) -> None:
+            del msg_id
+            round = decode(Record(0, 0, subjects.rounds(self.history.cluster), body))
+            facts = round.events if isinstance(round, k.Round) else []
+            released = {fact.app: fact.generation for fact in facts if isinstance(fact, k.GenerationReleased)}
+            if not released:
+                self._before_next_round(kill)
+            for app, generation in released.items():
+                known = self.world.whole.apps[app].generations.get(generation)
+                for node in known.by_node() if known is not None else ():
+                    place = self.history.place_of.get(node, node)
+                    self.history.disturb(place, fault.for_s)
+                    self.history.down_for[place] = fault.for_s
+                    for process in list(self.history.hosts[place].processes):
+                        process.kill()
+            let_pass()
+
+        self._before_next_round(kill)
 
     # --- machines and engines ------------------------------------------------------------------------------------------
 
@@ -370,4 +392,6 @@ _HITS: Final[dict[str, Callable[[Attack, Fault], None]]] = {
     "node's folder removed": replacing.remove_folder,
     "crash loop": lambda attack, fault: neighbors.start_loop(attack.history, fault),
     "cluster restarted": lambda attack, fault: neighbors.restart(attack.history, fault),
+    "node impersonated": impersonate_node,
+    "agents dead before a start": Attack._kill_before_start,
 }

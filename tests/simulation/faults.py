@@ -96,6 +96,8 @@ LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     "checkpoint folder not mounted": (NODE, 0.25),
     "crash loop": (NOBODY, 0.2),
     "cluster restarted": (NOBODY, 0.08),
+    "node impersonated": (NODE, 0.15),
+    "agents dead before a start": (NOBODY, 0.15),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""
@@ -126,6 +128,7 @@ HARMLESS: Final = frozenset(
         "progress flooded",
         "settings that would destroy",
         "crash loop",
+        "node impersonated",
     }
 )
 """None of these is a reason for not hearing a node, for ending its lease or for another master."""
@@ -161,6 +164,7 @@ _LASTING: Final[dict[str, tuple[float, float]]] = {
     "node's folder removed": (0.1, 30),
     "checkpoint folder not mounted": (3, 40),
     "cluster restarted": (1, 15),
+    "agents dead before a start": (20, 50),
 }
 
 

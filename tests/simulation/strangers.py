@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from events import kinds as k
 from events import subjects
-from events.codec import decode
+from events.codec import decode, encode
 from events.log import Record
 from tests.simulation.apps import PLAN, STRANGERS
 
@@ -70,6 +70,28 @@ def _guess_rounds(attack: Attack) -> None:
     subject = subjects.fact(history.cluster, "AppCancelRequested", "stranger")
     for basis in range(end, end + _GUESSES):
         history.append(subject, _WORDS, f"{event.by}.{event.epoch}.{basis}")
+
+
+def impersonate_node(attack: Attack, fault: Fault) -> None:
+    """A stranger says what only the node's agent may say, with the identity that anybody can read on the log."""
+    whole, history = attack.world.whole, attack.history
+    node = whole.nodes.get(fault.target)
+    if node is None:
+        return
+    exits = [
+        k.ContainerExited(
+            app=app.id, generation=generation.number, slot=slot, node=node.id, identity=node.identity, exit_code=0
+        )
+        for app in whole.live_apps()
+        for generation in app.generations.values()
+        for slot, container in generation.containers.items()
+        if container.node == node.id and container.state != "exited"
+    ]
+    said: list[k.ContainerExited | k.NodeLeft] = [*exits, k.NodeLeft(node=node.id, identity=node.identity)]
+    if fault.argument < 0.7 and exits:
+        said = exits
+    for event in said:
+        history.append(subjects.fact(history.cluster, type(event).__name__, "stranger"), encode(event))
 
 
 def submit_large(attack: Attack, fault: Fault) -> None:

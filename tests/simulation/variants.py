@@ -278,13 +278,8 @@ VARIANTS: dict[str, Variant] = {
             _code(evolving._app_submitted, ("if app_id(name_of(event.spec), event.id) in state.apps:", "if False:")),
         )
     ),
-    # Strangers do not know identities, so these alone would stop them.
     "anybody may speak for a node": Variant(
-        _all(
-            _code(evolving._own, ("if subjects.who_of(record.subject) == subjects.token(event.node):", "if True:")),
-            _code(evolving._container_of, ("event.identity != node.identity", "False")),
-            _code(evolving._node_left, (" or event.identity != node.identity", "")),
-        )
+        _code(evolving._own, ("if subjects.who_of(record.subject) == subjects.token(event.node):", "if True:"))
     ),
     "decisions that were overtaken count": Variant(
         _code(rounds._resized, ("overtaken = app.changed_seq > basis or any(", "overtaken = False and any("))
