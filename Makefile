@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test test-fast test-long fuzz simulate check format docs wheel lock mutation evaluation clean
+.PHONY: help setup demo test test-fast test-long fuzz simulate chaos overload check format docs wheel lock mutation evaluation clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -83,6 +83,14 @@ mutation: setup ## change a sample of the code in small ways and count what the 
 	rm -rf mutants
 	nice $(BIN)/mutmut run --max-children 1
 	@$(BIN)/python -m tests.mutation
+
+FOR ?= 120
+
+chaos: setup ## real faults on three machines, as root: FOR=seconds SEED=number
+	@$(BIN)/python -m tests.lab.chaos --for $(FOR) --seed $(SEED)
+
+overload: setup ## a thousand agents on one log, and floods
+	@$(BIN)/python -m tests.lab.overload
 
 TO ?= build/evaluation
 

@@ -33,22 +33,23 @@ from agents.logs import LogAnswerer
 from agents.outbox import Outbox
 from agents.ports import listens, ports_of
 from agents.reporter import Reporter
-from agents.runtime import Conflict, Displaced, Key, Refused, RuntimeFault, Seen, Unavailable
+from agents.runtime.interface import Conflict, Displaced, Key, Refused, RuntimeFault, Seen, Unavailable
 from events import subjects
 from events.appending import append_event
 from events.kinds import Event, NodeDrainRequested, NodeJoined, NodeLeft
-from events.log import LogDamaged, LogError, LogRefused, LogUnavailable
+from events.log.records import LogDamaged, LogError, LogRefused, LogUnavailable
+from events.log.waiting import until_answered
 from events.quantities import GPU
 from events.sources import fingerprint
-from events.waiting import until_answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from agents.config import NodeConfig
-    from agents.runtime import Runtime
-    from events.log import Bus, EventLog, Record
+    from agents.runtime.interface import Runtime
+    from events.log.interface import Bus, EventLog
+    from events.log.records import Record
 
 
 _log = structlog.get_logger(__name__)

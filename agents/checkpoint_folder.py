@@ -15,7 +15,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, TypeVar
 
-from agents.runtime import Unavailable
+from agents.runtime.interface import Unavailable
 from events.kinds import NO_FOLDER
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from agents.runtime import ContainerSpec, Key
+from agents.runtime.interface import ContainerSpec, Key
 from events.quantities import CPU
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from agents.progress import Told
-from agents.runtime import Key
+from agents.runtime.interface import Key
 from events import kinds as k
 from events import subjects
 from events.codec import decode
@@ -24,7 +24,7 @@ from events.spec import AppSpec
 from events.times import HarmfulTimes, Times, times_after
 
 if TYPE_CHECKING:
-    from events.log import Record
+    from events.log.records import Record
 
 BEATS = 3
 """Within the shorter of lease and grace time: one heartbeat that is lost must not cost a short one."""

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agents.desired import Desired
-from events.log import LogDamaged
-from events.snapshots import content_of, identity
+from events.log.records import LogDamaged
+from events.log.snapshots import content_of, identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from events.log import EventLog, Record
+    from events.log.interface import EventLog
+    from events.log.records import Record
 
 
 DOUBT_S = 30.0

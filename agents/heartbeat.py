@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agents.runtime import Unavailable
+from agents.runtime.interface import Unavailable
 from events import subjects
 from events.codec import encode
 from events.kinds import ContainerUse, NodeReported
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from agents.identity import Identity
-    from agents.runtime import Runtime, Seen
-    from events.log import Bus
+    from agents.runtime.interface import Runtime, Seen
+    from events.log.interface import Bus
 
 FIGURES_S = 1.0
 """How long figures may take.  An engine that is slow or hangs must not make its node silent."""

@@ -16,7 +16,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agents.runtime import Conflict
+from agents.runtime.interface import Conflict
 
 if TYPE_CHECKING:
     from collections.abc import Callable

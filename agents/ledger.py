@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agents.runtime import Key, key_name
+from agents.runtime.interface import Key, key_name
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agents.runtime import Key, RuntimeFault, Unavailable
-from events.log import AskRefused
-from events.questions import LogQuestion
+from agents.runtime.interface import Key, RuntimeFault, Unavailable
+from events.log.interface import AskRefused
+from events.requests import LogQuestion
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from agents.desired import Desired
-    from agents.runtime import Runtime
+    from agents.runtime.interface import Runtime
 
 
 class LogAnswerer:

@@ -14,10 +14,10 @@ import structlog
 from events import subjects
 from events.appending import append_event
 from events.kinds import AppProgressed, Event
-from events.log import LogRefused, LogUnavailable
+from events.log.records import LogRefused, LogUnavailable
 
 if TYPE_CHECKING:
-    from events.log import EventLog
+    from events.log.interface import EventLog
 
 BOUND = 4096
 _PAUSE_S = 2.0

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from agents.runtime import Key
+    from agents.runtime.interface import Key
 
 LONGEST_READ = 256 * 1024
 """Bytes taken in one go, so that an app which floods its file can't fill our memory."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agents.runtime import Key, Seen
+from agents.runtime.interface import Key, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

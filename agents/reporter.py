@@ -14,7 +14,7 @@ import structlog
 
 from agents.contract import PORT_TAKEN
 from agents.progress import ProgressFact, ProgressFile
-from agents.runtime import PROGRESS_FILE, Key, Seen, key_name
+from agents.runtime.interface import PROGRESS_FILE, Key, Seen, key_name
 from events.kinds import CUT_OFF, AppCheckpointed, ContainerExited, ContainerStarted, ExitReason
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agents.identity import Identity
     from agents.ledger import Ledger
     from agents.outbox import Outbox
-    from agents.runtime import Runtime
+    from agents.runtime.interface import Runtime
 
 _KILLED = 137
 _LONGEST_MESSAGE = 500

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 
 from dorm.core.snapshot import FOLDED_BY, Copy, copy, load, pack
 from dorm.core.state import SCHEMA
-from events.log import LogError
+from events.log.nearest import nearest
+from events.log.records import LogError
+from events.log.snapshots import EVERY, SnapshotInfo, identity, surplus
 from events.logger import Logger
-from events.nearest import nearest
-from events.snapshots import EVERY, SnapshotInfo, identity, surplus
 from events.sources import fingerprint
 
 if TYPE_CHECKING:
     from dorm.core.state import State
-    from events.log import EventLog, Record
+    from events.log.interface import EventLog
+    from events.log.records import Record
 
 QUIET_EVERY = 1000
 """Records after which one is taken when nothing happens: to fold fewer takes no time worth saving."""

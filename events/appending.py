@@ -16,12 +16,13 @@ import secrets
 from typing import TYPE_CHECKING
 
 from events.codec import decode, encode
-from events.log import LogUnavailable, Record
+from events.log.records import LogUnavailable, Record
 from events.logger import Logger
 
 if TYPE_CHECKING:
     from events.kinds import Event
-    from events.log import Appended, EventLog
+    from events.log.interface import EventLog
+    from events.log.records import Appended
 
 FIXED_IDS = 8
 """So many other ids follow from an event's own."""

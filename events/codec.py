@@ -20,7 +20,7 @@ from events.kinds import AppSubmitted, Event, MasterFact, Published, Round, Unkn
 from events.limits import LONGEST_NAME
 
 if TYPE_CHECKING:
-    from events.log import Record
+    from events.log.records import Record
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 """From the map of one version of a kind to the map of the next."""

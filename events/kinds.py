@@ -416,7 +416,7 @@ class Resized(Event, frozen=True):
     """What it was decided for: something had happened, nothing had for a while (`IdleTicked`), or a pause or somebody's
     patience was over."""
     unsaid: Number = 0
-    """How many apps wait, or are below n_max, whose reason did not fit into the message (`dorm.core.fitting`)."""
+    """How many apps wait, or are below n_max, whose reason did not fit into the message (`dorm.core.round_size`)."""
     put_off: Number = 0
     """How many changes of this allocation did not fit; its figures count them, and the next decision follows at once."""
 
@@ -431,9 +431,9 @@ class MasterElected(Event, frozen=True):
 
 
 class LogSealed(Event, frozen=True):
-    """The log's hash chain (`events.chain`) as this master read it, signed with its key: whoever changes, removes or moves a
-    record at or before `upto` afterwards can't make a seal that fits.  Alone in its round.  A seal is a record like any
-    other, so the next one covers it."""
+    """The log's hash chain (`events.chain.hash_chain`) as this master read it, signed with its key: whoever changes,
+    removes or moves a record at or before `upto` afterwards can't make a seal that fits.  Alone in its round.  A seal is a
+    record like any other, so the next one covers it."""
 
     upto: Sequence
     """The last record that is covered: the basis of its round."""
@@ -442,7 +442,7 @@ class LogSealed(Event, frozen=True):
     key: str
     """The public key that verifies it: an nkey."""
     signature: str
-    """Of what `events.seals.statement` says of it: 128 hex digits."""
+    """Of what `events.chain.seals.statement` says of it: 128 hex digits."""
     after: Sequence = 0
     """Marks are of records after this one: what the seal before covered, as far as its master knew."""
     every: Annotated[int, msgspec.Meta(ge=1, le=2**62)] = 1

@@ -17,7 +17,7 @@ from events.kinds import Event, Round
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from events.log import Record
+    from events.log.records import Record
 
 _TEXT = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,9}))?")
 

@@ -25,10 +25,10 @@
     timeline    what held from when to when, for a picture: made by `timeline_fold` within `timeline_bounds`, drawn as a page
                 (`timeline_html` and `page/`), as PNG (`timeline_png`) or for Perfetto (`timeline_trace`)
 
-Everything here works on any `events.log.EventLog`, a live cluster's and an exported file's alike: the end is fixed when
-reading begins, what comes later is left for the next time.  Everything rests on the core: `evolve` gives states, always
-from what was recorded; `decide` is asked only to compare.  Work goes batch by batch in a thread, so the loop stays free,
-and memory is bounded by the state and a few batches.
+Everything here works on any `events.log.interface.EventLog`, a live cluster's and an exported file's alike: the end is
+fixed when reading begins, what comes later is left for the next time.  Everything rests on the core: `evolve` gives
+states, always from what was recorded; `decide` is asked only to compare.  Work goes batch by batch in a thread, so the
+loop stays free, and memory is bounded by the state and a few batches.
 
 An audit folds the log twice.  A round at sequence s was decided on the state at its basis b < s, so when s is read that
 state is gone.  The survey only folds, and notes (s, b, at, kind of question) of each round; each basis is at or after the
@@ -47,7 +47,7 @@ audit itself has changed it.  The log is read once; the first divergence is that
     ├── TimelineError  nothing to draw, or nothing to draw it with
     └── ExportError    a file that can't be written, or is there already
 
-What the log's own reader raises (`events.log.LogError`) passes through, but for damage, which is an audit's result.
+What the log's own reader raises (`events.log.interface.LogError`) passes through, but for damage, which is an audit's result.
 """
 
 from __future__ import annotations

@@ -15,20 +15,21 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from dorm.core.evolve import GapError, evolve
+from dorm.core.fold.evolve import GapError, evolve
 from dorm.core.snapshot import FOLDED_BY, dump, load
 from dorm.core.state import SCHEMA, State
-from events.chain import Chain
-from events.log import LogDamaged
-from events.nearest import nearest
-from events.snapshots import SnapshotInfo, identity
+from events.chain.hash_chain import Chain
+from events.log.nearest import nearest
+from events.log.records import LogDamaged
+from events.log.snapshots import SnapshotInfo, identity
 from events.sources import fingerprint
 from replay.whole_file import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from events.log import EventLog, Record
+    from events.log.interface import EventLog
+    from events.log.records import Record
     from replay import Progress
 
 EVERY = 100_000

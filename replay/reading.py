@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.evolve import GapError
-from events.log import LogDamaged
+from dorm.core.fold.evolve import GapError
+from events.log.records import LogDamaged
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from events.log import EventLog, Record
+    from events.log.interface import EventLog
+    from events.log.records import Record
 
 UNKNOWN = 2**63 - 1
 """Where a log ends whose end can't be known."""

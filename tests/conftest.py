@@ -12,12 +12,12 @@ import pytest
 import pytest_asyncio
 import structlog
 
-from compose.dockerd import why_not
 from compose.engine import Engine
 from compose.image import SAMPLES_REF, ensure_samples_image
-from compose.namespaces import NodeCluster
-from tests.engines import docker_engine, unavailable
-from tests.nats_server import NatsServer
+from tests.lab.machines.dockerd import why_not
+from tests.lab.machines.engines import docker_engine, unavailable
+from tests.lab.machines.namespaces import NodeCluster
+from tests.lab.machines.nats_server import NatsServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -3,14 +3,14 @@
 Three runs for each runtime, on clusters of real parts:
 
     resizes      the NumPy sample app is resized to and fro.  Timings are fitted from every second turn through all sizes, and
-                 the turns between are simulated and compared phase by phase (`replay.simulator.fitting_timings` says what
-                 the phases are).  In turns, since what else runs on a machine changes within minutes
+                 the turns between are simulated and compared phase by phase (`replay.simulator.forks.fitting_timings` says
+                 what the phases are).  In turns, since what else runs on a machine changes within minutes
     first        three sample apps contend until all are completed
     second       the same apps contend in another order, at other times.  Each of the two is simulated with the timings and
                  speeds that are fitted from the other, and completion times are compared
 
-A simulation is given what was submitted or asked for, and when, and nothing of what came of it (`replay.simulator.rehearsal`).
-All times are the log's own.
+A simulation is given what was submitted or asked for, and when, and nothing of what came of it
+(`replay.simulator.forks.rehearsal`). All times are the log's own.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from dorm.bench import BenchError
 from dorm.bench.cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
 from dorm.bench.report import Report, figure, this_machine
 from dorm.bench.resize import endless
-from dorm.core.evolve import evolve
+from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
-from dorm.specfile import load_spec
-from replay.simulator.fitting import Fitting
-from replay.simulator.fitting_timings import fit
-from replay.simulator.history import History
-from replay.simulator.rehearsal import Row, completion_rows, completions, phase_rows, rehearse, sizes
+from dorm.local.spec_files import load_spec
+from replay.simulator.forks.fitting import Fitting
+from replay.simulator.forks.fitting_timings import fit
+from replay.simulator.forks.history import History
+from replay.simulator.forks.rehearsal import Row, completion_rows, completions, phase_rows, rehearse, sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from dorm.bench.cluster import RuntimeName, Wanted
     from dorm.bench.report import Figure, Tell
-    from dorm.local import LocalCluster
+    from dorm.local.cluster import LocalCluster
     from events.kinds import Event
-    from events.log import Record
+    from events.log.records import Record
     from events.spec import AppSpec
-    from replay.simulator.fitting_timings import Phases
+    from replay.simulator.forks.fitting_timings import Phases
     from replay.simulator.timings import Timings
 
 GOAL_ERROR = 0.1

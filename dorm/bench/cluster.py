@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from agents.config import HIGHEST_PORT
 from compose.image import ImageUnavailable, ensure_samples_image
 from dorm.bench import BenchError
-from dorm.core.evolve import evolve
+from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
-from dorm.engines import EngineError, choose_runtime
-from dorm.home import home
-from dorm.local import LocalCluster, LocalOptions
+from dorm.local.cluster import LocalCluster, LocalOptions
+from dorm.local.home import home
+from dorm.local.runtimes import EngineError, choose_runtime
 from events.kinds import Round
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dorm.bench.report import Tell
     from dorm.core.state import App
     from events.kinds import Event
-    from events.log import EventLog
+    from events.log.interface import EventLog
 
 T = TypeVar("T")
 RuntimeName = Literal["process", "docker"]

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.decide import decide
-from dorm.core.evolve import evolve
+from dorm.core.decide.next_round import decide
+from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
-from dorm.specfile import load_spec
+from dorm.local.spec_files import load_spec
 from events import kinds as k
 from events import subjects
 from events.codec import encode
-from events.log import Record
+from events.log.records import Record
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Generation

@@ -19,10 +19,12 @@ from dorm.bench import BenchError
 from dorm.bench.apart import items_of
 from dorm.bench.report import Figure, Report, figure, this_machine
 from events.kinds import Round
-from replay.simulator import SimulationError, nodes, workloads
-from replay.simulator.requests import by_request
+from replay.simulator import SimulationError
 from replay.simulator.scenario import Scenario
 from replay.simulator.simulation import Simulation
+from replay.simulator.workloads import by_name as workloads
+from replay.simulator.workloads import nodes
+from replay.simulator.workloads.requests import by_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
     from dorm.bench.report import Tell
     from events.kinds import Event
-    from events.log import Record
+    from events.log.records import Record
 
 POLICIES = ("static", "dorm")
 GOALS = {"philly_month_static_s": "<= 600", "philly_month_dorm_s": "<= 600", "peak_memory_mb": "<= 1024"}

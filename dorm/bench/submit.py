@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dorm.bench.cluster import RuntimeName, Wanted
     from dorm.bench.report import Figure, Tell
     from dorm.core.state import App
-    from dorm.local import LocalCluster
+    from dorm.local.cluster import LocalCluster
 
 GOALS_S = {"process": 0.3, "docker": 0.6}
 """Beyond the quiet time, p50."""

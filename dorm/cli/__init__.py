@@ -1,7 +1,17 @@
-"""The command line.  Each command is a thin shell over the client, the master, the agents or replay.
+"""The command line: thin shells over the client, the master, the agents and replay.
 
-main      the program with all its commands
-errors    what went wrong, in one line, with an exit code: 0 done, 1 failed or differs, 2 wrong usage
-output    -o table|wide|json|yaml
-connect   which cluster: --url, $DORM_URL, what `dorm up` wrote down, the default
+    main         the program; imports each command on demand
+    errors       what went wrong in one line, with an exit code: 0 done, 1 failed or differs, 2 wrong usage
+    output       `-o table|wide|json|yaml`, the same for every command
+    connect      which cluster: `--url`, `$DORM_URL`, what `dorm up` wrote down, the default
+    source       which log a command reads: a cluster's or a file
+
+    apps/        submit, ps, describe, explain, story, plan
+    cluster/     up, demo, master, masters, agent, nodes, policy
+    log/         events, log
+    replay/      state at a moment, step, timeline, export and import
+    simulation/  simulate, whatif
+    bench/       bench
+
+A command is a module with `register(app)` and a line in `main._COMMANDS`.
 """

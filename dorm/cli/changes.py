@@ -11,10 +11,10 @@ import msgspec
 from msgspec import inspect
 
 from dorm.cli.settings import parse_pairs
-from dorm.core.policies.parameters import OPTIMIZER
 from dorm.core.settings import parameters_in_force, policy_after
 from dorm.core.state import Settings
-from dorm.specfile import parse
+from dorm.local.spec_files import parse
+from dorm.policies.parameters import OPTIMIZER
 from events.kinds import PolicyChanged
 from events.quantities import duration
 from events.spec import SpecError

@@ -16,7 +16,7 @@ from dorm.cli.terminal import say
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
-    from dorm.client import Client
+    from dorm.client.client import Client
     from dorm.core.state import State
 
 Url = Annotated[
@@ -42,7 +42,7 @@ _COMPLETION_S = 2.0
 
 def where(url: str | None, cluster: str | None) -> tuple[str, str]:
     """URL and cluster name, from flags, environment, what runs on this machine, and defaults."""
-    from dorm.home import DEFAULT_CLUSTER, DEFAULT_URL, read_running
+    from dorm.local.home import DEFAULT_CLUSTER, DEFAULT_URL, read_running
 
     running = read_running()
     if url:
@@ -60,7 +60,7 @@ async def client(
     address, name = where(url, cluster)
     # What the connection needs takes longer to import than everything else: not before it is wanted.
     with _without_websockets(address):
-        from dorm.client import Client
+        from dorm.client.client import Client
     connected = await Client.open(address, name, user=user, timeout=timeout)
     connected.tell_outages(lambda lost: _tell_outage(address, lost))
     try:

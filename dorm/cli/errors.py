@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from dorm.cli.logs import json_line, wants_json
+from dorm.cli.program_logs import json_line, wants_json
 from dorm.cli.terminal import one_line, say
 
 if TYPE_CHECKING:

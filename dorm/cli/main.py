@@ -15,33 +15,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _COMMANDS = {
-    "up": ("up",),
-    "apps": ("submit", "ps", "logs", "update", "cancel"),
-    "describe": ("describe",),
-    "explain": ("explain",),
-    "story": ("story",),
-    "plan": ("plan",),
-    "simulate": ("simulate",),
-    "whatif": ("whatif",),
-    "nodes": ("nodes", "drain"),
-    "events": ("events",),
-    "master": ("master",),
-    "masters": ("masters",),
-    "agent": ("agent",),
-    "demo": ("demo",),
+    "cluster.up": ("up",),
+    "apps.commands": ("submit", "ps", "logs", "update", "cancel"),
+    "apps.describe": ("describe",),
+    "apps.explain": ("explain",),
+    "apps.story": ("story",),
+    "apps.plan": ("plan",),
+    "simulation.simulate": ("simulate",),
+    "simulation.whatif": ("whatif",),
+    "cluster.nodes": ("nodes", "drain"),
+    "log.events": ("events",),
+    "cluster.master": ("master",),
+    "cluster.masters": ("masters",),
+    "cluster.agent": ("agent",),
+    "cluster.demo": ("demo",),
     "schema": ("schema",),
     "completion": ("completion",),
-    "state": ("state", "diff"),
+    "replay.state": ("state", "diff"),
 }
 """Which commands a module of this package registers, in the order in which they are listed."""
 _GROUPS = {
-    "policy": "Nodes and the cluster",
-    "log": "The log",
-    "replay": "The log",
-    "bench": "More",
+    "cluster.policy": ("policy", "Nodes and the cluster"),
+    "log.commands": ("log", "The log"),
+    "replay.commands": ("replay", "The log"),
+    "bench.commands": ("bench", "More"),
 }
-"""Modules that are a group of commands of their own, `app`, and the panel each stands in."""
-_MODULE_OF = {name: module for module, names in _COMMANDS.items() for name in names} | {name: name for name in _GROUPS}
+"""By module: the group of commands that its `app` is, and the panel in which the group stands."""
+_MODULE_OF = {name: module for module, names in _COMMANDS.items() for name in names} | {
+    name: module for module, (name, _) in _GROUPS.items()
+}
 
 
 class _OnDemand(TyperGroup):
@@ -72,7 +74,8 @@ class _OnDemand(TyperGroup):
         made = typer.Typer(rich_markup_mode="rich")
         module = import_module(f"dorm.cli.{name}")
         if name in _GROUPS:
-            made.add_typer(module.app, name=name, rich_help_panel=_GROUPS[name])
+            group, panel = _GROUPS[name]
+            made.add_typer(module.app, name=group, rich_help_panel=panel)
         else:
             module.register(made)
         for one, command in get_group(made).commands.items():

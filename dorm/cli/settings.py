@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from dorm.core.policies import names, policy
 from dorm.core.settings import TIMES
-from dorm.specfile import load_document, parse
+from dorm.local.spec_files import load_document, parse
+from dorm.policies.registry import names, policy
 from events.kinds import PolicyChanged
 from events.quantities import Quantity, capacity, resources
 from events.spec import SpecError

@@ -18,10 +18,10 @@ from replay.moments import MomentError, parse
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
-    from events.archive import ArchiveLog
-    from events.damage import Damage
-    from events.log import EventLog
-    from events.segments import SegmentLog
+    from events.archive.appendable import ArchiveLog
+    from events.archive.damage import Damage
+    from events.archive.segments import SegmentLog
+    from events.log.interface import EventLog
     from replay.moments import Moment
 
 
@@ -66,7 +66,7 @@ async def log_of(
     `tells_damage` itself (`EventLog.torn`), or `salvages` what is whole behind it.  One that does not need the state (`folds`)
     may have a sparse archive as well.
     """
-    from dorm.core.evolve import GapError
+    from dorm.core.fold.evolve import GapError
     from replay import ReplayError
 
     try:
@@ -88,7 +88,7 @@ async def log_of(
 
 @contextlib.asynccontextmanager
 async def _archive(file: Path) -> AsyncIterator[ArchiveLog | SegmentLog]:
-    from events.archive import open_archive
+    from events.archive.appendable import open_archive
 
     archive = await open_archive(file)
     try:
@@ -115,8 +115,8 @@ def _in_words(damage: Damage, file: Path) -> str:
 
 async def _readable(archive: ArchiveLog | SegmentLog, damages: list[Damage], file: Path, *, salvages: bool) -> EventLog:
     """All of it; where something is wrong, the part before the first record that is lost, or all parts that are whole."""
-    from events.damage import ReadablePart, WholeParts, readable_end
-    from events.segments import SegmentLog
+    from events.archive.damage import ReadablePart, WholeParts, readable_end
+    from events.archive.segments import SegmentLog
 
     if not damages:
         return archive

@@ -8,13 +8,13 @@ import msgspec
 from rich.text import Text
 
 from dorm.cli.output import Format, ago, cell, console, counted, show
-from dorm.core.failures import SHARED
+from dorm.core.apps.failures import SHARED
 from events.quantities import CPU, MEMORY, humanize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.core.views import AppRow, NodeRow
+    from dorm.core.query.views import AppRow, NodeRow
 
 _APPS = [
     ("NAME", "name"), ("PHASE", "phase"), ("SIZE", "size"), ("NODES", "nodes"), ("STEP", "step"), ("LOSS", "loss"),
@@ -82,7 +82,7 @@ def show_containers(rows: Sequence[dict[str, Any]], *, of_apps: bool = False) ->
 
 
 def show_app(d: dict[str, Any]) -> None:
-    """One app in full; `d` is what `dorm.core.views.describe` gives."""
+    """One app in full; `d` is what `dorm.core.query.views.describe` gives."""
     lines = [
         ("id", d["id"]), ("user", d["user"]), ("phase", d["phase"]), ("note", d["note"]),
         ("containers", f"{d['containers']} on {counted(d['nodes'], 'node')} (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),

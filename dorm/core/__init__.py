@@ -1,5 +1,15 @@
-"""The functional core: `evolve(state, record)` folds the log, `decide(state, now)` says what follows.
+"""The functional core: the fold of the log, and what follows from its state.
 
-Live master, replay, what-if and simulator run this same code, so it performs nothing: it reads no clock (`now` is an
-argument), draws no randomness, does no I/O and iterates no set.  CI checks its imports.
+    state        apps, generations, nodes and settings at one sequence
+    fold/        `evolve(state, record)` brings the state one record further
+    apps/        what one app's past says of it: admission, bounds, failures, deadlines, costs
+    decide/      `decide(state, now)` gives the facts of the next round; when it is due
+    query/       what people ask of a state: views, standings, plans, which events concern whom
+    settings     what a `PolicyChanged` makes of the settings
+    invariants   what holds in every state
+    snapshot     a state as bytes
+
+Start with `state`, then `fold.evolve` and `decide.next_round`.  Live master, replay, what-if and simulator run this same code:
+it performs nothing, reads no clock (`now` is an argument), draws no randomness, does no I/O and iterates no set.  It imports
+`events` and `dorm.policies`; CI checks that.
 """

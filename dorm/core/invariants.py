@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.failures import limit_of
+from dorm.core.apps.failures import limit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.policies import policy
 from dorm.core.state import can_be_kept
+from dorm.policies.registry import policy
 from events.times import NAMES, Times, asked, times_after
 
 if TYPE_CHECKING:

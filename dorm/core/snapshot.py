@@ -22,7 +22,7 @@ import msgspec
 import zstandard
 
 from dorm.core.state import SCHEMA, State
-from events.snapshots import SnapshotInfo, content_of
+from events.log.snapshots import SnapshotInfo, content_of
 
 FOLDED_BY = ("events", "dorm.core")
 """The packages whose sources make a fold what it is; `events.sources.fingerprint` of them is a snapshot's `build`."""

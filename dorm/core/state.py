@@ -147,7 +147,7 @@ class Generation(msgspec.Struct):
     folder: str = ""
     """The cluster's folder of checkpoints when it was released."""
     worked: bool = False
-    """Whether it has worked (`dorm.core.bounds`)."""
+    """Whether it has worked (`dorm.core.apps.bounds`)."""
 
     @property
     def released(self) -> bool:
@@ -190,7 +190,8 @@ class AdjustmentRecord(msgspec.Struct, gc=False):
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """An adjustment that failed: the app stays at the count with which it had worked, for a while (`dorm.core.bounds`)."""
+    """An adjustment that failed: the app stays at the count with which it had worked, for a while
+    (`dorm.core.apps.bounds`)."""
 
     generation: int
     """Which one did not start to work."""
@@ -235,7 +236,7 @@ class App(msgspec.Struct):
     port_failures: int = 0
     """Generations that ended because a port was taken: no fault of the app's, until there are too many of them."""
     retries_used: dict[str, int] = {}
-    """By what they count against (`dorm.core.failures`); forgotten, like the next two, once it has worked for long."""
+    """By what they count against (`dorm.core.apps.failures`); forgotten, like the next two, once it has worked for long."""
     failures_in_a_row: int = 0
     """Of any kind: what the next pause follows from."""
     ran_ns: int = 0
@@ -249,7 +250,7 @@ class App(msgspec.Struct):
     fruitless: int = 0
     """How many generations since then have failed by its own fault without having worked."""
     debt: int = 0
-    """Failures that no node's loss excuses, since it last ran stably (`dorm.core.bounds`)."""
+    """Failures that no node's loss excuses, since it last ran stably (`dorm.core.apps.bounds`)."""
     disturbs: bool = False
     """Others were resized to make room for it while it was in debt."""
     barred: bool = False
@@ -359,7 +360,7 @@ class Node(msgspec.Struct):
     checkpoints: str = ""
     """Id of its folder of checkpoints, as it announced it."""
     foreign: bool = False
-    """That is another one than the cluster's (`dorm.core.shared_folder`)."""
+    """That is another one than the cluster's (`dorm.core.fold.shared_folder`)."""
     foreign_at: int = 0
     """Since when it is, 0 while it is not."""
     port_cursor: int = 0

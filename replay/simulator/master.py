@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.decide import decide
-from dorm.core.liveness import LEASE_MARGIN_S, conclude
-from dorm.core.quiet import MILLISECOND, Quiet
+from dorm.core.decide.liveness import LEASE_MARGIN_S, conclude
+from dorm.core.decide.next_round import decide
+from dorm.core.decide.quiet import MILLISECOND, Quiet
+from dorm.core.decide.timing import next_deadline
 from dorm.core.state import SCHEMA
-from dorm.core.timing import next_deadline
 from events.kinds import MasterElected, Round
 from replay.simulator.agenda import LAST
 from replay.simulator.scenario import BEGIN

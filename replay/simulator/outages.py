@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from replay.simulator import SimulationError
-from replay.simulator.draws import Draws
 from replay.simulator.scenario import Outage
+from replay.simulator.workloads.draws import Draws
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from replay.simulator.workload import SimulatedNode
+    from replay.simulator.workloads.workload import SimulatedNode
 
 DAY_S = 86_400.0
 LLAMA3_MTBF_S = 54 * DAY_S * (16_384 / 8) / 419

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from replay.simulator.timings import Timings
-    from replay.simulator.workload import SimulatedApp
+    from replay.simulator.workloads.workload import SimulatedApp
 
 SECOND = 1_000_000_000
 NEVER = 2**62

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from replay.simulator.timings import Timings
-from replay.simulator.workload import SimulatedApp, SimulatedNode
+from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
 
 BEGIN = 1_700_000_000_000_000_000
 """UTC ns at which a simulation begins that continues no log."""

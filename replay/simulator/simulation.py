@@ -12,16 +12,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.admission import app_id, name_of
-from dorm.core.evolve import evolve
+from dorm.core.apps.admission import app_id, name_of
+from dorm.core.fold.evolve import evolve
 from dorm.core.invariants import may_run
-from dorm.core.plans import copy_of
-from dorm.core.speaking import as_holder
+from dorm.core.query.plans import copy_of
+from dorm.core.query.speaking import as_holder
 from dorm.core.state import State
 from events import kinds as k
 from events import subjects
 from events.codec import encode
-from events.log import Record
+from events.log.records import Record
 from events.spec import document_of
 from replay.simulator import SimulationError
 from replay.simulator.agenda import Agenda
@@ -29,8 +29,8 @@ from replay.simulator.agents import VirtualAgents
 from replay.simulator.master import RoundsMaster, VirtualMaster
 from replay.simulator.partitions import SECOND, Partition
 from replay.simulator.scenario import BEGIN, Running
-from replay.simulator.speed import Linear
-from replay.simulator.workload import SimulatedApp, SimulatedNode
+from replay.simulator.workloads.speed import Linear
+from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -1,3 +1,3 @@
 import pytest
 
-pytest.register_assert_rewrite("tests.agents.runtime_conformance", "tests.agents.harness")
+pytest.register_assert_rewrite("tests.agents.runtime.conformance", "tests.agents.harness")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.docker import DockerRuntime
-from agents.process import ProcessRuntime
+from agents.runtime.docker.runtime import DockerRuntime
+from agents.runtime.process.runtime import ProcessRuntime
 from tests.agents.harness import Harness
 
 if TYPE_CHECKING:

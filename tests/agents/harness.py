@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agents.runtime import ContainerSpec, Key, Runtime, Seen
+from agents.runtime.interface import ContainerSpec, Key, Runtime, Seen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from agents.runtime import ContainerSpec
+    from agents.runtime.interface import ContainerSpec
 
 _SCRIPT = """
 import asyncio, sys, msgspec
 from pathlib import Path
-from agents.docker import DockerRuntime
-from agents.process import ProcessRuntime
-from agents.runtime import ContainerSpec
+from agents.runtime.docker.runtime import DockerRuntime
+from agents.runtime.process.runtime import ProcessRuntime
+from agents.runtime.interface import ContainerSpec
 
 async def main():
     runtime = eval(sys.argv[1])

@@ -11,19 +11,19 @@ import msgspec
 
 from agents.agent import Agent
 from agents.config import NodeConfig
-from agents.process import ProcessRuntime
+from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k
 from events import subjects
 from events.codec import decode, encode
-from events.log import Appended, LogUnavailable, Record
-from events.memory import MemoryBus, MemoryLog
+from events.log.memory import MemoryBus, MemoryLog
+from events.log.records import Appended, LogUnavailable, Record
 from events.spec import check_spec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
     from pathlib import Path
 
-    from agents.runtime import Runtime
+    from agents.runtime.interface import Runtime
 
 CLUSTER, NODE = "one", "node-1"
 PATIENCE_S = 20.0

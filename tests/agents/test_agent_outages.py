@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agents import outbox
-from agents.process import ProcessRuntime
-from agents.runtime import ContainerSpec, Key, Seen, Unavailable, Use
+from agents.runtime.interface import ContainerSpec, Key, Seen, Unavailable, Use
+from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k
-from events.log import Appended, LogRefused, LogUnavailable
+from events.log.records import Appended, LogRefused, LogUnavailable
 from tests.agents.harness import ended
 from tests.agents.one_node import NODE, UNTIL_TERM, Node, holds
 

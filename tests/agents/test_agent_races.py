@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from agents.agent import Agent
 from agents.config import NodeConfig
-from agents.process import ProcessRuntime
+from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k
 from events import subjects
 from events.codec import decode, encode
-from events.memory import MemoryBus, MemoryLog
+from events.log.memory import MemoryBus, MemoryLog
 from events.spec import check_spec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from agents.runtime import ContainerSpec, Seen
+    from agents.runtime.interface import ContainerSpec, Seen
 
 CLUSTER, NODE = "race", "node-1"
 PATIENCE_S = 20.0

@@ -12,10 +12,10 @@ import pytest
 from agents import desired_file
 from agents.desired import Desired
 from agents.ledger import Ledger
-from agents.process import ProcessRuntime
-from agents.runtime import Key
+from agents.runtime.interface import Key
+from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k
-from events.log import LogDamaged, Record
+from events.log.records import LogDamaged, Record
 from tests.agents.harness import look
 from tests.agents.one_node import NODE, UNTIL_TERM, Node, holds
 

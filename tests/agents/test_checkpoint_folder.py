@@ -14,13 +14,13 @@ from agents import checkpoint_folder
 from agents.agent import Agent
 from agents.checkpoint_folder import MARKER, CheckpointFolder, Looks, NotShared
 from agents.config import NodeConfig
-from agents.process import ProcessRuntime
-from agents.runtime import Unavailable
-from dorm.client import Client
-from dorm.master import Master
+from agents.runtime.interface import Unavailable
+from agents.runtime.process.runtime import ProcessRuntime
+from dorm.client.client import Client
+from dorm.master.master import Master
 from events.codec import decode
 from events.kinds import NO_FOLDER, AppProgressed
-from events.memory import MemoryBus, MemoryLog
+from events.log.memory import MemoryBus, MemoryLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -8,7 +8,7 @@ import pytest
 
 from agents.contract import container_spec, rank_of
 from agents.desired import DesiredApp
-from agents.runtime import ContainerSpec, Key
+from agents.runtime.interface import ContainerSpec, Key
 from events.kinds import Placed
 from events.spec import check_spec
 from tests.core.records import document

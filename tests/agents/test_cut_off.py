@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from agents.agent import Agent
 from agents.config import NodeConfig
-from agents.process import ProcessRuntime
+from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k
 from events import subjects
 from events.codec import encode
-from events.log import LogUnavailable
-from events.memory import MemoryBus, MemoryLog
+from events.log.memory import MemoryBus, MemoryLog
+from events.log.records import LogUnavailable
 from tests.agents.test_agent_races import CLUSTER, NODE, PATIENCE_S, facts, release
 
 if TYPE_CHECKING:

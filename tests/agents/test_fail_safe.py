@@ -12,22 +12,22 @@ import psutil
 import pytest
 
 from agents import lease
-from agents.process import ProcessRuntime
-from agents.runtime import Displaced, Key
+from agents.runtime.interface import Displaced, Key
+from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k
 from tests.agents.harness import PATIENCE_S, Harness, look, says
 from tests.agents.harness import ended as end_of
 from tests.agents.one_node import NODE, Node
-from tests.agents.runtime_conformance import STUBBORN, processes
-from tests.agents.test_docker_guard import guards, pair
-from tests.agents.test_process_crashes import found, kill_and_wait
+from tests.agents.runtime.conformance import STUBBORN, processes
+from tests.agents.runtime.test_docker_guard import guards, pair
+from tests.agents.runtime.test_process_crashes import found, kill_and_wait
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from agents.docker import DockerRuntime
-    from agents.runtime import ContainerSpec
+    from agents.runtime.docker.runtime import DockerRuntime
+    from agents.runtime.interface import ContainerSpec
 
 pytestmark = pytest.mark.slow
 

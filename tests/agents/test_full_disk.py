@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents import docker_config as config
-from agents.process import ProcessRuntime
-from agents.runtime import Unavailable
-from compose.dockerd import why_not
+from agents.runtime.docker import config
+from agents.runtime.interface import Unavailable
+from agents.runtime.process.runtime import ProcessRuntime
 from tests.agents.harness import PATIENCE_S, Harness, ended, says
-from tests.agents.runtime_conformance import POLITE
-from tests.engines import unavailable
+from tests.agents.runtime.conformance import POLITE
+from tests.lab.machines.dockerd import why_not
+from tests.lab.machines.engines import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agents.identity import FILE, Identity
-from agents.runtime import Conflict
+from agents.runtime.interface import Conflict
 from events import kinds as k
 from tests.agents.one_node import NODE, Node, holds
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from agents.progress import LONGEST_LINE, LONGEST_READ, MOST_BEHIND, MOST_TRIES, ProgressFile, Told
-from agents.runtime import Key
+from agents.runtime.interface import Key
 from events.kinds import AppCheckpointed, AppProgressed
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import pytest
 
 from agents.desired import Desired, DesiredApp
 from agents.reconcile import Action, Discard, Halt, Launch, ReportExited, ReportStarted, reconcile
-from agents.runtime import Key, Seen
-from agents.runtime import State as EngineState
+from agents.runtime.interface import Key, Seen
+from agents.runtime.interface import State as EngineState
 from events.kinds import Placed
 from events.spec import check_spec
 from events.times import Times

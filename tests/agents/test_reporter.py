@@ -15,10 +15,10 @@ from agents.identity import Identity
 from agents.outbox import Outbox
 from agents.progress import ProgressFile
 from agents.reporter import MOST_READERS, Reporter
-from agents.runtime import PROGRESS_FILE, Key
+from agents.runtime.interface import PROGRESS_FILE, Key
 from events.codec import decode
 from events.kinds import AppCheckpointed
-from events.memory import MemoryLog
+from events.log.memory import MemoryLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

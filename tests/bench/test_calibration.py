@@ -10,7 +10,7 @@ import pytest
 from dorm.bench import BenchError, calibration
 from dorm.bench.calibration import bench_calibration, resizes_compared
 from dorm.bench.resize import endless
-from dorm.specfile import load_spec
+from dorm.local.spec_files import load_spec
 from tests.bench.test_report import checked
 
 if TYPE_CHECKING:

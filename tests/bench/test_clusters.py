@@ -9,14 +9,14 @@ import msgspec
 import psutil
 import pytest
 
-from agents.docker_config import LABEL_CLUSTER
-from agents.docker_engine import Engine
+from agents.runtime.docker.config import LABEL_CLUSTER
+from agents.runtime.docker.engine import Engine
 from dorm.bench import BenchError
 from dorm.bench import submit as submit_bench
 from dorm.bench.cluster import runtimes
 from dorm.bench.resize import bench_resize
 from dorm.bench.submit import bench_submit
-from dorm.engines import EngineError
+from dorm.local.runtimes import EngineError
 from tests.bench.test_report import checked
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import pytest
 from dorm.bench import BenchError
 from dorm.bench.codec import bench_codec
 from dorm.bench.demo_log import demo_log
-from dorm.core.evolve import evolve
+from dorm.core.fold.evolve import evolve
 from dorm.core.state import State, digest
 from events.codec import decode
 from events.kinds import Round
-from events.log import Record
+from events.log.records import Record
 from tests.bench.test_report import checked
 
 pytestmark = pytest.mark.slow

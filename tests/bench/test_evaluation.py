@@ -9,19 +9,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dorm.bench import BenchError, evaluation_paper
-from dorm.bench.evaluation import Plan, evaluate, plan, run_plan
-from dorm.bench.evaluation_crash_loop import costs, crash_loop
-from dorm.bench.evaluation_figures import figures_of
-from dorm.bench.evaluation_parts import HEADLINE, Part
-from dorm.bench.evaluation_text import blocks
-from dorm.bench.evaluation_traces import busiest_week
+from dorm.bench import BenchError
+from dorm.bench.evaluation import paper as evaluation_paper
+from dorm.bench.evaluation.crash_loop import costs, crash_loop
+from dorm.bench.evaluation.evaluation import evaluate, plan, run_plan
+from dorm.bench.evaluation.figures import figures_of
+from dorm.bench.evaluation.parts import HEADLINE, Part
+from dorm.bench.evaluation.plan import Plan
+from dorm.bench.evaluation.text import blocks
+from dorm.bench.evaluation.traces import busiest_week
 from dorm.bench.report import Report, this_machine
-from replay.simulator import paper, plots, report
-from replay.simulator.comparison import Comparison
-from replay.simulator.outcome import SECOND, AppRun, Run, Sample
-from replay.simulator.runs import run
-from replay.simulator.workloads import load
+from replay.simulator.compare import plots, report
+from replay.simulator.compare.comparison import Comparison
+from replay.simulator.compare.outcome import SECOND, AppRun, Run, Sample
+from replay.simulator.compare.runs import run
+from replay.simulator.workloads import paper
+from replay.simulator.workloads.by_name import load
 from tests.simulator import profile_tables
 
 SAMPLES = Path(__file__).parents[1] / "simulator" / "samples"

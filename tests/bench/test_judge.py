@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dorm.bench import judge
-from dorm.core.policies.problem import AppDemand, NodeRoom, Problem
+from dorm.bench.optimizer import judge
+from dorm.policies.problem import AppDemand, NodeRoom, Problem
 
 NODES = (
     NodeRoom("a", {"cpu": 4000}, {"zone": "x"}),

@@ -14,13 +14,14 @@ import msgspec
 import psutil
 import pytest
 
-from dorm.bench import BenchError, judge
-from dorm.bench import optimizer as bench
-from dorm.bench.optimizer import bench_optimizer, figures, measure
-from dorm.bench.optimizer_samples import Answer, Played, Run, Samples, Solved, Wanted, gap_to_exact
-from dorm.bench.optimizer_scale import SIZES, SMALL_SIZES, bench_scale, chosen_sizes, prefix
-from dorm.core import policies
-from dorm.core.policies import policy
+from dorm.bench import BenchError
+from dorm.bench.optimizer import judge
+from dorm.bench.optimizer import optimizer as bench
+from dorm.bench.optimizer.optimizer import bench_optimizer, figures, measure
+from dorm.bench.optimizer.samples import Answer, Played, Run, Samples, Solved, Wanted, gap_to_exact
+from dorm.bench.optimizer.scale import SIZES, SMALL_SIZES, bench_scale, chosen_sizes, prefix
+from dorm.policies import registry as policies
+from dorm.policies.registry import policy
 from tests.bench.test_report import checked
 from tests.e2e.commands import DORM, done, environment, refused
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.bench.report import Report
-    from dorm.core.policies.problem import Allocation, Problem
+    from dorm.policies.problem import Allocation, Problem
 
 SMALL = Run(apps=5, nodes=4, shapes=3, events=4, seed=1)
 TIMES = {"event_p50_s", "event_p95_s", "event_max_s", "event_wall_p50_s", "cold_start_s"}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from dorm.bench import replay
-from dorm.bench.replay import Sizes, bench_replay, label
-from dorm.bench.replay_log import Stretch, events_in, records_of, stretch
-from dorm.core.evolve import evolve
+from dorm.bench.replay import replay
+from dorm.bench.replay.log import Stretch, events_in, records_of, stretch
+from dorm.bench.replay.replay import Sizes, bench_replay, label
+from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
 from events.codec import decode, encode
 from events.kinds import AppProgressed, AppSubmitted

@@ -8,9 +8,9 @@ from collections import Counter
 import msgspec
 import pytest
 
-from dorm.bench.workload import EVENT_S, Event, World
-from dorm.core.policies import policy
-from dorm.core.policies.problem import AppDemand, Problem
+from dorm.bench.optimizer.workload import EVENT_S, Event, World
+from dorm.policies.problem import AppDemand, Problem
+from dorm.policies.registry import policy
 from events.requirements import requirement
 
 SIZES = [(1, 1, 1), (5, 4, 3), (10, 20, 3), (30, 20, 2), (100, 100, 12)]

@@ -12,8 +12,8 @@ import pytest
 
 from dorm.cli.main import main
 from dorm.cli.output import console
-from replay.export import export
-from tests.replay.story import log_of, two_apps
+from replay.export.export import export
+from tests.replay.made_log import log_of, two_apps
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from dorm.cli.events import in_words
+from dorm.cli.log.events import in_words
 from dorm.cli.main import main
 from dorm.cli.output import console
-from dorm.client import Client
+from dorm.client.client import Client
 from events.cloudevents import cloud_event
-from events.jetstream import Connection
 from events.kinds import AppCancelRequested
-from replay.export import export
-from tests.core.test_concerns import log, naive
+from events.nats.log import Connection
+from replay.export.export import export
+from tests.core.query.test_concerns import log, naive
 from tests.e2e.commands import dorm as dorm_process
 from tests.e2e.commands import running, until_said
-from tests.replay.story import log_of
+from tests.replay.made_log import log_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.nats_server import NatsServer
+    from tests.lab.machines.nats_server import NatsServer
 
     Dorm = Callable[..., tuple[int, str, str]]
 

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from dorm.core.views import sizes
+from dorm.core.query.views import sizes
 from events.kinds import LogSealed, PolicyChanged
 from events.positions import logged
-from replay.export import export
+from replay.export.export import export
 from tests.core.records import Bench, document, joined
 from tests.e2e.commands import done, dorm, refused
 from tests.e2e.local_up import leaving_nothing, named, talker, up, write_spec
 from tests.e2e.story import until
-from tests.events.log_conformance import read_all
-from tests.replay.story import log_of, two_apps
+from tests.events.log.conformance import read_all
+from tests.replay.made_log import log_of, two_apps
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.log import EventLog
+    from events.log.interface import EventLog
     from tests.cli.conftest import Dorm
 
 

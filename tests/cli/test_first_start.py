@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from events.jetstream import Connection
-from events.jetstream_streams import log_stream
-from events.log import LogError
+from events.log.records import LogError
+from events.nats.log import Connection
+from events.nats.streams import log_stream
 from tests.e2e.commands import DORM, dorm, environment, running, until_said
-from tests.nats_server import NatsCluster, NatsServer
+from tests.lab.machines.nats_server import NatsCluster, NatsServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

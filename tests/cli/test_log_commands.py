@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from dorm.sealing import open_key
-from events.seals import SealKey, new_seed
-from replay.export import export
-from tests.replay.story import log_of
-from tests.sealed import SealedLog, sealed_log
+from dorm.master.sealing import open_key
+from events.chain.seals import SealKey, new_seed
+from replay.export.export import export
+from tests.master.sealed import SealedLog, sealed_log
+from tests.replay.made_log import log_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.log import Record
+    from events.log.records import Record
     from tests.cli.conftest import Dorm
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from dorm.cli.waiting import NOBODY
-from dorm.client import Client
-from dorm.master import Master
+from dorm.cli.apps.waiting import NOBODY
+from dorm.client.client import Client
+from dorm.master.master import Master
 from events import subjects
 from events.codec import encode
-from events.jetstream import Connection
+from events.nats.log import Connection
 from tests.core.records import document, joined
 from tests.e2e.commands import done, dorm
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.nats_server import NatsServer
+    from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
 LEASE_S = 1.0

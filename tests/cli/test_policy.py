@@ -13,14 +13,14 @@ import pytest_asyncio
 from typer import BadParameter
 
 from dorm.cli.changes import change_of, gist_of, in_force, meaning_of, shown, words
-from dorm.client import Client, Refused
-from dorm.core.policies import names, policy
+from dorm.client.client import Client, Refused
 from dorm.core.settings import all_after
 from dorm.core.state import Settings
-from dorm.master import Master
+from dorm.master.master import Master
+from dorm.policies.registry import names, policy
 from events.codec import decode, encode
-from events.jetstream import Connection
 from events.kinds import PolicyChanged, Resized, Round
+from events.nats.log import Connection
 from events.spec import SpecError
 from tests.core.records import document, joined
 from tests.e2e.commands import done, dorm, refused
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.nats_server import NatsServer
+    from tests.lab.machines.nats_server import NatsServer
 
 
 class TestWords:

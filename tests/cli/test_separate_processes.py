@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from dorm.client import Client
-from dorm.core.views import sizes
-from events.jetstream import Connection
+from dorm.client.client import Client
+from dorm.core.query.views import sizes
+from events.nats.log import Connection
 from tests.e2e.commands import done, processes_of, refused, running, until_said
 from tests.e2e.local_up import leaving_nothing, named, talker, trainer, write_spec
 from tests.e2e.story import check_log, until
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.nats_server import NatsServer
+    from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.cli.simulate import complete_contender, complete_workload, log_file
+from dorm.cli.simulation.simulate import complete_contender, complete_workload, log_file
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Dorm

@@ -12,10 +12,10 @@ import pytest
 from dorm.cli.main import main
 from dorm.cli.output import console
 from events.kinds import PolicyChanged
-from replay.export import export
+from replay.export.export import export
 from tests.core.golden_log import recorded
 from tests.core.records import record_of
-from tests.replay.story import log_of
+from tests.replay.made_log import log_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,14 +22,14 @@ from rich.text import Text
 from textual.widgets import Input, Static
 
 from dorm.cli.main import main
-from dorm.cli.step_screen import Events, StepApp
+from dorm.cli.replay.step_screen import Events, StepApp
 from events.kinds import AppSubmitted, NodeLost
-from replay.export import export
+from replay.export.export import export
 from replay.moments import parse
-from replay.search import Search
-from replay.stepper import Stepper
+from replay.travel.search import Search
+from replay.travel.stepper import Stepper
 from tests.e2e.commands import environment
-from tests.replay.story import Story, log_of
+from tests.replay.made_log import Story, log_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from events.log import Record
+    from events.log.records import Record
 
 PATIENCE_S = 20.0
 
@@ -443,8 +443,8 @@ def test_wrong_usage(dorm: Callable[..., Any], log_file: Path, monkeypatch: pyte
     assert (code, "a file does not grow" in said) == (2, True)
     code, said = dorm("--file", log_file, "--at", "yesterday")
     assert (code, "is no moment" in said) == (2, True)
-    monkeypatch.setattr("dorm.cli.step._in_terminal", lambda: True)
+    monkeypatch.setattr("dorm.cli.replay.step._in_terminal", lambda: True)
     code, said = dorm("--file", log_file, "--at", "5000")
     assert (code, "and 5000 is not one" in said) == (1, True)
-    monkeypatch.setattr("dorm.cli.step.find_spec", lambda name: None)
+    monkeypatch.setattr("dorm.cli.replay.step.find_spec", lambda name: None)
     assert dorm("--file", log_file) == (1, "error: stepping needs textual: pip install 'dorm[tui]'\n")

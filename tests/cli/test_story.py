@@ -13,18 +13,18 @@ import yaml
 
 from dorm.bench.demo_log import demo_log
 from events import kinds as k
-from events.jetstream import Connection
-from replay.export import export
+from events.nats.log import Connection
+from replay.export.export import export
 from tests.core.records import Bench
 from tests.e2e.commands import done
-from tests.replay.story import log_of, two_apps
+from tests.replay.made_log import log_of, two_apps
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.log import Record
+    from events.log.records import Record
     from tests.cli.conftest import Dorm
-    from tests.nats_server import NatsServer
+    from tests.lab.machines.nats_server import NatsServer
 
 
 def saved(records: list[Record], path: Path) -> Path:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dorm.cli import output, tables
 from dorm.cli.output import Format, ago, counted, show
-from dorm.core.views import describe, node_rows
+from dorm.core.query.views import describe, node_rows
 from tests.core.records import Bench, joined
 
 if TYPE_CHECKING:

@@ -25,15 +25,15 @@ from dorm.cli.output import SafeConsole, show_document
 from dorm.cli.terminal import clean, in_document, one_line
 from events import kinds as k
 from events.codec import decode, encode
-from replay.export import export
+from replay.export.export import export
 from tests.e2e import commands
-from tests.nats_server import NatsServer
-from tests.replay.story import Story, log_of
+from tests.lab.machines.nats_server import NatsServer
+from tests.replay.made_log import Story, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from events.log import Record
+    from events.log.records import Record
 
 
 EVIL = "\x1b[31mred\x1b]8;;http://evil\x1b\\link\x07\x9b2J\x7f\u202egnp.\u2066x\u200b\u2028[bold]b[/] :skull:\rFORGED\nFORGED"
@@ -66,7 +66,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "replay import": "prints counts of records",
     "replay step": "has a screen of its own: tests/cli/test_step.py",
     **dict.fromkeys(("submit", "update", "cancel", "drain", "policy set", "log seal"), ACTS),
-    **dict.fromkeys(("up", "master", "agent", "demo"), "logs, by `dorm.cli.logs`: see below"),
+    **dict.fromkeys(("up", "master", "agent", "demo"), "logs, by `dorm.cli.program_logs`: see below"),
     **dict.fromkeys(("simulate", "schema", "completion", "policy list", "log key"), NO_FOREIGN_TEXT),
 }
 _HAS_FORMATS = {"ps", "describe", "explain", "story", "plan", "nodes", "events", "masters", "state", "diff"}
@@ -179,7 +179,7 @@ async def test_no_command_prints_more_than_text(cluster: Any) -> None:
 def test_errors_and_logs_are_text_as_well(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     import structlog
 
-    from dorm.cli import logs
+    from dorm.cli import program_logs as logs
     from dorm.cli.errors import complain, line
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)

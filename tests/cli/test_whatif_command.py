@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dorm.cli.whatif import length
-from replay.export import export
+from dorm.cli.simulation.whatif import length
+from replay.export.export import export
 from replay.simulator.simulation import Simulation
 from tests.golden.made import archives
-from tests.replay.story import log_of
+from tests.replay.made_log import log_of
 from tests.simulator.histories import busy, seq_at, trained, written
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.log import Record
+    from events.log.records import Record
     from tests.cli.conftest import Dorm
 
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import msgspec
 
-from dorm.core.allocation import SOLVER
-from dorm.core.claims import HOLD_S
-from dorm.core.decide import decide
-from dorm.core.evolve import evolve
+from dorm.core.apps.claims import HOLD_S
+from dorm.core.decide.allocation import SOLVER
+from dorm.core.decide.next_round import decide
+from dorm.core.fold.evolve import evolve
 from dorm.core.state import State, digest
 from events import kinds as k
 from events.codec import decode
-from events.log import Record
+from events.log.records import Record
 from tests.core.nonsense import nonsense
 from tests.core.records import CLUSTER, Bench, joined
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.bench import judge
-from dorm.core.policies import policy
-from dorm.core.policies.problem import AppDemand, NodeRoom, Problem
+from dorm.bench.optimizer import judge
+from dorm.policies.problem import AppDemand, NodeRoom, Problem
+from dorm.policies.registry import policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from random import Random
 
-    from dorm.core.policies.problem import Allocation
+    from dorm.policies.problem import Allocation
 
 ROUND_S = 60.0
 FOREVER = 10**9

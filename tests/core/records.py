@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.decide import decide
-from dorm.core.evolve import evolve
+from dorm.core.decide.liveness import conclude
+from dorm.core.decide.next_round import decide
+from dorm.core.fold.evolve import evolve
 from dorm.core.invariants import violations
-from dorm.core.liveness import conclude
 from dorm.core.state import State
 from events import kinds as k
 from events import subjects
 from events.codec import encode
-from events.log import Record
+from events.log.records import Record
 
 if TYPE_CHECKING:
     from dorm.core.state import App

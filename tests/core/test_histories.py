@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dorm.core.policies import optimizer
-from dorm.core.policies.problem import AppDemand
+from dorm.policies.dorm import optimizer
+from dorm.policies.problem import AppDemand
 from tests.core.histories import ROUND_S, History, cores, large, small
-from tests.core.problems import slow_machine
+from tests.policies.problems import slow_machine
 from tests.tries import LONG, tries
 
 pytestmark = pytest.mark.slow

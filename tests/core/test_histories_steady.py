@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from dorm.core.policies import optimizer
-from dorm.core.policies.problem import AppDemand
+from dorm.policies.dorm import optimizer
+from dorm.policies.problem import AppDemand
 from tests.core.histories import History, cores
 from tests.tries import tries
 

@@ -12,11 +12,11 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dorm.core.evolve import evolve
+from dorm.core.fold.evolve import evolve
 from dorm.core.snapshot import copy, dump, load, pack
 from dorm.core.state import State, digest
-from events.log import Record
-from events.snapshots import content_of
+from events.log.records import Record
+from events.log.snapshots import content_of
 from tests.core.golden_log import recorded
 from tests.core.records import START
 from tests.core.virtual import World
@@ -24,7 +24,7 @@ from tests.core.virtual import World
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from events.snapshots import SnapshotInfo
+    from events.log.snapshots import SnapshotInfo
 
 BUILD = "this one"
 

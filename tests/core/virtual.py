@@ -15,20 +15,20 @@ from typing import Any
 
 import msgspec
 
-import dorm.core.decide as deciding
-import dorm.core.evolve as evolving
-import dorm.core.liveness as living
-import dorm.core.timing as timing
-from agents.runtime import Key
+import dorm.core.decide.liveness as living
+import dorm.core.decide.next_round as deciding
+import dorm.core.decide.timing as timing
+import dorm.core.fold.evolve as evolving
+from agents.runtime.interface import Key
 from dorm.core.invariants import violations
 from dorm.core.state import SCHEMA, State, digest
 from events import kinds as k
 from events.codec import decode, encode
-from events.log import Record
-from tests.core import any_policy
+from events.log.records import Record
 from tests.core.nonsense import nonsense
 from tests.core.records import CLUSTER, SECOND, START, document, subject_of
 from tests.core.virtual_node import Toy, VirtualNode
+from tests.policies import any_policy
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import agents.reconcile as reconciling
 from agents.desired import Desired
-from agents.runtime import Key, Seen
+from agents.runtime.interface import Key, Seen
 from events import kinds as k
 from events import subjects
 from tests.core.records import CLUSTER, SECOND
 
 if TYPE_CHECKING:
-    from agents.runtime import State as EngineState
+    from agents.runtime.interface import State as EngineState
     from tests.core.virtual import World
 
 

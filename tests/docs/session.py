@@ -8,7 +8,7 @@ import signal
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
-from dorm.client import Client
+from dorm.client.client import Client
 from tests.docs.shown import Command, File
 from tests.e2e import forked
 from tests.e2e.commands import DORM, environment, running, until_said

@@ -10,15 +10,15 @@ import os
 import sys
 
 _LATE = (
-    "dorm.cli.changes", "dorm.client", "dorm.core.plans", "dorm.core.standing", "dorm.core.views", "dorm.specfile",
-    "dorm.tail", "events.archive", "events.jetstream", "events.segments", "replay.audit", "replay.diff", "replay.explain",
-    "replay.export", "replay.story", "replay.travel", "scipy.optimize",
-)  # fmt: skip
+    "dorm.cli.changes", "dorm.client.client", "dorm.core.query.plans", "dorm.core.query.standing", "dorm.core.query.views",
+    "dorm.local.spec_files", "dorm.client.tail", "events.archive.appendable", "events.nats.log", "events.archive.segments",
+    "replay.audit.audit", "replay.travel.diff", "replay.story.explain", "replay.export.export", "replay.story.story",
+"replay.travel.travel", "scipy.optimize", )  # fmt: skip
 
 
 def _import_all() -> None:
     from dorm.cli.main import main
-    from dorm.core.policies import names, policy
+    from dorm.policies.registry import names, policy
 
     for name in _LATE:
         importlib.import_module(name)

@@ -8,7 +8,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from dorm.client import Client
+from dorm.client.client import Client
 from tests.e2e.commands import processes_of, running, until_gone, until_said
 from tests.e2e.story import spec
 

@@ -13,14 +13,14 @@ import pytest
 
 from events.codec import decode
 from events.kinds import ContainerExited, ContainerStarted, GenerationReleased, Round
-from replay.audit import verify
+from replay.audit.audit import verify
 from tests.apps.partition import Partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dorm.client import Client
+    from dorm.client.client import Client
     from dorm.core.state import App, State
 
 IMAGE = "dorm/samples:1"

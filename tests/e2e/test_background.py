@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from dorm.client import Client
+from dorm.client.client import Client
 from tests.e2e.commands import REPOSITORY, done, environment, running, until_said
 from tests.e2e.local_up import leaving_nothing, named, trainer, write_spec
 from tests.e2e.story import until

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from nats.errors import MaxPayloadError
 
-from dorm.local import LocalCluster, LocalOptions
+from dorm.local.cluster import LocalCluster, LocalOptions
 from events import subjects
 from events.codec import decode
 from events.kinds import AppRejected, Round
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client as NATS
 
-    from dorm.client import Client
+    from dorm.client.client import Client
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.local import LocalCluster, LocalOptions
-from replay.audit import verify
+from dorm.local.cluster import LocalCluster, LocalOptions
+from replay.audit.audit import verify
 from tests.e2e.story import check_log, shrink_and_complete, spec, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dorm.local import RuntimeName
+    from dorm.local.cluster import RuntimeName
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
 CAPACITY = {"cpu": 1000, "memory": 2**30}

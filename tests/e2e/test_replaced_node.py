@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compose.apps.presence import VARIABLE
-from dorm.bench.chaos_record import doubled, stays
-from dorm.client import Client
-from events.jetstream import Connection
-from replay.audit import verify
+from dorm.client.client import Client
+from events.nats.log import Connection
+from replay.audit.audit import verify
 from tests.e2e.commands import done, running, until_said
 from tests.e2e.story import spec, until
+from tests.lab.chaos.record import doubled, stays
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from tests.nats_server import NatsServer
+    from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
 PATIENCE_S = 90.0

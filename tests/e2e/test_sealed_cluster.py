@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from dorm.client import Client
-from events.archive import open_archive
+from dorm.client.client import Client
+from events.archive.appendable import open_archive
 from events.codec import decode
-from events.jetstream import Connection
 from events.kinds import LogSealed, Round
-from replay.audit import verify
-from replay.export import export
-from replay.seals import verify_seals
-from tests.replay.story import log_of
+from events.nats.log import Connection
+from replay.audit.audit import verify
+from replay.audit.seal_checks import verify_seals
+from replay.export.export import export
+from tests.replay.made_log import log_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from events.log import EventLog, Record
-    from tests.nats_server import NatsServer
+    from events.log.interface import EventLog
+    from events.log.records import Record
+    from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats]
 CLUSTER = "sealed-e2e"

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.client import Client
-from events.jetstream import Connection
+from dorm.client.client import Client
+from events.nats.log import Connection
 from tests.e2e.commands import running
 from tests.e2e.story import shrink_and_complete, until
-from tests.nats_server import NatsServer
+from tests.lab.machines.nats_server import NatsServer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from compose.namespaces import NodeCluster
+    from tests.lab.machines.namespaces import NodeCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.docker, pytest.mark.nats, pytest.mark.slow]
 

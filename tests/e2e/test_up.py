@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from dorm.core.views import sizes
+from dorm.core.query.views import sizes
 from tests.e2e.commands import DORM, done, dorm, environment, refused, running, until_said
 from tests.e2e.local_up import Up, leaving_nothing, named, talker, trainer, up, write_spec
 from tests.e2e.story import until
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from dorm.client import Client
+    from dorm.client.client import Client
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -132,7 +132,7 @@ async def test_events_are_lines_and_each_is_json(cluster: Up, tmp_path: Path) ->
 
 
 async def test_following_events_until_ctrl_c(cluster: Up, tmp_path: Path) -> None:
-    log = tmp_path / "events.log"
+    log = tmp_path / "events.log.interface"
     async with running(cluster.home, log, "events", "-f", "--tail", "1") as following:
         await until_said(log, ":", following)
         await done(cluster.home, "submit", "--wait", write_spec(tmp_path, talker("followed", 1, 0.0)))

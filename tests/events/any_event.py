@@ -11,7 +11,7 @@ from msgspec import inspect as mi
 
 from events import subjects
 from events.kinds import Event, MasterFact, Published, Round, Unknown
-from events.log import Record
+from events.log.records import Record
 from events.spec import AppSpec
 
 if TYPE_CHECKING:

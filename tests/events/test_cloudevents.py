@@ -30,7 +30,7 @@ from events.kinds import (
     Unknown,
     Unreadable,
 )
-from events.log import Record
+from events.log.records import Record
 from events.positions import Position, logged, parse
 from tests.core.nonsense import nonsense
 from tests.events.any_event import MASTER_FACTS, PUBLISHED, events_of, subject_of

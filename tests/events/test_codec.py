@@ -24,7 +24,7 @@ from events.kinds import (
     Unknown,
     Unreadable,
 )
-from events.log import Record
+from events.log.records import Record
 from tests.events.any_event import MASTER_FACTS, PLAIN, PUBLISHED, events_of, filled, record_of, subject_of
 from tests.tries import tries
 

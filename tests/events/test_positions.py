@@ -6,7 +6,7 @@ import pytest
 
 from events.codec import encode
 from events.kinds import AppCancelled, AppCompleted, AppSubmitted, MasterFact, Round, Unknown
-from events.log import Record
+from events.log.records import Record
 from events.positions import Logged, Position, logged, parse
 
 

@@ -10,19 +10,19 @@ import msgpack
 import msgspec
 
 from agents.desired import Desired
-from dorm.core.evolve import evolve
+from dorm.core.fold.evolve import evolve
 from dorm.core.snapshot import Copy, copy
 from dorm.core.state import State
 from events import kinds as k
 from events import subjects
-from events.archive import open_archive
+from events.archive.appendable import open_archive
 from events.codec import VERSIONS, decode, encode
 from events.kinds import Event, NodeJoined
 from tests.core.nonsense import nonsense
 from tests.golden.made import archives
 
 if TYPE_CHECKING:
-    from events.log import Record
+    from events.log.records import Record
 
 CLUSTER = "demo"
 STATES = 6

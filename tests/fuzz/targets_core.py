@@ -13,19 +13,19 @@ import msgspec
 
 from agents.desired import Desired
 from agents.reconcile import reconcile
-from agents.runtime import Key, Seen
-from dorm.core.decide import decide
-from dorm.core.evolve import evolve
+from agents.runtime.interface import Key, Seen
+from dorm.core.decide.liveness import conclude
+from dorm.core.decide.next_round import decide
+from dorm.core.decide.timing import next_deadline
+from dorm.core.fold.evolve import evolve
 from dorm.core.invariants import violations
-from dorm.core.liveness import conclude
+from dorm.core.query.views import app_rows, describe, node_rows, summary
 from dorm.core.snapshot import restore
 from dorm.core.state import SCHEMA, digest
-from dorm.core.timing import next_deadline
-from dorm.core.views import app_rows, describe, node_rows, summary
 from events import subjects
 from events.codec import decode, encode
 from events.kinds import Round
-from events.log import Record
+from events.log.records import Record
 from tests.fuzz import samples
 from tests.fuzz.mutations import msgpack_of
 from tests.fuzz.target import Parts, Simple, pack_parts, parts_of

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.cli.settings import ClusterFile, policy_change
-from dorm.core.concerns import Concerns
-from dorm.core.policies import names
+from dorm.core.query.concerns import Concerns
 from dorm.core.settings import all_after
 from dorm.core.state import Settings
-from dorm.specfile import parse
+from dorm.local.spec_files import parse
+from dorm.policies.registry import names
 from events import positions, subjects
 from events.cloudevents import cloud_event
 from events.codec import decode, document, encode
 from events.kinds import Round, Unknown, Unreadable
-from events.log import Record
+from events.log.records import Record
 from events.positions import logged
 from events.quantities import capacity, duration, resource
 from events.requirements import requirement
@@ -25,7 +25,7 @@ from events.spec import SpecError, check_spec, document_of
 from replay import moments
 from replay.moments import MomentError
 from replay.simulator import SimulationError
-from replay.simulator import nodes as simulated_nodes
+from replay.simulator.workloads import nodes as simulated_nodes
 from tests.fuzz import samples
 from tests.fuzz.mutations import encoded, json_of, mutated_bytes, mutated_text, mutated_tree, nudged_tree, strange
 from tests.fuzz.target import Simple, one_line, pack_parts, parts_of

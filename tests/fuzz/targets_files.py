@@ -16,17 +16,12 @@ import msgspec
 import nkeys
 
 from agents.progress import ProgressFile
-from agents.runtime import Key
+from agents.runtime.interface import Key
 from dorm.core.snapshot import dump, load, restore
 from dorm.core.state import digest
 from events import subjects
-from events.archive import open_archive
-from events.chain import Chain
-from events.codec import decode, document, encode
-from events.kinds import AppCheckpointed, AppProgressed, LogSealed
-from events.log import LogError, Record
-from events.seals import KeyUnusableError, SealKey, check_public, is_signed
-from events.segment_blocks import (
+from events.archive.appendable import open_archive
+from events.archive.blocks import (
     HEAD_SIZE,
     BlockDamaged,
     Head,
@@ -39,9 +34,14 @@ from events.segment_blocks import (
     unpack_records,
     unpack_snapshot,
 )
-from events.segment_blocks import Header as ArchiveHeader
-from events.segments import SegmentLog
-from events.snapshots import SnapshotInfo, content_of
+from events.archive.blocks import Header as ArchiveHeader
+from events.archive.segments import SegmentLog
+from events.chain.hash_chain import Chain
+from events.chain.seals import KeyUnusableError, SealKey, check_public, is_signed
+from events.codec import decode, document, encode
+from events.kinds import AppCheckpointed, AppProgressed, LogSealed
+from events.log.records import LogError, Record
+from events.log.snapshots import SnapshotInfo, content_of
 from tests.fuzz import samples
 from tests.fuzz.mutations import encoded, json_of, mutated_bytes, mutated_text, mutated_tree, strange
 from tests.fuzz.target import Simple, one_line, pick

@@ -11,12 +11,12 @@ from nats.aio.client import Client
 from nats.errors import ProtocolError
 
 from agents.desired import Desired
-from agents.docker_frames import Frames
 from agents.logs import LogAnswerer
-from events.imported import imported_upto, original
-from events.jetstream_reader import Reader
-from events.log import AskRefused
-from events.nats_parser import DirectParser
+from agents.runtime.docker.frames import Frames
+from events.log.imported import imported_upto, original
+from events.log.interface import AskRefused
+from events.nats.parser import DirectParser
+from events.nats.reader import Reader
 from tests.fuzz.mutations import encoded, json_of, mutated_bytes, mutated_text, mutated_tree
 from tests.fuzz.target import Simple, one_line
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from random import Random
 
-    from agents.runtime import Key, Runtime
-    from events.nats_link import Link
+    from agents.runtime.interface import Key, Runtime
+    from events.nats.link import Link
 
 INBOX = b"_INBOX.x.y"
 SID = 7

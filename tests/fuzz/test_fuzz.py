@@ -10,9 +10,9 @@ import msgpack
 import pytest
 
 from agents import progress
-from dorm.core import evolve as evolving
-from events import jetstream_reader
+from dorm.core.fold import evolve as evolving
 from events.kinds import ContainerStarted
+from events.nats import reader as jetstream_reader
 from tests.core.mutants import mutate_method
 from tests.fuzz import running
 from tests.fuzz.mutations import json_of, msgpack_of, mutated_tree

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import nats
 import pytest
 
-from dorm.local import LocalCluster, LocalOptions
+from dorm.local.cluster import LocalCluster, LocalOptions
 from events import subjects
 from events.codec import decode
 from events.kinds import Round, Unknown, Unreadable
-from events.log import Record
-from replay.audit import verify
+from events.log.records import Record
+from replay.audit.audit import verify
 from tests.fuzz.running import input_of
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.targets_events import make_record

@@ -8,12 +8,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from replay.anonymize import anonymized
-from replay.export import export
+from replay.export.anonymize import anonymized
+from replay.export.export import export
 from tests.core.golden_log import story
 from tests.golden.incident import play
 from tests.golden.made import FOLDER, MADE, made_of_all
-from tests.replay.story import log_of
+from tests.replay.made_log import log_of
 
 
 async def _keep(name: str, *, incident: bool) -> None:

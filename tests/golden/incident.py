@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from agents.agent import Agent
 from agents.config import NodeConfig
-from agents.process import ProcessRuntime
-from dorm.core.evolve import evolve
+from agents.runtime.process.runtime import ProcessRuntime
+from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
-from dorm.master import Master
+from dorm.master.master import Master
 from events import kinds as k
 from events import subjects
 from events.codec import encode
-from events.memory import MemoryBus, MemoryLog
+from events.log.memory import MemoryBus, MemoryLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from events.log import Record
+    from events.log.records import Record
 
 CLUSTER = "incident"
 PATIENCE_S = 90.0

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.evolve import evolve
+from dorm.core.fold.evolve import evolve
 from dorm.core.state import SCHEMA, State, digest
 from events import kinds as k
-from events.archive import open_archive
-from replay.audit import verify
-from replay.story import tell
+from events.archive.appendable import open_archive
+from replay.audit.audit import verify
+from replay.story.story import tell
 
 if TYPE_CHECKING:
-    from events.log import EventLog
+    from events.log.interface import EventLog
 
 FOLDER = Path(__file__).parent
 MADE = FOLDER / "made.json"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from events.memory import MemoryBus, MemoryLog
+from events.log.memory import MemoryBus, MemoryLog
+from tests.replay.made_log import two_apps
 from tests.replay.recorded import play
-from tests.replay.story import two_apps
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.log import Record
+    from events.log.records import Record
 
 
 @pytest.fixture(scope="session")

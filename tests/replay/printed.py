@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from dorm.core.state import digest
-from events.archive import open_archive
-from replay.audit import verify
+from events.archive.appendable import open_archive
+from replay.audit.audit import verify
 from replay.moments import AtSequence
-from replay.travel import state_at
+from replay.travel.travel import state_at
 
 
 async def main(path: Path) -> None:

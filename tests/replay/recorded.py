@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from agents.agent import Agent
 from agents.config import NodeConfig
-from agents.process import ProcessRuntime
-from dorm.core.evolve import evolve
+from agents.runtime.process.runtime import ProcessRuntime
+from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
-from dorm.master import Master
+from dorm.master.master import Master
 from events import subjects
 from events.codec import encode
 from events.kinds import AppCancelRequested, AppSubmitted, AppUpdated, PolicyChanged
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.core.state import App
+    from events.chain.seals import SealKey
     from events.kinds import Event
-    from events.log import Bus, EventLog
-    from events.seals import SealKey
+    from events.log.interface import Bus, EventLog
 
 PATIENCE_S = 60.0
 MASTER_KEY: SealKey | None = None

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from replay.audit import Report
-from replay.export import export
-from tests.replay.story import log_of
+from replay.audit.audit import Report
+from replay.export.export import export
+from tests.replay.made_log import log_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.log import Record
+    from events.log.records import Record
 
 pytestmark = pytest.mark.slow
 

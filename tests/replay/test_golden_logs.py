@@ -16,10 +16,10 @@ import msgspec
 import pytest
 
 from dorm.core.state import SCHEMA
-from events.archive import MAGIC, open_archive
+from events.archive.appendable import MAGIC, open_archive
 from events.codec import decode
 from events.kinds import Round, Unreadable
-from replay.anonymize import anonymized
+from replay.export.anonymize import anonymized
 from tests.golden.made import FOLDER, MADE, archives
 
 ROOT = Path(__file__).parents[2]

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm.core.state import digest
-from events.archive import open_archive
-from events.jetstream import Connection
-from replay.audit import verify
-from replay.export import export
+from events.archive.appendable import open_archive
+from events.nats.log import Connection
+from replay.audit.audit import verify
+from replay.export.export import export
 from replay.moments import AtSequence, BeforeEnd
-from replay.travel import state_at
+from replay.travel.travel import state_at
 from tests.replay.recorded import play
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.nats_server import NatsServer
+    from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = pytest.mark.nats
 

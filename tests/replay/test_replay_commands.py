@@ -15,17 +15,17 @@ import yaml
 
 from dorm.cli.main import main
 from dorm.cli.output import console
-from events import segments
-from events.archive import ArchiveLog
+from events.archive import segments
+from events.archive.appendable import ArchiveLog
 from events.kinds import Resized
-from replay.export import export
-from tests.replay.story import changed_fact, log_of, rounds_with
+from replay.export.export import export
+from tests.replay.made_log import changed_fact, log_of, rounds_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from events.log import Record
+    from events.log.records import Record
 
     Dorm = Callable[..., tuple[int, str, str]]
 

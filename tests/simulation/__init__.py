@@ -14,7 +14,7 @@ On top of it the attack:
 
     apps         programs as models: steps, checkpoints in a real folder, trouble of their own, how they take SIGTERM
     machine      the engines' truth: which containers run where, ports, the guard of the lease, power, engine, disk
-    runtime      `agents.runtime.Runtime` over a machine
+    runtime      `agents.runtime.interface.Runtime` over a machine
     clients      customers with the real client
     faults       the schedule of faults, drawn from the seed beforehand
     attack       applies it

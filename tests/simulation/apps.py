@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from agents.contract import PORT_TAKEN
-from agents.runtime import PROGRESS_FILE
+from agents.runtime.interface import PROGRESS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

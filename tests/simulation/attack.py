@@ -9,7 +9,7 @@ import msgspec
 from events import kinds as k
 from events import subjects
 from events.codec import decode
-from events.log import Record
+from events.log.records import Record
 from tests.core.nonsense import nonsense
 from tests.simulation import misuse, neighbors, replacing
 from tests.simulation.crowds import flood_progress, submit_crowd

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from agents.runtime import Key
+from agents.runtime.interface import Key
 from events import kinds as k
 from events.codec import decode
 from tests.simulation.apps import PLAN
@@ -24,7 +24,7 @@ from tests.simulation.crowds import Spoken, needless_wait
 
 if TYPE_CHECKING:
     from dorm.core.state import State
-    from events.log import Record
+    from events.log.records import Record
     from tests.simulation.machine import Container, Machine
     from tests.simulation.neighbors import Neighbors
     from tests.simulation.world import World

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from dorm.client import Client, NoAnswer, Refused, Unsettled
-from events.log import LogUnavailable
+from dorm.client.client import Client, NoAnswer, Refused, Unsettled
+from events.log.records import LogUnavailable
 from tests.simulation.shells import start_client
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from events.leadership import Held, Leadership
-from events.log import Answerer, Appended, Bus, EventLog, LogDamaged, LogUnavailable, NotSent, Record
-from events.snapshots import SnapshotInfo, Snapshots
+from events.log.interface import Answerer, Bus, EventLog
+from events.log.leadership import Held, Leadership
+from events.log.records import Appended, LogDamaged, LogUnavailable, NotSent, Record
+from events.log.snapshots import SnapshotInfo, Snapshots
 from tests.simulation.network import Asked, Link
 from tests.simulation.server import Subscription
 
@@ -26,7 +27,7 @@ TIMEOUT_S = 5.0
 
 
 class Connection:
-    """What `events.jetstream.Connection` is for a real process."""
+    """What `events.nats.log.Connection` is for a real process."""
 
     def __init__(self, world: World, process: Process) -> None:
         self.link = Link(world, process)

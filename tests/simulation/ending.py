@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agents.desired import Desired
-from agents.runtime import RuntimeFault
-from dorm.core.decide import _surely_free
-from dorm.core.evolve import evolve
+from agents.runtime.interface import RuntimeFault
+from dorm.core.decide.next_round import _surely_free
+from dorm.core.fold.evolve import evolve
 from dorm.core.state import State, digest
-from events.memory import MemoryLog
+from events.log.memory import MemoryLog
 from events.subjects import fact_pattern, facts_by, matches, rounds
-from replay.audit import verify
+from replay.audit.audit import verify
 
 if TYPE_CHECKING:
     from tests.simulation.history import History

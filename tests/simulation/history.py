@@ -17,7 +17,7 @@ from agents.config import NodeConfig
 from events import kinds as k
 from events import subjects
 from events.codec import encode
-from tests.core import any_policy
+from tests.policies import any_policy
 from tests.simulation import ending, neighbors, replacing
 from tests.simulation.apps import PLAN, STRANGERS, AppPlan, Program, draw_app
 from tests.simulation.attack import Attack
@@ -93,7 +93,7 @@ class History:
         self.users = ["ann", "bob"][: chance.choice([1, 2])]
         self.policies = chance.choice([[any_policy.NAME], [any_policy.NAME, "static"], ["static"], ["dorm"]])
         self.lease_s = chance.choice([6.0, 10.0, 20.0])
-        # Longer than a master takes to notice that it is deaf itself (`dorm.hearing.DEAF_NS`).
+        # Longer than a master takes to notice that it is deaf itself (`dorm.master.failure_detector.DEAF_NS`).
         self.grace_s = chance.choice([5.0, 8.0])
         if self.lease_s < self.grace_s + HEARTBEAT_S:
             self.grace_s = 5.0

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agents.runtime import RuntimeFault
-from dorm.integrity import LogAltered
+from agents.runtime.interface import RuntimeFault
+from dorm.master.integrity import LogAltered
 from events import kinds as k
 from events.codec import decode
-from events.log import LogDamaged
+from events.log.records import LogDamaged
 from tests.simulation.ending import leaves
 from tests.simulation.history import History
 from tests.simulation.world import Broken
 
 if TYPE_CHECKING:
-    from events.log import Record
+    from events.log.records import Record
     from tests.simulation.process import Process
 
 _AFTERWARDS_S = 40.0

@@ -10,7 +10,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agents.runtime import (
+from agents.runtime.interface import (
     PROGRESS_FILE,
     Conflict,
     ContainerSpec,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from agents.runtime import State
+    from agents.runtime.interface import State
     from tests.simulation.apps import Program
     from tests.simulation.process import Host
     from tests.simulation.world import World

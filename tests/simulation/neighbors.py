@@ -14,10 +14,10 @@ import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from dorm.core import claims
-from dorm.core.bounds import SETTLE_S, TRIAL_S
-from dorm.core.claims import HOLD_S, last_of
-from dorm.core.failures import is_interruption
+from dorm.core.apps import claims
+from dorm.core.apps.bounds import SETTLE_S, TRIAL_S
+from dorm.core.apps.claims import HOLD_S, last_of
+from dorm.core.apps.failures import is_interruption
 from events import kinds as k
 from tests.simulation.apps import AppPlan
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from events.log import LogUnavailable
+from events.log.records import LogUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 SILENCE_S = 3.5
-"""After so long without heartbeats a reader opens anew, as `events.jetstream_reader` does."""
+"""After so long without heartbeats a reader opens anew, as `events.nats.reader` does."""
 RECONNECT_S = (0.02, 0.4)
 NOTICE_S = (15.0, 30.0)
 """When a client finds by unanswered pings that its connection is dead."""

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agents.runtime import (
+from agents.runtime.interface import (
     NOT_FOUND,
     TIMED_OUT,
     ContainerSpec,

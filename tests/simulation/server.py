@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from events.leadership import Held
-from events.log import Appended, LogDamaged, LogFull, LogRefused, LogUnavailable, Overtaken, Record
-from events.snapshots import MemorySnapshots
+from events.log.leadership import Held
+from events.log.records import Appended, LogDamaged, LogFull, LogRefused, LogUnavailable, Overtaken, Record
+from events.log.snapshots import MemorySnapshots
 from events.subjects import matches
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from agents.agent import Agent
-from dorm.client import Client
-from dorm.master import Master
+from dorm.client.client import Client
+from dorm.master.master import Master
 from tests.simulation.process import Process
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from agents.config import NodeConfig
-    from agents.runtime import Runtime
+    from agents.runtime.interface import Runtime
     from tests.simulation.process import Host
 
 

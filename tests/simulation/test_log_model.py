@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from events.log import EventLog, LogUnavailable, Overtaken
-from tests.events.log_conformance import ALICE, CLUSTER, ROUND, LogConformance
+from events.log.records import LogUnavailable, Overtaken
+from tests.events.log.conformance import ALICE, CLUSTER, ROUND, LogConformance
 from tests.simulation.world import World
 from tests.tries import tries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from events.log.interface import EventLog
     from tests.simulation.process import Host, Process
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dorm.integrity import Integrity
-from dorm.leading import Lease
+from dorm.master.integrity import Integrity
+from dorm.master.lease import Lease
 from tests.simulation.connection import SimLog
 from tests.simulation.losing import Losing
 from tests.simulation.variants import Variant, _all, _code
@@ -24,7 +24,7 @@ def test_nothing_is_led_from_a_log_that_lost_records() -> None:
 
 
 def _no_witness(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("dorm.integrity._read", lambda path, cluster: None)
+    patch.setattr("dorm.master.integrity._read", lambda path, cluster: None)
 
 
 _LEASE_SAYS_NOTHING = _code(Lease._with_sighting, ("if not self._vouched:", "if True:"))

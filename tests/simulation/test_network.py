@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from events.log import LogUnavailable
-from tests.events.log_conformance import ALICE
+from events.log.records import LogUnavailable
+from tests.events.log.conformance import ALICE
 from tests.simulation.world import World
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The simulated runtime keeps what every runtime keeps (`tests.agents.runtime_conformance`), in virtual time."""
+"""The simulated runtime keeps what every runtime keeps (`tests.agents.runtime.conformance`), in virtual time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.runtime import Conflict, ContainerSpec, Key, Refused, Seen, Unavailable
+from agents.runtime.interface import Conflict, ContainerSpec, Key, Refused, Seen, Unavailable
 from tests.simulation.apps import RESUME, SAVE, START, AppPlan, Program, draw_app, saved_step
 from tests.simulation.checks import Checks
 from tests.simulation.machine import Machine

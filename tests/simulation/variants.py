@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-import dorm.core.evolve as evolving
+import dorm.core.fold.evolve as evolving
 from agents import reconcile
 from agents.agent import Agent
 from agents.checkpoint_folder import CheckpointFolder
@@ -25,14 +25,17 @@ from agents.desired import Desired
 from agents.outbox import Outbox
 from agents.progress import ProgressFact, ProgressFile
 from agents.reporter import Reporter
-from dorm.client import Client
-from dorm.core import bounds, claims, decide, failures, placement, rounds
-from dorm.core.evolve import evolve
-from dorm.core.liveness import conclude
+from dorm.client.client import Client
+from dorm.core.apps import bounds, claims, failures
+from dorm.core.decide import next_round as decide
+from dorm.core.decide import placement
+from dorm.core.decide.liveness import conclude
+from dorm.core.fold import rounds
+from dorm.core.fold.evolve import evolve
 from dorm.core.state import Node
-from dorm.hearing import Hearing
-from dorm.leading import Lease
-from dorm.master import Master
+from dorm.master.failure_detector import Hearing
+from dorm.master.lease import Lease
+from dorm.master.master import Master
 from events import appending, holders
 from tests.simulation.connection import SimLog
 from tests.simulation.machine import Machine
@@ -233,7 +236,9 @@ VARIANTS: dict[str, Variant] = {
         )
     ),
     "unreachable is taken for gone": Variant(_code(conclude, ("silence > max(lease, grace)", "silence > grace"))),
-    "the lease ends without a margin": Variant(lambda patch: patch.setattr("dorm.core.liveness.LEASE_MARGIN_S", -3.0)),
+    "the lease ends without a margin": Variant(
+        lambda patch: patch.setattr("dorm.core.decide.liveness.LEASE_MARGIN_S", -3.0)
+    ),
     "deadlines go by the master's wall clock": Variant(
         _code(
             Master._now,
@@ -295,7 +300,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     "rounds are as large as what there is to say": Variant(
         _all(
-            lambda patch: patch.setattr("dorm.core.decide.LARGEST_ANSWERS", 2**30),
+            lambda patch: patch.setattr("dorm.core.decide.next_round.LARGEST_ANSWERS", 2**30),
             _code(decide.decide, ("first_that_fit(facts)", "facts")),
         )
     ),

@@ -30,13 +30,13 @@ import nkeys
 import psutil
 
 import agents.agent
-import dorm.sealing
+import dorm.master.sealing
 import dorm.snapshots
-from dorm.core.evolve import evolve
+from dorm.core.fold.evolve import evolve
 from dorm.core.invariants import violations
 from dorm.core.state import State
-from events.seals import SealKey
-from events.snapshots import EVERY
+from events.chain.seals import SealKey
+from events.log.snapshots import EVERY
 from events.subjects import kind_of
 from tests.simulation.connection import Connection
 from tests.simulation.loop import OWNER, Loop, SimulationError
@@ -47,7 +47,7 @@ from tests.simulation.told import logs_to
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from events.log import Appended, Record
+    from events.log.records import Appended, Record
     from tests.simulation.network import Link
 
 SECOND = 1_000_000_000
@@ -128,7 +128,11 @@ class World:
         enter(mock.patch.object(dorm.snapshots, "EVERY", every))
         enter(mock.patch.object(dorm.snapshots, "QUIET_EVERY", every // 2))
         sealing = self.chance("seals")
-        enter(mock.patch.object(dorm.sealing, "MOST_RECORDS", sealing.choice([dorm.sealing.MOST_RECORDS, 20])))
+        enter(
+            mock.patch.object(
+                dorm.master.sealing, "MOST_RECORDS", sealing.choice([dorm.master.sealing.MOST_RECORDS, 20])
+            )
+        )
         if sealing.random() < 0.5:
             self.key = SealKey(nkeys.encode_seed(sealing.randbytes(32), nkeys.PREFIX_BYTE_CLUSTER))
         enter(logs_to(self))

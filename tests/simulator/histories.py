@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dorm.core.evolve import evolve
-from dorm.core.plans import copy_of
+from dorm.core.fold.evolve import evolve
+from dorm.core.query.plans import copy_of
 from dorm.core.state import State
 from events.spec import check_spec
-from replay.simulator.history import History
+from replay.simulator.forks.history import History
 from replay.simulator.scenario import Scenario
-from replay.simulator.speed import Amdahl
-from replay.simulator.workload import SimulatedApp
+from replay.simulator.workloads.speed import Amdahl
+from replay.simulator.workloads.workload import SimulatedApp
 from tests.simulator.scenarios import nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from events.log import Record
+    from events.log.records import Record
     from replay.simulator.simulation import Simulation
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replay.simulator.pollux import StepTime
+from replay.simulator.workloads.pollux import StepTime
 
 if TYPE_CHECKING:
     from pathlib import Path

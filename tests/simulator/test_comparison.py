@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from replay.simulator import page, plots, report
-from replay.simulator.comparison import Comparison, Spread, hourly
-from replay.simulator.outcome import SECOND, AppRun, DecisionRun, Run, Sample
+from replay.simulator.compare import page, plots, report
+from replay.simulator.compare.comparison import Comparison, Spread, hourly
+from replay.simulator.compare.outcome import SECOND, AppRun, DecisionRun, Run, Sample
 
 HOUR = 3600
 

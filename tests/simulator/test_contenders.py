@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from replay.simulator import SimulationError
-from replay.simulator.contenders import parse, parse_all, parse_timings
-from replay.simulator.paper import STATIC_COUNTS
-from replay.simulator.requests import by_request
+from replay.simulator.compare.contenders import parse, parse_all, parse_timings
 from replay.simulator.scenario import Scenario, Tasks
 from replay.simulator.timings import LIVE, Timings
-from replay.simulator.workload import Workload
+from replay.simulator.workloads.paper import STATIC_COUNTS
+from replay.simulator.workloads.requests import by_request
+from replay.simulator.workloads.workload import Workload
 from tests.simulator.scenarios import app, nodes
 
 

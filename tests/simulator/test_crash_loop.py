@@ -7,7 +7,7 @@ import pytest
 from events import kinds as k
 from replay.simulator.scenario import Scenario
 from replay.simulator.timings import Timings
-from replay.simulator.workload import Failure
+from replay.simulator.workloads.workload import Failure
 from tests.simulator.scenarios import app, nodes, play
 
 SECOND = 1_000_000_000

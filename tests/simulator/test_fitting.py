@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from events import kinds as k
-from replay.simulator.fitting import Curve, Fitted, Fitting
+from replay.simulator.forks.fitting import Curve, Fitted, Fitting
 from replay.simulator.scenario import Outage
 from replay.simulator.simulation import Simulation
 from replay.simulator.timings import Timings
-from replay.simulator.workload import Failure
+from replay.simulator.workloads.workload import Failure
 from tests.simulator.histories import Seen, busy, seen, seq_at, trained, written
 
 STATIC = {"policy": "static", "params": {"count": 2}}

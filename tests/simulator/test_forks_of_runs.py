@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dorm.core.invariants import violations
-from dorm.core.plans import copy_of
+from dorm.core.query.plans import copy_of
 from dorm.core.state import digest
 from events import kinds as k
 from replay.simulator import SimulationError
 from replay.simulator.partitions import SECOND
 from replay.simulator.scenario import Outage, Running, Scenario
 from replay.simulator.simulation import Simulation
-from replay.simulator.workload import SimulatedNode
+from replay.simulator.workloads.workload import SimulatedNode
 from tests.simulator.scenarios import app, nodes, play, played, scenarios
 
 if TYPE_CHECKING:

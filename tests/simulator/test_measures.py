@@ -9,27 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dorm.core.asking import problem_of
-from dorm.core.evolve import evolve
-from dorm.core.standing import standings
+from dorm.core.decide.asking import problem_of
+from dorm.core.fold.evolve import evolve
+from dorm.core.query.standing import standings
+from dorm.core.query.views import summary
 from dorm.core.state import State
-from dorm.core.views import summary
 from events import kinds as k
-from events.archive import open_archive
+from events.archive.appendable import open_archive
 from events.spec import check_spec
-from replay.simulator.finish_times import contention, fair_containers, fair_rate
-from replay.simulator.measures import Measures
-from replay.simulator.outcome import SECOND, speed_ups
+from replay.simulator.compare.finish_times import contention, fair_containers, fair_rate
+from replay.simulator.compare.measures import Measures
+from replay.simulator.compare.outcome import SECOND, speed_ups
 from replay.simulator.scenario import DecisionTime, Outage, Scenario, Tasks
 from replay.simulator.simulation import Simulation
-from replay.simulator.speed import Linear
 from replay.simulator.timings import Timings
-from replay.simulator.workload import SimulatedApp, SimulatedNode
+from replay.simulator.workloads.speed import Linear
+from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
 from tests.golden.made import FOLDER
 
 if TYPE_CHECKING:
-    from events.log import Record
-    from replay.simulator.outcome import Run
+    from events.log.records import Record
+    from replay.simulator.compare.outcome import Run
 
 GIB = 2**30
 SLOW = Timings(checkpoint_s=1, stop_s=2, start_s=3, boot_s=5, resume_s=4)

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dorm.core.decide.liveness import LEASE_MARGIN_S
 from dorm.core.invariants import violations
-from dorm.core.liveness import LEASE_MARGIN_S
 from dorm.core.state import Settings
 from events import kinds as k
-from events.memory import MemoryLog
-from replay.audit import verify
+from events.log.memory import MemoryLog
+from replay.audit.audit import verify
 from replay.simulator import SimulationError
 from replay.simulator.outages import DAY_S, LLAMA3_MTBF_S, poisson
 from replay.simulator.partitions import SECOND
 from replay.simulator.scenario import DecisionTime, Outage, Scenario
 from replay.simulator.timings import Timings
-from replay.simulator.workload import Failure
+from replay.simulator.workloads.workload import Failure
 from tests.simulator.scenarios import app, nodes, play
 
 if TYPE_CHECKING:

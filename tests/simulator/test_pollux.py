@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from replay.simulator import SimulationError
-from replay.simulator.pollux import StepTime, curve, fitted, packed, profiled, rotated
-from replay.simulator.profiles import Batch, Profile
-from replay.simulator.traces.pollux import BOUNDS, bounded, read
+from replay.simulator.workloads.pollux import StepTime, curve, fitted, packed, profiled, rotated
+from replay.simulator.workloads.profiles import Batch, Profile
+from replay.simulator.workloads.traces.pollux import BOUNDS, bounded, read
 from tests.simulator import profile_tables
 from tests.simulator.profile_tables import MODEL
 

@@ -11,11 +11,11 @@ import msgspec
 import psutil
 import pytest
 
-from events.archive import open_archive
-from replay.audit import verify
+from events.archive.appendable import open_archive
+from replay.audit.audit import verify
 from replay.simulator import SimulationError
-from replay.simulator.contenders import parse_all
-from replay.simulator.runs import run, run_all
+from replay.simulator.compare.contenders import parse_all
+from replay.simulator.compare.runs import run, run_all
 from replay.simulator.scenario import Outage, Scenario
 from replay.whole_file import ExportError
 from tests.simulator.scenarios import app, nodes
@@ -96,7 +96,7 @@ def test_what_one_run_raises_ends_the_others() -> None:
 def test_processes_leave_when_the_one_that_started_them_is_killed() -> None:
     code = (
         "from tests.simulator.test_runs import long_scenario\n"
-        "from replay.simulator.runs import run_all\n"
+        "from replay.simulator.compare.runs import run_all\n"
         "if __name__ == '__main__':\n"
         "    run_all([long_scenario()] * 2, workers=2, tell=lambda done, total: print(done, flush=True) if done else None)\n"
     )

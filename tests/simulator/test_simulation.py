@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, given, settings
 
 from dorm.core.invariants import violations
 from events import kinds as k
-from events.memory import MemoryLog
-from replay.audit import verify
+from events.log.memory import MemoryLog
+from replay.audit.audit import verify
 from replay.simulator import SimulationError
 from replay.simulator.partitions import SECOND
 from replay.simulator.scenario import BEGIN, DecisionTime, Outage, Scenario
 from replay.simulator.simulation import Simulation
-from replay.simulator.speed import Linear, Table
 from replay.simulator.timings import Timings
-from replay.simulator.workload import Failure
+from replay.simulator.workloads.speed import Linear, Table
+from replay.simulator.workloads.workload import Failure
 from tests.simulator.scenarios import Written, app, nodes, play, scenarios
 
 FREE_DECISIONS = DecisionTime(0.0, 0.0)

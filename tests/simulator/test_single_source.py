@@ -14,26 +14,26 @@ from hypothesis import HealthCheck, given, settings
 from dorm.core.state import SCHEMA
 from events import kinds as k
 from events import subjects
-from events.archive import open_archive
+from events.archive.appendable import open_archive
 from events.codec import decode, encode
-from events.jetstream import Connection
-from events.log import Record
-from events.memory import MemoryBus, MemoryLog
+from events.log.memory import MemoryBus, MemoryLog
+from events.log.records import Record
+from events.nats.log import Connection
 from replay.simulator import SimulationError
+from replay.simulator.forks.recorded import decide_alike
 from replay.simulator.partitions import SECOND
-from replay.simulator.recorded import decide_alike
 from replay.simulator.scenario import Scenario
 from replay.simulator.simulation import Simulation
 from tests.golden.made import FOLDER, archives
+from tests.replay.made_log import two_apps
 from tests.replay.recorded import play as play_live
-from tests.replay.story import two_apps
 from tests.simulator.scenarios import app, nodes, play, played, scenarios
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.log import EventLog
-    from tests.nats_server import NatsServer
+    from events.log.interface import EventLog
+    from tests.lab.machines.nats_server import NatsServer
 
 
 async def all_of(log: EventLog) -> list[Record]:

@@ -9,14 +9,14 @@ import pytest
 
 from dorm.core.state import Settings
 from events import kinds as k
-from replay.simulator import starting as module
+from replay.simulator.forks import starting as module
+from replay.simulator.forks.starting import Start, affordable, starting
 from replay.simulator.simulation import Simulation
-from replay.simulator.starting import Start, affordable, starting
 from tests.simulator.histories import Seen, busy, seen, seq_at, trained, written
 
 if TYPE_CHECKING:
-    from events.log import Record
-    from replay.simulator.workload import SimulatedApp
+    from events.log.records import Record
+    from replay.simulator.workloads.workload import SimulatedApp
 
 STATIC: dict[str, Any] = {"policy": "static", "params": {"count": 4}}
 

@@ -9,25 +9,26 @@ import msgspec
 import pytest
 
 from dorm.core.invariants import violations
-from dorm.core.plans import Assumed, NewNodes, PlanError, UnknownSetting
+from dorm.core.query.plans import Assumed, NewNodes, PlanError, UnknownSetting
 from events import kinds as k
-from events.archive import open_archive
+from events.archive.appendable import open_archive
 from replay.moments import AtSequence
-from replay.simulator import forks, paper
-from replay.simulator.backtest import compare, in_words
-from replay.simulator.history import History
-from replay.simulator.outcome import AppRun, Run
+from replay.simulator.compare.outcome import AppRun, Run
+from replay.simulator.forks import fork as forks
+from replay.simulator.forks.backtest import compare, in_words
+from replay.simulator.forks.history import History
+from replay.simulator.forks.whatif import WhatIf, WhatIfError, whatif
 from replay.simulator.scenario import Outage, Scenario
 from replay.simulator.simulation import Simulation
-from replay.simulator.whatif import WhatIf, WhatIfError, whatif
+from replay.simulator.workloads import paper
 from tests.golden.made import archives
-from tests.replay.story import log_of
+from tests.replay.made_log import log_of
 from tests.simulator.histories import busy, seen, seq_at, trained, written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from events.log import Record
+    from events.log.records import Record
 
 
 GIB = 2**30

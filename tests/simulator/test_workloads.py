@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dorm.core.policies import policy
+from dorm.policies.registry import policy
 from events.quantities import capacity
 from events.spec import check_spec
-from replay.simulator import SimulationError, nodes, paper, workloads
-from replay.simulator.draws import Draws, distribution
-from replay.simulator.speed import Amdahl, Linear
+from replay.simulator import SimulationError
+from replay.simulator.workloads import by_name as workloads
+from replay.simulator.workloads import nodes, paper
+from replay.simulator.workloads.draws import Draws, distribution
+from replay.simulator.workloads.speed import Amdahl, Linear
 
 GIB = 2**30
 

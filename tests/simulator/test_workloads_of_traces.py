@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from events import kinds as k
-from replay.simulator import SimulationError, nodes, workloads
+from replay.simulator import SimulationError
 from replay.simulator.scenario import Scenario
 from replay.simulator.simulation import Simulation
+from replay.simulator.workloads import by_name as workloads
+from replay.simulator.workloads import nodes
 
 if TYPE_CHECKING:
-    from replay.simulator.workload import Workload
+    from replay.simulator.workloads.workload import Workload
 
 SAMPLES = Path(__file__).parent / "samples"
 PHILLY = f"philly:{SAMPLES / 'philly.csv'}"

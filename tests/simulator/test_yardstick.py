@@ -10,16 +10,16 @@ import pytest
 from dorm.core.state import digest
 from events import kinds as k
 from events.spec import check_spec
-from replay.simulator import yardstick
-from replay.simulator.contenders import parse
+from replay.simulator.compare import yardstick
+from replay.simulator.compare.contenders import parse
 from replay.simulator.scenario import BEGIN
-from replay.simulator.speed import Linear, Table
-from replay.simulator.traces.pollux import NODES
-from replay.simulator.workload import SimulatedApp, Workload
+from replay.simulator.workloads.speed import Linear, Table
+from replay.simulator.workloads.traces.pollux import NODES
+from replay.simulator.workloads.workload import SimulatedApp, Workload
 from tests.simulator.scenarios import Written, play
 
 if TYPE_CHECKING:
-    from replay.simulator.speed import Speed
+    from replay.simulator.workloads.speed import Speed
 
 SECOND = 1_000_000_000
 

@@ -1,0 +1,10 @@
+"""What runs containers.
+
+    interface   the interface, and its errors
+    run_dirs    the folders of a node's containers;  inflight: starts that outlive their caller;  cgroups: resource use
+
+    docker/     containers on a Docker engine
+    process/    plain processes, each under a supervisor
+
+Start with `interface`.  One conformance suite (`tests/agents/runtime`) holds both implementations to it.
+"""

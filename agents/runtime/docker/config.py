@@ -1,0 +1,289 @@
+"""Pure part of the Docker runtime: a typed spec to the engine's configuration, and what the engine says back to ours.
+
+Nothing of an app's wish reaches the engine raw.  Every container gets all capabilities dropped, no new privileges, the
+engine's default seccomp profile, a limit on processes, an unprivileged user, an init process, bounded logs, the host's
+network (a container has its node's own address), no restart policy; of the host it sees its private directory and its
+checkpoint directory, both after realpath(3) and inside folders that the agent's configuration allows.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from agents.runtime.interface import (
+    PROGRESS_FILE,
+    ContainerSpec,
+    Key,
+    RefusalCause,
+    Refused,
+    Seen,
+    State,
+    Use,
+    check_spec,
+    key_name,
+    spec_hash,
+)
+
+RUN_MOUNT: Final = "/dorm/run"
+CHECKPOINT_MOUNT: Final = "/dorm/checkpoints"
+PIDS_LIMIT: Final = 4096
+LOG_BYTES: Final = "16m"
+LOG_FILES: Final = "2"
+_MIN_SHM: Final = 64 * 1024 * 1024
+_NANO_PER_MILLI: Final = 1_000_000
+
+LABEL_CLUSTER: Final = "dorm.cluster"
+LABEL_NODE: Final = "dorm.node"
+LABEL_OWNER: Final = "dorm.owner"
+LABEL_APP: Final = "dorm.app"
+LABEL_GENERATION: Final = "dorm.generation"
+LABEL_SLOT: Final = "dorm.slot"
+LABEL_SPEC: Final = "dorm.spec"
+
+OWN_LABELS: Final = (LABEL_CLUSTER, LABEL_NODE, LABEL_OWNER)
+_OWNER_IN_NAME: Final = 8
+
+Json = dict[str, Any]
+
+
+class Host(msgspec.Struct, frozen=True):
+    """What the runtime was told and what the engine said of itself."""
+
+    cluster: str
+    node: str
+    owner: str
+    """Identity of the node's root folder, hex: two clusters of one name on one engine are told apart by it."""
+    user: str
+    """`uid:gid` of the containers' processes."""
+    cpus: int
+    """As many as the engine has: it refuses a limit above, which would limit nothing."""
+    swap_limit: bool
+    """Whether the kernel can limit swap."""
+    checkpoint_root: Path | None = None
+    """Checkpoint directories lie below this folder; None where none may be mounted."""
+
+
+def container_name(host: Host, key: Key) -> str:
+    """Unique on an engine, also where nodes of several clusters, of one name even, share it."""
+    return f"dorm-{host.cluster}-{host.owner[:_OWNER_IN_NAME]}-{key_name(key)}"
+
+
+def own_labels(host: Host) -> tuple[str, ...]:
+    """The filter that shows this node's containers only."""
+    return f"{LABEL_CLUSTER}={host.cluster}", f"{LABEL_NODE}={host.node}", f"{LABEL_OWNER}={host.owner}"
+
+
+def labels(host: Host, spec: ContainerSpec) -> dict[str, str]:
+    """By them a restarted agent knows its containers again."""
+    return {
+        LABEL_CLUSTER: host.cluster,
+        LABEL_NODE: host.node,
+        LABEL_OWNER: host.owner,
+        LABEL_APP: spec.key.app,
+        LABEL_GENERATION: str(spec.key.generation),
+        LABEL_SLOT: str(spec.key.slot),
+        LABEL_SPEC: spec_hash(spec),
+    }
+
+
+def container_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None) -> Json:
+    """The body of POST /containers/create.  Raises `Refused` ("spec")."""
+    check_spec(spec)
+    for name in spec.env:
+        if name.upper().startswith("NVIDIA_"):
+            raise Refused("spec", f"{name} is not the app's to set: it would choose devices past the agent")
+    if spec.resources.get("gpu", 0) != len(spec.devices):
+        raise Refused("spec", f"{spec.resources.get('gpu', 0)} GPUs demanded, {len(spec.devices)} given")
+    environment = {
+        "HOME": RUN_MOUNT,
+        "LOGNAME": "dorm",  # the user has no entry in the image's passwd, and getpass asks here first
+        **spec.env,
+        "DORM_PROGRESS": f"{RUN_MOUNT}/{PROGRESS_FILE}",
+        "TINI_KILL_PROCESS_GROUP": "1",  # the init process passes SIGTERM to the whole group
+    }
+    return {
+        "Image": spec.image,
+        "Entrypoint": list(spec.command),  # the image's own entry point would change what runs
+        "Cmd": [],
+        "Env": [f"{name}={environment[name]}" for name in sorted(environment)],
+        "User": host.user,
+        "Labels": labels(host, spec),
+        "StopSignal": "SIGTERM",
+        "HostConfig": _host_config(host, spec, run_dir, checkpoints),
+    }
+
+
+def _host_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None) -> Json:
+    config: Json = {
+        "NetworkMode": "host",
+        "Init": True,
+        "AutoRemove": False,
+        "RestartPolicy": {"Name": "no"},
+        # Not json-file, which keeps no byte that is not UTF-8.
+        "LogConfig": {"Type": "local", "Config": {"max-size": LOG_BYTES, "max-file": LOG_FILES}},
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges"],
+        "PidsLimit": PIDS_LIMIT,
+        "IpcMode": "private",
+        "Privileged": False,
+        "Mounts": [_bind(run_dir, RUN_MOUNT)],
+    }
+    if checkpoints is not None:
+        config["Mounts"].append(_bind(checkpoints, CHECKPOINT_MOUNT))
+    if cpu := spec.resources.get("cpu", 0):
+        config["NanoCpus"] = min(max(cpu, 10), host.cpus * 1000) * _NANO_PER_MILLI  # the engine takes 0.01 or more
+    if memory := spec.resources.get("memory", 0):
+        config["Memory"] = config["MemorySwap"] = memory  # equal: no swap on top
+        config["ShmSize"] = max(_MIN_SHM, memory // 2)  # charged to the same limit; loaders pass batches there
+    if spec.devices:
+        config["DeviceRequests"] = [
+            {
+                "Driver": "nvidia",
+                "DeviceIDs": list(spec.devices),
+                "Capabilities": [["gpu", "compute", "utility"]],
+            }
+        ]
+    return config
+
+
+def _bind(source: Path, target: str) -> Json:
+    return {"Type": "bind", "Source": str(source), "Target": target, "BindOptions": {"Propagation": "rprivate"}}
+
+
+def differences(config: Json, info: Json, *, swap_limit: bool) -> list[str]:
+    """What the engine made otherwise than asked: it ignores fields that it does not know, and limits that it cannot
+    keep.  `info` is the body of GET /containers/NAME/json."""
+    asked, made = config["HostConfig"], info["HostConfig"]
+    names = ["NetworkMode", "Init", "AutoRemove", "CapDrop", "SecurityOpt", "PidsLimit", "Privileged", "ShmSize"]
+    names += ["NanoCpus", "Memory", *(["MemorySwap"] if swap_limit else [])]
+    found = [
+        f"{name} is {made.get(name)!r}, not {asked[name]!r}"
+        for name in names
+        if name in asked and made.get(name) != asked[name]
+    ]
+    if made.get("RestartPolicy", {}).get("Name") not in ("no", ""):
+        found.append("it has a restart policy")
+    if info["Config"].get("User") != config["User"]:
+        found.append(f"User is {info['Config'].get('User')!r}")
+    mounts = [(m.get("Type"), m.get("Source"), m.get("Target")) for m in made.get("Mounts") or ()]
+    if made.get("Binds") or mounts != [(m["Type"], m["Source"], m["Target"]) for m in asked["Mounts"]]:
+        found.append(f"Mounts are {mounts!r} and {made.get('Binds')!r}")
+    devices = [request.get("DeviceIDs") for request in made.get("DeviceRequests") or ()]
+    if devices != [request["DeviceIDs"] for request in asked.get("DeviceRequests", ())]:
+        found.append(f"devices are {devices!r}")
+    return found
+
+
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)")
+
+
+def nanoseconds(text: str) -> int:
+    """UTC nanoseconds of an RFC 3339 time, 0 for the engine's "never" (year 1) and for what is no time."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return 0
+    second = datetime.datetime.fromisoformat(match[1] + match[3].replace("Z", "+00:00"))
+    if second.year <= 1:
+        return 0
+    return int(second.timestamp()) * 10**9 + int((match[2] or "").ljust(9, "0"))
+
+
+def key_of(labels: dict[str, str]) -> Key | None:
+    """Whose container it is; None where the labels are not ours."""
+    try:
+        return Key(labels[LABEL_APP], int(labels[LABEL_GENERATION]), int(labels[LABEL_SLOT]))
+    except (KeyError, ValueError):
+        return None
+
+
+_STATES: Final[dict[str, State]] = {
+    "created": "created",
+    "running": "running",
+    "paused": "running",  # its processes are there, and hold their room
+    "restarting": "running",
+    "exited": "exited",
+    "removing": "exited",
+    "dead": "exited",  # its removal failed halfway
+}
+
+
+def seen(key: Key, info: Json) -> Seen:
+    """The body of GET /containers/NAME/json as ours.  A container whose start failed has `error` and counts as exited."""
+    state: Json = info["State"]
+    status = _STATES.get(state.get("Status", ""), "running" if state.get("Running") else "exited")
+    error = state.get("Error") or ""
+    started_at = nanoseconds(state.get("StartedAt", ""))
+    if status == "created" and (error or state.get("ExitCode")):
+        status = "exited"
+        error = error or f"the engine could not start it (code {state.get('ExitCode')})"
+    if status == "exited" and not started_at and not error:
+        error = "it was removed before it ran"
+    ran_to_end = status == "exited" and started_at > 0
+    return Seen(
+        key,
+        status,
+        info["Config"]["Labels"].get(LABEL_SPEC, ""),
+        started_at=started_at,
+        # The engine takes the start's time when its start call is done; a quick program has ended before.
+        exited_at=max(started_at, nanoseconds(state.get("FinishedAt", ""))) if status == "exited" else 0,
+        exit_code=state.get("ExitCode") if ran_to_end else None,
+        out_of_memory=bool(state.get("OOMKilled")),
+        error=error,
+    )
+
+
+def use_of(sample: Json) -> Use:
+    """The body of GET /containers/NAME/stats as ours, counted like `agents.runtime.cgroups.read`."""
+    memory = sample.get("memory_stats", {})
+    detail = memory.get("stats", {})
+    cache = detail.get("total_inactive_file", detail.get("inactive_file", 0))
+    return Use(
+        cpu_s=sample.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage", 0) / 1e9,
+        memory=max(0, memory.get("usage", 0) - cache),
+    )
+
+
+def never_ran(found: Seen) -> bool:
+    """A start was tried and failed: the container may be removed and made anew."""
+    return found.state == "exited" and found.started_at == 0
+
+
+_REFUSALS: Final[tuple[tuple[RefusalCause, re.Pattern[str]], ...]] = (
+    ("command", re.compile(r"executable file not found|exec: |exec format error|is a directory", re.IGNORECASE)),
+    ("device", re.compile(r"device driver|nvidia|unknown device", re.IGNORECASE)),
+    ("spec", re.compile(r"memory limit too low|unable to find user", re.IGNORECASE)),
+)
+
+
+_TROUBLE: Final = re.compile(
+    r"no space left|disk quota|read-only file system|input/output error|too many open files|ttrpc|shutting down"
+    r"|resource temporarily unavailable|deadline exceeded|context canceled|connection (refused|reset)|connection error",
+    re.IGNORECASE,
+)
+
+
+def trouble(message: str) -> bool:
+    """Whether the engine's words are of its own trouble and not of what it was asked: no app can be charged with that."""
+    return _TROUBLE.search(message) is not None
+
+
+def refusal(message: str) -> Refused | None:
+    """Why a start failed for good, from the engine's words; None where another time may be better."""
+    for cause, pattern in _REFUSALS:
+        if pattern.search(message):
+            return Refused(cause, message)
+    return None
+
+
+def candidates(command: str, environment: list[str], workdir: str) -> tuple[str, ...]:
+    """The paths where execvp(3) would look for a command, in its order."""
+    if "/" in command:
+        return (os.path.normpath(os.path.join(workdir or "/", command)),)
+    path = next((entry[5:] for entry in environment if entry.startswith("PATH=")), "/usr/local/bin:/usr/bin:/bin")
+    return tuple(os.path.join(folder or workdir or "/", command) for folder in path.split(":"))

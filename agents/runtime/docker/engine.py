@@ -1,0 +1,319 @@
+"""The calls of the Docker engine that the runtime needs; the only module that knows aiodocker.
+
+Each call has a time limit and one of two failures: `Unavailable` where the engine did not answer or is in trouble (any
+status that the caller did not name), `Rejected` with one of the statuses that it did.  aiodocker by itself has no default
+timeout, lets 100 open waits block every further call, answers 900 for "not there", and drops the warnings of a create.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import aiodocker
+import aiohttp
+import structlog
+
+from agents.runtime.docker.frames import Frames
+from agents.runtime.interface import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+log = structlog.get_logger(__name__)
+
+Json = dict[str, Any]
+
+DEFAULT_URL: Final = "unix:///var/run/docker.sock"
+_CONNECT_S: Final = 5.0
+_ASK_S: Final = 15.0
+_CHANGE_S: Final = 60.0
+_EVENTS_SILENT_S: Final = 60.0
+"""After this long without an event the stream is opened anew, since a dead one looks just the same."""
+_PULL_FAILED: Final = (0, 400, 401, 403, 404, 409, 500, 502, 503, 504)  # 0: said within the stream of progress
+_GO_DIR: Final = 1 << 31  # Go's io/fs.FileMode
+_GO_SYMLINK: Final = 1 << 27
+
+
+class Rejected(Exception):
+    """The engine understood and said no."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class Engine:
+    """One connection pool to one engine, `unix://PATH` or `tcp://HOST:PORT`."""
+
+    def __init__(self, url: str | None, *, ask_s: float = _ASK_S, change_s: float = _CHANGE_S) -> None:
+        """`ask_s` and `change_s` are how long, in seconds, a question and a change may take."""
+        self._ask_s = ask_s
+        self._change_s = change_s
+        self.url = url or os.environ.get("DOCKER_HOST") or DEFAULT_URL
+        self._client: aiodocker.Docker | None = None
+
+    async def open(self) -> Json:
+        """Connect; gives what the engine says of itself (GET /info)."""
+        await self.close()
+        connector: aiohttp.BaseConnector
+        if self.url.startswith("unix://"):
+            connector = aiohttp.UnixConnector(self.url.removeprefix("unix://"), limit=0)
+            base = "unix://localhost"  # aiodocker puts its paths behind it; the connector knows the socket
+        elif self.url.startswith("tcp://"):
+            connector = aiohttp.TCPConnector(limit=0)
+            base = "http://" + self.url.removeprefix("tcp://")
+        else:
+            raise Unavailable(f"{self.url} is no engine's address: unix://PATH or tcp://HOST:PORT is")
+        timeout = aiohttp.ClientTimeout(total=self._change_s, sock_connect=_CONNECT_S)
+        session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+        self._client = aiodocker.Docker(base, connector=connector, session=session, timeout=timeout)
+        try:
+            async with self._asked("info"):
+                info: Json = await self._docker._query_json("info")
+        except BaseException:
+            await self.close()
+            raise
+        return info
+
+    async def close(self) -> None:
+        """Open streams end with `Unavailable`."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.session.close()  # ours, so aiodocker leaves it open
+            await client.close()
+
+    @property
+    def _docker(self) -> aiodocker.Docker:
+        if self._client is None:
+            raise Unavailable("the connection to the engine is closed")
+        return self._client
+
+    @contextlib.asynccontextmanager
+    async def _asked(
+        self, what: str, timeout: float | Literal["ask"] | None = "ask", known: tuple[int, ...] = ()
+    ) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._ask_s if timeout == "ask" else timeout):
+                yield
+        except aiodocker.DockerError as failure:
+            if failure.status in known:
+                raise Rejected(failure.status, failure.message) from failure
+            raise Unavailable(f"{what}: {failure.message} ({failure.status})") from failure
+        except TimeoutError as failure:
+            raise Unavailable(f"{what}: no answer in time") from failure
+        except (aiohttp.ClientError, OSError, ValueError, TypeError, RuntimeError) as failure:
+            # ValueError, TypeError: an answer that is not the JSON it should be, from a proxy or a dying engine.
+            # RuntimeError: aiohttp's for a session or a stream that `close` has closed.
+            raise Unavailable(f"{what}: {failure!r}") from failure
+
+    async def list(self, labels: tuple[str, ...]) -> tuple[Json, ...]:
+        """Containers in any state that carry all these labels, as summaries."""
+        async with self._asked("list"):
+            params = {"all": "1", "filters": json.dumps({"label": labels})}
+            return tuple(await self._docker._query_json("containers/json", params=params))
+
+    async def inspect(self, name: str) -> Json | None:
+        """None where there is no such container.  Waits while the engine is starting it."""
+        try:
+            async with self._asked(f"inspect {name}", known=(404,)):
+                info: Json = await self._docker._query_json(f"containers/{name}/json")
+                return info
+        except Rejected:
+            return None
+
+    async def create(self, name: str, config: Json) -> str:
+        """Gives the id.  Raises `Rejected` 400 (bad), 404 (no image), 409 (name taken)."""
+        async with self._asked(f"create {name}", self._change_s, known=(400, 404, 409)):
+            made = await self._docker._query_json(
+                "containers/create", "POST", params={"name": name}, data=json.dumps(config)
+            )
+        for warning in made.get("Warnings") or ():
+            log.warning("the engine warns", container=name, warning=warning)
+        return str(made["Id"])
+
+    async def pull(self, image: str, first_s: float, total_s: float) -> None:
+        """Fetch an image; `first_s` is how long, in seconds, the first word of its progress may take, `total_s` all of it.
+
+        Raises `Rejected` with the engine's or the registry's words, 408 where they took too long.
+        """
+        docker = self._docker
+        timer = asyncio.timeout(first_s)
+        begun = asyncio.get_running_loop().time()
+        heard = False
+        try:
+            async with self._asked(f"pull {image}", None, known=_PULL_FAILED), timer:
+                async for _ in docker.images.pull(image, stream=True):
+                    if not heard:
+                        heard = True
+                        timer.reschedule(begun + total_s)
+        except Unavailable as failure:
+            if timer.expired():
+                spent = f"{total_s / 60:.0f} minutes were not enough" if heard else f"no answer in {first_s:.0f} s"
+                raise Rejected(408, spent) from failure
+            raise
+
+    async def start(self, name: str) -> None:
+        """A running one is no error.  Raises `Rejected` 400, 404, 409 or 500, as the engine pleases."""
+        async with self._asked(f"start {name}", self._change_s, known=(400, 404, 409, 500)):
+            await self._docker.containers.container(name).start()
+
+    async def kill(self, name: str, signal: str) -> None:
+        """A stopped or missing one is no error."""
+        with contextlib.suppress(Rejected):
+            async with self._asked(f"kill {name}", known=(404, 409)):
+                await self._docker.containers.container(name).kill(signal=signal)
+
+    async def wait(self, name: str, timeout: float) -> bool:
+        """Whether it has ended within `timeout` seconds."""
+        unlimited = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
+        timer = asyncio.timeout(timeout)
+        try:
+            async with self._asked(f"wait {name}", None, known=(404,)), timer:
+                await self._docker.containers.container(name).wait(timeout=unlimited)
+        except Rejected:
+            return True
+        except Unavailable:
+            if timer.expired():
+                return False
+            raise
+        return True
+
+    async def delete(self, name: str) -> None:
+        """A missing one is no error.  Raises `Rejected` 409 where it runs, or is being removed."""
+        try:
+            async with self._asked(f"remove {name}", self._change_s, known=(404, 409)):
+                await self._docker.containers.container(name).delete(v=True)
+        except Rejected as answer:
+            if answer.status == 409:
+                raise
+
+    async def executable(self, name: str, path: str) -> bool | None:
+        """Whether a path in a container, running or not, is a file that can be executed; None where it cannot be told."""
+        for _ in range(2):
+            stat = await self._stat(name, path)
+            if stat is None or not stat:
+                return None if stat is None else False
+            mode = int(stat["mode"])
+            if not mode & _GO_SYMLINK:
+                return not mode & _GO_DIR and bool(mode & 0o111)
+            path = stat["linkTarget"]  # the engine has followed all links for it
+        return None
+
+    async def _stat(self, name: str, path: str) -> Json | None:
+        """{} where there is nothing, None where it cannot be told."""
+        async with self._asked(f"stat {path} in {name}"):
+            url = self._docker._canonicalize_url(f"containers/{name}/archive")
+            async with self._docker.session.head(url, params={"path": path}) as answer:
+                if answer.status == 404:
+                    return {}
+                if answer.status != 200:
+                    return None
+                stat: Json = json.loads(base64.b64decode(answer.headers["X-Docker-Container-Path-Stat"]))
+                return stat
+
+    async def stats(self, name: str) -> Json:
+        """One sample of a running container's use."""
+        async with self._asked(f"stats of {name}"):
+            params = {"stream": "false", "one-shot": "true"}
+            sample: Json = await self._docker._query_json(f"containers/{name}/stats", params=params)
+            return sample
+
+    async def exec_create(self, name: str, command: tuple[str, ...]) -> str:
+        """Gives the id.  Raises `Rejected` 404 or 409 where no such container runs."""
+        body = {"Cmd": list(command), "AttachStdout": True, "AttachStderr": True}
+        async with self._asked(f"exec in {name}", known=(404, 409)):
+            made = await self._docker._query_json(f"containers/{name}/exec", "POST", data=body)
+            return str(made["Id"])
+
+    async def exec_start(self, exec_id: str, timeout: float, keep: int) -> tuple[bool, bytes]:
+        """Run it to its end.  Gives whether it ended within `timeout` seconds, and the last `keep` bytes of its output.
+
+        Raises `Rejected` 400 where there is no such command, 404 or 409 where its container has ended.
+        """
+        output = b""
+        stream = self._docker.containers.exec(exec_id).start(detach=False)
+        timer = asyncio.timeout(timeout)
+        try:
+            async with self._asked("exec", None, known=(400, 404, 409)), timer, stream:
+                while (message := await stream.read_out()) is not None:
+                    output = (output + message.data)[-keep:]
+        except Unavailable:
+            if timer.expired():
+                return False, output
+            raise
+        return True, output
+
+    async def exec_inspect(self, exec_id: str) -> Json:
+        """`Running`, `ExitCode`, `Pid` (as this machine has it)."""
+        async with self._asked("inspect of an exec"):
+            info: Json = await self._docker._query_json(f"exec/{exec_id}/json")
+            return info
+
+    async def logs(self, name: str, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
+        """Payloads of stdout and stderr.  Raises `Rejected` 404, `Unavailable` where the stream breaks."""
+        params = {
+            "stdout": "1",
+            "stderr": "1",
+            "follow": str(int(follow)),
+            "tail": "all" if tail is None else str(tail),
+        }
+        frames = Frames()
+        stream = self._stream(f"logs of {name}", f"containers/{name}/logs", params, None, (404,))
+        async with contextlib.aclosing(stream):
+            async for data in stream:
+                for payload in frames.feed(data):
+                    yield payload
+        if not frames.complete:
+            raise Unavailable(f"logs of {name}: broken off within a frame")
+
+    async def remembered(self, labels: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+        """What the engine remembers of containers with these labels, oldest first: (what happened, container's id).  It keeps
+        the last 256 events of all its containers, and none from before it was started.
+
+        Up to now by its own clock, which may be that of another machine: asked with one that is behind it leaves out the
+        latest, with one that is ahead it waits."""
+        async with self._asked("the engine's time"):
+            now = datetime.fromisoformat((await self._docker._query_json("info"))["SystemTime"])
+        filters = json.dumps({"type": ["container"], "label": labels})
+        params = {"since": "1", "until": f"{now.timestamp():.6f}", "filters": filters}
+        async with self._asked("events so far"):
+            response = await self._docker._do_query("events", "GET", params=params)
+            try:
+                told = [json.loads(line) for line in (await response.read()).splitlines()]
+            finally:
+                response.close()
+        return tuple((str(event["Action"]).partition(":")[0], str(event["Actor"]["ID"])) for event in told)
+
+    async def events(self, labels: tuple[str, ...]) -> AsyncGenerator[None, None]:
+        """Wakes once when connected, then for every event of a container with these labels; ends or raises
+        `Unavailable` when the connection does."""
+        params = {"filters": json.dumps({"type": ["container"], "label": labels})}
+        stream = self._stream("events", "events", params, _EVENTS_SILENT_S, ())
+        async with contextlib.aclosing(stream):
+            async for _ in stream:
+                yield None
+
+    async def _stream(
+        self, what: str, path: str, params: dict[str, str], silent: float | None, known: tuple[int, ...]
+    ) -> AsyncGenerator[bytes, None]:
+        """What comes, as it comes; first an empty piece when the engine has answered."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silent)
+        async with self._asked(what, known=known):
+            response = await self._docker._do_query(path, "GET", params=params, timeout=timeout)
+        try:
+            yield b""
+            while True:
+                async with self._asked(what, timeout=None):
+                    data = await response.content.readany()
+                if not data:
+                    return
+                yield data
+        finally:
+            response.close()

@@ -1,0 +1,307 @@
+"""Keeps a node's lease over its Docker containers, agent or not: `python -I -S docker_guard.py ROOT URL LABEL…`.
+
+One for each node: whoever extends the lease starts it where none is, and it outlives them.  About once a second it reads the
+lease (`agents.lease`).  When that is over it kills what runs, and goes on doing so: through the engine, and beside it by what
+the machine itself shows, since an engine may be down or hang.  In ROOT it uses
+
+    lease                   the lease; where it goes, what was read last of it holds
+    guard.lock              locked (flock(2)) as long as the guard lives
+    guard.log               what it did
+    APP-GEN-SLOT/starting   id of a container, noted by the agent before the engine is asked to start it: so nothing can run of
+                            which there is no note, and all of its processes have that id in the name of their control group
+    APP-GEN-SLOT/lease      left here where a container is killed, so that its end is not taken for the app's failure
+
+It is two processes, each of which starts another one where its partner is killed, so that killing one leaves the lease
+kept.  What they need is in their memory, so they go on where ROOT is removed.
+
+It ends when no agent looks after the node and nothing runs, nor can begin to: either the engine says so, or there is no
+engine and no such process.  Processes of an engine on another machine, or of containers out of this one's sight, can only be
+killed through that engine.  Like a supervisor it runs outside the virtual environment.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import time
+import urllib.parse
+
+if not __package__:  # run as a script: what is ours lies beside it, behind the standard library
+    sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])
+
+from agents import lease
+
+TYPE_CHECKING = False  # typing itself would cost a third of the start
+if TYPE_CHECKING:
+    from typing import Any
+
+LOCK = "guard.lock"
+LOG = "guard.log"
+STARTING = "starting"
+KILLED = "lease"
+LOOK_S = 0.5
+ASK_S = 2.0
+AGAIN_S = 2.0
+"""Between questions to an engine that has said that nothing runs, or did not answer."""
+START_S = 120.0
+"""A request to start a container, whose agent has died, is carried out by then or never."""
+FIRST_RECORD_S = 10.0
+ID = re.compile(r"[0-9a-f]{64}")
+RUNS = ("running", "paused", "restarting")
+
+
+class Silent(Exception):
+    """The engine did not answer."""
+
+
+class Down(Silent):
+    """Nobody listens at the engine's address: what is down starts nothing."""
+
+
+class Guard:
+    """Of one node: `labels` are those of its containers, `NAME=VALUE`."""
+
+    def __init__(self, root: str, url: str, labels: "list[str]") -> None:
+        self._root = root
+        self._lease = os.path.join(root, lease.FILE)
+        self._url = url
+        self._labels = labels
+        self._folder = os.stat(root)
+        self._begun = time.monotonic()
+        self._deadline: int | None = None
+        self._notes: dict[str, str] = {}
+        self._ask_at = 0.0
+        self._ended: set[str] = set()
+        self._said: set[str] = set()
+        self._starting: dict[str, float] = {}
+
+    def run(self) -> None:
+        """Until nothing is left to guard, in the worker or, after it has lost its parent, in the one that it has started."""
+        while True:
+            parent = os.getpid()
+            worker = os.fork()
+            if worker == 0 and self._work(parent):
+                os._exit(0)
+            if worker and self._wait(worker):
+                return
+
+    def _wait(self, worker: int) -> bool:
+        """The parent's part.  False where its worker was killed, and has to be replaced."""
+        while True:
+            ended, status = os.waitpid(worker, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status) == 0
+            self._remember()
+            time.sleep(LOOK_S)
+
+    def _remember(self) -> "int | None":
+        """What is known by now, for when ROOT is not there any more: the deadline, and whose processes to look for."""
+        if self._there():
+            self._deadline = lease.until(self._lease, self._deadline)
+            with contextlib.suppress(OSError):
+                self._notes = self._read_notes()
+        return self._deadline
+
+    def _there(self) -> bool:
+        """Whether ROOT is the folder that it was: one that was made again is another node's, with another lease."""
+        try:
+            return os.path.samestat(os.stat(self._root), self._folder)
+        except OSError:
+            return False
+
+    def _work(self, parent: int) -> bool:
+        """The worker's part.  False where its parent was killed: then it is the next worker's parent."""
+        before = (False, False)
+        while True:
+            if os.getppid() != parent:
+                return False
+            deadline = self._remember()
+            if deadline is None and time.monotonic() - self._begun > FIRST_RECORD_S:
+                return True
+            over = deadline is not None and deadline <= lease.now_ns()
+            alone = not (self._there() and lease.looked_after(self._lease))
+            if (over, alone) != before:
+                self._ask_at, before = 0.0, (over, alone)
+            try:
+                done = self._enforce() and alone if over else deadline is not None and alone and self._idle()
+            except OSError as failure:  # No file can be opened at the moment, say: one that ended would guard nothing.
+                self._say(f"trying again: {failure}")
+                done = False
+            if done:
+                return True
+            time.sleep(LOOK_S)
+
+    def _enforce(self) -> bool:
+        """Kill all that runs; True when surely nothing does."""
+        found = self._kill_processes()
+        if time.monotonic() < self._ask_at:
+            return False
+        try:
+            running = self._running()
+            for container in running:
+                self._note(container["Id"], _folder_of(container))
+                self._ask("POST", f"/containers/{container['Id']}/kill?signal=SIGKILL")
+        except Down:
+            self._ask_at = time.monotonic() + AGAIN_S
+            return not found
+        except Silent:
+            self._ask_at = time.monotonic() + AGAIN_S
+            return False
+        if running or found:
+            return False
+        self._ask_at = time.monotonic() + AGAIN_S
+        return not self._may_start()
+
+    def _idle(self) -> bool:
+        """Whether nobody has anything here that a lease could end."""
+        if time.monotonic() < self._ask_at:
+            return False
+        self._ask_at = time.monotonic() + AGAIN_S
+        try:
+            return not self._running() and not self._may_start()
+        except Down:
+            return not self._processes()
+        except Silent:
+            return False
+
+    def _running(self) -> "list[dict[str, Any]]":
+        """Containers of this node that run; what has ended, and what may yet start, is noted on the way."""
+        filters = urllib.parse.quote(json.dumps({"label": self._labels}))
+        try:
+            listed = json.loads(self._ask("GET", f"/containers/json?all=1&filters={filters}"))
+            states = {container["Id"]: container["State"] for container in listed}
+        except (ValueError, LookupError, TypeError) as failure:  # The engine died while it answered, say.
+            raise Silent(f"no list of containers: {failure}") from failure
+        noted = self._noted()
+        self._ended = {name for name in noted if states.get(name, "exited") in ("exited", "dead")}
+        now = time.monotonic()
+        self._starting = {name: self._starting.get(name, now) for name in noted if states.get(name) == "created"}
+        return [container for container in listed if container["State"] in RUNS]
+
+    def _may_start(self) -> bool:
+        """Whether a start that was asked for may still be under way."""
+        return any(time.monotonic() - since < START_S for since in self._starting.values())
+
+    def _noted(self) -> "dict[str, str]":
+        """Folders of the containers that were to be started, by id; where ROOT is gone, those that were there."""
+        if self._there():
+            self._notes = self._read_notes()
+        return self._notes
+
+    def _read_notes(self) -> "dict[str, str]":
+        found = {}
+        for folder in os.listdir(self._root):
+            with contextlib.suppress(OSError), open(os.path.join(self._root, folder, STARTING)) as note:
+                name = note.read(65).strip()
+                if ID.fullmatch(name):
+                    found[name] = folder
+        return found
+
+    def _processes(self) -> "list[tuple[int, str, str]]":
+        """Those of this node's containers that this machine shows: pid, container, its folder."""
+        names = {name: folder for name, folder in self._noted().items() if name not in self._ended}
+        found = []
+        for entry in os.listdir("/proc") if names else ():
+            if entry.isdigit():
+                try:
+                    with open(f"/proc/{entry}/cgroup") as file:
+                        held = ID.search(file.read())
+                except OSError:
+                    continue  # gone meanwhile
+                if held is not None and held[0] in names:
+                    found.append((int(entry), held[0], names[held[0]]))
+        return found
+
+    def _kill_processes(self) -> bool:
+        """Whether there were any."""
+        found = self._processes()
+        for pid, name, folder in found:
+            self._note(name, folder)
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            except OSError as failure:
+                self._say(f"process {pid} of container {name[:12]} is out of reach: {failure.strerror}")
+        return bool(found)
+
+    def _note(self, name: str, folder: str) -> None:
+        self._say(f"the lease is over: killing container {name[:12]} of {folder}")
+        with contextlib.suppress(OSError), open(os.path.join(self._root, folder, KILLED), "w"):
+            pass
+
+    def _say(self, what: str) -> None:
+        """Once."""
+        if what not in self._said:
+            self._said.add(what)
+            with contextlib.suppress(OSError):
+                sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {what}\n")
+
+    def _ask(self, method: str, path: str) -> bytes:
+        """The body of the engine's answer, whatever its status.  HTTP/1.0: it comes whole, and the connection ends."""
+        deadline = time.monotonic() + ASK_S
+        try:
+            with _connected(self._url) as connection:
+                connection.sendall(f"{method} {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
+                answer = b""
+                while part := connection.recv(65536):
+                    answer += part
+                    if time.monotonic() > deadline:
+                        raise Silent("too slow")
+        except (ConnectionRefusedError, FileNotFoundError) as failure:
+            raise Down(str(failure)) from failure
+        except OSError as failure:
+            raise Silent(str(failure)) from failure
+        head, _, body = answer.partition(b"\r\n\r\n")
+        if method == "GET" and b" 200 " not in head.split(b"\r\n")[0]:
+            raise Silent(head.decode("utf-8", "replace"))
+        return body
+
+
+def _connected(url: str) -> socket.socket:
+    if url.startswith("unix://"):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(ASK_S)
+        try:
+            connection.connect(url[len("unix://") :])
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    host, _, port = url.partition("://")[2].rstrip("/").rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), timeout=ASK_S)
+
+
+def _folder_of(container: "dict[str, Any]") -> str:
+    labels = container["Labels"]
+    return f"{labels.get('dorm.app')}-{labels.get('dorm.generation')}-{labels.get('dorm.slot')}"
+
+
+def main() -> None:
+    """Returns in the caller's process as soon as there is a guard, this one or one that was there."""
+    root, url, *labels = sys.argv[1:]
+    lock = os.open(os.path.join(root, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for attempt in range(30):  # who only looks whether there is a guard holds it for a moment
+        if attempt:
+            time.sleep(0.01)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+    else:
+        return
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    os.dup2(os.open(os.path.join(root, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 1)
+    os.dup2(1, 2)
+    os.chdir("/")
+    Guard(root, url, labels).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,373 @@
+"""The process runtime: a container is a child process with a session and a working directory of its own.
+
+For machines without Docker.  It confines nothing and limits nothing (`limits` is False, and the log says so when it is
+opened): processes share the user, the file system and the machine with the agent, and a memory shortage cannot be told
+from any other SIGKILL.  What it does keep are the runtime's promises: a program starts at most once for a key, it outlives
+the agent, and a restarted agent finds it again with its state and exit code, through one small supervisor for each
+container (`agents.runtime.process.supervisor`) and the records it keeps (`agents.runtime.process.records`).  The
+supervisors keep the node's lease, too, and no program outlives its supervisor.
+
+A program's first places to look for commands are those of the agent's own interpreter, so `python3` is that one, with the
+packages that it has.  Do not run the agent under an init system that kills its whole control group with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
+
+import structlog
+
+from agents import lease
+from agents.runtime.inflight import Inflight
+from agents.runtime.interface import (
+    NOT_FOUND,
+    PROGRESS_FILE,
+    TIMED_OUT,
+    Conflict,
+    ContainerSpec,
+    Key,
+    Refused,
+    Seen,
+    Unavailable,
+    Use,
+    check_spec,
+    spec_hash,
+)
+from agents.runtime.process import records
+from agents.runtime.process.logs import read_log
+from agents.runtime.run_dirs import RunDirs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+log = structlog.get_logger(__name__)
+
+LOG_CAP: Final = 16 * 1024 * 1024
+"""Bytes of a container's log before it moves aside; at most two such parts are kept."""
+_DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SUPERVISOR: Final = str(Path(__file__).with_name("supervisor.py"))
+_START_S: Final = 30.0
+_DIE_S: Final = 30.0
+"""How long after SIGKILL a process may stay (in the kernel, on a dead disk, say) before the state is called unknown."""
+_BUSY_POLL_S: Final = 0.01
+
+
+class ProcessRuntime:
+    """One node's containers as processes below `root`, a folder that no other node uses."""
+
+    name = "process"
+    limits = False
+    checkpoint_mount = ""
+
+    def __init__(self, node: str, root: Path, *, log_cap: int = LOG_CAP) -> None:
+        self.node = node
+        self._dirs = RunDirs(root)
+        self._log_cap = log_cap
+        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._inflight = Inflight()
+        self._watched: dict[Key, int] = {}
+        self._wakes: set[asyncio.Event] = set()
+        self._open = False
+
+    async def open(self) -> None:
+        """Take the root and watch what runs.  Raises `Conflict` where another agent has it."""
+        await asyncio.to_thread(self._dirs.open)
+        self._open = True
+        log.info("the process runtime limits nothing: use it only for apps that you trust", node=self.node)
+        for found in await asyncio.to_thread(self._look_all):
+            self._watch(found)
+
+    async def close(self) -> None:
+        """Let go of the root; the processes run on."""
+        self._open = False
+        self._wake()
+        await self._inflight.drain()
+        for key in list(self._watched):
+            self._unwatch(key)
+        self._dirs.close()
+
+    async def list(self) -> list[Seen]:
+        """All containers below the root, sorted by key, and those whose folder was removed and that have not ended yet: a
+        supervisor takes a moment to see that."""
+        seen = [found.seen for found in await asyncio.to_thread(self._look_all)]
+        there = {one.key for one in seen}
+        unseen = tuple(key for key, process in self._watched.items() if key not in there and not _has_ended(process))
+        if unseen:
+            seen += await asyncio.to_thread(self._without_folder, unseen)
+        return sorted(seen, key=lambda one: one.key)
+
+    def _without_folder(self, keys: tuple[Key, ...]) -> tuple[Seen, ...]:
+        """The others have been started since all were looked at."""
+        return tuple(Seen(key, "running", "") for key in keys if not self._dirs.container_dir(key).exists())
+
+    async def ensure(self, spec: ContainerSpec) -> Seen:
+        """Start it unless it was started before.  Raises `Refused`, `Conflict` or `Unavailable`."""
+        check_spec(spec)
+        return await self._inflight.run(self._ensure(spec))
+
+    async def _ensure(self, spec: ContainerSpec) -> Seen:
+        key, wanted = spec.key, spec_hash(spec)
+        async with self._lock(key):
+            try:
+                await asyncio.to_thread(self._prepare, spec, wanted)
+            except OSError as failure:
+                raise Unavailable(f"{key}: its folder cannot be made: {failure.strerror}") from failure
+            give_up = asyncio.get_running_loop().time() + _START_S
+            while True:
+                found = await asyncio.to_thread(self._look, key)
+                if found is None:
+                    raise Conflict(f"{key} was removed while it was started")
+                if found.seen.spec_hash != wanted:
+                    raise Conflict(f"{key} exists with another spec")
+                if found.seen.error:
+                    await asyncio.to_thread(self._dirs.remove, key)
+                    raise Refused("command", found.seen.error)
+                if found.seen.state != "created":
+                    self._watch(found)
+                    self._wake()
+                    return found.seen
+                if asyncio.get_running_loop().time() > give_up:
+                    raise Unavailable(f"{key} did not start within {_START_S:.0f} s")
+                if found.supervisor:  # one that an earlier agent began
+                    await asyncio.sleep(_BUSY_POLL_S)
+                elif spec.checkpoint_dir and not await asyncio.to_thread(Path(spec.checkpoint_dir).is_dir):
+                    raise Refused("spec", f"the checkpoint directory {spec.checkpoint_dir} is not there")
+                else:
+                    await self._dirs.check_lease()
+                    await asyncio.to_thread(self._supervise, key)
+
+    def _prepare(self, spec: ContainerSpec, wanted: str) -> None:
+        folder = self._dirs.container_dir(spec.key)
+        run = self._dirs.run_dir(spec.key)
+        variables = records.environment(
+            spec,
+            {"PATH": _DEFAULT_PATH, "HOME": str(run), "LANG": "C.UTF-8", "TMPDIR": str(folder / "tmp")},
+            {
+                "PATH": str(Path(sys.executable).parent),
+                "DORM_PROGRESS": str(run / PROGRESS_FILE),
+                # Nothing keeps a process from a GPU, but CUDA shows it only these; an app that asked for none sees none.
+                "CUDA_VISIBLE_DEVICES": ",".join(spec.devices),
+            },
+        )
+
+        def fill(new: Path) -> None:
+            (new / "tmp").mkdir(mode=0o700)
+            records.write_launch(new, records.Launch(str(run), spec.command, variables), self._log_cap, wanted)
+
+        self._dirs.make(spec.key, fill)
+
+    def _supervise(self, key: Key) -> None:
+        """Start a supervisor; returns when it has started the program, has left it to another one, or has seen that the lease
+        is over."""
+        folder = self._dirs.container_dir(key)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", "-S", _SUPERVISOR, str(folder)],
+                env={"LANG": "C.UTF-8"},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                start_new_session=True,
+                timeout=_START_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as failure:
+            raise Unavailable(f"{key}: no supervisor could be started: {failure}") from failure
+        if not done.stdout:
+            notes = folder / "supervisor.log"
+            said = notes.read_text(errors="replace") if notes.exists() else done.stderr.decode(errors="replace")
+            raise Unavailable(f"{key}: its supervisor failed: {said.strip()[-500:]}")
+
+    async def extend_lease(self, seconds: float) -> None:
+        """The supervisors keep it: each looks at the record about once a second."""
+        # Settled before anything is waited for: an agent that is stopped meanwhile extends nothing late.
+        await self._dirs.extend_lease(lease.after(seconds))
+
+    async def lease_left(self) -> float | None:
+        """Of the record in the root."""
+        return await self._dirs.lease_left()
+
+    async def root_id(self) -> str:
+        """Drawn when the root was made."""
+        return await asyncio.to_thread(self._dirs.identity)
+
+    async def stop(self, key: Key, grace_s: float) -> bool:
+        """SIGTERM to its process group, after `grace_s` SIGKILL to all it ever started."""
+        loop = asyncio.get_running_loop()
+        async with self._lock(key):  # not in the middle of a start
+            found = await asyncio.to_thread(self._look, key)
+        kill_at = loop.time() + grace_s
+        sent: tuple[bool, int] | None = None
+        while found is not None and found.seen.state == "running":
+            kill, pid = loop.time() >= kill_at, found.supervisor or found.program
+            if loop.time() >= kill_at + _DIE_S:
+                raise Unavailable(f"{key} is still there {_DIE_S:.0f} s after SIGKILL")
+            folder = self._dirs.container_dir(key)
+            if sent != (kill, pid):
+                await asyncio.to_thread(records.send, folder, found, kill=kill)
+                sent = kill, pid
+            await self._gone(folder, found, until=kill_at + _DIE_S if kill else kill_at)
+            found = await asyncio.to_thread(self._look, key)
+        return sent is not None and sent[0]
+
+    async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
+        """Run a command as the container's program would; what it writes goes to the container's log."""
+        found = await asyncio.to_thread(self._look, key)
+        if found is None or found.seen.state != "running":
+            raise KeyError(key)
+        folder = self._dirs.container_dir(key)
+        launch = await asyncio.to_thread(records.read_launch, folder)
+        with (folder / "log").open("ab") as output:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    env=launch.environment,
+                    cwd=launch.workdir,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            except OSError as failure:
+                log.warning("no such command", key=key, command=command[0], error=str(failure))
+                return NOT_FOUND
+        command_ends = asyncio.ensure_future(process.wait())
+        container_ends = asyncio.ensure_future(self._gone(folder, found, until=None))
+        try:
+            await asyncio.wait((command_ends, container_ends), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            timed_out = not command_ends.done() and not container_ends.done()
+        finally:
+            container_ends.cancel()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it left behind too
+            await asyncio.wait((command_ends, container_ends))
+        code = process.returncode or 0
+        return TIMED_OUT if timed_out else code if code >= 0 else 128 - code
+
+    async def remove(self, key: Key) -> None:
+        """Delete its folder.  Raises `Conflict` where it runs."""
+        async with self._lock(key):
+            found = await asyncio.to_thread(self._look, key)
+            if found is None:
+                return
+            if found.seen.state == "running" or found.supervisor:
+                raise Conflict(f"{key} still runs: stop it first")
+            self._unwatch(key)
+            await asyncio.to_thread(self._dirs.remove, key)
+
+    async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
+        """Its log, as it wrote it."""
+
+        def running() -> bool:
+            found = self._look(key)
+            return found is not None and found.seen.state == "running"
+
+        folder = self._dirs.container_dir(key)
+        if not folder.is_dir():
+            raise KeyError(key)
+        async with contextlib.aclosing(read_log(folder, follow=follow, tail=tail, running=running)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def use(self, key: Key) -> Use | None:
+        """Sums over its processes."""
+        found = await asyncio.to_thread(self._look, key)
+        if found is None or found.seen.state != "running":
+            return None
+        return await asyncio.to_thread(records.use_of, found)
+
+    def run_dir(self, key: Key) -> Path:
+        """Its working directory."""
+        return self._dirs.run_dir(key)
+
+    async def hints(self) -> AsyncGenerator[None, None]:
+        """Wakes when a container starts or ends."""
+        wake = asyncio.Event()
+        wake.set()
+        self._wakes.add(wake)
+        try:
+            while self._open:
+                await wake.wait()
+                wake.clear()
+                if self._open:
+                    yield None
+        finally:
+            self._wakes.discard(wake)
+
+    def _wake(self) -> None:
+        for wake in self._wakes:
+            wake.set()
+
+    def _lock(self, key: Key) -> asyncio.Lock:
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    def _look(self, key: Key) -> records.Found | None:
+        return records.look(self._dirs.container_dir(key), key)
+
+    def _look_all(self) -> tuple[records.Found, ...]:
+        looked = (self._look(key) for key in self._dirs.found())
+        return tuple(found for found in looked if found is not None)
+
+    def _watch(self, found: records.Found) -> None:
+        """Wake the hints when it ends; again and again for an orphan, until it is seen to have ended."""
+        key = found.seen.key
+        if found.seen.state != "running" or key in self._watched or not self._open:
+            return
+        descriptor = records.open_process(self._dirs.container_dir(key), found)
+        if descriptor is None:
+            self._wake()
+            return
+        self._watched[key] = descriptor
+        asyncio.get_running_loop().add_reader(descriptor, self._ended, key)
+
+    def _ended(self, key: Key) -> None:
+        self._unwatch(key)
+        self._wake()
+        self._inflight.start(self._watch_on(key))
+
+    async def _watch_on(self, key: Key) -> None:
+        """Its supervisor may have been killed while it runs on."""
+        found = await asyncio.to_thread(self._look, key)
+        if found is not None:
+            self._watch(found)
+
+    def _unwatch(self, key: Key) -> None:
+        descriptor = self._watched.pop(key, None)
+        if descriptor is not None:
+            asyncio.get_running_loop().remove_reader(descriptor)
+            os.close(descriptor)
+
+    async def _gone(self, folder: Path, found: records.Found, *, until: float | None) -> None:
+        """Wait for the end of its supervisor (or of an orphan), at most until this loop time."""
+        descriptor = records.open_process(
+            folder, found
+        )  # two system calls: no thread, whose result a cancel could lose
+        if descriptor is None:
+            return
+        loop = asyncio.get_running_loop()
+        gone = asyncio.Event()
+        loop.add_reader(descriptor, gone.set)
+        try:
+            async with asyncio.timeout_at(until):
+                await gone.wait()
+        except TimeoutError:
+            return
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+
+def _has_ended(process: int) -> bool:
+    """The process of this pidfd, which can be read once it has."""
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(0))

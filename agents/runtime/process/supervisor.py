@@ -1,0 +1,332 @@
+"""Starts one process-runtime container, outlives the agent, and records how it ended: `python -I -S supervisor.py DIR`.
+
+It imports little (a start costs one of these), because it runs outside the virtual environment.
+It detaches from its caller, says on stdout what became of the start (`started`, `busy`, `refused`, or `over` where the
+node's lease is over and nothing was started), then watches.  It is two processes: the supervisor, which does all of this, and
+its parent, the guardian, which does nothing but wait for the supervisor's end.  In DIR the supervisor reads and writes
+
+    launch   NUL-separated: working directory, size cap of the log in bytes, number of arguments, arguments, environment
+    lock     a POSIX lock from before the start until the end: whoever sees it taken knows the supervisor alive, and its pid
+    started  `pid starttime boot_id utc_ns` of the program, whole or not there (written aside, then renamed)
+    refused  why the program could not be executed
+    exited   `code utc_ns`, written when nothing of the container runs any more; `code utc_ns lease` where it was killed
+             because the node's lease was over
+    log      stdout and stderr together; beyond the cap it moves to log.1 and starts anew
+
+and beside DIR it reads the node's lease (`agents.lease`), about once a second: when that is over, agent or not, it kills the
+container.  A lease that can't be read any more is over when it was to be over as it was read last.  Where DIR itself was
+removed nobody can find the container any more nor learn how it ended, so it is killed at once.
+
+No program outlives its supervisor, even one that is killed (-9): the program itself is killed by the kernel (PR_SET_PDEATHSIG
+of prctl(2)), and whatever it has started comes to the guardian, which kills it.  Only where guardian and supervisor are killed
+at the same moment may children of the program be left.
+
+Why a program never starts twice: supervisors exclude each other by the lock, one that finds `started` does nothing, and
+the program is a forked child that executes nothing before `started` is on disk and it has been told so through a pipe,
+whose end of file, should the supervisor die first, makes it leave instead.  So a folder without `started` belongs to a
+program that never ran and may be tried again.  (A power cut may lose the record, but then the program is gone too.)
+
+Signals to the supervisor: SIGTERM, SIGINT and SIGHUP go on to the program's process group as SIGTERM; SIGUSR1 kills
+everything.  When the program ends whatever it left behind is killed, as the end of a Docker container does: the supervisor
+is the subreaper (prctl(2)), so also a child in a session of its own comes back to it.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import sys
+import time
+
+if not __package__:  # run as a script: what is ours lies beside it, behind the standard library
+    sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])
+
+from agents import lease
+
+TYPE_CHECKING = False  # typing itself would cost a third of the start
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from io import BufferedRandom
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+RECORD_BYTES = 64
+LEASE = os.path.join("..", lease.FILE)
+LOOK_S = 1.0
+"""Between looks at the size of the log and at the lease."""
+
+
+def write_record(name: str, text: str) -> None:
+    """Whole or not at all."""
+    with open(name + ".new", "w") as file:
+        file.write(text)
+    os.rename(name + ".new", name)
+
+
+def reserve_record(name: str) -> None:
+    """Room for it on a disk that may be full by then."""
+    with open(name + ".new", "w") as file:
+        file.write(" " * RECORD_BYTES)
+
+
+def write_reserved(name: str, text: str) -> None:
+    """Whole or not at all, within the room that was reserved."""
+    with open(name + ".new", "r+") as file:
+        file.write(text.ljust(RECORD_BYTES))
+    os.rename(name + ".new", name)
+
+
+def say(what: str) -> None:
+    """In supervisor.log.  A full disk takes nothing, and what is said is not worth the watch either."""
+    try:
+        sys.stderr.write(what + "\n")
+        sys.stderr.flush()
+    except OSError:
+        pass
+
+
+def signalled(kill: "Callable[[int, int], None]", target: int, number: int) -> None:
+    """Send a signal; a program that changed its user may be out of reach, which must not end the watch."""
+    try:
+        kill(target, number)
+    except OSError as failure:
+        say(f"signal {number} to {target}: {failure}")
+
+
+def execute(words: list[str], workdir: str, environment: dict[str, str], log: int, gate: int, report: int) -> None:
+    """The child's part: wait for the go, become the program, or report why not.  Never returns."""
+    try:
+        os.setsid()
+        prctl(
+            PR_SET_PDEATHSIG, signal.SIGKILL
+        )  # before the gate: where the supervisor has died by then, the gate says so
+        if os.read(gate, 1) != b"g":
+            os._exit(1)
+        os.chdir(workdir)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        # Python ignores two of these, the shell that started the agent perhaps others; the program starts with none ignored.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, *WATCHED):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+        os.execvpe(words[0], words, environment)
+    except OSError as failure:
+        os.write(report, f"{words[0]}: {failure.strerror}".encode("utf-8", "replace"))
+    finally:
+        os._exit(127)
+
+
+def start(words: list[str], workdir: str, environment: dict[str, str]) -> tuple[int, str]:
+    """Start the program behind the gate.  Gives its pid, and why it could not be executed or ''."""
+    log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    gate, opener = os.pipe()
+    reading, report = os.pipe()  # closed by a successful exec
+    pid = os.fork()
+    if pid == 0:
+        os.close(opener)
+        execute(words, workdir, environment, log, gate, report)
+    os.close(log)
+    os.close(gate)
+    os.close(report)
+    reserve_record("exited")
+    write_record("started", f"{pid} {lease.start_time(pid)} {lease.boot_id()} {time.time_ns()}")
+    os.write(opener, b"g")
+    os.close(opener)
+    failure = b""
+    while part := os.read(reading, 4096):
+        failure += part
+    os.close(reading)
+    return pid, failure.decode("utf-8", "replace")
+
+
+def cap_log(cap: int) -> None:
+    """Keep the log below its cap, and the part before it in log.1.  A log is not worth the watch, so one that can't be
+    opened (its folder was removed, say) is left alone."""
+    try:
+        with open("log", "rb+") as log:
+            move_aside(log, cap)
+    except OSError:
+        pass
+
+
+def move_aside(log: "BufferedRandom", cap: int) -> None:
+    """The program holds the file open for appending, so it is copied and emptied in place; what is written in between is
+    lost.  Where the disk has no room for the copy it is emptied all the same."""
+    size = os.fstat(log.fileno()).st_size
+    if size <= cap:
+        return
+    log.seek(max(0, size - cap))
+    left = cap  # and no more, however fast the program goes on writing
+    try:
+        with open("log.1.new", "wb") as old:
+            while part := log.read(min(left, 1 << 20)):
+                old.write(part)
+                left -= len(part)
+        os.rename("log.1.new", "log.1")
+    except OSError as failure:
+        if os.path.exists("log.1.new"):
+            os.unlink("log.1.new")
+        say(f"the log could not be moved aside: {failure}")
+    os.ftruncate(log.fileno(), 0)
+
+
+def children() -> list[int]:
+    """Own children, adopted ones included (proc(5), field 4 of stat)."""
+    own = str(os.getpid()).encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    if file.read().rpartition(b")")[2].split()[1] == own:
+                        found.append(int(name))
+            except OSError:
+                continue  # gone meanwhile
+    return found
+
+
+def reap(block: bool) -> "tuple[int, int] | None":
+    """One ended child as (pid, exit code as a shell gives it); None where none has ended, (0, 0) where none is left."""
+    try:
+        pid, status = os.waitpid(-1, 0 if block else os.WNOHANG)
+    except ChildProcessError:
+        return 0, 0
+    if pid == 0:
+        return None
+    code = os.waitstatus_to_exitcode(status)
+    return pid, code if code >= 0 else 128 - code
+
+
+def watch(pid: int, cap: int) -> "tuple[int, bool]":
+    """Serve signals until the program has ended; gives its exit code, and whether the lease's end killed it.  The group is
+    only signalled while the program is not reaped, so its number cannot have passed to another."""
+    over, deadline = False, lease.until(LEASE, None)
+    while True:
+        received = signal.sigtimedwait(WATCHED, LOOK_S)
+        if received is None or received.si_signo == signal.SIGCHLD:
+            while (ended := reap(block=False)) is not None:
+                if ended[0] == pid:
+                    return ended[1], over and ended[1] == 128 + signal.SIGKILL
+                if ended[0] == 0:
+                    return 255, False
+            cap_log(cap)
+        elif received.si_signo == signal.SIGUSR1:
+            signalled(os.killpg, pid, signal.SIGKILL)
+        else:
+            signalled(os.killpg, pid, signal.SIGTERM)
+        deadline = lease.until(LEASE, deadline)
+        if deadline is not None and deadline <= lease.now_ns():
+            over = True
+            signalled(os.killpg, pid, signal.SIGKILL)
+        elif removed():
+            signalled(os.killpg, pid, signal.SIGKILL)
+
+
+def removed() -> bool:
+    """Whether the container's folder is gone.  What else keeps it from being seen (a disk that fails) is no reason."""
+    try:
+        os.stat("lock")
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def sweep() -> None:
+    """Kill all that is left.  Grandchildren become children as their parents die, so the last child is the last of all."""
+    while (ended := reap(block=False)) != (0, 0):
+        if ended is None:
+            for child in children():
+                signalled(os.kill, child, signal.SIGKILL)
+            reap(block=True)
+
+
+def tell(report: int, outcome: bytes) -> None:
+    """Say what became of the start.  The agent that asked may have died meanwhile, which is no reason to die as well."""
+    try:
+        os.write(report, outcome)
+    except OSError as failure:
+        say(f"nobody hears that it is {outcome.decode()}: {failure}")
+
+
+def supervise(report: int) -> None:
+    lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as held:
+        if held.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        tell(report, b"busy")
+        return
+    if os.path.exists("started"):
+        tell(report, b"busy")
+        return
+    with open("launch", "rb") as file:
+        fields = [os.fsdecode(field) for field in file.read().split(b"\0")]
+    workdir, cap, count = fields[0], int(fields[1]), int(fields[2])
+    words = fields[3 : 3 + count]
+    environment = dict(field.split("=", 1) for field in fields[3 + count :] if field)
+    if not prctl(PR_SET_CHILD_SUBREAPER, 1):
+        say("cannot become a subreaper: a child in a session of its own may outlive its container")
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    deadline = lease.until(LEASE, None)
+    if deadline is not None and deadline <= lease.now_ns():
+        tell(report, b"over")
+        return
+    pid, failure = start(words, workdir, environment)
+    if failure:
+        write_record("refused", failure)
+        tell(report, b"refused")
+        return
+    tell(report, b"started")
+    os.close(report)
+    code, over = watch(pid, cap)
+    sweep()
+    try:
+        write_reserved("exited", f"{code} {time.time_ns()}{' lease' if over else ''}")
+    except FileNotFoundError:
+        say("the folder was removed: nobody learns how it ended")
+
+
+def prctl(option: int, value: int) -> bool:
+    """Whether it took effect."""
+    done: bool = ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0
+    return done
+
+
+def guard(supervisor: int) -> None:
+    """The guardian's part: when the supervisor has ended, whatever still lives of its container comes here and is killed.
+    Signals are for the supervisor."""
+    for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(ignored, signal.SIG_IGN)
+    while (ended := reap(block=True)) is not None and ended[0] not in (supervisor, 0):
+        pass
+    sweep()
+
+
+def main() -> None:
+    os.chdir(sys.argv[1])
+    if os.fork():
+        os._exit(0)  # the caller waits for stdout to close, not for us: nobody has to reap the supervisor but init
+    os.setsid()
+    report = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    os.dup2(os.open("supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 1)
+    os.dup2(1, 2)
+    if not prctl(PR_SET_CHILD_SUBREAPER, 1):
+        say("cannot become a subreaper: what the program has started may outlive a supervisor that is killed")
+    supervisor = os.fork()
+    if supervisor:
+        os.close(report)
+        guard(supervisor)
+    else:
+        supervise(report)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""The folders of a node's containers on the host, made and removed in one step each, whoever crashes when.
+
+    ROOT/lock            held by the runtime that has it open
+    ROOT/lease           until when what runs may run on (`agents.lease`)
+    ROOT/identity        which root this is, for good; where an engine is shared, only its containers are the node's
+    ROOT/APP-GEN-SLOT/   one container: the runtime's own records, out of the app's reach where it is confined
+    ROOT/APP-GEN-SLOT/run/                the private directory that the app sees
+    ROOT/APP-GEN-SLOT/run/progress.jsonl  what DORM_PROGRESS names
+
+A folder is filled under a name with a leading dot and then renamed, and renamed before it is emptied, so one that can be
+seen is whole.  Everything here blocks: call it from a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from agents import lease
+from agents.runtime.interface import PROGRESS_FILE, Conflict, Displaced, Key, Unavailable, key_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+_IDENTITY: Final = re.compile(r"[0-9a-f]{32}\n")
+_LOCK_S: Final = 0.3
+"""A killed agent's lock may live on for a moment, in a child that it was just starting."""
+
+
+class RunDirs:
+    """The folders below one root.  `owner` is (uid, gid) of the containers' processes, None for the agent's own; any other
+    than that takes root."""
+
+    def __init__(self, root: Path, owner: tuple[int, int] | None = None) -> None:
+        self.root = root.absolute()
+        self.owner = owner
+        self._lock = -1
+
+    def open(self) -> None:
+        """Make and lock the root; sweep what a crash left half made or half removed.
+
+        Raises `Conflict` where another runtime has it open, `OSError` where the root cannot be written.
+        """
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self._lock >= 0:
+            return
+        lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not _locked(lock):
+            os.close(lock)
+            raise Conflict(f"another agent holds {self.root}: each node needs a folder of its own")
+        self._lock = lock
+        for left in self.root.glob(".*-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def check(self) -> None:
+        """Raises `Displaced` where the root was removed or replaced since it was opened: then what is missing below it may
+        still run, and what is there may be another agent's."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if self._lock < 0 or os.path.samestat(os.fstat(self._lock), os.stat(self.root / "lock")):
+                return
+        raise Displaced(
+            f"{self.root} was removed or replaced while the agent ran: what runs here is killed, at the latest when the "
+            "node's lease is over; start the agent again"
+        )
+
+    def close(self) -> None:
+        """Let another runtime have the root."""
+        if self._lock < 0:
+            return
+        with contextlib.suppress(OSError, Displaced):
+            self.check()
+            if self._lease.exists():
+                lease.write(str(self._lease), lease.deadline(str(self._lease)), 0)
+        os.close(self._lock)
+        self._lock = -1
+
+    @property
+    def _lease(self) -> Path:
+        return self.root / lease.FILE
+
+    async def extend_lease(self, deadline: int) -> None:
+        """Until this time of `agents.lease`.  Raises `Unavailable`, `Displaced`."""
+
+        def extend() -> None:
+            self.check()
+            lease.write(str(self._lease), deadline, os.getpid())
+
+        try:
+            await asyncio.to_thread(extend)
+        except OSError as failure:
+            raise Unavailable(f"the lease cannot be written to {self._lease}: {failure.strerror}") from failure
+
+    def locked(self, name: str) -> bool:
+        """Whether a process holds the lock file of this name, such as the one that keeps the lease over containers here."""
+        lock = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    async def check_lease(self) -> None:
+        """Before a start.  Raises `Unavailable` where the lease is over, `Displaced`."""
+        left = await self.lease_left()
+        if left is not None and left <= 0:
+            raise Unavailable("the node's lease is over, so nothing is started until it is extended")
+
+    async def lease_left(self) -> float | None:
+        """See `Runtime.lease_left`.  Raises `Displaced`."""
+
+        def left() -> float | None:
+            self.check()
+            return lease.left(str(self._lease))
+
+        return await asyncio.to_thread(left)
+
+    def identity(self) -> str:
+        """32 hex digits that no other root has: drawn at the first call, and the same ever after.  Needs the lock.
+
+        Raises `Conflict` where the file was tampered with: another identity would orphan the containers that run.
+        """
+        path = self.root / "identity"
+        if not path.exists():
+            new = self.root / "identity.new"
+            with new.open("w") as file:
+                file.write(f"{secrets.token_hex(16)}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+            folder = os.open(self.root, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # before a container carries it: a crash must not draw it anew
+            finally:
+                os.close(folder)
+        text = path.read_text(errors="replace")
+        if not _IDENTITY.fullmatch(text):
+            raise Conflict(
+                f"{path} holds no identity: put back its 32 hex digits, the label dorm.owner of its containers"
+            )
+        return text.strip()
+
+    def container_dir(self, key: Key) -> Path:
+        """Where the runtime keeps its records of one container."""
+        return self.root / key_name(key)
+
+    def run_dir(self, key: Key) -> Path:
+        """The directory that the app sees as its own."""
+        return self.container_dir(key) / "run"
+
+    def found(self) -> list[Key]:
+        """Whose folders there are, sorted.  Raises `Displaced`."""
+        self.check()
+        found = []
+        for entry in self.root.iterdir():
+            app, *numbers = entry.name.rsplit("-", 2)
+            if app and app[0] != "." and len(numbers) == 2 and all(n.isdecimal() for n in numbers):
+                found.append(Key(app, int(numbers[0]), int(numbers[1])))
+        return sorted(found)
+
+    def make(self, key: Key, fill: Callable[[Path], None] | None = None) -> bool:
+        """Make one container's folder, let `fill` put records in it, then show it.  False where it was there."""
+        final = self.container_dir(key)
+        if final.is_dir():
+            return False
+        new = Path(tempfile.mkdtemp(prefix=".new-", dir=self.root))
+        try:
+            self._make_run(new / "run")
+            if fill is not None:
+                fill(new)
+            os.rename(new, final)  # refuses a target that is not empty, which another call made
+        except OSError:
+            shutil.rmtree(new, ignore_errors=True)
+            if final.is_dir():
+                return False
+            raise
+        return True
+
+    def _make_run(self, run: Path) -> None:
+        run.mkdir(mode=0o700)
+        progress = run / PROGRESS_FILE
+        progress.touch(mode=0o600)
+        if self.owner is None or self.owner == (os.getuid(), os.getgid()):
+            return
+        for path in (progress, run):
+            os.chown(path, *self.owner)
+
+    def remove(self, key: Key) -> None:
+        """Delete one container's folder; a missing one is no error."""
+        gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.root))
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.container_dir(key), gone)  # replaces the empty folder in one step
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _locked(descriptor: int) -> bool:
+    deadline = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True

@@ -1,0 +1,6 @@
+"""The evaluation: Dorm beside other policies, on the paper's workload and on real traces, in virtual time.
+
+evaluation   runs a plan and writes the report
+parts        runs that are compared with each other;  paper, traces: which there are
+figures      the figures, with their goals;  text: what the report says
+"""

@@ -1,0 +1,148 @@
+"""The evaluation: Dorm against the others, on the paper's workload and on real traces, all in virtual time.
+
+    evaluation_parts    a part: runs that are compared with each other
+    evaluation_paper    the paper's workload, and what is varied
+    evaluation_crash_loop  what an app that fails again and again costs its neighbor
+    evaluation_traces   real traces, where their folder is given
+    evaluation_figures  the figures of evaluation.json, with their goals
+    evaluation_text     what the report says, worked out from the runs
+
+`evaluate` runs a plan over all cores and writes a folder: report.md, report.html, plots, evaluation.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.bench import BenchError
+from dorm.bench.evaluation import paper as evaluation_paper
+from dorm.bench.evaluation.crash_loop import crash_loop
+from dorm.bench.evaluation.figures import figures_of
+from dorm.bench.evaluation.plan import Plan
+from dorm.bench.evaluation.text import blocks
+from dorm.bench.evaluation.traces import TRACES
+from dorm.bench.report import Report, this_machine
+from replay.simulator import SimulationError
+from replay.simulator.compare import page, plots, report
+from replay.simulator.compare.runs import run_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from replay import Progress
+    from replay.simulator.compare.comparison import Comparison
+    from replay.simulator.scenario import Scenario
+
+SEEDS = 5
+"""Of the paper's workload; a variation has the first `VARIED` of them."""
+VARIED = 3
+
+
+def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None) -> Plan:
+    """What is to be run.  `quick` is for looking whether all of it works: few apps, one seed, three variations.
+
+    Raises BenchError where the folder is none, and for a trace that is there and can't be read."""
+    apps = 8 if quick else None
+    seeds = 1 if quick else seeds
+    if traces is not None and not traces.is_dir():
+        raise BenchError(f"traces {traces}: there is no such folder")
+    whole = evaluation_paper.whole(seeds, apps)
+    variations = evaluation_paper.variations(min(seeds, VARIED), apps)
+    found, missing = [], []
+    for name, build in TRACES.items():
+        with _refusals():
+            part = None if traces is None else build(traces, quick)
+        if part is None:
+            missing.append(name)
+        else:
+            found.append(part)
+    return Plan(whole, variations[:3] if quick else variations, tuple(found), tuple(missing), crash_loop())
+
+
+def run_plan(wanted: Plan, *, workers: int | None = None, tell: Progress | None = None) -> dict[str, Comparison]:
+    """All runs, side by side: comparisons by the key of their part.  `tell` is told how many apps of all have ended.
+
+    Raises what `run_all` does."""
+    comparisons: dict[str, Comparison] = {}
+    total = sum(len(job.scenario.apps) for part in wanted.parts for job in part.jobs)
+    done = 0
+    for every_s in sorted({part.every_s for part in wanted.parts}):
+        parts = [part for part in wanted.parts if part.every_s == every_s]
+        jobs = [job for part in parts for job in part.jobs]
+        told = _after(done, total, tell)
+        # The longest first, so that no core is left alone with it at the end.
+        order = sorted(range(len(jobs)), key=lambda place: (-_weight(jobs[place].scenario), place))
+        found = run_all([jobs[place].scenario for place in order], every_s=every_s, workers=workers, tell=told)
+        runs = dict(zip(order, found, strict=True))
+        place = 0
+        for part in parts:
+            comparisons[part.key] = part.comparison([runs[place + index] for index in range(len(part.jobs))])
+            place += len(part.jobs)
+        done += sum(len(job.scenario.apps) for job in jobs)
+    return comparisons
+
+
+def _after(done: int, total: int, tell: Progress | None) -> Callable[[int, int], None] | None:
+    return None if tell is None else lambda ended, _: tell(done + ended, total)
+
+
+def _weight(scenario: Scenario) -> float:
+    """About how long it takes: the optimizing policies decide longer than the others."""
+    return len(scenario.apps) * len(scenario.nodes) * (10.0 if scenario.policy.startswith("dorm") else 1.0)
+
+
+def check_folder(folder: Path) -> None:
+    """Before anything is run: can the report be written there?  Raises BenchError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BenchError(f"folder {folder}: {error.strerror or error}") from None
+    with _refusals():
+        plots.need("matplotlib")
+        plots.need("plotly")
+
+
+def evaluate(wanted: Plan, folder: Path, *, workers: int | None = None, tell: Progress | None = None) -> Report:
+    """Run it and write the folder; gives what is in its evaluation.json.  Raises BenchError."""
+    check_folder(folder)
+    machine = this_machine()
+    with _refusals():
+        comparisons = run_plan(wanted, workers=workers, tell=tell)
+    figures = figures_of(wanted, comparisons)
+    settings = {
+        "seeds": comparisons[wanted.paper.key].seeds,
+        "apps": len(wanted.paper.jobs[0].scenario.apps),
+        "traces": [part.key for part in wanted.traces],
+        "variations": [variation.name for variation in wanted.variations],
+    }
+    done = Report(bench="evaluation", machine=machine, settings=settings, figures=figures)
+    with _refusals():
+        _write(wanted, comparisons, done, folder)
+    return done
+
+
+def _write(wanted: Plan, comparisons: dict[str, Comparison], done: Report, folder: Path) -> None:
+    text = blocks(wanted, comparisons, done)
+    for block in text:
+        if isinstance(block, report.Figures):
+            for name in plots.FIGURES:
+                picture = plots.one_png(name, block.comparison)
+                (folder / report.figure_file(block.slug, name)).write_bytes(picture)
+    (folder / "report.md").write_text(report.markdown(text, list(plots.FIGURES)), "utf-8")
+    (folder / "report.html").write_text(page.page(text, "Evaluation of Dorm"), "utf-8")
+    data = msgspec.json.format(msgspec.json.encode(done), indent=2)
+    (folder / "evaluation.json").write_bytes(data + b"\n")
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except SimulationError as error:
+        raise BenchError(str(error)) from None
+    except OSError as error:
+        raise BenchError(f"{error.filename or 'the folder'}: {error.strerror or error}") from None

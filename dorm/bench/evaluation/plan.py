@@ -1,0 +1,22 @@
+"""What an evaluation runs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dorm.bench.evaluation.paper import Variation
+from dorm.bench.evaluation.parts import Part
+
+
+class Plan(msgspec.Struct, frozen=True):
+    paper: Part
+    variations: tuple[Variation, ...]
+    traces: tuple[Part, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Traces that were not found, or not asked for."""
+    crash_loop: Part | None = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        crash_loop = (self.crash_loop,) if self.crash_loop is not None else ()
+        return (self.paper, *(variation.part for variation in self.variations), *crash_loop, *self.traces)

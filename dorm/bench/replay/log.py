@@ -1,0 +1,388 @@
+"""A history of any length for benches: a small cluster in virtual time, whose agents are played by hand and whose master is
+the core itself, with the policy `dorm`.
+
+Apps arrive, grow and shrink, fail now and then and end; nodes fall silent, are drained, leave and come back.  One *stretch*
+of that ends with an idle cluster.  A longer log tells the stretch again, later and of other apps: every record is one that the
+fold acts on, and only the decisions, whose digests are of the first state, can't be audited again.  So there are real
+decisions in the first stretch, and a log of ten million records takes a minute and no memory.
+
+Records are as agents and masters write them: a progress fact of each running app every 5 s, a checkpoint every 2 minutes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.core.apps.admission import app_id
+from dorm.core.decide.liveness import conclude
+from dorm.core.decide.next_round import decide
+from dorm.core.decide.timing import next_deadline
+from dorm.core.fold.evolve import evolve
+from dorm.core.state import SCHEMA, State
+from events import kinds as k
+from events import subjects
+from events.codec import decode, encode
+from events.log.records import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from dorm.core.state import App, Generation
+
+STRETCH = 10_000
+"""Records of a stretch, about."""
+NODES = 6
+LIVE_APPS = 8
+PROGRESS_S, CHECKPOINT_S = 5, 120
+_CLUSTER, _MASTER = "bench", "master-5eed5eed"
+_START = 1_700_000_000_000_000_000
+_MS, _S = 1_000_000, 1_000_000_000
+_CAPACITY = {"cpu": 16_000, "memory": 64 * 2**30}
+_RUN_S = 1500.0
+"""What an app takes on average, with as many containers as it usually has."""
+_FAILS = 1 / 1500
+"""Chance of each progress to be a crash instead."""
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """A begin (the master's election, the nodes) and what can be told again after it."""
+
+    begin: list[Record]
+    told: list[Record]
+    span: int
+    """Nanoseconds from one telling to the next."""
+
+
+def stretch(records: int = STRETCH, *, seed: int = 0) -> Stretch:
+    """The same for the same arguments, as long as the policy decides the same."""
+    world = _World(random.Random(seed))
+    begin = world.begin()
+    world.play(records)
+    told = world.records[begin:]
+    return Stretch(world.records[:begin], told, 60 * _S + world.now - world.records[begin].time)
+
+
+def records_of(one: Stretch, most: int) -> Iterator[list[Record]]:
+    """So many records of the history, in batches."""
+    if most > 0:
+        yield one.begin[:most]
+    left = most - len(one.begin)
+    telling = _Telling(one)
+    for number in count():
+        if left <= 0:
+            return
+        batch = one.told if number == 0 else telling.again(number, left)
+        yield batch[:left]
+        left -= len(batch)
+
+
+class _Telling:
+    """A stretch as maps, to be written with other ids, times and sequences."""
+
+    def __init__(self, one: Stretch) -> None:
+        self._stretch = one
+        events = [decode(record) for record in one.told]
+        self._apps = {
+            app_id(event.spec["name"], event.id): (event.spec["name"], event.id)
+            for event in events
+            if isinstance(event, k.AppSubmitted)
+        }
+        self._templates = [
+            event if isinstance(event, k.AppProgressed) else msgspec.to_builtins(event) for event in events
+        ]
+
+    def again(self, number: int, most: int) -> list[Record]:
+        """The stretch for the so manieth time, its first records."""
+        shift, offset = number * self._stretch.span, number * len(self._stretch.told)
+        names = {old: app_id(name, f"{submission}.{number}") for old, (name, submission) in self._apps.items()}
+        names |= {submission: f"{submission}.{number}" for _, submission in self._apps.values()}
+        made = []
+        for record, template in zip(self._stretch.told[:most], self._templates, strict=False):
+            if isinstance(template, k.AppProgressed):
+                identity, body = _progress_again(template, names[template.app], shift)
+            else:
+                changed = _changed(template, names, shift)
+                identity = changed["id"] = _identity(template, names, number)
+                if "basis" in changed:
+                    changed["basis"] += offset
+                body = _encode(changed)
+            made.append(Record(record.seq + offset, record.time + shift, record.subject, body, identity))
+        return made
+
+
+def _progress_again(event: k.AppProgressed, app: str, shift: int) -> tuple[str, bytes]:
+    at = event.at + shift
+    identity = f"{event.by}.{app}-{event.generation}-0.AppProgressed.{event.step}.{at}"
+    again = k.AppProgressed(
+        id=identity, at=at, by=event.by, app=app, generation=event.generation, step=event.step, loss=event.loss,
+        samples_per_s=event.samples_per_s,
+    )  # fmt: skip
+    return identity, encode(again)
+
+
+def _identity(template: dict[str, Any], names: dict[str, str], number: int) -> str:
+    """Facts about an app have its id in theirs, as an agent's have."""
+    old, app = template["id"], template.get("app", "")
+    return old.replace(app, names[app]) if app in names else names.get(old, f"{old}.{number}")
+
+
+def _changed(value: Any, names: dict[str, str], shift: int) -> Any:
+    """With other names, and later: numbers so large are times."""
+    if isinstance(value, str):
+        return names.get(value, value)
+    if isinstance(value, dict):
+        return {names.get(key, key): _changed(item, names, shift) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_changed(item, names, shift) for item in value]
+    return value + shift if isinstance(value, int) and value >= _START else value
+
+
+class _World:
+    """The first telling."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.state = State()
+        self.records: list[Record] = []
+        self.now = _START
+        self._chance = chance
+        self._due: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = count()
+        self._steps: dict[str, float] = {}
+        self._lengths: dict[str, int] = {}
+        self._saved_at: dict[str, int] = {}
+        self._silent: dict[str, int] = {}
+        self._allocated_at = self._allocated_stir = 0
+        self._waking = 0
+        self._arrived = 0
+        self._until = 0
+
+    def begin(self) -> int:
+        self._round([k.MasterElected(epoch=1, build="dorm")], allocated=False, epoch=1)
+        for index in range(NODES):
+            self._join(f"node-{index + 1}")
+        return len(self.records)
+
+    def play(self, records: int) -> None:
+        """At least so many more records, and on until nothing runs any more."""
+        self._until = len(self.records) + records
+        self._later(1.0, self._arrive)
+        self._later(600.0, self._disturb)
+        while self._due:
+            at, _, act = heapq.heappop(self._due)
+            self.now = max(self.now, at)
+            stirred, asked = self.state.stirred_seq, len(self.state.submissions)
+            act()
+            if (self.state.stirred_seq, len(self.state.submissions)) != (stirred, asked):
+                self._master()
+
+    @property
+    def _open(self) -> bool:
+        return len(self.records) < self._until
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (self.now + int(seconds * _S), next(self._order), act))
+
+    def _say(self, event: k.Event, who: str, identity: str) -> None:
+        name = type(event).__name__
+        subject = subjects.rounds(_CLUSTER) if isinstance(event, k.Round) else subjects.fact(_CLUSTER, name, who)
+        whole = msgspec.structs.replace(event, id=identity, at=self.now, by=who)
+        self.records.append(Record(len(self.records) + 1, self.now, subject, encode(whole), identity))
+        evolve(self.state, self.records[-1])
+        self.now += _MS
+
+    # --- clients and nodes ----------------------------------------------------------------------------------------------
+
+    def _arrive(self) -> None:
+        if not self._open:
+            return
+        self._arrived += 1
+        chance, user = self._chance, f"user-{self._arrived % 7}"
+        n_min = chance.choice((1, 1, 2))
+        command = ["python3", "train.py", "--epochs", str(chance.randint(5, 90)), "--lr", f"{chance.random():.4f}"]
+        spec = {
+            "name": f"train-{self._arrived:05d}", "engine": "plain", "image": "registry.example/train:1",
+            "demand": {"cpu": chance.choice((2, 3, 4)), "memory": f"{chance.choice((4, 8, 12))}GiB"},
+            "n_min": n_min, "n_max": n_min * chance.randint(2, 6), "weight": chance.choice((1, 1, 2)), "user": user,
+            "command": command, "resume": [*command, "--resume"], "retries": {"limit": 5, "backoff": "2s"},
+        }  # fmt: skip
+        self._say(k.AppSubmitted(spec=spec), user, f"{user}.{self._arrived:08d}")
+        self._later(chance.expovariate(LIVE_APPS / _RUN_S), self._arrive)
+
+    def _join(self, node: str) -> None:
+        first = 20_000 + 1000 * int(node.removeprefix("node-"))
+        joined = k.NodeJoined(
+            node=node, address=f"10.0.0.{node.removeprefix('node-')}", capacity=_CAPACITY, ports=(first, first + 999),
+            build="dorm",
+        )  # fmt: skip
+        self._say(joined, node, f"{node}.joined.{self.now}")
+
+    def _disturb(self) -> None:
+        """Something happens to a node; a quarter of an hour later to another one."""
+        if not self._open:
+            return
+        node, what = f"node-{self._chance.randint(1, NODES)}", self._chance.choice(("silent", "drained", "restarted"))
+        if what == "silent":
+            self._silent[node] = self.now
+            self._later(16.0, self._conclude)
+            self._later(45.0, lambda: self._hear(node))
+        elif what == "drained":
+            self._say(k.NodeDrainRequested(node=node), "operator", f"operator.{self.now}")
+            self._later(200.0, lambda: self._undrain(node))
+        else:
+            self._say(k.NodeLeft(node=node), node, f"{node}.left.{self.now}")
+            self._later(60.0, lambda: self._join(node))
+        self._later(900.0, self._disturb)
+
+    def _hear(self, node: str) -> None:
+        del self._silent[node]
+        self._conclude()
+
+    def _undrain(self, node: str) -> None:
+        self._say(k.NodeDrainRequested(node=node, drain=False), "operator", f"operator.{self.now}")
+
+    # --- the master -----------------------------------------------------------------------------------------------------
+
+    def _conclude(self) -> None:
+        heard = {node: self._silent.get(node, self.now) for node in self.state.nodes}
+        if facts := conclude(self.state, heard, self.now):
+            self._round(facts, allocated=False)
+
+    def _round(self, facts: list[Any], *, allocated: bool, epoch: int = 0) -> None:
+        state = self.state
+        said = k.Round(
+            epoch=epoch or state.epoch, basis=state.seq, allocated=allocated, events=facts, core=SCHEMA
+        )  # fmt: skip
+        self._say(said, _MASTER, f"{_MASTER}.{said.epoch}.{said.basis}")
+        for fact in facts:
+            self._obey(fact)
+
+    def _master(self) -> None:
+        """What follows at once; an allocation is for later."""
+        while facts := decide(self.state, self.now, allocate=False).facts:
+            self._round(facts, allocated=False)
+        if self.state.stirred_seq > self._allocated_stir:
+            self._wake(self.now + self.state.settings.quiet_ms * _MS)
+        elif (deadline := next_deadline(self.state, self._allocated_at)) is not None:
+            self._wake(deadline)
+
+    def _wake(self, at: int) -> None:
+        if not self.now <= self._waking <= at:
+            self._waking = at
+            heapq.heappush(self._due, (at, next(self._order), self._allocate))
+
+    def _allocate(self) -> None:
+        self._waking = 0
+        deadline = next_deadline(self.state, self._allocated_at)
+        if self.state.stirred_seq > self._allocated_stir or (deadline is not None and deadline <= self.now):
+            decision = decide(self.state, self.now, allocate=True)
+            if decision.allocated:
+                self._allocated_stir, self._allocated_at = self.state.stirred_seq, self.now
+            if decision.facts:
+                self._round(decision.facts, allocated=decision.allocated)
+        self._master()
+
+    def _obey(self, fact: Any) -> None:
+        """What agents will do about it."""
+        if isinstance(fact, k.Resized):
+            for change in fact.changes:
+                self._later(0.8, partial(self._stop, change.app))
+        elif isinstance(fact, k.GenerationReleased):
+            self._later(0.3, lambda: self._start(fact.app, fact.generation))
+        elif isinstance(fact, k.GenerationFailed | k.AppFailed):
+            self._later(0.5, lambda: self._exit_all(fact.app, fact.generation, code=143, asked=True))
+
+    # --- agents ---------------------------------------------------------------------------------------------------------
+
+    def _partition(self, app: str, number: int) -> tuple[App, Generation] | None:
+        found = self.state.apps.get(app)
+        generation = found.generations.get(number) if found else None
+        return None if found is None or generation is None else (found, generation)
+
+    def _fact(self, event: Any, node: str, slot: int, word: str) -> None:
+        self._say(event, node, f"{node}.{event.app}-{event.generation}-{slot}.{word}")
+
+    def _start(self, app: str, number: int) -> None:
+        if (found := self._partition(app, number)) is None:
+            return
+        for slot, container in sorted(found[1].containers.items()):
+            if container.state == "desired":
+                started = k.ContainerStarted(
+                    app=app, generation=number, slot=slot, node=container.node, started_at=self.now
+                )
+                self._fact(started, container.node, slot, "started")
+        self._steps[app] = float(found[0].step)
+        self._lengths.setdefault(app, self._chance.randint(2000, 40_000))
+        self._saved_at[app] = self.now
+        self._later(PROGRESS_S, lambda: self._train(app, number))
+
+    def _train(self, app: str, number: int) -> None:
+        """Five seconds of it."""
+        found = self._partition(app, number)
+        if found is None or not found[0].settled or found[0].generation != number:
+            return
+        if self._chance.random() < _FAILS:
+            self._exit(app, number, min(found[1].containers), code=1, asked=False)
+            return
+        speed = 40 / _RUN_S * self._lengths[app] / len(found[1].containers) ** 0.2 / 40
+        self._steps[app] = min(self._lengths[app], self._steps[app] + speed * PROGRESS_S)
+        self._progress(app, found[1])
+        done = self._steps[app] >= self._lengths[app]
+        if done or self.now - self._saved_at[app] >= CHECKPOINT_S * _S:
+            self._save(app, found[1])
+        if done:
+            self._exit_all(app, number, code=0, asked=False)
+        else:
+            self._later(PROGRESS_S, lambda: self._train(app, number))
+
+    def _progress(self, app: str, generation: Generation) -> None:
+        node, step = generation.containers[min(generation.containers)].node, int(self._steps[app])
+        said = k.AppProgressed(
+            app=app, generation=generation.number, step=step, loss=2.3025850929940455 / (1 + step / 400),
+            samples_per_s=round(self._chance.uniform(900, 1000) * len(generation.containers), 1),
+        )  # fmt: skip
+        self._fact(said, node, 0, f"AppProgressed.{step}.{self.now}")
+
+    def _save(self, app: str, generation: Generation) -> None:
+        node, step = generation.containers[min(generation.containers)].node, int(self._steps[app])
+        self._saved_at[app] = self.now
+        said = k.AppCheckpointed(app=app, generation=generation.number, step=step)
+        self._fact(said, node, 0, f"AppCheckpointed.{step}.{self.now}")
+
+    def _stop(self, app: str) -> None:
+        """All that is not of the latest generation: progress, a checkpoint, and out."""
+        found = self.state.apps.get(app)
+        for number, generation in list(found.generations.items()) if found else []:
+            if found and number < found.generation and not generation.ended:
+                if generation.running == len(generation.containers):
+                    self._progress(app, generation)
+                    self._save(app, generation)
+                self._exit_all(app, number, code=75, asked=True)
+
+    def _exit_all(self, app: str, number: int, *, code: int, asked: bool) -> None:
+        found = self._partition(app, number)
+        for slot in sorted(found[1].containers) if found else []:
+            self._exit(app, number, slot, code=code, asked=asked)
+
+    def _exit(self, app: str, number: int, slot: int, *, code: int, asked: bool) -> None:
+        found = self._partition(app, number)
+        container = found[1].containers[slot] if found else None
+        if container is None or container.state == "exited":
+            return
+        exited = k.ContainerExited(
+            app=app, generation=number, slot=slot, node=container.node, exit_code=code, asked=asked,
+            started_at=container.started_at, exited_at=self.now,
+        )  # fmt: skip
+        self._fact(exited, container.node, slot, "exited")
+
+
+def events_in(records: Sequence[Record]) -> int:
+    """Positions: a record is one event, a round as many as it has facts."""
+    decoded = (decode(record) for record in records)
+    return sum(len(event.events) if isinstance(event, k.Round) else 1 for event in decoded)

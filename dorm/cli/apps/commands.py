@@ -1,0 +1,243 @@
+"""Commands about apps: submit, ps, logs, update, cancel."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import AppName, ClusterName, Url, User, client
+from dorm.cli.errors import FAILED, Fail, run
+from dorm.cli.output import Format, Output, console, progress_console, show, show_document
+from dorm.cli.tables import show_apps
+
+if TYPE_CHECKING:
+    from dorm.client.client import Client
+    from dorm.core.state import App
+    from events.spec import AppSpec
+
+PANEL = "Apps"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL)(submit)
+    app.command(rich_help_panel=PANEL)(ps)
+    app.command(rich_help_panel=PANEL)(logs)
+    app.command(rich_help_panel=PANEL)(update)
+    app.command(rich_help_panel=PANEL)(cancel)
+
+
+def submit(
+    spec: Annotated[
+        Path, typer.Argument(metavar="SPEC", help="Spec file, YAML or TOML; - reads YAML from standard input.")
+    ],
+    name: Annotated[str | None, typer.Option(help="Use this name instead of the file's.")] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Wait until the app has ended; exit 1 unless it completed.")
+    ] = False,
+    id: Annotated[
+        str | None, typer.Option("--id", help="Id of the submission; a repeat with the same id is the same app.")
+    ] = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Submit an app.
+
+    [bold]Examples[/]
+
+      dorm submit app.yaml
+
+      dorm submit app.yaml --name second --wait
+
+      sed s/lr=1/lr=2/ app.yaml | dorm submit -
+    """
+    from dorm.cli.apps.waiting import telling_who_is_missing
+    from dorm.core.query.views import app_row
+    from dorm.local.spec_files import load_spec
+
+    checked = load_spec(spec, {"name": name} if name else None)
+
+    async def work() -> None:
+        async with client(url, cluster, user=user) as connected:
+            app = await _submit(connected, checked, spec, id)
+            if output in (Format.json, Format.yaml) and not wait:
+                show_document(app_row(app, time.time_ns()), output)
+            elif not wait:
+                console.print(Text(f"{app.name} is accepted as {app.id}; watch it with `dorm describe {app.name}`"))
+            if wait:
+                async with telling_who_is_missing(connected):
+                    await _wait(connected, app, output)
+
+    run(work())
+
+
+async def _submit(connected: Client, checked: AppSpec, file: Path, id: str | None) -> App:
+    from dorm.client.client import Unsettled
+
+    try:
+        return await connected.submit(checked, id=id)
+    except Unsettled as error:
+        again = f"`dorm submit {shlex.quote(str(file))} --id {error.id}`"
+        raise Fail(f"{error}: {again}", FAILED) from None
+
+
+async def _wait(connected: Client, submitted: App, output: Format) -> None:
+    """Show where the app is until it ends."""
+    from dorm.core.query.views import app_row
+
+    shown = ""
+    with progress_console.status(f"{submitted.name}: {submitted.phase}") as status:
+        async for state, _ in connected.watch():
+            app = state.apps.get(submitted.id)
+            if app is None:
+                continue
+            row = app_row(app, time.time_ns())
+            line = f"{app.name}: {row.phase}, {row.containers} containers, step {row.step}"
+            if line != shown:
+                shown = line
+                status.update(Text(line))
+            if app.ended:
+                if output in (Format.json, Format.yaml):
+                    show_document(row, output)
+                else:
+                    loss = f", loss {app.loss:.6g}" if app.loss is not None else ""
+                    console.print(
+                        Text(f"{app.name} {app.ended} after {row.age_s:.1f} s: step {app.step}{loss}, "
+                             f"{app.adjustments} adjustments")
+                    )  # fmt: skip
+                if app.ended != "completed":
+                    raise Fail(f"{app.name} {app.ended}" + (f": {app.end_reason}" if app.end_reason else ""), FAILED)
+                return
+
+
+def ps(
+    all_apps: Annotated[bool, typer.Option("--all", "-a", help="Ended apps too, as long as they are kept.")] = False,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """List apps: how many containers each has now, and why not more.
+
+    [bold]Examples[/]
+
+      dorm ps
+
+      dorm ps --all -o wide
+
+      dorm ps -o json | jq '.[] | select(.phase == "waiting") | .note'
+    """
+    from dorm.core.query.views import app_rows
+
+    async def work() -> None:
+        async with client(url, cluster) as connected:
+            state = await connected.state()
+            rows = app_rows(state, time.time_ns(), ended=all_apps)
+            if output in (Format.json, Format.yaml):
+                show(rows, [], output)
+            elif rows:
+                show_apps(rows, output)
+            else:
+                ended = sum(1 for app in state.apps.values() if app.ended)
+                hint = (
+                    f"; `dorm ps --all` shows {ended} that ended"
+                    if ended
+                    else "; submit one with `dorm submit app.yaml`"
+                )
+                console.print(Text("no app is running or waiting" + hint))
+
+    run(work())
+
+
+def logs(
+    app: AppName,
+    slot: Annotated[int | None, typer.Option(help="Which container; default: the first.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the container ends.")] = False,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only the last lines.")] = None,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Print what an app's container wrote, also after the app has ended.
+
+    [bold]Examples[/]
+
+      dorm logs digits-mlp
+
+      dorm logs -f digits-mlp --slot 2 --tail 20
+    """
+
+    async def work() -> None:
+        async with client(url, cluster) as connected:
+            async for chunk in connected.logs(app, slot=slot, follow=follow, tail=tail):
+                sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+
+    run(work())
+
+
+def update(
+    app: AppName,
+    weight: Annotated[float | None, typer.Option(min=0.001, max=1000, help="Its share against others'.")] = None,
+    n_min: Annotated[int | None, typer.Option("--n-min", min=1, help="Containers without which it can't run.")] = None,
+    n_max: Annotated[
+        int | None, typer.Option("--n-max", min=1, help="Containers beyond which it gains nothing.")
+    ] = None,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Change weight or bounds of an app; the next decision takes them up.
+
+    [bold]Example[/]
+
+      dorm update digits-mlp --weight 2 --n-max 8
+    """
+    if weight is None and n_min is None and n_max is None:
+        raise typer.BadParameter("say what to change: --weight, --n-min or --n-max")
+
+    async def work() -> None:
+        async with client(url, cluster, user=user) as connected:
+            changed = await connected.update(app, weight=weight, n_min=n_min, n_max=n_max)
+            console.print(
+                Text(f"{changed.name}: weight {changed.weight:g}, n_min {changed.n_min}, n_max {changed.n_max}")
+            )
+
+    run(work())
+
+
+def cancel(
+    app: AppName,
+    reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Until it has ended.")] = False,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Stop an app for good.  Its checkpoint and logs stay for a while.
+
+    [bold]Example[/]
+
+      dorm cancel digits-mlp --reason "wrong learning rate"
+    """
+
+    from dorm.cli.apps.waiting import telling_who_is_missing
+
+    async def work() -> None:
+        async with client(url, cluster, user=user) as connected:
+            asked = await connected.cancel(app, reason)
+            if wait:
+                async with telling_who_is_missing(connected):
+                    ended = await connected.wait(asked.id)
+                if ended.ended != "cancelled":
+                    raise Fail(f"{asked.name} {ended.ended} before it was cancelled", FAILED)
+                console.print(Text(f"{asked.name} is cancelled"))
+            else:
+                console.print(Text(f"{asked.name}: asked to stop"))
+
+    run(work())

@@ -1,0 +1,188 @@
+"""`dorm explain`: why an app has what it has, now or at any moment of the log, and how it came to that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.text import Text
+
+from dorm.cli.apps.commands import PANEL
+from dorm.cli.apps.story import Last, show_chapters
+from dorm.cli.connect import AppName, ClusterName, Url
+from dorm.cli.errors import run
+from dorm.cli.output import Format, Output, cell, console, counted, show_document, solver_prints_elsewhere
+from dorm.cli.source import At, File, log_of, parse_moment, progress_of
+
+if TYPE_CHECKING:
+    from dorm.core.state import State
+    from replay.simulator.forks.starting import Outlook, Start
+    from replay.story.explanation import Decision, Explanation
+    from replay.story.story import Follower
+
+
+_TRY = {
+    "resources": "dorm plan --nodes +1,like=NODE",
+    "ports": "a wider range: dorm agent --ports FIRST-LAST, dorm plan --nodes +1,like=NODE",
+    "no_nodes": "dorm plan --nodes +1,cpu=…,memory=…",
+    "constraint": "dorm nodes -o wide (shows labels), dorm plan --nodes +1,cpu=…,label.NAME=VALUE",
+    "drained": "dorm drain NODE --undo",
+    "held": "dorm logs APP; it ends with any dorm update APP",
+    "overhead": "dorm plan --rounds 5, dorm plan --set theta2=0.3",
+    "fairness": "dorm plan --set theta1=0.2",
+    "floor": "dorm plan --set floor=0.3",
+    "price": "dorm plan --set horizon_s=3600",
+    "static_count": "dorm plan --set count=2",
+    "gain": "dorm plan --set policy=dorm",
+    "not_resized": "dorm plan --set policy=dorm",
+}
+"""What shows whether something else would help, by the code of the reason."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL)(explain)
+
+
+def explain(
+    app: AppName,
+    at: At = None,
+    brief: Annotated[bool, typer.Option("--brief", help="Only how it stands, without its story.")] = False,
+    last: Last = None,
+    file: File = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Why an app has what it has: its share, what keeps it from more, the decision that said so, and its story.
+
+    The story is what happened to it in order: who submitted it, why it
+    waited, by which decision it grew or shrank and for whose sake, what each
+    adjustment cost, what failed.  An arrow names the place in the log of what
+    led to it.
+
+    Of an app that waits it says when it will start, as a few short simulations
+    show it (at most some two seconds of computing): a range where it is not
+    known how much others still have to do, and what is assumed.
+
+    JSON has phase, containers by node, dominant and fair share (parts of the
+    cluster), reason (code, text, since), decision (its position on the log,
+    its figures), the latest adjustments by phases, the same in words (text),
+    the chapters of the story, and start (earliest_s, latest_s, assumptions)
+    of an app that waits.  Times are UTC nanoseconds, lengths are seconds.
+
+    [bold]Examples[/]
+
+      dorm explain digits-mlp
+
+      dorm explain digits-mlp --at -10m --brief
+
+      dorm explain digits-mlp --at 120 --file incident.dorm -o json
+    """
+    moment = parse_moment(at)
+
+    async def work() -> None:
+        from replay.simulator.forks.starting import Outlook
+        from replay.story.app import AppTeller
+        from replay.story.explain import explain as explained
+        from replay.story.explanation import Witness
+        from replay.story.story import follow
+
+        witness, teller, outlook = Witness(app), AppTeller(app), Outlook()
+        async with log_of(file, url, cluster) as log:
+            with progress_of("folding") as report:
+                followers: list[Follower] = [witness] if brief else [witness, teller, outlook]
+                state = await follow(log, app, followers, moment, progress=report)
+            live = file is None and moment is None
+            found = explained(state, witness, max(state.time, time.time_ns()) if live else state.time)
+        start = None if brief else await _start_of(found, outlook, state)
+        if output in (Format.json, Format.yaml):
+            told = {} if brief else {"start": start, "totals": teller.totals(state), "story": teller.story()}
+            show_document({**msgspec.to_builtins(found), **told}, output)
+            return
+        _show(found, start, live=live)
+        if not brief:
+            console.print()
+            show_chapters(teller.story(), last)
+
+    run(work())
+
+
+async def _start_of(found: Explanation, outlook: Outlook, state: State) -> Start | None:
+    """When an app that waits will start; None for every other."""
+    from replay.simulator.forks.starting import starting
+
+    if found.state != "live" or found.containers or outlook.history is None:
+        return None
+    with progress_of("simulating"), solver_prints_elsewhere():
+        return await asyncio.to_thread(starting, outlook.history, state, found.id, found.at)
+
+
+def _show(found: Explanation, start: Start | None, *, live: bool) -> None:
+    from replay.words import moment
+
+    if not live:
+        console.print(Text(f"as it was at sequence {found.seq}, {moment(found.at)}", style="dim"))
+    console.print(Text(found.name, style="bold").append(f"  {found.id}", style="dim not bold"))
+    # A paragraph is read on a terminal of any width.
+    console.print(Text(f"{found.text}  {start.text}" if start else found.text), soft_wrap=False)
+    lines = _lines(found)
+    if lines:
+        console.print()
+    for label, value in lines:
+        console.print(Text(f"  {label:<12}").append(cell(value)))
+
+
+def _lines(found: Explanation) -> list[tuple[str, str]]:
+    from events.quantities import humanize
+    from replay.words import moment
+
+    lines: list[tuple[str, str]] = []
+    if found.state not in ("live", "ended"):
+        return lines
+    if found.state == "live":
+        each = ", ".join(humanize(name, amount) for name, amount in found.demand.items())
+        lines.append(
+            ("containers", f"{found.containers} ({found.n_min} to {found.n_max}, weight {found.weight:g}) of {each}")
+        )
+        if found.share is not None and found.fair_share is not None:
+            parts = f"{found.share:.4g} of {found.dominant or 'nothing'}, fair {found.fair_share:.4g}"
+            lines.append(("share", parts + (f" ({found.share / found.fair_share:.0%})" if found.fair_share else "")))
+        if found.reason:
+            lines.append(("reason", f"{found.reason.code}, since {moment(found.reason.since)}"))
+            if found.reason.code in _TRY:
+                capped = found.reason.code == "overhead" and "max_changes" in found.reason.text
+                lines.append(("try", "dorm plan --set max_changes=100" if capped else _TRY[found.reason.code]))
+    if found.decision:
+        lines += _decision_lines(found.decision)
+    if found.last_change:
+        change = found.last_change
+        what = f"{change.adjustment} with {change.containers}, generation {change.generation}"
+        lines.append(("last change", f"{change.position}, {moment(change.time)}: {what}"))
+    if found.history:
+        last = found.history[-1]
+        phases = [
+            f"{name} {last[f'{name}_s']:.3f} s" for name in ("stop", "wait", "start") if last[f"{name}_s"] is not None
+        ]
+        cost = f"; one costs {found.adjust_s:.1f} s of its work" if found.adjust_s is not None else ""
+        times = f"{counted(found.adjustments, 'time')}, {counted(found.lost_steps, 'step')} lost"
+        lines.append(("adjusted", f"{times}; the last: {', '.join(phases)}{cost}"))
+    return lines
+
+
+def _decision_lines(decision: Decision) -> list[tuple[str, str]]:
+    from replay.words import moment
+
+    budget = f" of {decision.fairness_budget:.4g}" if decision.fairness_budget >= 0 else ""
+    excess = f" ({decision.excess:.4g} over)" if decision.excess > 0 else ""
+    changes = f" of {decision.overhead_budget}" if decision.overhead_budget >= 0 else ""
+    return [
+        ("decision", f"{decision.position}, {moment(decision.time)}, by policy {decision.policy} ({decision.status})"),
+        (
+            "figures",
+            f"utilization {decision.utilization:.4g}, fairness loss {decision.fairness_loss:.4g}{budget}{excess}, "
+            f"overhead {decision.overhead}{changes} changed apps",
+        ),
+    ]

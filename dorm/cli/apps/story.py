@@ -1,0 +1,169 @@
+"""`dorm story`: what happened to an app or a node, in order; and how chapters are printed, for `dorm explain` as well."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.apps.commands import PANEL
+from dorm.cli.connect import ClusterName, Url, complete
+from dorm.cli.errors import run
+from dorm.cli.output import Format, Output, console, counted, show_document
+from dorm.cli.source import At, File, log_of, parse_moment, progress_of
+from dorm.cli.terminal import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from replay.story.chapters import AppTotals, Chapter
+    from replay.story.node import NodeTotals, Use
+
+_STYLES = {
+    "started": "green", "restarted": "green", "running": "green", "resumed": "green", "completed": "green",
+    "grown": "cyan", "shrunk": "cyan", "moved": "cyan", "stopped": "yellow", "released": "", "waits": "yellow",
+    "limited": "yellow", "refused": "red", "update_refused": "red", "container_failed": "red", "retried": "yellow",
+    "failed": "red", "cancelled": "yellow", "node_lost": "red", "node_left": "yellow", "node_lease_ended": "red",
+    "node_drained": "yellow", "node_recovered": "green", "lost": "red", "lease_ended": "red", "left": "yellow",
+    "settings": "yellow", "killed": "red", "container_killed": "red", "drained": "yellow", "recovered": "green", "joined": "green", "rejoined": "green",
+}  # fmt: skip
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def complete_either(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of apps and nodes for tab completion."""
+    return complete(ctx, incomplete, lambda state: [*(app.name for app in state.apps.values()), *state.nodes])
+
+
+Last = Annotated[int | None, typer.Option("--last", "-n", min=0, help="Only the last chapters.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL)(story)
+
+
+def story(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="APP|NODE", help="Name or id of an app, else a node.", autocompletion=complete_either),
+    ],
+    node: Annotated[bool, typer.Option("--node", help="The node, also where an app has that name.")] = False,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="SEQ|TIME|-10m", help="Only from this moment on; default: all of its life."),
+    ] = None,
+    at: At = None,
+    last: Last = None,
+    file: File = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """What happened to an app or a node, in order, and what led to each of it.
+
+    Of an app: who submitted it, why it waited, where it started, by which
+    decision it grew or shrank and for whose sake, what each adjustment cost,
+    what failed, how it ended.  Of a node: when it came and went, what was
+    decided for it, what ran there, how full it was.  An arrow names the place
+    in the log of what led to a chapter.  JSON has all of it as fields; times
+    are UTC nanoseconds, lengths seconds, and what is empty is left out.
+
+    [bold]Examples[/]
+
+      dorm story digits-mlp
+
+      dorm story node-2 --since -1h
+
+      dorm story digits-mlp --at 120 --file incident.dorm -o json
+    """
+    until, begin = parse_moment(at), parse_moment(since)
+
+    async def work() -> None:
+        from replay.story.story import tell
+
+        async with log_of(file, url, cluster) as log:
+            with progress_of("reading") as report:
+                found = await tell(log, name, until, since=begin, node=node, progress=report)
+        if output in (Format.json, Format.yaml):
+            show_document(found, output)
+            return
+        console.print(
+            Text(found.name, style="bold").append(f"  {found.id}" * (found.id != found.name), style="not bold dim")
+        )
+        for line in _totals(found.totals):
+            console.print(line)
+        console.print()
+        show_chapters(found.chapters, last)
+
+    run(work())
+
+
+def _totals(totals: AppTotals | NodeTotals | None) -> list[Text]:
+    from replay.story.chapters import AppTotals
+    from replay.story.words import totals as in_words
+    from replay.words import span
+
+    if totals is None:
+        return []
+    if isinstance(totals, AppTotals):
+        return [Text(f"it {in_words(totals)}")]
+    away = [
+        f"{what} {span(seconds)}"
+        for what, seconds in (("drained", totals.drained_s), ("lost", totals.lost_s), ("gone", totals.left_s))
+        if seconds
+    ]
+    lives = f"up {span(totals.up_s)}" + (f" ({', '.join(away)})" if away else "")
+    ran = f"{counted(totals.started, 'container')} of {counted(totals.apps, 'app')} started"
+    failed = f", {totals.failed} ended by themselves, and not well" if totals.failed else ""
+    return [Text(f"{lives}; {ran}{failed}; {totals.running} may run now"), *map(_use, totals.use)]
+
+
+def _use(use: Use) -> Text:
+    """How full it was over time, as a row of bars."""
+    bars = "".join(_BARS[min(len(_BARS) - 1, int(part * len(_BARS)))] for part in use.course)
+    return Text(f"{use.resource:<8}").append(bars, style="cyan").append(f"  mean {use.mean:.0%}, peak {use.peak:.0%}")
+
+
+def show_chapters(chapters: Sequence[Chapter], last: int | None = None) -> None:
+    """A line for each, with what led to it; times are UTC."""
+    shown = chapters if last is None else chapters[len(chapters) - min(last, len(chapters)) :]
+    if len(shown) < len(chapters):
+        console.print(Text(f"{counted(len(chapters) - len(shown), 'earlier chapter')}", style="dim"))
+    told = {chapter.position for chapter in chapters}
+    places = max((len(chapter.position) for chapter in shown), default=0)
+    day = ""
+    for chapter in shown:
+        when = datetime.fromtimestamp(chapter.time // 1_000_000_000, UTC)
+        if day != (day := when.strftime("%Y-%m-%d")):
+            console.print(Text(f"{day} UTC", style="dim"))
+        clock = f"{when:%H:%M:%S}.{chapter.time // 1_000_000 % 1000:03}"
+        margin = Text(f"{clock}  {chapter.position:>{places}}  ", style="dim")
+        text = _in_lines(chapter, told)
+        # A pipe gets lines whole, a terminal folds them beside the margin.
+        room = max(20, console.width - len(margin)) if console.is_terminal else 10**6
+        for line in text.wrap(console, room):
+            line.rstrip()
+            console.print(Text.assemble(margin, line))
+            margin = Text(" " * len(margin))
+
+
+def _in_lines(chapter: Chapter, told: set[str]) -> Text:
+    """Its gist, then what belongs to it; causes that the story has as chapters are named by their positions alone."""
+    head, *rest = (_plain(part) for part in chapter.text.split("; "))
+    text = Text(head, style=_STYLES.get(chapter.what, ""))
+    within = [cause.position for cause in chapter.causes if cause.position in told]
+    if within:
+        text.append(f"  ← {', '.join(within)}", style="not bold dim default")
+    for part in rest:
+        text.append(f"\n  {part}", style="default")
+    for cause in chapter.causes:
+        if cause.position not in told:
+            text.append(f"\n  ← {cause.position} {_plain(cause.text)}", style="dim default")
+    return text
+
+
+def _plain(text: str) -> str:
+    """On one line, and nothing in it can move a terminal's cursor: names and messages come from anybody."""
+    return one_line(" ".join(text.split()))

@@ -1,0 +1,446 @@
+"""`dorm bench NAME`: what this system takes on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dorm.cli.bench import evaluation
+from dorm.cli.bench.report import progress, show_machine, show_report
+from dorm.cli.errors import INTERRUPTED, USAGE, Fail, run
+from dorm.cli.output import Format, Output, print_table, show_document, solver_prints_elsewhere
+from dorm.cli.program_logs import Verbose, configure
+from dorm.cli.settings import complete_policy, parse_params
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from dorm.bench.report import Figure, Report
+    from events.log.records import Record
+    from replay.simulator.forks.rehearsal import Row
+
+app = typer.Typer(
+    help="Measure this system on this machine.  Results are one object, the same for every bench: -o json.",
+    no_args_is_help=True,
+)
+
+
+class RuntimeWanted(StrEnum):
+    """Which runtimes to measure."""
+
+    auto = "auto"
+    docker = "docker"
+    process = "process"
+    both = "both"
+
+
+Runtime = Annotated[RuntimeWanted, typer.Option(help="auto: processes, and Docker where an engine answers.")]
+Docker = Annotated[
+    str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine, such as unix:///var/run/docker.sock.")
+]
+
+
+class Reference(StrEnum):
+    """What answers are compared with."""
+
+    auto = "auto"
+    exact = "exact"
+    bound = "bound"
+    none = "none"
+
+
+Policy = Annotated[str, typer.Option(help="Which policy to measure.", autocompletion=complete_policy)]
+Param = Annotated[list[str] | None, typer.Option(help="Parameter of the policy, such as theta1=0.2; may be repeated.")]
+ReferenceWanted = Annotated[
+    Reference,
+    typer.Option(help="exact: solve every problem exactly as well; bound: the policy's own bound; auto: by the size."),
+]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Write a plot there; needs dorm\\[plots].")]
+
+
+@app.command()
+def codec(
+    events: Annotated[int, typer.Option(min=1, max=10_000_000, help="Events in each pass.")] = 100_000,
+    passes: Annotated[int, typer.Option(min=1, max=1000, help="How often everything is measured.")] = 7,
+    file: Annotated[
+        Path | None, typer.Option(help="A log by `dorm replay export` to measure in place of the demo's.")
+    ] = None,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """CPU time that one event takes to encode, decode and fold, on the mix of kinds that the demo's log has.
+
+    [bold]Examples[/]
+
+      dorm bench codec
+
+      dorm bench codec --passes 20 -o json
+    """
+    from dorm.bench.codec import bench_codec
+
+    configure(verbose, False, quiet_level=logging.ERROR)
+    log = run(_read(file)) if file is not None else None
+    with progress("codec") as tell:
+        report = bench_codec(events=events, passes=passes, tell=tell, log=log)
+    show_report(report, output)
+
+
+@app.command()
+def submit(
+    apps: Annotated[int, typer.Option(min=1, max=100_000, help="How many, one after the other.")] = 50,
+    runtime: Runtime = RuntimeWanted.auto,
+    docker: Docker = None,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """Submission to running container: small apps, one after the other, on an idle cluster of their own.
+
+    [bold]Examples[/]
+
+      dorm bench submit
+
+      dorm bench submit --runtime process --apps 10 -o json
+    """
+    from dorm.bench.submit import bench_submit
+
+    configure(verbose, False, quiet_level=logging.ERROR)
+    with progress("submit") as tell:
+        report = run(unless_stopped(bench_submit(apps=apps, wanted=runtime.value, docker_url=docker, tell=tell)))
+    show_report(report, output)
+
+
+@app.command()
+def resize(
+    runs: Annotated[int, typer.Option(min=1, max=100_000, help="How many resizes.")] = 10,
+    runtime: Runtime = RuntimeWanted.auto,
+    docker: Docker = None,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """Checkpoint and restart of a training app with another number of containers, phase by phase.
+
+    [bold]Examples[/]
+
+      dorm bench resize
+
+      dorm bench resize --runtime docker --runs 20 -o json
+    """
+    from dorm.bench.resize import bench_resize
+
+    configure(verbose, False, quiet_level=logging.ERROR)
+    with progress("resize") as tell:
+        report = run(unless_stopped(bench_resize(runs=runs, wanted=runtime.value, docker_url=docker, tell=tell)))
+    show_report(report, output)
+
+
+@app.command()
+def calibration(
+    runs: Annotated[int, typer.Option(min=8, max=100_000, help="How many resizes: half to fit, half to compare.")] = 24,
+    runtime: Runtime = RuntimeWanted.auto,
+    docker: Docker = None,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """How true the simulator is: real adjustments and completion times beside simulated ones.
+
+    Timings and speeds are fitted from one part of what is measured, and the other is simulated with them. That takes minutes.
+
+    [bold]Examples[/]
+
+      dorm bench calibration --runtime docker
+
+      dorm bench calibration --runtime process --runs 8 -o json
+    """
+    from dorm.bench.calibration import bench_calibration
+
+    configure(verbose, False, quiet_level=logging.ERROR)
+    tables: dict[tuple[str, str], list[Row]] = {}
+
+    async def measured(tell: Callable[[str], None]) -> Report:
+        done = await bench_calibration(runs=runs, wanted=runtime.value, docker_url=docker, tell=tell)
+        tables.update(done.tables)
+        return done.report
+
+    with progress("calibration") as tell:
+        report = run(unless_stopped(measured(tell)))
+    if output in (Format.json, Format.yaml):
+        show_document(report, output)
+        return
+    rows = [
+        {
+            "runtime": name, "what": f"{what} {row.name}", "real": f"{row.real_s:.3f}",
+            "simulated": f"{row.simulated_s:.3f}", "error": f"{100 * row.error:+.1f} %",
+        }
+        for (name, what), found in tables.items()
+        for row in found
+    ]  # fmt: skip
+    columns = [("RUNTIME", "runtime"), ("MEAN OF", "what"), ("REAL S", "real"), ("SIMULATED S", "simulated")]
+    print_table(rows, [*columns, ("ERROR", "error")])
+    show_machine(report)
+
+
+@app.command()
+def replay(
+    events: Annotated[
+        int, typer.Option(min=1000, max=100_000_000, help="Records of the log that everything is measured on.")
+    ] = 1_000_000,
+    large: Annotated[
+        int, typer.Option(min=0, max=1_000_000_000, help="Records of a second log, for moments and memory; 0 for none.")
+    ] = 10_000_000,
+    server: Annotated[
+        int, typer.Option(min=0, max=10_000_000, help="Records of a log on a NATS server; 0 for none.")
+    ] = 200_000,
+    passes: Annotated[int, typer.Option(min=1, max=1000, help="How often the folds are measured.")] = 3,
+    moments: Annotated[int, typer.Option(min=1, max=10_000, help="How many states are asked for.")] = 20,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A look in half a minute: 100,000 records, none of the second log.")
+    ] = False,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """What looking back costs: folding from an archive and from a server, the state at a moment, deciding again, memory, room.
+
+    The log is made for it. The whole takes some minutes and half a gigabyte of disk, which is given back; Ctrl-C prints
+    what was measured until then.
+
+    [bold]Examples[/]
+
+      dorm bench replay --quick
+
+      dorm bench replay --large 0 --server 0 --passes 10
+
+      dorm bench replay -o json
+    """
+    from dorm.bench.replay.replay import QUICK, Sizes, bench_replay
+
+    configure(verbose, False, quiet_level=logging.ERROR)
+    sizes = QUICK if quick else Sizes(events, large, server, passes, moments)
+    with progress("replay") as tell, solver_prints_elsewhere(), _sigterm_interrupts():
+        done = bench_replay(sizes, tell=tell)
+    show_report(done.report, output)
+    _end_if(done.interrupted)
+
+
+@app.command()
+def simulate(
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="Philly's trace, a CSV file; without it apps are made up that are as many.",
+        ),
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, max=100_000, help="How many, of 8 GPUs each.")] = 80,
+    rounds: Annotated[
+        list[int] | None,
+        typer.Option(min=1, metavar="SECONDS", help="Of virtual time between allocations; 300 and 60 unless given."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A look in half a minute: the first 1,500 apps, rounds of 300 s.")
+    ] = False,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """What simulating costs: a month of a real cluster in virtual time, under the policies `static` and `dorm`.
+
+    The whole takes some ten minutes; Ctrl-C prints what was measured until then.
+
+    [bold]Examples[/]
+
+      dorm bench simulate --quick
+
+      dorm bench simulate --trace philly.csv --rounds 300
+
+      dorm bench simulate --trace philly.csv -o json
+    """
+    from dorm.bench.simulate import Wanted, bench_simulate
+
+    configure(verbose, False, quiet_level=logging.ERROR)
+    wanted = Wanted(trace, nodes, tuple(rounds or ((300,) if quick else (300, 60))), quick)
+    with progress("simulate") as tell, solver_prints_elsewhere(), _sigterm_interrupts():
+        done = bench_simulate(wanted, tell=tell)
+    show_report(done.report, output)
+    _end_if(done.interrupted)
+
+
+@app.command()
+def optimizer(
+    apps: Annotated[int, typer.Option(min=1, max=100_000, help="How many there are, about.")] = 30,
+    nodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many nodes.")] = 20,
+    shapes: Annotated[
+        int, typer.Option(min=1, max=1_000, help="Kinds of nodes: up to 3 usual ones, or so many random ones.")
+    ] = 3,
+    events: Annotated[int, typer.Option(min=1, max=1_000_000, help="Rounds after the cold start.")] = 30,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first sequence; the same seed, the same problems.")] = 0,
+    sequences: Annotated[int, typer.Option(min=1, max=100_000, help="How many, each with the next seed.")] = 1,
+    policy: Policy = "dorm",
+    param: Param = None,
+    reference: ReferenceWanted = Reference.auto,
+    gpus: Annotated[bool, typer.Option(help="Whether some nodes and apps have GPUs.")] = True,
+    labels: Annotated[bool, typer.Option("--labels", help="Nodes with labels, apps with wishes and gangs.")] = False,
+    plot: Plot = None,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """What one round of the optimizer costs and how good its answers are, over a sequence of events: apps arrive and
+    complete, nodes are lost and return.
+
+    [bold]Examples[/]
+
+      dorm bench optimizer --apps 500 --nodes 1000 --events 40
+
+      dorm bench optimizer --sequences 25 --events 20 -o json
+
+      dorm bench optimizer --policy static --param count=4
+    """
+    from dorm.bench.optimizer.optimizer import bench_optimizer, check
+    from dorm.bench.optimizer.samples import Run
+
+    configure(verbose, False, quiet_level=logging.ERROR)
+    wanted = Run(
+        apps=apps, nodes=nodes, shapes=shapes, events=events, seed=seed, sequences=sequences, policy=policy,
+        params=parse_params(param), reference=reference.value, gpus=gpus, labels=labels,
+    )  # fmt: skip
+    with _usage():
+        check(wanted, plot)
+    with progress("optimizer") as tell:
+        report, interrupted = bench_optimizer(wanted, tell=tell, plot=plot)
+    show_report(report, output)
+    _end_if(interrupted)
+
+
+@app.command()
+def optimizer_scale(
+    up_to: Annotated[int, typer.Option(metavar="APPS", min=1, help="Leave out sizes with more apps.")] = 10_000,
+    events: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Rounds at each size; fewer at large ones unless given.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed, the same problems.")] = 0,
+    policy: Policy = "dorm",
+    param: Param = None,
+    reference: ReferenceWanted = Reference.auto,
+    plot: Plot = None,
+    output: Output = Format.table,
+    verbose: Verbose = 0,
+) -> None:
+    """How the optimizer's cost and quality change from 10 apps on 20 nodes to 10,000 on 50,000: one table, one plot.
+
+    The whole takes long, most of it for exact answers to small problems; Ctrl-C prints what was measured until then.
+
+    [bold]Examples[/]
+
+      dorm bench optimizer-scale --plot optimizer.png
+
+      dorm bench optimizer-scale --up-to 500 --reference bound
+    """
+    from dorm.bench.optimizer.optimizer import check
+    from dorm.bench.optimizer.scale import bench_scale, chosen_sizes
+
+    configure(verbose, False, quiet_level=logging.ERROR)
+    with _usage():
+        runs = chosen_sizes(
+            up_to=up_to, events=events, seed=seed, policy=policy, params=parse_params(param), reference=reference.value
+        )
+        check(runs[0], plot)
+    with progress("optimizer-scale") as tell:
+        scale = bench_scale(runs, tell=tell, plot=plot)
+    if output in (Format.json, Format.yaml):
+        show_document(scale.report, output)
+    else:
+        rows = [
+            {"size": f"{run.apps:,} × {run.nodes:,}", "shapes": run.shapes} | _words_of(found)
+            for run, found in scale.sizes
+        ]
+        print_table(rows, [("APPS × NODES", "size"), ("SHAPES", "shapes"), *_SCALE_COLUMNS])
+        show_machine(scale.report)
+    _end_if(scale.interrupted)
+
+
+evaluation.register(app)
+
+_SCALE_COLUMNS = [
+    ("P50 S", "event_p50_s"),
+    ("P95 S", "event_p95_s"),
+    ("MAX S", "event_max_s"),
+    ("COLD S", "cold_start_s"),
+    ("EXACT MEAN", "gap_to_exact_mean"),
+    ("P99", "gap_to_exact_p99"),
+    ("BOUND P50", "gap_to_bound_p50"),
+    ("MAX", "gap_to_bound_max"),
+    ("MISSED", "missed_n_min_count"),
+    ("CHANGED", "changed_apps_mean"),
+    ("MOVES", "moves_mean"),
+    ("MIB", "peak_memory_mb"),
+    ("PROBLEMS", "instances"),
+]
+
+
+def _words_of(found: dict[str, Figure]) -> dict[str, str | None]:
+    """A size's figures in short, gaps in percent, with their goals where they have one: `✓` reached, `✗` and the goal not."""
+    words: dict[str, str | None] = {}
+    for _, name in _SCALE_COLUMNS:
+        one = found.get(name)
+        if one is not None:
+            factor, unit = (100, " %") if one.unit == "ratio" else (1, "")
+            goal = f" ✗ {factor * float(str(one.goal).split()[1]):g}{unit}" if one.reached is False else ""
+            words[name] = f"{factor * one.value:.3g}{unit}{' ✓' if one.reached else goal}"
+            if one.value >= 1000:
+                words[name] = f"{one.value:,.0f}"
+    return words
+
+
+@contextlib.contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """So that a server and gigabytes of files are not left behind by whoever ends this politely."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _usage() -> Iterator[None]:
+    """What is wrong with the options themselves, known before anything is measured."""
+    from dorm.bench import BenchError
+
+    try:
+        yield
+    except BenchError as error:
+        raise Fail(str(error), USAGE) from None
+
+
+def _end_if(interrupted: bool) -> None:
+    if interrupted:
+        raise Fail("interrupted; the figures are of what was measured until then", INTERRUPTED)
+
+
+async def unless_stopped(work: Coroutine[None, None, Report]) -> Report:
+    """Its report.  A signal ends it cleanly: nothing of its cluster is left when this raises Fail."""
+    from dorm.cli.signals import run_until_stopped
+
+    reports: list[Report] = []
+
+    async def keep() -> None:
+        reports.append(await work)
+
+    if await run_until_stopped(keep()) or not reports:
+        raise Fail("interrupted; everything was stopped", 130)
+    return reports[0]
+
+
+async def _read(file: Path) -> list[Record]:
+    from events.archive.appendable import open_archive
+
+    archive = await open_archive(file)
+    try:
+        return [record async for batch in archive.read() for record in batch]
+    finally:
+        await archive.close()

@@ -1,0 +1,1 @@
+"""Commands that run a cluster, its nodes and its settings."""

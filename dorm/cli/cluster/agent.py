@@ -1,0 +1,116 @@
+"""`dorm agent`: one node's agent against a NATS server of one's own."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agents.config import DEFAULT_PORTS, ConfigError, NodeConfig, detect_address, detect_capacity
+from dorm.cli.cluster.up import RuntimeChoice
+from dorm.cli.connect import ClusterName, Url, where
+from dorm.cli.errors import run
+from dorm.cli.program_logs import LogJson, Verbose, configure
+from dorm.cli.settings import parse_capacity, parse_pairs, parse_ports
+from dorm.cli.signals import run_until_stopped
+from dorm.local.home import home
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Nodes and the cluster")(agent)
+
+
+def agent(
+    name: Annotated[str | None, typer.Option(help="Name of the node; default: the host's.")] = None,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that all nodes share (NFS, say), for apps' checkpoints. A marker in it proves that it is the same one: "
+            "a node on which it is not mounted gets no containers."
+        ),
+    ] = None,
+    capacity: Annotated[
+        str | None, typer.Option(help="What to give to apps, such as cpu=8,memory=32GiB,gpu=2; default: what is found.")
+    ] = None,
+    gpu: Annotated[
+        list[str] | None, typer.Option("--gpu", help="Id of a GPU to give to apps; may be repeated.")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="Where other nodes reach this one; default: found.")] = None,
+    ports: Annotated[
+        str, typer.Option(help="Ports for apps; disjoint among agents on one address.")
+    ] = f"{DEFAULT_PORTS[0]}-{DEFAULT_PORTS[1]}",
+    runtime: Annotated[
+        RuntimeChoice, typer.Option(help="auto takes Docker where an engine answers.")
+    ] = RuntimeChoice.auto,
+    docker: Annotated[str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="Label of the node, key=value; may be repeated.")] = None,
+    data: Annotated[Path | None, typer.Option(envvar="DORM_DATA", help="Folder of this node's own files.")] = None,
+    report_every: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats.")] = 5.0,
+    url: Url = None,
+    cluster: ClusterName = None,
+    verbose: Verbose = 0,
+    log_json: LogJson = False,
+) -> None:
+    """Run a node's agent: it starts and stops containers as the log says.
+
+    They run on when it stops, and the next one adopts them. Where none comes back within the node's lease (node_lease, five
+    minutes by default), or the log can't be reached for so long, they are killed, so that their apps can go on elsewhere.
+    The agent waits for NATS servers that do not answer yet, and ends on Ctrl-C, SIGTERM, or when its terminal is closed.
+
+    A node is its folder (--data), not its name: another machine under the same name waits until that lease is over.
+
+    [bold]Examples[/]
+
+      dorm agent --url nats://10.0.0.1:4222 --cluster lab --checkpoints /mnt/shared/dorm
+
+      dorm agent --name gpu-7 --capacity cpu=32,memory=256GiB --gpu 0 --gpu 1 --label gpu_type=h100
+    """
+    from dorm.local.cluster import BUILD
+    from dorm.local.runtimes import choose_runtime
+
+    configure(verbose, log_json)
+    node = name or socket.gethostname().split(".")[0]
+    root = (data or home() / "nodes" / node).absolute()
+    shared = (checkpoints or home() / "checkpoints").absolute()
+    found = parse_capacity(capacity) or detect_capacity()
+    try:
+        config = NodeConfig(
+            name=node,
+            address=address or detect_address(),
+            capacity={**found, **({"gpu": len(gpu)} if gpu else {})},
+            checkpoints=shared,
+            ports=parse_ports(ports),
+            labels=parse_pairs(label, "label"),
+            gpus=tuple(gpu or []),
+            report_interval_s=report_every,
+        )
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
+
+    async def work() -> None:
+        from agents.agent import Agent
+        from events.nats.log import Connection
+
+        server, cluster_name = where(url, cluster)
+        choice = await choose_runtime(runtime.value, docker)
+        connection = await Connection.open(server, cluster_name, name=f"dorm-agent-{node}", create=True, patient=True)
+        try:
+            runs = choice.make(config, cluster_name, root, shared)
+            worker = Agent(
+                connection.log,
+                connection.bus,
+                cluster_name,
+                config,
+                runs,
+                root=root,
+                clock=time.time_ns,
+                build=BUILD,
+            )
+            await worker.run()
+        finally:
+            await connection.close()
+
+    run(run_until_stopped(work()))

@@ -1,0 +1,153 @@
+"""`dorm master`: one of the masters of a cluster, against NATS servers of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dorm.cli.connect import ClusterName, Url, where
+from dorm.cli.errors import USAGE, Fail, run
+from dorm.cli.program_logs import LogJson, Verbose, configure
+from dorm.cli.settings import complete_policy, parse_params, policy_change
+from dorm.cli.signals import run_until_stopped
+from events.log.records import LogError
+
+if TYPE_CHECKING:
+    from events.nats.log import Connection
+
+AcceptLog = Annotated[
+    bool,
+    typer.Option(
+        "--accept-log",
+        help="Take the log as it is, though records that were there are gone or changed; for once, after a loss.",
+    ),
+]
+_LEASE_S = 2.0
+_REPLICATED_LEASE_S = 15.0
+"""NATS servers take 4 to 6 seconds to agree on another leader, which must depose no healthy master."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Nodes and the cluster")(master)
+
+
+def master(
+    url: Url = None,
+    cluster: ClusterName = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Allocation policy, from now on.", autocompletion=complete_policy)
+    ] = None,
+    param: Annotated[
+        list[str] | None, typer.Option(help="Parameter of the policy, such as theta1=0.2; may be repeated.")
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What it seals the log with; made where there is none. Default: in the data folder."
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What it is called, before a part that is drawn anew; default: this host's name.")
+    ] = None,
+    lease: Annotated[
+        float | None,
+        typer.Option(
+            min=0.5,
+            max=600.0,
+            metavar="SECONDS",
+            help="After how long without a sign of it another master takes over; default: 2, and 15 where several servers hold the log.",
+        ),
+    ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="By how many NATS servers the log is held (1, 3 or 5); default: 3 where there are as many.",
+        ),
+    ] = None,
+    accept_log: AcceptLog = False,
+    verbose: Verbose = 0,
+    log_json: LogJson = False,
+) -> None:
+    """Run a master: it folds the log, and decides while it leads.
+
+    Of several masters one leads and the others follow the log, ready to take over: at once when it stops, and when it was not
+    heard of for the time of its lease otherwise.  Apps run on without any, and the next one goes on from the log.  It waits
+    for NATS servers that do not answer yet, and ends in good order on Ctrl-C, SIGTERM, or when its terminal is closed.
+
+    [bold]Examples[/]
+
+      dorm master --url nats://10.0.0.1:4222 --cluster lab
+
+      dorm master --url nats://10.0.0.1,nats://10.0.0.2,nats://10.0.0.3 --lease 10
+    """
+    configure(verbose, log_json)
+    change = policy_change(policy, parse_params(param) or None)
+    identity = _identity(name)
+
+    async def work() -> None:
+        from dorm.client.client import Client
+        from dorm.local.cluster import BUILD
+        from dorm.local.home import key_file, witness_file
+        from dorm.master.master import Master
+        from dorm.master.sealing import open_key
+        from events.log.waiting import until_answered
+        from events.nats.log import Connection
+
+        address, cluster_name = where(url, cluster)
+        file = key or key_file(cluster_name)
+        seal_key = await asyncio.to_thread(open_key, file)
+        connection = await Connection.open(
+            address, cluster_name, name="dorm-master", create=True, replicas=replicas, patient=True
+        )
+        try:
+            if change is not None:
+                client = Client(connection.log, connection.bus, cluster_name)
+                await until_answered(lambda: client.change_policy(change), "changing the policy")
+            await _mind_the_copies(connection)
+            replicated = await until_answered(connection.leadership.replicas, "looking up the lease of the masters") > 1
+            one = Master(
+                connection.log,
+                connection.bus,
+                cluster_name,
+                name=identity,
+                clock=time.time_ns,
+                build=BUILD,
+                key=seal_key,
+                leadership=connection.leadership,
+                lease_s=lease or (_REPLICATED_LEASE_S if replicated else _LEASE_S),
+                witness=witness_file(file),
+                accept_log=accept_log,
+            )
+            await one.run()
+        finally:
+            await connection.close()
+
+    run(run_until_stopped(work()))
+
+
+async def _mind_the_copies(connection: Connection) -> None:
+    """A server that forbids a master to change streams does not keep it from leading: it only logs that."""
+    import structlog
+
+    log = structlog.get_logger(__name__)
+    try:
+        await connection.uncompress()
+        if danger := await connection.endangered():
+            log.warning("the log's copies are in danger", what=danger)
+    except LogError as error:
+        log.warning("whether the log's copies are compressed is not known", reason=str(error))
+
+
+def _identity(name: str | None) -> str:
+    """Different for each process, whatever people call it: ids of rounds and the lease go by it."""
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+        raise Fail("--name: use 1 to 64 letters, digits, '.', '-' and '_'", USAGE)
+    return f"{name or socket.gethostname()}-{secrets.token_hex(4)}"

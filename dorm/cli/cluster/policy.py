@@ -1,0 +1,253 @@
+"""`dorm policy`: what the cluster goes by when it decides, and how to change it while it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url, User, client, complete
+from dorm.cli.errors import FAILED, USAGE, Fail, run
+from dorm.cli.output import Format, Output, console, show, show_document
+
+if TYPE_CHECKING:
+    from dorm.cli.changes import Setting
+    from dorm.core.state import Settings, State
+    from events.kinds import PolicyChanged
+
+app = typer.Typer(
+    help="What the cluster goes by when it decides: the policy, its parameters, and the master's times.",
+    no_args_is_help=True,
+)
+
+
+def _complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
+    from dorm.cli.changes import words
+
+    return complete(ctx, incomplete, lambda state: words(state.settings))
+
+
+def _complete_pair(ctx: typer.Context, incomplete: str) -> list[str]:
+    from dorm.cli.changes import words
+    from dorm.policies.registry import names
+
+    def pairs(state: State) -> list[str]:
+        return [f"{word}=" for word in words(state.settings)] + [f"policy={name}" for name in names()]
+
+    return complete(ctx, incomplete, pairs)
+
+
+@app.command("show")
+def show_policy(output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
+    """The policy in force with every parameter, and the master's times: value, default, meaning.
+
+    [bold]Examples[/]
+
+      dorm policy show
+
+      dorm policy show -o json
+
+    JSON: `policy`, `version`, and `parameters` and `times`, lists of `name` (as in the log), `word` (as in `dorm policy
+    set`), `value` and `default` (in the units of the log: `_ms`, `_s`), `meaning`; `checkpoints`, the id of the cluster's
+    folder; `refused`, the last changes that the cluster did not accept, with `reason`, `by` and `seq`.
+    """
+    from dorm.cli.changes import gist_of, in_force
+    from dorm.policies.registry import policy
+
+    async def work() -> None:
+        async with client(url, cluster) as connected:
+            state = await connected.state()
+        settings = state.settings
+        parameters, times = in_force(settings)
+        if output in (Format.json, Format.yaml):
+            version = policy(settings.policy).version
+            document = {"policy": settings.policy, "version": version, "parameters": parameters, "times": times}
+            document |= {"checkpoints": state.checkpoints, "refused": state.refused_changes}
+            show_document(document, output)
+            return
+        console.print(Text(f"policy {settings.policy}: {gist_of(settings.policy)}\n"))
+        _print_settings([*parameters, *times], output)
+        if state.checkpoints:
+            console.print(Text(f"\ncheckpoints are in the folder {state.checkpoints}"))
+        for refused in state.refused_changes:
+            what = "a change" if refused.whole else "a part of a change"
+            console.print(Text(f"refused: {what} by {refused.by} (record {refused.seq}): {refused.reason}"))
+
+    run(work())
+
+
+def _print_settings(settings: list[Setting], output: Format) -> None:
+    from dorm.cli.changes import shown
+
+    rows = [
+        {"word": one.word, "value": shown(one, one.value), "default": shown(one, one.default), "meaning": one.meaning}
+        for one in settings
+    ]
+    columns = [("SETTING", "word"), ("VALUE", "value"), ("DEFAULT", "default")]
+    show(rows, columns, output, note=("MEANING", "meaning"))
+
+
+@app.command("get")
+def get(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A parameter or a time.", autocompletion=_complete_key)],
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """One value, for scripts.
+
+    [bold]Examples[/]
+
+      dorm policy get theta2
+
+      dorm policy get quiet
+
+      dorm policy get policy
+    """
+    from dorm.cli.changes import POLICY, in_force, shown, words
+
+    async def work() -> None:
+        async with client(url, cluster) as connected:
+            settings = (await connected.state()).settings
+        found: Any = {"name": POLICY, "value": settings.policy} if key == POLICY else None
+        text = settings.policy
+        for one in (*in_force(settings)[0], *in_force(settings)[1]):
+            if key in (one.name, one.word):
+                found, text = one, shown(one, one.value)
+        if found is None:
+            raise Fail(f"there is no setting {key!r}; there are {', '.join(words(settings))}", USAGE)
+        if output in (Format.json, Format.yaml):
+            show_document(found, output)
+        else:
+            console.print(Text(text))
+
+    run(work())
+
+
+@app.command("set")
+def set_policy(
+    pairs: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY=VALUE", help="What to change; the rest stays.", autocompletion=_complete_pair),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would change and whom it would touch; change nothing.")
+    ] = False,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Change parameters, times or the policy, from the next round on.
+
+    Only what is named changes; KEY=default puts one back.  Another policy starts with its own defaults.  The change is an
+    event on the log, so a replay has it.
+
+    Times that would do harm together are refused, whoever asks for them: node_grace has to be longer than two heartbeats,
+    node_lease at least node_grace and one heartbeat (and 3s), quiet_limit at least quiet, idle at least quiet_limit.
+    --dry-run says which of these hold, and which nodes and apps the change would touch; exit code 1 where it is refused.
+
+    checkpoints=ID says which folder of checkpoints is the cluster's, where nodes have mounted different ones.
+
+    [bold]Examples[/]
+
+      dorm policy set theta2=0.2 quiet=500ms
+
+      dorm policy set theta1=default
+
+      dorm policy set policy=static count=3
+
+      dorm policy set heartbeat=1s node_grace=5s node_lease=30s --dry-run
+    """
+    from dorm.cli.changes import change_of
+    from dorm.cli.cluster.policy_dry_run import dry_run as shown_dry
+    from dorm.core.settings import all_after, asked_of
+
+    async def work() -> None:
+        async with client(url, cluster, user=user) as connected:
+            state = await connected.state()
+            before = msgspec.structs.replace(state.settings)
+            change = change_of(pairs, before)
+            if dry_run:
+                if not await shown_dry(
+                    connected, state, change, output, _differences(before, asked_of(before, change))
+                ):
+                    raise typer.Exit(FAILED)
+                return
+            if _settings_after(before, change) == before:
+                console.print(Text("nothing to change: it is so already"))
+                return
+            after = await connected.change_policy(change)
+        for line in (*_differences(before, after), *_from_when(before, after)):
+            console.print(Text(line))
+        if all_after(after, change) != after:
+            raise Fail("somebody else changed the same at the same moment; look at `dorm policy show`")
+
+    run(work())
+
+
+def _settings_after(before: Settings, change: PolicyChanged) -> Settings:
+    from dorm.core.settings import all_after
+
+    try:
+        return all_after(before, change)
+    except ValueError as error:
+        raise Fail(str(error), USAGE) from None
+
+
+def _differences(before: Settings, after: Settings) -> list[str]:
+    """`theta2: 0.1 -> 0.2`, for all that is not as it was."""
+    from dorm.cli.changes import in_force, shown
+
+    lines = [f"policy: {before.policy} -> {after.policy}"] if before.policy != after.policy else []
+    if before.checkpoints != after.checkpoints:
+        lines.append(f"checkpoints: {before.checkpoints or 'by the nodes'} -> {after.checkpoints or 'by the nodes'}")
+    old = {one.name: one for part in in_force(before) for one in part}
+    new = {one.name: one for part in in_force(after) for one in part}
+    for name, one in new.items():
+        was = shown(old[name], old[name].value) if name in old else None
+        if was is None:
+            lines.append(f"{one.word}: {shown(one, one.value)}")
+        elif old[name].value != one.value:
+            lines.append(f"{one.word}: {was} -> {shown(one, one.value)}")
+    return lines or ["the values are what they were"]
+
+
+def _from_when(before: Settings, after: Settings) -> list[str]:
+    """Of what does not hold everywhere at once: nobody may be given up before it has surely stopped what it runs."""
+    if after.node_lease_s >= before.node_lease_s:
+        return []
+    return [
+        "the shorter lease holds on a node as soon as its agent has read of it, and for the master as soon as the node has "
+        "told so; for one that can't be heard now the longer one counts"
+    ]
+
+
+@app.command("list")
+def list_policies(output: Output = Format.table) -> None:
+    """All policies that this build has.
+
+    [bold]Example[/]
+
+      dorm policy list
+    """
+    from dorm.cli.changes import gist_of
+    from dorm.policies.registry import DEFAULT, names, policy
+
+    rows: list[dict[str, Any]] = [
+        {
+            "policy": name,
+            "version": policy(name).version,
+            "default": name == DEFAULT,
+            "parameters": sorted(policy(name).check_params({})),
+            "meaning": gist_of(name),
+        }
+        for name in names()
+    ]
+    if output in (Format.json, Format.yaml):
+        show_document(rows, output)
+        return
+    shown = [{**row, "parameters": ", ".join(row["parameters"])} for row in rows]
+    show(shown, [("POLICY", "policy"), ("PARAMETERS", "parameters")], output, note=("MEANING", "meaning"))

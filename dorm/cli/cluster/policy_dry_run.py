@@ -1,0 +1,108 @@
+"""`dorm policy set --dry-run`: which values would change, whether the constraints hold, and whom the change would touch."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from dorm.cli.output import Format, console, counted, show_document, solver_prints_elsewhere
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dorm.client.client import Client
+    from dorm.core.query.touched import Touched
+    from dorm.core.state import State
+    from events.kinds import PolicyChanged
+
+_NAMED = 8
+
+
+async def dry_run(
+    connected: Client, state: State, change: PolicyChanged, output: Format, differences: list[str]
+) -> bool:
+    """Show it; whether the change would be accepted.  `differences` are the values that it would change, in words."""
+    from dorm.core.query.touched import touched
+
+    now = max(state.time, time.time_ns())
+    found = touched(state, change, await _heard(connected, state), now)
+    resized = [] if found.refused else _resized(state, change, found.unmounted, now)
+    if output in (Format.json, Format.yaml):
+        show_document(_document(found, differences, resized), output)
+    else:
+        for line in _lines(found, differences, resized):
+            console.print(Text(line))
+    return not found.refused
+
+
+async def _heard(connected: Client, state: State) -> dict[str, int]:
+    """When each node was last heard (UTC ns), by what is stored of it."""
+    heard = {}
+    for name, node in state.nodes.items():
+        if node.condition == "up":
+            heard[name] = max(node.up_at, await connected.last_heard(name))
+    return heard
+
+
+def _resized(state: State, change: PolicyChanged, unmounted: Sequence[str], now: int) -> list[dict[str, Any]]:
+    """Apps to which the next decision would give other containers than it would without the change."""
+    from dorm.core.query.plans import Assumed, plan
+    from dorm.core.settings import all_after, parameters_in_force
+
+    after = all_after(state.settings, change)
+    settings: dict[str, Any] = {}
+    if (after.policy, after.params) != (state.settings.policy, state.settings.params):
+        settings = {"policy": after.policy, **parameters_in_force(after)}
+    if not settings and not unmounted:
+        return []
+    with solver_prints_elsewhere():
+        without = {app.id: app for app in plan(copy.deepcopy(state), now).apps}
+        then = plan(copy.deepcopy(state), now, Assumed(settings=settings, drained=tuple(unmounted))).apps
+    return [
+        {"name": app.name, "id": app.id, "now": app.before, "otherwise": without[app.id].after, "then": app.after}
+        for app in then
+        if app.id in without and app.nodes_after != without[app.id].nodes_after
+    ]
+
+
+def _document(found: Touched, differences: list[str], resized: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "accepted": not found.refused,
+        "refused": found.refused,
+        "changes": differences,
+        "constraints": [{"text": rule.text, "holds": rule.holds} for rule in found.rules],
+        "nodes": {"lease_changes": found.leases, "would_be_lost": found.lost, "would_be_unmounted": found.unmounted},
+        "apps": {"resized": resized, "dropped": found.ended},
+    }
+
+
+def _lines(found: Touched, differences: list[str], resized: list[dict[str, Any]]) -> list[str]:
+    lines = [f"refused: {found.refused}"] if found.refused else ["accepted; nothing has been changed"]
+    lines += [f"  {line}" for line in differences]
+    lines.append("constraints:")
+    lines += [f"  {'holds ' if rule.holds else 'BROKEN'}  {rule.text}" for rule in found.rules]
+    lines.append("whom it touches:")
+    touches = []
+    if found.leases:
+        touches.append(f"  {_named(found.leases, 'node')}: another lease from the next heartbeat on")
+    if found.lost:
+        verb = "has" if len(found.lost) == 1 else "have"
+        touches.append(f"  {_named(found.lost, 'node')}: {verb} been silent for longer than the new node_grace")
+    if found.unmounted:
+        touches.append(f"  {_named(found.unmounted, 'node')}: another folder of checkpoints, so no containers any more")
+    if found.ended:
+        touches.append(f"  {_named(found.ended, 'ended app')}: dropped at once, with logs and checkpoints")
+    touches += [
+        f"  {app['name']}: {app['then']} containers after the next decision, instead of {app['otherwise']} (now {app['now']})"
+        for app in resized
+    ]
+    return [*lines, *(touches or ["  nobody right now"])]
+
+
+def _named(names: Sequence[str], what: str) -> str:
+    """`2 nodes (a, b)`."""
+    more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{counted(len(names), what)} ({', '.join(names[:_NAMED])}{more})"

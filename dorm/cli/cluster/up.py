@@ -1,0 +1,175 @@
+"""`dorm up`: a whole cluster on this machine, kept running, its data kept between runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.text import Text
+
+from dorm.cli.cluster.master import AcceptLog
+from dorm.cli.errors import INTERRUPTED, Fail, run
+from dorm.cli.output import console
+from dorm.cli.program_logs import LogJson, Verbose, configure
+from dorm.cli.settings import complete_policy, load_cluster_file, parse_capacity, parse_params
+from dorm.cli.signals import Stops, first_of, hears_ctrl_c, stops
+from dorm.local.home import DEFAULT_CLUSTER, Running, forget_running, home, write_running
+from events.quantities import humanize
+
+if TYPE_CHECKING:
+    from dorm.local.cluster import LocalCluster, LocalOptions
+    from events.kinds import PolicyChanged
+
+
+class RuntimeChoice(StrEnum):
+    """What runs containers."""
+
+    auto = "auto"
+    docker = "docker"
+    process = "process"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Nodes and the cluster")(up)
+
+
+def up(
+    agents: Annotated[
+        int | None, typer.Option(min=1, max=100, help="How many nodes to pretend to be; default 1.")
+    ] = None,
+    capacity: Annotated[
+        str | None,
+        typer.Option(help="What each node has, such as cpu=4,memory=8GiB; default: this machine, shared out."),
+    ] = None,
+    runtime: Annotated[RuntimeChoice | None, typer.Option(help="auto takes Docker where an engine answers.")] = None,
+    docker: Annotated[
+        str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine; default: this machine's.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(envvar="DORM_DATA", help="Folder of log, checkpoints and container files.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port of the NATS server; 0 takes any free one; default 4222.")
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(envvar="DORM_CLUSTER", help="Name of the cluster.")] = None,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Folder of checkpoints; default: in the data folder.")
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Allocation policy, from now on.", autocompletion=complete_policy)
+    ] = None,
+    param: Annotated[
+        list[str] | None, typer.Option(help="Parameter of the policy, such as theta1=0.2; may be repeated.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Cluster file with these settings; flags win over it.")] = None,
+    accept_log: AcceptLog = False,
+    verbose: Verbose = 0,
+    log_json: LogJson = False,
+) -> None:
+    """Run a cluster on this machine until Ctrl-C: NATS server, master, agents.
+
+    The first Ctrl-C lets every app checkpoint and stop; the next `dorm up` resumes them.  A second Ctrl-C stops at once
+    and loses no submission, only the work since the last checkpoints.  When its terminal is closed it stops in good order,
+    too; start it with nohup to keep it running.
+
+    [bold]Examples[/]
+
+      dorm up
+
+      dorm up --agents 3 --capacity cpu=2,memory=2GiB
+
+      dorm up --runtime process --data ./cluster --policy static --param count=2
+    """
+    from dorm.local.cluster import LocalOptions
+
+    configure(verbose, log_json, quiet_level=logging.WARNING)
+    file = load_cluster_file(config)
+    # Parameters are those of one policy: another one on the command line leaves the file's behind.
+    kept = file.params if policy in (None, file.policy) else None
+    file = msgspec.structs.replace(file, policy=policy or file.policy, params=parse_params(param) or kept)
+    name = cluster or file.cluster or DEFAULT_CLUSTER
+    folder_of_checkpoints = checkpoints or (Path(file.checkpoints) if file.checkpoints else None)
+    options = LocalOptions(
+        data=(data or home() / name).absolute(),
+        cluster=name,
+        port=port if port is not None else (file.port if file.port is not None else 4222),
+        agents=agents or file.agents or 1,
+        capacity=parse_capacity(capacity) or file.resources(),
+        runtime=runtime.value if runtime else file.runtime or "auto",
+        docker_url=docker,
+        checkpoints=folder_of_checkpoints.absolute() if folder_of_checkpoints else None,
+        accept_log=accept_log,
+    )
+    run(_up(options, file.change()))
+
+
+async def _up(options: LocalOptions, change: PolicyChanged | None) -> None:
+    from dorm.local.cluster import LocalCluster
+
+    cluster = LocalCluster(options)
+    # Signals are taken from the first moment on: whenever one comes, no server is left behind.
+    with stops() as events:
+        async with contextlib.AsyncExitStack() as stack:
+            if await first_of(stack.enter_async_context(cluster), events.first.wait()):
+                raise Fail("stopped before the cluster was up", INTERRUPTED)
+            running = Running(url=cluster.server.url, cluster=options.cluster, pid=os.getpid())
+            other = await asyncio.to_thread(write_running, running)
+            stack.callback(forget_running, running)
+            if change is not None:
+                await cluster.client.change_policy(change)
+            _say_hello(cluster, other)
+            await first_of(cluster.failed(), events.first.wait())
+            await _stop(cluster, events)
+
+
+def _say_hello(cluster: LocalCluster, other: Running | None) -> None:
+    options = cluster.options
+    each = ", ".join(humanize(name, amount) for name, amount in cluster.agents[0].config.capacity.items())
+    plural = "s" if options.agents > 1 else ""
+    for line in (
+        f"cluster {options.cluster!r} is up: {options.agents} node{plural} of {each}",
+        f"  containers  {cluster.runtime_note}",
+        f"  log         {cluster.server.url}",
+        f"  data        {options.data}",
+        "submit an app with `dorm submit app.yaml`, look at it with `dorm ps`;",
+        f"{_how_to_stop()} stops everything in good order",
+    ):
+        console.print(Text(line), soft_wrap=True)
+    if other is not None:
+        console.print(
+            Text(
+                f"commands go to the cluster at {other.url}, which runs too; to reach this one:\n"
+                f"  export DORM_URL={cluster.server.url} DORM_CLUSTER={options.cluster}"
+            )
+        )
+
+
+def _how_to_stop() -> str:
+    return "Ctrl-C" if hears_ctrl_c() else f"kill {os.getpid()}"
+
+
+async def _stop(cluster: LocalCluster, events: Stops) -> None:
+    state = await cluster.client.state()
+    running = sum(1 for app in state.live_apps() if app.current is not None)
+    if running:
+        apps = "1 app checkpoints" if running == 1 else f"{running} apps checkpoint"
+        console.print(Text(f"\nstopping: {apps} first; {_how_to_stop()} again stops at once"))
+    stopping = asyncio.create_task(cluster.stop())
+    second = await first_of(_outcome(stopping), events.second.wait())
+    if second:
+        await cluster.stop_now()
+        console.print(Text("stopped at once; the next `dorm up` goes on from the last checkpoints"))
+    else:
+        console.print(Text("stopped; the next `dorm up` goes on from here"))
+
+
+async def _outcome(stopping: asyncio.Task[bool]) -> None:
+    if not await stopping:
+        console.print(Text("some containers did not stop in time; they run on, and the next `dorm up` adopts them"))

@@ -1,0 +1,1 @@
+"""Commands that read the log as it grows, and check it."""

@@ -1,0 +1,116 @@
+"""`dorm log`: is the log what its masters wrote, and sealing it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url, User, client, where
+from dorm.cli.errors import run
+from dorm.cli.log.verdicts import Expect, Keys, check_expected, check_keys, show_seals
+from dorm.cli.output import Format, Output, console, show_document
+from dorm.cli.source import File, log_of, progress_of
+
+app = typer.Typer(
+    help="Seal the log, and verify that no record of it was changed, removed or moved since.", no_args_is_help=True
+)
+
+
+@app.command()
+def seal(
+    user: User = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Have the master seal the log now, and print the seal.
+
+    It does so anyway every minute or every thousand records, as long as there
+    is anything new, and when it stops.
+
+    [bold]Example[/]
+
+      dorm log seal
+    """
+
+    async def work() -> None:
+        async with client(url, cluster, user=user) as connected:
+            made = await connected.seal()
+        if output in (Format.json, Format.yaml):
+            show_document(made, output)
+            return
+        console.print(Text(f"sealed up to sequence {made.upto} with key {made.key}"), soft_wrap=True)
+        console.print(Text(f"to keep elsewhere and --expect later: {made.upto}:{made.chain}"), soft_wrap=True)
+
+    run(work())
+
+
+@app.command()
+def verify(
+    file: File = None,
+    key: Keys = None,
+    expect: Expect = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Check every seal; exit 1 where a record is not what was sealed.
+
+    A seal is a hash of all records up to it, signed with the master's key.
+    Records after the last seal are not covered. What is printed at the end,
+    kept elsewhere, tells later on whether they are still there (--expect).
+
+    This does not decide anything again: `dorm replay verify` does both.
+
+    [bold]Examples[/]
+
+      dorm log verify
+
+      dorm log verify --file incident.dorm --key "$KEY"
+
+      dorm log verify --expect "$KEPT"
+    """
+    keys, expected = check_keys(key), check_expected(expect)
+
+    async def work() -> None:
+        from replay.audit.seal_checks import verify_seals
+
+        async with log_of(file, url, cluster, tells_damage=True) as log:
+            with progress_of("verifying") as report:
+                found = await verify_seals(log, keys=keys, expected=expected, progress=report)
+        show_seals(found, output)
+
+    run(work())
+
+
+@app.command()
+def key(
+    path: Annotated[
+        Path | None,
+        typer.Option(
+            "--key", metavar="FILE", help="The master's key; default: where `dorm up` and `dorm master` keep it."
+        ),
+    ] = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Print the master's public key, which `dorm log verify --key` wants.
+
+    This is for the machine that the master runs on.
+
+    [bold]Example[/]
+
+      dorm log key
+    """
+    from dorm.local.home import key_file
+    from dorm.master.sealing import read_key
+
+    public = read_key(path or key_file(where(url, cluster)[1])).public
+    if output in (Format.json, Format.yaml):
+        show_document({"key": public}, output)
+    else:
+        console.print(Text(public), soft_wrap=True)

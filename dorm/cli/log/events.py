@@ -1,0 +1,264 @@
+"""`dorm events`: the log, as it is or as it grows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url, complete, complete_app, complete_node, where
+from dorm.cli.errors import run
+from dorm.cli.output import as_yaml, console
+from dorm.cli.source import log_of, parse_moment, say_nothing_found
+from dorm.cli.terminal import in_document, one_line, say
+from events.cloudevents import cloud_event, plain
+from events.log.records import LogUnavailable
+from events.positions import Position, parse
+
+if TYPE_CHECKING:
+    from dorm.client.tail import Filter, Tail
+    from events.kinds import Event
+    from events.log.interface import EventLog
+    from events.positions import Logged
+    from replay.moments import Moment
+
+
+class EventFormat(StrEnum):
+    """How to print events: `Format`, which DORM_OUTPUT may hold for all commands, and one more."""
+
+    table = "table"
+    wide = "wide"
+    json = "json"
+    yaml = "yaml"
+    cloudevents = "cloudevents"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel="The log")(events)
+
+
+def _position(text: str | None) -> str | None:
+    if text is not None:
+        try:
+            parse(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    return text
+
+
+def _moment(text: str | None) -> str | None:
+    parse_moment(text)
+    return text
+
+
+def _kinds(kinds: list[str] | None) -> list[str] | None:
+    from dorm.client.tail import check_kinds
+
+    try:
+        check_kinds(kinds or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return kinds
+
+
+def _complete_kind(incomplete: str) -> list[str]:
+    from dorm.core.query.concerns import KINDS
+
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
+
+
+def _complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
+    return complete(ctx, incomplete, lambda state: [app.user for app in state.apps.values()])
+
+
+_MOMENT = "SEQ|TIME|-10m"
+
+
+def events(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows, through restarts of the server.")] = False,
+    after: Annotated[str | None, typer.Option(metavar="POSITION", callback=_position, help="Only what comes after this position (118, or 118.2): what an interrupted run says it got to.")] = None,
+    since: Annotated[str | None, typer.Option(metavar=_MOMENT, callback=_moment, help="Only from this sequence or time on, or from so long before the log's last record.")] = None,
+    until: Annotated[str | None, typer.Option(metavar=_MOMENT, callback=_moment, help="Only up to this moment, itself included.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only the last N of them.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(metavar="KIND", callback=_kinds, autocompletion=_complete_kind, help="Only these kinds; may be repeated, as all of these.")] = None,
+    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only what concerns this app (its name or its id), decisions that mention it too.")] = None,
+    user: Annotated[list[str] | None, typer.Option(metavar="USER", autocompletion=_complete_user, help="Only what this user asked for, and what concerns this user's apps.")] = None,
+    node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Only what this node said, what was said of it, and what was placed there.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", metavar="LOG.dorm", help="An exported log instead of a cluster's.")] = None,
+    output: Annotated[EventFormat, typer.Option("--output", "-o", envvar="DORM_OUTPUT", help="A line of text for each (wide: with nothing cut), or of JSON, or a CloudEvent; or a YAML document.")] = EventFormat.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:  # fmt: skip
+    """Print the log: every submission, decision, start and exit, in its one order.
+
+    [bold]Examples[/]
+
+      dorm events -f
+
+      dorm events --app digits-mlp --tail 20
+
+      dorm events --since -10m --kind NodeLost --kind AppFailed
+
+      dorm events -f --after 118.2 -o cloudevents | my-consumer
+
+      dorm events --file incident.dorm --node node-2 -o json | jq .
+    """
+    if follow and (until is not None or file is not None):
+        raise typer.BadParameter(f"--follow never ends, so it can't go with {'--until' if until else '--file'}")
+    if after is not None and since is not None:
+        raise typer.BadParameter("--after and --since both say where to begin; give one of them")
+
+    async def work() -> None:
+        from dorm.client.tail import Filter
+
+        wanted = Filter(
+            kinds=tuple(kind or ()), apps=tuple(app or ()), users=tuple(user or ()), nodes=tuple(node or ())
+        )
+        name = "*" if file is not None else where(url, cluster)[1]
+        async with log_of(file, url, cluster, folds=False) as log:
+            chosen = await _chosen(log, name, wanted, after, parse_moment(since), parse_moment(until), tail, follow)
+            first, printer = chosen.position.seq + 1, _Printer(output, flush=follow)
+            await _print_all(chosen, printer)
+            if not printer.shown and chosen.until is not None and tail != 0 and (wanted != Filter() or since or until):
+                say_nothing_found(
+                    first, chosen.until, app=wanted.apps, user=wanted.users, node=wanted.nodes, kind=wanted.kinds
+                )
+
+    run(work())
+
+
+async def _chosen(
+    log: EventLog, cluster: str, wanted: Filter, after: str | None, since: Moment | None, until: Moment | None,
+    count: int | None, follow: bool,
+) -> Tail:  # fmt: skip
+    """What was asked for, as one reading of the log."""
+    from dorm.client.tail import Tail, before_last
+
+    begin = Position(await log.start())
+    if after is not None:
+        begin = parse(after)
+    elif since is not None:
+        begin = Position(max(begin.seq, await _before(log, since, itself=False)))
+    end = await log.end() if until is None else await _before(log, until, itself=True)
+    if count is not None:
+        last = await before_last(log, cluster, wanted, count, end)
+        begin = begin if begin.covers(last) else last
+    return Tail(log, cluster, wanted, after=begin, until=None if follow else end, follow=follow)
+
+
+async def _before(log: EventLog, moment: Moment, *, itself: bool) -> int:
+    """The last sequence before a moment; with `itself`, what is at the moment counts as before it."""
+    from dorm.client.tail import time_of
+    from replay.moments import AtSequence, AtTime
+
+    if isinstance(moment, AtSequence):
+        return min(moment.seq if itself else max(0, moment.seq - 1), await log.end())
+    time = moment.time if isinstance(moment, AtTime) else await time_of(log, await log.end()) - moment.span
+    return await log.at_time(time if itself else time - 1)
+
+
+async def _print_all(tail: Tail, printer: _Printer) -> None:
+    try:
+        async with contextlib.aclosing(tail.events()) as found:
+            async for one in found:
+                printer.show(one)
+    except (asyncio.CancelledError, LogUnavailable):
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()
+            say(f"ended early; to go on from here: --after {tail.position}", error=True, flush=True)
+        raise
+
+
+class _Printer:
+    """A line for each event.  Whoever follows gets it at once, else lines leave in blocks."""
+
+    def __init__(self, output: EventFormat, *, flush: bool) -> None:
+        self._output, self._flush = output, flush
+        self.shown = 0
+
+    def show(self, one: Logged) -> None:
+        self.shown += 1
+        whole = self._output is EventFormat.wide
+        if console.is_terminal and (whole or self._output is EventFormat.table):
+            console.print(_coloured(one, whole), soft_wrap=True)
+            return
+        sys.stdout.write(self._line(one) + "\n")
+        if self._flush:
+            sys.stdout.flush()
+
+    def _line(self, one: Logged) -> str:
+        if self._output is EventFormat.cloudevents:
+            return in_document(msgspec.json.encode(cloud_event(one)).decode())
+        if self._output in (EventFormat.json, EventFormat.yaml):
+            document = {"position": str(one.position), "log_time": one.time, **plain(one.event)}
+            if self._output is EventFormat.json:
+                return in_document(msgspec.json.encode(document).decode())
+            return "---\n" + as_yaml(document).rstrip("\n")
+        return "".join(_columns(one, self._output is EventFormat.wide))
+
+
+def _columns(one: Logged, whole: bool) -> tuple[str, str, str]:
+    """Place and time, kind, and the gist."""
+    when = datetime.fromtimestamp(one.time / 1e9, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    return f"{one.position!s:>8}  {when}  ", f"{type(one.event).__name__:<20}", in_words(one.event, whole=whole)
+
+
+_STYLES = {
+    "AppFailed": "bold red", "AppRejected": "bold red", "GenerationFailed": "bold red", "NodeLost": "bold red",
+    "NodeLeaseEnded": "bold red", "Unreadable": "bold red", "Unknown": "bold yellow", "AppCompleted": "bold green",
+}  # fmt: skip
+
+
+def style_of(event: Event) -> str:
+    """What the kind of an event is written in, wherever events are listed."""
+    return _STYLES.get(type(event).__name__, "bold cyan")
+
+
+def _coloured(one: Logged, whole: bool) -> Text:
+    place, kind, gist = _columns(one, whole)
+    return Text(place, style="dim").append(kind, style=style_of(one.event)).append(gist, style="none")
+
+
+def in_words(event: Event, *, whole: bool = False) -> str:
+    """The gist of an event in one line, of which nothing can move a terminal's cursor; `whole` cuts no value."""
+    text = _resized_in_words(event) if type(event).__name__ == "Resized" else _fields_in_words(event, whole)
+    return one_line(text)
+
+
+def _fields_in_words(event: Event, whole: bool) -> str:
+    # Of these the line has the time already, or nobody can read them.
+    hidden = ("id", "at", "by", "cause", "v", "started_at", "exited_at", "submission")
+    fields: dict[str, Any] = {name: getattr(event, name) for name in event.__struct_fields__ if name not in hidden}
+    spec = fields.pop("spec", None)
+    if isinstance(spec, dict):
+        fields["name"] = spec.get("name", "?")
+    return " ".join(
+        f"{name}={_short(value, whole)}" for name, value in fields.items() if value not in (None, "", [], {})
+    )
+
+
+def _resized_in_words(event: Any) -> str:
+    parts = []
+    for change in event.changes:
+        nodes: dict[str, int] = {}
+        for placed in change.placement:
+            nodes[placed.node] = nodes.get(placed.node, 0) + 1
+        where = " ".join(f"{node}×{count}" for node, count in nodes.items()) or "nowhere"
+        parts.append(f"{change.app} {change.adjustment} g{change.to_generation} -> {len(change.placement)} ({where})")
+    changed = "; ".join(parts) or "no change, new reasons"
+    return f"{changed}  [U={event.utilization:.2f} F={event.fairness_loss:.2f} overhead={event.overhead}]"
+
+
+def _short(value: Any, whole: bool) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(msgspec.to_builtins(value)) if isinstance(value, msgspec.Struct) else str(value)
+    return text if whole or len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,202 @@
+"""What was found of a log that was verified, for people: its seals, and every decision decided again."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from dorm.cli.errors import FAILED, Fail
+from dorm.cli.output import Format, console, counted, print_table, show_document
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from replay.audit.audit import Report
+    from replay.audit.seal_checks import Expected, SealReport
+    from replay.audit.slices import Divergence
+
+Keys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--key",
+        metavar="PUBKEY",
+        help="Public key whose seals count, from `dorm log key` where the master runs; may be repeated. Default: any that the log names.",
+    ),
+]
+Expect = Annotated[
+    str | None,
+    typer.Option(
+        "--expect",
+        metavar="SEQ:CHAIN",
+        help="What an earlier check printed at its end: the log has to have the same records up to there.",
+    ),
+]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", "-j", min=1, max=1024, help="Processes; default: one for each core.")
+]
+
+
+def jobs_of(given: int | None) -> int:
+    """As many as this process may use cores, unless it was said."""
+    return given or len(os.sched_getaffinity(0))
+
+
+def check_keys(keys: list[str] | None) -> list[str]:
+    """Raises typer.BadParameter."""
+    from events.chain.seals import KeyUnusableError, check_public
+
+    try:
+        return [check_public(key) for key in keys or []]
+    except KeyUnusableError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def check_expected(text: str | None) -> Expected | None:
+    """Raises typer.BadParameter."""
+    from replay.audit.seal_checks import Expected, SealError
+
+    try:
+        return None if text is None else Expected.parse(text)
+    except SealError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+# --- seals --------------------------------------------------------------------------------------------------------------
+
+
+def show_seals(report: SealReport, output: Format) -> None:
+    """Raises Fail where the log is not what was sealed, or nothing says so."""
+    if output in (Format.json, Format.yaml):
+        show_document(report, output)
+        if wrong_with(report):
+            raise typer.Exit(FAILED)
+        return
+    if not report.unknown:
+        for line in seal_lines(report):
+            _say(line)
+    if wrong := wrong_with(report):
+        raise Fail(wrong)
+    _say(f"the log is as it was sealed up to sequence {max(report.sealed_upto, report.expected_seq)}", "green")
+
+
+def seal_lines(report: SealReport) -> list[str]:
+    """What there is to say but for the verdict."""
+    lines = []
+    for use in report.keys:
+        where = f"at sequence {use.first}" if use.first == use.last else f"from sequence {use.first} to {use.last}"
+        lines.append(f"{counted(use.seals, 'seal')} by key {use.key}, {where}")
+    if report.keys and not report.keys_given:
+        lines.append("these keys are the log's own; with --key only seals by one that you know count")
+    if report.renamed:
+        lines.append(
+            f"{counted(report.renamed, 'seal')} of the cluster that this log was imported from can't be checked"
+        )
+    if report.passed_over:
+        lines.append(f"{counted(report.passed_over, 'seal')} came too late to be checked")
+    if report.expected_seq:
+        lines.append(f"up to sequence {report.expected_seq} it is the log that was expected")
+    if report.seals and report.damage is None:
+        lines.append(
+            f"{report.unsealed} of {report.end - report.start} records are after the last seal: nothing is known of them"
+            if report.unsealed
+            else "every record is sealed"
+        )
+    if report.damage is None:
+        lines.append(f"to keep elsewhere and --expect later: {report.end}:{report.chain}")
+    return lines
+
+
+def wrong_with(report: SealReport) -> str:
+    """In one line why this log can't be called sealed, '' where it can."""
+    if report.unknown:
+        return f"the seals can't be checked: {report.unknown}"
+    if report.damage is not None:
+        return str(report.damage)
+    if not report.seals and report.renamed and not report.expected_seq:
+        return (
+            "nothing was sealed under this cluster's name yet; `dorm log verify --file` checks the archive it came from"
+        )
+    if not report.seals and not report.expected_seq:
+        return "the log has no seal, so nothing is known of it; its master seals it when it has a key"
+    return ""
+
+
+# --- audits -------------------------------------------------------------------------------------------------------------
+
+
+def show_audit(report: Report, output: Format) -> None:
+    """Raises Fail where something differs."""
+    if output in (Format.json, Format.yaml):
+        show_document(report, output)
+        if not report.good:
+            raise typer.Exit(FAILED)
+        return
+    for line in _audit_lines(report):
+        _say(line)
+    if report.divergence is not None:
+        _say(f"everything before sequence {report.divergence.seq} is as it should be, as far as checked")
+        show_divergence(report.divergence)
+        raise Fail(f"sequence {report.divergence.seq}: {report.divergence.what}", FAILED)
+    if report.seals.damage is not None:
+        raise Fail(str(report.seals.damage), FAILED)
+    same = "the same state and the same decisions"
+    if report.not_checked:
+        same = f"the same state, and the same decisions where they could be checked ({report.not_checked} could not)"
+    _say(f"the log was replayed and gave {same}; digest {report.digest}", "green")
+
+
+def _audit_lines(report: Report) -> list[str]:
+    lines = [
+        f"{report.events} of {report.end - report.seals.start} records folded, {report.rounds} rounds of the master among them",
+        f"{report.decisions_checked} decided again with the same result, byte for byte",
+        f"{report.conclusions_checked} elections and conclusions from silent nodes checked",
+    ]
+    lines += [f"{report.void} rounds of earlier masters are void"] if report.void else []
+    lines += [f"{count} not checked: {why}" for why, count in report.not_checked_because.items()]
+    seals = report.seals
+    if seals.renamed:
+        lines.append(
+            f"{counted(seals.renamed, 'seal')} not checked: the log was imported from a cluster of another name"
+        )
+    if seals.unknown:
+        lines.append(f"seals not checked: {seals.unknown}")
+    elif not seals.seals and seals.damage is None and not seals.renamed:
+        lines.append("no seals: a record that was changed so that all decisions still fit would not show")
+    elif seals.seals:
+        keys = ", ".join(use.key for use in seals.keys)
+        lines.append(f"{counted(seals.seals, 'seal')} up to sequence {seals.sealed_upto} fit, by {keys}")
+    return lines
+
+
+def show_divergence(found: Divergence) -> None:
+    """Who would have got what, and the fields that differ."""
+    if found.apps:
+        rows = [
+            {
+                "app": app.app,
+                "before": _places(app.before),
+                "recorded": _places(app.recorded),
+                "again": _places(app.again),
+            }
+            for app in found.apps
+        ]
+        print_table(rows, [("APP", "app"), ("HAD", "before"), ("RECORDED", "recorded"), ("AGAIN", "again")])
+    # Where containers go was just said, and far more readably.
+    fields = [d for d in found.differences if not (found.apps and ".changes[" in d.path)]
+    for difference in fields:
+        _say(f"  {difference.path}\n    recorded  {difference.recorded}\n    again     {difference.again}")
+
+
+def _places(nodes: Mapping[str, int]) -> str:
+    """`3: n1 ×2, n2 ×1`."""
+    if not nodes:
+        return "nothing"
+    each: Sequence[str] = [f"{node} ×{count}" for node, count in nodes.items()]
+    return f"{sum(nodes.values())}: {', '.join(each)}"
+
+
+def _say(text: str, style: str = "") -> None:
+    console.print(Text(text, style=style), soft_wrap=True)

@@ -1,0 +1,209 @@
+"""`dorm replay export` and `import`: a log as a file, and a file as a cluster's log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+from rich.text import Text
+
+from dorm.cli.connect import ClusterName, Url, complete, complete_app, where
+from dorm.cli.errors import Fail, complain, run
+from dorm.cli.output import Format, Output, console, progress_console, show_document
+from dorm.cli.source import File, log_of, parse_moment, progress_of, say_nothing_found
+from replay.export.export import format_of
+from replay.export.sink import FileFormat
+
+if TYPE_CHECKING:
+    from events.log.interface import EventLog
+    from replay.export.anonymize import AnonymizedLog
+    from replay.export.export import Exported
+
+_MOMENT = "SEQ|TIME|-10m"
+
+
+def register(app: typer.Typer) -> None:
+    """As commands of `dorm replay`."""
+    app.command("export")(export_log)
+    app.command("import")(import_log)
+
+
+def _complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
+    return complete(ctx, incomplete, lambda state: [app.user for app in state.apps.values()])
+
+
+def export_log(
+    target: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="File to write, - for standard output; default: the cluster's name with .dorm.")] = None,
+    form: Annotated[FileFormat | None, typer.Option("--format", help="What to write; default: by the file's ending (.dorm, .parquet, .ndjson or .jsonl, these also with .gz or .zst), else an archive.")] = None,
+    since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only from this sequence or time on, or from so long before the log's last record; an archive then begins with the state there.")] = None,
+    until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only up to this moment, itself included.")] = None,
+    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only what concerns this app (its name or id); may be repeated. Such an archive can be read, but not folded.")] = None,
+    user: Annotated[list[str] | None, typer.Option(metavar="USER", autocompletion=_complete_user, help="Only what this user asked for, and what concerns this user's apps; may be repeated.")] = None,
+    anonymize: Annotated[bool, typer.Option("--anonymize", help="Put pseudonyms in the places of users, apps, images, commands, variables, labels, nodes and addresses, and drop messages. What was decided is decided again all the same. Takes about as long as an audit.")] = False,
+    keep_nodes: Annotated[bool, typer.Option("--keep-nodes", help="With --anonymize: nodes keep their names.")] = False,
+    pseudonyms: Annotated[Path | None, typer.Option(metavar="KEY.json", help="With --anonymize: also write, for your eyes only, which pseudonym is whose.")] = None,
+    salvage: Annotated[bool, typer.Option("--salvage", help="Of a damaged file also what is whole behind the damage.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    file: File = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:  # fmt: skip
+    """Copy the log into a file: an archive, which every command that has --file reads, or rows for analysis.
+
+    An archive holds the records byte for byte, compressed and checksummed,
+    with snapshots of the state. Parquet (needs the extra `arrow`), lines of
+    JSON and CloudEvents have one event in each row. The file is there whole,
+    or not at all.
+
+    [bold]Examples[/]
+
+      dorm replay export incident.dorm --since -2h
+
+      dorm replay export events.parquet --user alice
+
+      dorm replay export incident.dorm --anonymize --pseudonyms key.json
+
+      dorm replay export --file incident.dorm - --format ndjson | jq .kind
+
+      ssh host dorm replay export - > copy.dorm
+    """
+    from replay.export.selection import Selection
+    from replay.whole_file import ExportError
+
+    try:
+        form = form or (format_of(target) if target is not None else FileFormat.archive)
+    except ExportError as error:
+        raise typer.BadParameter(str(error)) from None
+    if not anonymize and (keep_nodes or pseudonyms):
+        raise typer.BadParameter("--keep-nodes and --pseudonyms are for --anonymize")
+    if str(pseudonyms) == "-":
+        raise typer.BadParameter("--pseudonyms needs a file of its own, which only you can read")
+    selection = Selection(
+        since=parse_moment(since), until=parse_moment(until), apps=tuple(app or ()), users=tuple(user or ())
+    )
+
+    async def work() -> None:
+        from replay.export.export import export
+
+        async with log_of(file, url, cluster, folds=False, salvages=salvage) as log:
+            path = target or Path(f"{where(url, cluster)[1] if file is None else file.stem + '-copy'}.dorm")
+            source, chosen = log, selection
+            if anonymize:
+                path = target or Path("anonymized.dorm")
+                source = made = await _anonymized(log, keep_nodes, pseudonyms, force=force)
+                chosen = await made.selection_of(selection)
+            with progress_of("exporting") as report:
+                done = await export(source, path, selection=chosen, form=form, force=force, progress=report)
+        _show(done, output)
+        if selection.some and not (done.records if done.rows is None else done.rows):
+            say_nothing_found(done.first, done.last, app=selection.apps, user=selection.users)
+
+    run(work())
+
+
+async def _anonymized(log: EventLog, keep_nodes: bool, key: Path | None, *, force: bool) -> AnonymizedLog:
+    """The log under pseudonyms; who is who goes into a file that nobody else can read."""
+    from replay.export.anonymize import anonymized
+    from replay.whole_file import whole_file
+
+    with progress_of("collecting names") as report:
+        made = await anonymized(log, keep_nodes=keep_nodes, progress=report)
+    if key is not None:
+        async with whole_file(key, force=force) as written:
+            text = json.dumps(made.pseudonyms, indent=1, ensure_ascii=False)
+            await asyncio.to_thread(_write_secret, written, text)
+    return made
+
+
+def _write_secret(file: BinaryIO, text: str) -> None:
+    os.fchmod(file.fileno(), 0o600)
+    file.write(text.encode() + b"\n")
+
+
+def _show(done: Exported, output: Format) -> None:
+    piped = done.file == "-"
+    if output in (Format.json, Format.yaml) and not piped:
+        show_document(done, output)
+        return
+    what = f"{done.records:,} records" if done.rows is None else f"{done.rows:,} events of {done.records:,} records"
+    if done.last - done.first + 1 > done.records:
+        what += f" (of {done.first} to {done.last})"
+    text = f"{what} are in {'standard output' if piped else f'{done.file} ({done.bytes:,} bytes)'}"
+    if piped:
+        # Standard output is the file.
+        if sys.stderr.isatty():
+            progress_console.print(Text(text), soft_wrap=True)
+    else:
+        console.print(Text(text), soft_wrap=True)
+
+
+def import_log(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to read, - for standard input.")],
+    damaged: Annotated[bool, typer.Option("--damaged", help="Of a damaged archive take what comes before the damage.")] = False,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", metavar="NAME", envvar="DORM_CLUSTER", help="Name of the new cluster; default: what it was called in the archive.")] = None,
+) -> None:  # fmt: skip
+    """Make an archive the log of a new cluster on a NATS server: after a loss, or to look into it with every live tool.
+
+    The new log has the same records at the same sequences, with their times,
+    and gives the same state, which is checked. Seals hold only under the old
+    name. An import that was interrupted goes on when it is asked for again.
+
+    [bold]Examples[/]
+
+      dorm replay import backup.dorm --url nats://10.0.0.5:4222
+
+      dorm replay import incident.dorm --cluster incident
+    """
+
+    async def work() -> None:
+        async with log_of(file, None, None) as log:
+            if await log.torn() and not damaged:
+                raise Fail("nothing was imported; --damaged imports what comes before the damage")
+            done = await _import(log, where(url, cluster)[0], cluster)
+        if output in (Format.json, Format.yaml):
+            show_document(done, output)
+            return
+        text = f"{done['records']:,} records are the log of cluster {done['cluster']} at {done['url']}; digest {done['digest']}"
+        console.print(Text(text), soft_wrap=True)
+        console.print(
+            Text(f"next: dorm master --cluster {done['cluster']} --url {done['url']}", style="dim"), soft_wrap=True
+        )
+
+    run(work())
+
+
+async def _import(log: EventLog, url: str, cluster: str | None) -> dict[str, Any]:
+    """What was done.  Raises Fail where the new log gives another state."""
+    from dorm.core.state import digest
+    from events.nats.importing import import_log as put
+    from replay.export.export import cluster_name
+    from replay.frames import leave_snapshot
+    from replay.travel.travel import state_at
+
+    name = cluster or await cluster_name(log)
+    if not name:
+        raise Fail("the archive is empty and names no cluster; name one with --cluster")
+    try:
+        with progress_of("importing") as report:
+            done = await put(log, url, name, progress=report)
+    except asyncio.CancelledError:
+        complain("interrupted; what is stored stays, and the same command goes on from there")
+        raise
+    async with log_of(None, url, name) as made:
+        with progress_of("checking") as report:
+            found = digest(await leave_snapshot(made, report))
+        wanted = digest(await state_at(log))
+        if found != wanted:
+            raise Fail(
+                f"the records of cluster {name} at {url} give the state {found}, and the archive says {wanted}; its snapshots "
+                "may not be of its records, which `dorm replay verify` tells"
+            )
+    return {"cluster": name, "url": url, "records": done.records, "stored_before": done.before, "digest": found}

@@ -1,0 +1,58 @@
+"""`dorm replay`: the log's past, of a live cluster or of an exported file."""
+
+from __future__ import annotations
+
+import typer
+
+from dorm.cli.connect import ClusterName, Url
+from dorm.cli.errors import run
+from dorm.cli.log.verdicts import Expect, Jobs, Keys, check_expected, check_keys, jobs_of, show_audit
+from dorm.cli.output import Format, Output, solver_prints_elsewhere
+from dorm.cli.replay import archive, step, timeline
+from dorm.cli.replay.state import state
+from dorm.cli.source import File, log_of, progress_of
+
+app = typer.Typer(
+    help="Look into the log's past: the state at any moment, an audit of every decision, a copy in a file.",
+    no_args_is_help=True,
+)
+app.command(help="The same as `dorm state`.")(state)
+
+
+@app.command()
+def verify(
+    file: File = None,
+    jobs: Jobs = None,
+    key: Keys = None,
+    expect: Expect = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Fold the log anew and decide every decision again; exit 1 at the first divergence.
+
+    Checked are the log's seals too (`dorm log verify`), its snapshots, and the
+    state's invariants after every event. Decisions of a policy, a solver or a
+    build that this one doesn't have are counted as not checked.
+
+    [bold]Examples[/]
+
+      dorm replay verify
+
+      dorm replay verify --file incident.dorm --jobs 1 -o json
+    """
+    keys, expected = check_keys(key), check_expected(expect)
+
+    async def work() -> None:
+        from replay.audit.audit import verify as audit
+
+        async with log_of(file, url, cluster, tells_damage=True) as log:
+            with progress_of("auditing") as report, solver_prints_elsewhere():
+                found = await audit(log, jobs=jobs_of(jobs), keys=keys, expected=expected, progress=report)
+        show_audit(found, output)
+
+    run(work())
+
+
+for module in (archive, timeline, step):
+    module.register(app)

@@ -1,0 +1,261 @@
+"""`dorm state` and `dorm diff`: a cluster as it was at any moment, and what changed from one to another."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+from typer.core import TyperCommand
+
+from dorm.cli.connect import ClusterName, Url, complete
+from dorm.cli.errors import FAILED, Fail, run
+from dorm.cli.output import Format, Output, console, show_document
+from dorm.cli.source import At, File, log_of, parse_moment, progress_of
+from dorm.cli.tables import show_app, show_apps, show_containers, show_nodes
+
+if TYPE_CHECKING:
+    from dorm.core.state import State
+    from replay.travel.diff import Diff, Thing
+
+PANEL = "The log"
+_SIGNS = {"came": ("+", "green"), "changed": ("~", "yellow"), "gone": ("-", "red")}
+
+
+class _Moments(TyperCommand):
+    """Takes `-10m` where it stands alone for a moment, and not for options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # A moment may begin with a space, an option may not.
+        return super().parse_args(ctx, [f" {arg}" if re.match(r"-\d", arg) else arg for arg in args])
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL)(state)
+    app.command(rich_help_panel=PANEL, cls=_Moments)(diff)
+
+
+def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
+    return complete(ctx, incomplete, lambda state: [*(app.name for app in state.apps.values()), *state.nodes])
+
+
+Name = Annotated[
+    str | None,
+    typer.Argument(metavar="[APP|NODE]", help="Only this app or node.", autocompletion=_complete),
+]
+_POINT = "A sequence, a time (ISO 8601, UTC unless it says otherwise) or how long before the log's last record."
+
+
+def state(
+    name: Name = None,
+    at: At = None,
+    file: File = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Show apps and nodes as they were at any moment.
+
+    [bold]Examples[/]
+
+      dorm state --at -10m
+
+      dorm state --at 2026-11-21T09:00 digits-mlp
+
+      dorm state --at 120 --file incident.dorm -o json
+    """
+
+    moment = parse_moment(at)
+
+    async def work() -> None:
+        from replay.travel.travel import state_at
+
+        async with log_of(file, url, cluster) as log:
+            with progress_of("folding") as report:
+                found = await state_at(log, moment, progress=report)
+        _show_state(found, name, output)
+
+    run(work())
+
+
+def diff(
+    before: Annotated[str, typer.Argument(metavar="A", help=_POINT, show_default=False)],
+    after: Annotated[
+        str | None, typer.Argument(metavar="B", help="The same; default: the log's end.", show_default=False)
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", metavar="APP|NODE", help="Only this app or node.", autocompletion=_complete),
+    ] = None,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 where anything has changed.")] = False,
+    file: File = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Show what changed from one moment to another: apps, their places, nodes, settings.
+
+    JSON has before and after (seq, time, digest), and apps and nodes (name,
+    id, how: came, changed or gone, and changes: field, before, after),
+    settings and cluster (field, before, after).
+
+    [bold]Examples[/]
+
+      dorm diff -10m
+
+      dorm diff 2026-11-21T09:00 2026-11-21T09:30 --only digits-mlp
+
+      dorm diff 120 240 --file incident.dorm -o json
+    """
+    moments = [parse_moment(before), parse_moment(after)]
+
+    async def work() -> Diff:
+        from replay.travel.diff import diff as between
+        from replay.travel.diff import only as concerning
+        from replay.travel.travel import state_at
+
+        async with log_of(file, url, cluster) as log:
+            states = []
+            for moment in moments:
+                with progress_of("folding") as report:
+                    states.append(await state_at(log, moment, progress=report))
+        if only is not None:
+            _check_known(only, states)
+        found = between(*states)
+        return found if only is None else concerning(found, only)
+
+    found: Diff = run(work())
+    if output in (Format.json, Format.yaml):
+        show_document(found, output)
+    else:
+        _show_diff(found)
+    if exit_code and not found.same:
+        raise typer.Exit(FAILED)
+
+
+# --- a state ------------------------------------------------------------------------------------------------------------
+
+
+def _show_state(found: State, name: str | None, output: Format) -> None:
+    from dorm.core.query.views import node_rows
+
+    one = None if name is None else _one(found, name)
+    if output in (Format.json, Format.yaml):
+        show_document(one or _document(found), output)
+        return
+    console.print(Text(_headline(found), style="dim"), soft_wrap=True)
+    if one is None:
+        _show_all(found, output)
+    elif "phase" in one:
+        show_app(one)
+    else:
+        show_nodes([row for row in node_rows(found) if row.name == name], output)
+        show_containers(one["containers_now"], of_apps=True)
+
+
+def _show_all(found: State, output: Format) -> None:
+    from dorm.core.query.views import app_rows, node_rows
+
+    apps, nodes = app_rows(found, found.time), node_rows(found)
+    if apps:
+        show_apps(apps, output)
+    if apps and nodes:
+        console.print()
+    if nodes:
+        show_nodes(nodes, output)
+    if not apps and not nodes:
+        console.print(Text("no app and no node was known then"))
+
+
+def _one(found: State, name: str) -> dict[str, Any]:
+    """An app, else a node, as plain maps.  Raises Fail."""
+    from dorm.core.query.views import describe, node_rows
+
+    wanted = found.find_app(name)
+    if wanted is not None:
+        return describe(wanted, found.time)
+    if name in found.nodes:
+        row = next(row for row in node_rows(found) if row.name == name)
+        return {**msgspec.to_builtins(row), "containers_now": _containers_on(found, name)}
+    known = [*found.names, *found.nodes]
+    hint = f"; there were {', '.join(known[:10])}" if known else "; none had come yet"
+    raise Fail(f"at sequence {found.seq} there was no app or node {name!r}{hint}")
+
+
+def _containers_on(found: State, node: str) -> list[dict[str, Any]]:
+    return [
+        {"app": owner.id, "generation": generation.number, **msgspec.to_builtins(container)}
+        for owner in found.apps.values()
+        for generation in owner.generations.values()
+        for container in generation.containers.values()
+        if container.node == node
+    ]
+
+
+def _document(found: State) -> dict[str, Any]:
+    from dorm.core.query.views import app_rows, node_rows, summary
+    from dorm.core.state import digest
+
+    return {
+        "seq": found.seq,
+        "time": found.time,
+        "epoch": found.epoch,
+        "digest": digest(found),
+        "settings": msgspec.to_builtins(found.settings),
+        "summary": msgspec.to_builtins(summary(found)),
+        "apps": msgspec.to_builtins(app_rows(found, found.time)),
+        "nodes": msgspec.to_builtins(node_rows(found)),
+        "counters": msgspec.to_builtins(found.counters),
+    }
+
+
+def _headline(found: State) -> str:
+    from dorm.core.state import digest
+
+    if not found.seq:
+        return "before the first record"
+    when = datetime.fromtimestamp(found.time / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    return f"sequence {found.seq}, {when} UTC, epoch {found.epoch}, digest {digest(found)}"
+
+
+# --- a difference -------------------------------------------------------------------------------------------------------
+
+
+def _check_known(name: str, states: list[State]) -> None:
+    """Raises Fail where neither moment has it: a word that is mistyped must not look as if nothing had changed."""
+    if not any(found.find_app(name) or name in found.nodes for found in states):
+        known = dict.fromkeys(word for found in states for word in (*found.names, *found.nodes))
+        hint = f"; there were {', '.join([*known][:10])}" if known else ""
+        raise Fail(f"at neither moment was there an app or node {name!r}{hint}")
+
+
+def _show_diff(found: Diff) -> None:
+    from replay.travel.diff_words import headline, of_app, of_cluster, of_node, of_settings
+
+    console.print(Text(headline(found), style="dim"), soft_wrap=True)
+    _show_things("apps", found.apps, [of_app(thing) for thing in found.apps])
+    _show_things("nodes", found.nodes, [of_node(thing) for thing in found.nodes])
+    for title, lines in (
+        ("settings", of_settings(found.settings)),
+        ("cluster", [of_cluster(change) for change in found.cluster]),
+    ):
+        if lines:
+            console.print(Text(f"\n{title}", style="bold"))
+        for text in lines:
+            console.print(Text(f"  {text}"), soft_wrap=True)
+    if found.same:
+        console.print(Text("nothing changed"))
+
+
+def _show_things(title: str, things: list[Thing], lines: list[str]) -> None:
+    if things:
+        console.print(Text(f"\n{title}", style="bold"))
+    width = max((len(thing.name) for thing in things), default=0)
+    for thing, text in zip(things, lines, strict=True):
+        sign, style = _SIGNS[thing.how]
+        console.print(
+            Text(f"  {sign} {thing.name:<{width}}  ", style=style).append(text, style="default"), soft_wrap=True
+        )

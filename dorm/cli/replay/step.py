@@ -1,0 +1,114 @@
+"""`dorm replay step`: walk through the log in the terminal, forward and back, the state beside the events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dorm.cli.connect import ClusterName, Url, complete_app, complete_node, where
+from dorm.cli.errors import USAGE, Fail, run
+from dorm.cli.source import At, File, log_of, parse_moment, progress_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from events.log.interface import EventLog
+    from replay.moments import Moment
+    from replay.travel.stepper import Stepper
+
+
+def register(app: typer.Typer) -> None:
+    """As a command of `dorm replay`."""
+    app.command("step")(step)
+
+
+def step(
+    at: At = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Let the log's end grow; whoever stands there moves along.")] = False,
+    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Step over what concerns this app (its name or its id) only; may be repeated.")] = None,
+    node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Step over what concerns this node only; may be repeated.")] = None,
+    file: File = None,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:  # fmt: skip
+    """Walk through the log event by event, forward and back, with the state after each.
+
+    Arrows and PgUp, PgDn step; d and f find the next decision and failure,
+    / leaves out all but some events, g goes to a sequence or a time, and ?
+    shows all keys. Times are UTC.
+
+    [bold]Examples[/]
+
+      dorm replay step --at -10m
+
+      dorm replay step --file incident.dorm --app digits-mlp
+
+      dorm replay step --follow
+    """
+    if follow and file is not None:
+        raise typer.BadParameter("--follow needs a cluster: a file does not grow")
+    moment = parse_moment(at)
+    _check_terminal()
+
+    async def work() -> int:
+        from dorm.cli.replay.step_screen import StepApp
+        from replay.travel.search import Search
+
+        search = Search(apps=tuple(app or ()), nodes=tuple(node or ()))
+        name = where(url, cluster)[1] if file is None else file.stem
+        async with log_of(file, url, cluster) as log:
+            stepper = await _opened(log, "*" if file is not None else name, moment)
+            screen = StepApp(log, stepper, name, search, follow=follow)
+            with _ended_by(screen.exit):
+                await screen.run_async()
+        return screen.return_code or 0
+
+    if code := run(work()):
+        raise typer.Exit(code)
+
+
+async def _opened(log: EventLog, cluster: str, moment: Moment | None) -> Stepper:
+    """Standing at a moment."""
+    from replay.travel.stepper import Stepper
+
+    stepper = await Stepper.open(log, cluster=cluster)
+    with progress_of("folding") as report:
+        await stepper.go(moment, report)
+    return stepper
+
+
+@contextlib.contextmanager
+def _ended_by(leave: Callable[[], None]) -> Iterator[None]:
+    """Whoever ends the process, or closes its terminal, gets the terminal back as it was."""
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, leave)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def _in_terminal() -> bool:
+    # What draws the screen writes it to standard error, and reads keys from standard input.
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+
+
+def _check_terminal() -> None:
+    """Raises Fail where nobody could press a key or see anything, or what draws it is not installed."""
+    if not _in_terminal():
+        raise Fail(
+            "stepping needs a terminal; in a pipe, `dorm state --at` has the state at any moment and `dorm events` what "
+            "happened",
+            USAGE,
+        )
+    if find_spec("textual") is None:
+        raise Fail("stepping needs textual: pip install 'dorm[tui]'")

@@ -1,0 +1,394 @@
+"""The screen of `dorm replay step`: panes, keys, and one task that moves the cursor, so that keys never wait for the log."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+from rich.text import Text
+from textual import events as ui
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from dorm.cli.errors import expected, line
+from dorm.cli.replay.step_view import (
+    change_lines,
+    changes_title,
+    details,
+    event_lines,
+    heading,
+    look,
+    state_lines,
+    state_title,
+)
+from events import positions
+from events.log.records import LogError
+from events.positions import Position
+from replay.moments import Moment
+from replay.moments import parse as parse_moment
+from replay.travel.search import Search, parse
+
+if TYPE_CHECKING:
+    from dorm.cli.replay.step_view import View
+    from events.log.interface import EventLog
+    from replay.travel.stepper import Stepper
+
+_HINTS = " ← → event  PgUp/Dn 10  d decision  f failure  / filter  g go to  ? help  q quit"
+_MOST_AT_ONCE = 1000
+"""Steps that a held key can pile up while one is still on its way."""
+_HELP = """\
+  → n  ← p        next event, the one before (↓ ↑ in the list)
+  PgDn  PgUp      ten of them     N  P   a hundred
+  Home  End       the log's begin, its end (or < and >)
+  d  D            next decision, the one before
+  f  F            next failure, the one before
+  g               go to a sequence (118), a position (118.2),
+                  a time (2026-11-21T09:00, UTC) or -10m
+                  before the log's end
+  /               only some events: kinds, apps, nodes by name,
+                  as in  Resized digits-mlp;  or kind=… app=…
+                  user=… node=…  Nothing shows all again.
+  Tab             to the next pane; ↑ ↓ PgUp PgDn scroll it
+  Esc             stop a search        q   leave
+
+  Where a filter is on, all steps are over what it wants.
+  A round is folded whole: its facts share one state."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """So many events on or back, of those that are searched for; the filter's, where that is None."""
+
+    count: int
+    what: str = ""
+
+
+class Go(msgspec.Struct, frozen=True):
+    to: Moment | Position | None
+
+
+class Filter(msgspec.Struct, frozen=True):
+    text: str
+
+
+class Grown(msgspec.Struct, frozen=True):
+    """The log has grown."""
+
+    end: int
+
+
+class Redraw(msgspec.Struct, frozen=True):
+    """Another size."""
+
+
+Move = Step | Go | Filter | Grown | Redraw
+
+
+class Events(Static, can_focus=True):
+    """The list; arrows move the cursor in it."""
+
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("down", "app.step(1)"),
+        Binding("up", "app.step(-1)"),
+        Binding("pagedown", "app.step(10)"),
+        Binding("pageup", "app.step(-10)"),
+        Binding("home", "app.begin"),
+        Binding("end", "app.end"),
+    ]
+    first = 0
+    """Index of the event in the first line."""
+
+    class Sized(Message):
+        """There is room for more lines, or fewer."""
+
+    def on_resize(self) -> None:
+        self.post_message(self.Sized())
+
+
+class Pane(VerticalScroll):
+    """Scrolls up and down; to the left and the right is the log."""
+
+    BINDINGS: ClassVar[list[Any]] = [Binding("right", "app.step(1)"), Binding("left", "app.step(-1)")]
+
+
+class Help(ModalScreen[None]):
+    """The keys."""
+
+    def compose(self) -> ComposeResult:
+        yield Static(Text(_HELP), id="help")
+
+    def on_key(self, event: ui.Key) -> None:
+        event.stop()
+        self.dismiss()
+
+    def on_click(self) -> None:
+        self.dismiss()
+
+
+class StepApp(App[None]):
+    """Walks through one log.  Ends with what was wrong where that is a bug; what people can mend is a line below."""
+
+    CSS = """
+    Screen { layout: vertical; }
+    #heading, #status { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    #upper { height: 2fr; }
+    #left, #right { width: 1fr; }
+    #events, #changes, #state, #details { border-top: solid $secondary; border-title-style: bold; border-title-color: $text-muted; }
+    #events:focus, #changes:focus, #state:focus, #details:focus { border-top: heavy $accent; border-title-color: $text; }
+    #events, #state { height: 1fr; }
+    #changes { height: auto; max-height: 45%; }
+    #right { border-left: vkey $secondary; }
+    #details { height: 1fr; }
+    #status { background: $panel; }
+    #ask { display: none; border: none; height: 1; padding: 0 1; background: $panel; }
+    Pane { scrollbar-size-vertical: 1; scrollbar-background: $background; scrollbar-color: $secondary; }
+    Help { align: center middle; }
+    #help { width: auto; height: auto; border: round $accent; padding: 0 1; background: $panel; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("right,n", "step(1)"),
+        Binding("left,p", "step(-1)"),
+        Binding("N,ctrl+pagedown", "step(100)"),
+        Binding("P,ctrl+pageup", "step(-100)"),
+        Binding("home,less_than_sign", "begin"),
+        Binding("end,greater_than_sign", "end"),
+        Binding("pagedown", "step(10)"),
+        Binding("pageup", "step(-10)"),
+        Binding("d", "step(1, 'decision')"),
+        Binding("D", "step(-1, 'decision')"),
+        Binding("f", "step(1, 'failure')"),
+        Binding("F", "step(-1, 'failure')"),
+        Binding("g", "ask('go')"),
+        Binding("slash", "ask('filter')"),
+        Binding("question_mark,f1", "help"),
+        Binding("escape", "stop"),
+        Binding("q", "quit"),
+        Binding("ctrl+c", "quit", priority=True),
+    ]
+
+    def __init__(self, log: EventLog, stepper: Stepper, name: str, search: Search, *, follow: bool = False) -> None:
+        super().__init__()
+        self._source, self._stepper, self._label, self._follow = log, stepper, name, follow
+        self._search = search
+        self._moves: list[Move] = []
+        self._asked = asyncio.Event()
+        self._moving: asyncio.Task[str] | None = None
+        self._asking = ""
+        self._view: View | None = None
+        self.idle = asyncio.Event()
+        """Nothing is asked for that is not done and drawn."""
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="heading")
+        with Horizontal(id="upper"):
+            with Vertical(id="left"):
+                yield Events(id="events")
+            with Vertical(id="right"):
+                with Pane(id="changes"):
+                    yield Static(id="changed")
+                with Pane(id="state"):
+                    yield Static(id="tables")
+        with Pane(id="details"):
+            yield Static(id="document")
+        yield Static(_HINTS, id="status", markup=False)
+        yield Input(id="ask", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one(Events).focus()
+        self.query_one("#details").border_title = "all it says"
+        self.query_one("#events").border_title = "events (UTC)"
+        self._ask_for(Redraw())
+        self.run_worker(self._move_on())
+        if self._follow:
+            self.run_worker(self._watch())
+
+    # --- keys -----------------------------------------------------------------------------------------------------------
+
+    def action_step(self, count: int, what: str = "") -> None:
+        self._ask_for(Step(count, what))
+
+    def action_begin(self) -> None:
+        self._ask_for(Go(positions.Position(self._stepper.start)))
+
+    def action_end(self) -> None:
+        self._ask_for(Go(None))
+
+    def action_help(self) -> None:
+        self.push_screen(Help())
+
+    def action_stop(self) -> None:
+        self._moves.clear()
+        if self._moving is not None:
+            self._moving.cancel()
+        self._close_question()
+
+    def action_ask(self, what: str) -> None:
+        self._asking = what
+        asked = self.query_one("#ask", Input)
+        asked.placeholder = (
+            "go to SEQ, SEQ.INDEX, TIME (UTC) or -10m"
+            if what == "go"
+            else "only KIND, APP, NODE, user=NAME; empty for all"
+        )
+        asked.value = "" if what == "go" else str(self._search)
+        self.query_one("#status").display = False
+        asked.display = True
+        # At once: what is typed next is for it.
+        self.screen.set_focus(asked)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        text, what = event.value.strip(), self._asking
+        self._close_question()
+        if what == "filter":
+            self._ask_for(Filter(text))
+        elif text:
+            try:
+                self._ask_for(Go(_place(text)))
+            except Exception as error:
+                self._complain(error)
+
+    def _close_question(self) -> None:
+        asked = self.query_one("#ask", Input)
+        if asked.display:
+            asked.display = False
+            self.query_one("#status").display = True
+            self.screen.set_focus(self.query_one(Events))
+
+    def on_click(self, event: ui.Click) -> None:
+        listed = self.query_one(Events)
+        if self._view is None or event.widget is not listed:
+            return
+        index = listed.first + event.screen_y - listed.content_region.y
+        if 0 <= index < len(self._view.events):
+            self._ask_for(Go(self._view.events[index].position))
+
+    def on_events_sized(self) -> None:
+        self._ask_for(Redraw())
+
+    # --- moving ---------------------------------------------------------------------------------------------------------
+
+    def _ask_for(self, move: Move) -> None:
+        """To be done next; of the same kind of step, and of what only the last matters, there is one at a time."""
+        last = self._moves[-1] if self._moves else None
+        if isinstance(move, Step) and isinstance(last, Step) and move.what == last.what:
+            count = max(-_MOST_AT_ONCE, min(last.count + move.count, _MOST_AT_ONCE))
+            self._moves[-1] = Step(count, move.what)
+        elif isinstance(move, Go | Grown | Redraw) and type(move) is type(last):
+            self._moves[-1] = move
+        elif len(self._moves) < 16:
+            self._moves.append(move)
+        self.idle.clear()
+        self._asked.set()
+
+    async def _move_on(self) -> None:
+        while True:
+            if not self._moves:
+                self.idle.set()
+            await self._asked.wait()
+            self._asked.clear()
+            while self._moves:
+                self._moving = asyncio.create_task(self._do(self._moves.pop(0)))
+                try:
+                    await asyncio.wait({self._moving})
+                except asyncio.CancelledError:
+                    self._moving.cancel()
+                    await asyncio.wait({self._moving})
+                    raise
+                self._tell(self._moving)
+                self._moving = None
+                # Also where there is more to do: a key that is held moves what is seen.
+                await self._show()
+
+    async def _do(self, move: Move) -> str:
+        """What there is to say of it."""
+        stepper = self._stepper
+        match move:
+            case Step(count, what):
+                search = msgspec.structs.replace(self._search, what=what)
+                moved = await stepper.step(count, search, self._progress)
+                return "" if moved else self._nothing_there(count, what)
+            case Go(to):
+                await stepper.go(to, self._progress)
+            case Filter(text):
+                self._search = parse(text, stepper.after)
+            case Grown(end):
+                at_end = stepper.place.seq == stepper.end
+                stepper.grow(end)
+                if at_end:
+                    await stepper.go(None, self._progress)
+        return ""
+
+    def _nothing_there(self, count: int, what: str) -> str:
+        if not what and not self._search:
+            return "this is the log's end" if count > 0 else "this is the log's begin"
+        kind = what or "event"
+        which = f" of {self._search}" if self._search else ""
+        return f"no {'later' if count > 0 else 'earlier'} {kind}{which}"
+
+    def _progress(self, done: int, total: int) -> None:
+        if total:
+            self._say(f"on the way: {done:,} of {total:,} records (Esc stops)")
+
+    def _tell(self, moved: asyncio.Task[str]) -> None:
+        if moved.cancelled():
+            self._say("stopped")
+        elif (error := moved.exception()) is not None:
+            self._complain(error)
+        else:
+            self._say(moved.result())
+
+    def _complain(self, error: BaseException) -> None:
+        known = expected(error)
+        if known is None:
+            raise error
+        self._say(line(known), style="bold red")
+
+    def _say(self, text: str, style: str = "yellow") -> None:
+        self.query_one("#status", Static).update(Text(f" {text}", style=style) if text else Text(_HINTS, style="dim"))
+
+    async def _watch(self) -> None:
+        try:
+            async with aclosing(self._source.read(after=self._stepper.end, follow=True)) as batches:
+                async for batch in batches:
+                    self._ask_for(Grown(batch[-1].seq))
+        except LogError as error:
+            self._complain(error)
+
+    # --- showing --------------------------------------------------------------------------------------------------------
+
+    async def _show(self) -> None:
+        try:
+            view = self._view = await look(self._stepper, self._search, self.size.height)
+        except Exception as error:
+            self._complain(error)
+            return
+        listed, state, document = self.query_one(Events), self.query_one("#state"), self.query_one("#details")
+        wide, across = state.scrollable_content_region.width, document.scrollable_content_region.width
+        # Large clusters have long tables, and large decisions say much.
+        tables, said = await asyncio.to_thread(lambda: (state_lines(view, wide), details(view, across)))
+        self.query_one("#heading", Static).update(heading(view, self._label, self._search, follows=self._follow))
+        lines, listed.first = event_lines(view, listed.content_size.width, max(1, listed.content_size.height))
+        listed.update(lines)
+        changes = self.query_one("#changes")
+        changes.border_title, state.border_title = changes_title(view), state_title(view)
+        self.query_one("#changed", Static).update(change_lines(view))
+        self.query_one("#tables", Static).update(tables)
+        self.query_one("#document", Static).update(said)
+        changes.scroll_home(animate=False)
+        document.scroll_home(animate=False)
+
+
+def _place(text: str) -> Moment | Position:
+    """A moment, or a position in a round.  Raises MomentError."""
+    try:
+        if "." in text:
+            return positions.parse(text)
+    except ValueError:
+        pass
+    return parse_moment(text)

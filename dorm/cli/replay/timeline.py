@@ -1,0 +1,99 @@
+"""`dorm replay timeline`: what happened, as a page, a picture or a trace for Perfetto."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dorm.cli.connect import ClusterName, Url, complete_app, complete_node, where
+from dorm.cli.errors import run
+from dorm.cli.output import console, progress_console
+from dorm.cli.source import File, log_of, parse_moment, progress_of
+
+if TYPE_CHECKING:
+    from replay.timeline.model import Timeline
+
+_MOMENT = "SEQ|TIME|-10m"
+_NEEDS = {".html": "plotly", ".htm": "plotly", ".png": "matplotlib", ".json": ""}
+"""By the file's ending, the package of an extra that draws it."""
+
+
+def register(app: typer.Typer) -> None:
+    """As a command of `dorm replay`."""
+    app.command("timeline")(timeline)
+
+
+def _target(path: Path) -> Path:
+    if str(path) != "-" and path.suffix.lower() not in _NEEDS:
+        raise typer.BadParameter(
+            f"{path}: name a file that ends in .html, .png or .json, or - for JSON on standard output"
+        )
+    return path
+
+
+def timeline(
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", callback=_target, help="File to write: .html (a page), .png (a picture), .json (a trace for ui.perfetto.dev); - is that JSON on standard output.")],
+    since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="What follows this sequence or time, or so long before the log's last record; default: its begin.")] = None,
+    until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Up to this moment; default: the log's end.")] = None,
+    app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only this app (its name or id) and the nodes where it was; may be repeated.")] = None,
+    node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Only this node and the apps that were there; may be repeated.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    file: File = None,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:  # fmt: skip
+    """Draw what happened: partitions over time, adjustments, failures, decisions with their reasons.
+
+    The page is one file that needs no network: hover over a decision for what
+    it changed and why, drag to zoom. The JSON opens in ui.perfetto.dev.
+
+    [bold]Examples[/]
+
+      dorm replay timeline -o incident.html --since -2h
+
+      dorm replay timeline -o report.png --file incident.dorm --app digits-mlp
+
+      dorm replay timeline -o trace.json --since 2026-11-21T09:00 --until 2026-11-21T10:00
+    """
+    begin, end = parse_moment(since), parse_moment(until)
+
+    async def work() -> None:
+        from replay.timeline.fold import timeline as fold
+        from replay.timeline.model import need, only
+        from replay.whole_file import in_thread, whole_file
+
+        name = where(url, cluster)[1] if file is None else "a log" if str(file) == "-" else file.stem
+        title = f"dorm · {name}"
+        async with log_of(file, url, cluster) as log:
+            need(_NEEDS.get(output.suffix.lower(), ""))
+            async with whole_file(output, force=force) as target:
+                with progress_of("folding") as report:
+                    picture = await fold(log, begin, end, names=app or (), progress=report)
+                picture = only(picture, app or (), node or ())
+                drawn = await asyncio.to_thread(_draw, picture, output.suffix.lower(), title)
+                await in_thread(target.write, drawn)
+        if str(output) != "-":
+            console.print(f"{len(picture.apps)} apps, {len(picture.nodes)} nodes and {len(picture.decisions)} decisions "
+                          f"are in {output} ({len(drawn):,} bytes)", markup=False)  # fmt: skip
+        elif progress_console.is_terminal:
+            progress_console.print("open it at https://ui.perfetto.dev", markup=False)
+
+    run(work())
+
+
+def _draw(picture: Timeline, ending: str, title: str) -> bytes:
+    """The whole file.  What draws it is imported only now."""
+    if ending in (".html", ".htm"):
+        from replay.timeline.html import page
+
+        return page(picture, title).encode("utf-8", "replace")
+    if ending == ".png":
+        from replay.timeline.png import png
+
+        return png(picture, title)
+    from replay.timeline.trace import trace
+
+    return trace(picture, title).encode("utf-8", "replace")

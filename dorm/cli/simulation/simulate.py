@@ -1,0 +1,416 @@
+"""`dorm simulate`: policies beside each other on one workload, in virtual time."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dorm.cli.errors import USAGE, Fail, complain, line
+from dorm.cli.output import Format, console, counted, show_document, solver_prints_elsewhere
+from dorm.cli.signals import interrupted_by_sigterm
+from dorm.cli.source import progress_of
+from dorm.cli.terminal import say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from replay.simulator.compare.comparison import Comparison
+    from replay.simulator.compare.contenders import Contender
+    from replay.simulator.scenario import Scenario
+    from replay.simulator.timings import Timings
+    from replay.simulator.workloads.workload import SimulatedNode, Workload
+
+PANEL = "What if"
+_DRAWN = ("html", "png")
+_FIXED = ("static", "tiresias")
+"""Policies that give every app a fixed number of containers."""
+_MOST_RUNS = 1000
+_PROGRESS_S = 60.0
+_SAMPLES, _EVERY_S = 1000, 300.0
+_OUTAGES_AFTER_S = 30 * 86_400.0
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL)(simulate)
+
+
+def complete_workload(incomplete: str) -> list[str]:
+    """Kinds, and behind the colon of one that is read from a file, names of files."""
+    from replay.simulator.workloads.by_name import KINDS
+
+    kind, colon, path = incomplete.partition(":")
+    if not colon or f"{kind}:" not in KINDS:
+        return [name for name in KINDS if name.startswith(incomplete)]
+    begin = Path(path)
+    folder = begin if path.endswith("/") else begin.parent
+    found = sorted(one for one in folder.glob("*") if str(one).startswith(str(begin) if path else ""))
+    return [f"{kind}:{one}{'/' if one.is_dir() else ''}" for one in found]
+
+
+def complete_contender(incomplete: str) -> list[str]:
+    """Policies, and the parameters of the one that is being written."""
+    from dorm.policies.registry import names, policy
+
+    begin, comma, last = incomplete.rpartition(",")
+    if not comma:
+        return [name for name in names() if name.startswith(last)]
+    chosen = next((part for part in reversed(begin.split(",")) if "=" not in part), "").rpartition(":")[2]
+    known = [f"{key}=" for key in sorted(policy(chosen).check_params({}))] if chosen in names() else []
+    return [f"{begin},{word}" for word in (*known, "timings=", "pause=", *names()) if word.startswith(last)]
+
+
+def _target(text: str) -> str:
+    if text in {*Format, *_DRAWN} or Path(text).suffix.lower() in (".html", ".png", ".json"):
+        return text
+    raise typer.BadParameter(
+        f"{text!r} is none of {', '.join([*Format, *_DRAWN])}, nor a file that ends in .html, .png or .json"
+    )
+
+
+def _log(path: Path | None) -> Path | None:
+    if path is not None and path.suffix != ".dorm":
+        raise typer.BadParameter(f"{path}: name a file that ends in .dorm")
+    return path
+
+
+def simulate(
+    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", autocompletion=complete_workload, help="paper; parametric,apps=50; or a trace, such as philly:FILE,from=2017-10-01,to=2017-10-08.")],
+    policy: Annotated[list[str] | None, typer.Option("--policy", "-p", metavar="P[,KEY=VALUE,...]", autocompletion=complete_contender, help="Who is compared: dorm,theta1=0.2; may be repeated, or name several: dorm,static (the default). Unless told otherwise, static gives what the paper's baseline or the trace's job had.")] = None,
+    nodes: Annotated[str | None, typer.Option(metavar="NODES", help="The cluster: '16x gpu=4,cpu=32,memory=128GiB; 4x cpu=64 zone=a'; default: the workload's own.")] = None,
+    load: Annotated[float | None, typer.Option(metavar="PART", min=0.001, max=100, help="As many nodes of the shape in --nodes as let the workload ask for this part of them, such as 0.8.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="What is drawn in the workload follows from it.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="So many seeds from --seed on; the table has means and their spread.")] = 1,
+    rounds: Annotated[float | None, typer.Option(metavar="SECONDS", min=0, max=600, help="Decide once in so many virtual seconds; default: soon after something happened, as live.")] = None,
+    timings: Annotated[str | None, typer.Option(metavar="docker|live|free|pause=30", help="What an adjustment costs: a restart as on Docker (the default), resizing while it runs, nothing, or so many seconds without work, also at the first start.")] = None,
+    mtbf: Annotated[str | None, typer.Option(metavar="DURATION", help="Nodes crash: the mean time until one does, such as 30d.")] = None,
+    repair: Annotated[str, typer.Option(metavar="DURATION", help="With --mtbf: the mean time that a node is away.")] = "1h",
+    until: Annotated[str | None, typer.Option(metavar="DURATION", help="End after so much virtual time, such as 24h; default: when all apps have ended.")] = None,
+    every: Annotated[float | None, typer.Option(metavar="SECONDS", min=1, max=86400, help="How often utilization and fairness are sampled; default: as often as the workload is long, at most 300.")] = None,
+    base: Annotated[str | None, typer.Option(metavar="POLICY", help="With whom speed-ups compare; default: static, where it is among them.")] = None,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FORMAT|FILE", callback=_target, envvar="DORM_OUTPUT", help="table, wide, json, yaml, html or png; or a file to write: NAME.html, NAME.png, NAME.json.")] = "table",
+    apps: Annotated[bool, typer.Option("--apps", help="In JSON and YAML: every app of every run as well.")] = False,
+    log: Annotated[Path | None, typer.Option("--log", metavar="FILE.dorm", callback=_log, help="Keep the log of the run, for dorm replay, dorm state and dorm story; of several runs, each in a file of its own.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse a workload with rows that can't be used, instead of skipping them.")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Runs at the same time; default: one for each core.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+) -> None:  # fmt: skip
+    """Compare policies on a workload, in virtual time.
+
+    The core that runs live decides, and simulated agents and apps answer it.
+    All policies see the same apps at the same moments. A run depends on the
+    workload, the options and the seed alone.
+
+    COMPLETION, P95 and WAIT are of apps, from their submission; UTILIZATION
+    is summed over kinds of resources; TIME LOST is the part of the time of
+    allocated containers that adjustments, or tasks' launches, took; WORST ρ and UNFAIR (ρ > 1.1)
+    are finish-time fairness: how much longer an app took than with its part
+    of the cluster to itself. Exit code 1: an app had not ended, though no
+    --until was given.
+
+    [bold]Examples[/]
+
+      dorm simulate paper
+
+      dorm simulate paper -p dorm,static,app-level,task-level --seeds 3
+
+      dorm simulate paper -p dorm -p careful:dorm,theta2=0.05 -o paper.html
+
+      dorm simulate parametric,apps=200 --nodes '16x gpu=4,cpu=32,memory=128GiB'
+
+      dorm simulate philly:philly.csv,from=2017-10-01,to=2017-10-08 \\
+        --nodes gpu=8,cpu=64 --load 0.8 --rounds 60 --timings pause=30
+
+      dorm simulate paper -p dorm --log run.dorm
+      dorm replay timeline --file run.dorm -o run.html
+    """
+    contenders = _contenders(policy)
+    label = _base(base, contenders)
+    usual, charged = _usual(rounds, timings, until)
+    _check_target(output, force=force)
+    loaded = _workloads(workload, range(seed, seed + seeds), strict=strict)
+    contenders, loaded = _with_counts(contenders, loaded)
+    scenarios = [_scenario(one, _nodes(one, nodes, load), usual, charged, strict=strict) for one in loaded]
+    if mtbf is not None:
+        scenarios = [_failing(one, mtbf, repair, seed + place) for place, one in enumerate(scenarios)]
+    _check_told(contenders, loaded[0])
+    every_s = every or _every_s(loaded)
+    used = list(range(seed, seed + len(loaded)))
+    settings = {"seeds": used, "nodes": len(scenarios[0].nodes), "rounds_s": rounds,
+                "timings": timings or "docker", "mtbf": mtbf, "repair": repair if mtbf else None, "until": until, "every_s": every_s}  # fmt: skip
+    compared = _run(
+        loaded[0].name, contenders, scenarios, used,
+        base=label, every_s=every_s, log=log, force=force, workers=workers,
+    )  # fmt: skip
+    _show(compared, contenders, loaded[0], settings, output, with_apps=apps, force=force)
+    _tell_unfinished(compared, cut=until is not None)
+
+
+def _usage(error: Exception) -> Fail:
+    return Fail(str(error), USAGE)
+
+
+def _contenders(texts: list[str] | None) -> list[Contender]:
+    from replay.simulator import SimulationError
+    from replay.simulator.compare.contenders import parse_all
+
+    try:
+        return parse_all(texts or ["dorm,static"])
+    except SimulationError as error:
+        raise _usage(error) from None
+
+
+def _with_counts(contenders: list[Contender], workloads: list[Workload]) -> tuple[list[Contender], list[Workload]]:
+    """Policies of fixed counts that were given none get the workload's: the paper's, or what the jobs of a trace had.
+
+    Names tell the latter whoever is compared, so that a policy's run is the same beside whatever others."""
+    import msgspec
+
+    from replay.simulator.workloads.paper import STATIC_COUNTS
+    from replay.simulator.workloads.requests import by_request
+
+    lacking = [one for one in contenders if one.policy in _FIXED and not {"count", "counts"} & one.params.keys()]
+    counts: dict[str, int] = {}
+    if workloads[0].name == "paper":
+        counts = dict(STATIC_COUNTS)
+    else:
+        named = [by_request(workload) for workload in workloads]
+        workloads = [workload for workload, _ in named]
+        counts = {key: count for _, each in named for key, count in each.items()}
+    if not counts:
+        return contenders, workloads
+    given = {one.label: msgspec.structs.replace(one, params={**one.params, "counts": counts}) for one in lacking}
+    return [given.get(one.label, one) for one in contenders], workloads
+
+
+def _base(wanted: str | None, contenders: Sequence[Contender]) -> str:
+    """The label of whom the others are compared with, '' for nobody."""
+    labels = [one.label for one in contenders]
+    if wanted is None:
+        return next((one.label for one in contenders if one.policy == "static"), "")
+    if wanted not in labels:
+        raise Fail(f"--base {wanted!r} is none of those that are compared: {', '.join(labels)}", USAGE)
+    return wanted
+
+
+def _workloads(text: str, seeds: Sequence[int], *, strict: bool) -> list[Workload]:
+    """One for each seed; a single one where nothing in it is drawn."""
+    from replay.simulator.workloads.by_name import load
+    from replay.simulator.workloads.options import WrongOption
+
+    try:
+        found = [load(text, strict=strict, seed=seeds[0])]
+    except WrongOption as error:
+        raise _usage(error) from None
+    for seed in seeds[1:]:
+        other = load(text, strict=strict, seed=seed)
+        if other.apps == found[0].apps:
+            _say(f"nothing in {found[0].name} is drawn: all seeds are one")
+            break
+        found.append(other)
+    return found
+
+
+def _nodes(workload: Workload, text: str | None, load: float | None) -> tuple[SimulatedNode, ...]:
+    from replay.simulator import SimulationError
+    from replay.simulator.workloads.nodes import parse, sized
+
+    if text is None and load is not None:
+        raise Fail("--load needs the shape of a node: --nodes gpu=8,cpu=64,memory=512GiB", USAGE)
+    if text is None:
+        if not workload.nodes:
+            raise Fail(
+                f"workload {workload.name} names no cluster; say --nodes '16x gpu=4,cpu=32,memory=128GiB', or a shape with "
+                "--load 0.8", USAGE,
+            )  # fmt: skip
+        return workload.nodes
+    try:
+        given = parse(text)
+        if load is None:
+            return given
+        if len(given) != 1:
+            raise SimulationError(f"--load needs one shape of node in --nodes, not {len(given)} nodes")
+        return sized(workload, given[0].capacity, load)
+    except SimulationError as error:
+        raise _usage(error) from None
+
+
+def _usual(rounds: float | None, timings: str | None, until: str | None) -> tuple[dict[str, Any], Timings | None]:
+    """What all scenarios have in common, and the timings that hold for every app, None for its own.
+
+    In rounds, apps tell of their progress no oftener than somebody listens."""
+    from events.quantities import duration
+    from replay.simulator import SimulationError
+    from replay.simulator.compare.contenders import parse_timings
+    from replay.simulator.scenario import Rounds
+
+    usual: dict[str, Any] = {}
+    if rounds:
+        usual = {"quiet_s": 0.0, "rounds": Rounds(rounds), "progress_s": max(rounds, _PROGRESS_S)}
+    try:
+        usual["until_s"] = None if until is None else duration(until)
+        return usual, None if timings is None else parse_timings(timings)
+    except (SimulationError, ValueError) as error:
+        raise _usage(error) from None
+
+
+def _scenario(
+    workload: Workload,
+    nodes: tuple[SimulatedNode, ...],
+    usual: dict[str, Any],
+    timings: Timings | None,
+    *,
+    strict: bool,
+) -> Scenario:
+    from dorm.cli.simulation.comparisons import what_was_left_out
+    from replay.simulator.compare.contenders import with_timings
+    from replay.simulator.scenario import Scenario
+    from replay.simulator.workloads.nodes import fitting
+
+    fits = fitting(workload, nodes, strict=strict)
+    if left := what_was_left_out(fits):
+        _say(left)
+    if not fits.apps:
+        raise Fail(f"workload {workload.name} has no app that these nodes could run")
+    found = Scenario(apps=fits.apps, nodes=nodes, **usual)
+    return found if timings is None else with_timings(found, timings)
+
+
+def _every_s(workloads: Sequence[Workload]) -> float:
+    """A thousandth of the time in which apps come and the longest of them works with all that it can use."""
+    apps = [app for workload in workloads for app in workload.apps]
+    longest_s = max(app.work / max(app.speed.rate((app.spec.n_max,)), 1e-9) for app in apps)
+    return float(round(min(max((max(app.at_s for app in apps) + longest_s) / _SAMPLES, 1.0), _EVERY_S)))
+
+
+def _failing(scenario: Scenario, mtbf: str, repair: str, seed: int) -> Scenario:
+    """With outages until a while after the last submission."""
+    import msgspec
+
+    from events.quantities import duration
+    from replay.simulator import SimulationError
+    from replay.simulator.outages import poisson
+
+    until_s = scenario.until_s or scenario.apps[-1].at_s + _OUTAGES_AFTER_S
+    try:
+        outages = poisson(scenario.nodes, mtbf_s=duration(mtbf), repair_s=duration(repair), until_s=until_s, seed=seed)
+    except (SimulationError, ValueError) as error:
+        raise _usage(error) from None
+    return msgspec.structs.replace(scenario, outages=outages)
+
+
+def _check_told(contenders: Sequence[Contender], workload: Workload) -> None:
+    if any(one.policy == "optimus" for one in contenders) and not any(app.spec.steps for app in workload.apps):
+        _say(
+            f"optimus goes by the work that is left, which no app of {workload.name} tells; write told=yes behind the workload"
+        )
+
+
+def _run(
+    name: str, contenders: Sequence[Contender], scenarios: Sequence[Scenario], seeds: Sequence[int], *,
+    base: str, every_s: float, log: Path | None, force: bool, workers: int | None,
+) -> Comparison:  # fmt: skip
+    from replay.simulator.compare.comparison import Comparison
+    from replay.simulator.compare.runs import run_all
+
+    jobs = [
+        (one, seed, one.of(scenario)) for one in contenders for seed, scenario in zip(seeds, scenarios, strict=True)
+    ]
+    if len(jobs) > _MOST_RUNS:
+        raise Fail(f"{len(jobs):,} runs are too many; at most {_MOST_RUNS:,}", USAGE)
+    logs = [log_file(log, one.label, seed, alone=len(jobs) == 1) for one, seed, _ in jobs]
+    with interrupted_by_sigterm(), progress_of("simulating") as told, solver_prints_elsewhere():
+        runs = run_all(
+            [scenario for _, _, scenario in jobs],
+            every_s=every_s, workers=workers, tell=told, logs=logs, force=force,
+        )  # fmt: skip
+    by_label = {
+        one.label: tuple(run for run, (its, _, _) in zip(runs, jobs, strict=True) if its is one) for one in contenders
+    }
+    tasks = {one.label: 1 - one.tasks.efficiency for one in contenders if one.tasks is not None}
+    return Comparison(name=name, runs=by_label, base=base, tasks=tasks)
+
+
+def log_file(path: Path | None, label: str, seed: int, *, alone: bool) -> Path | None:
+    """Where a run's log goes: `run.dorm`, or `run-static-seed-1.dorm` where there are several."""
+    if path is None or alone:
+        return path
+    words = re.sub(r"[^A-Za-z0-9._]+", "-", label).strip("-")
+    return path.with_name(f"{path.stem}-{words}-seed-{seed}{path.suffix}")
+
+
+def _check_target(output: str, *, force: bool) -> None:
+    """Before anything is computed for a result that could not be written."""
+    if output in _DRAWN and sys.stdout.isatty():
+        raise Fail(f"-o {output} is no text for a terminal; write it to a file: -o comparison.{output}", USAGE)
+    if output in {*Format, *_DRAWN}:
+        return
+    path = Path(output)
+    if not path.parent.is_dir():
+        raise Fail(f"{path}: there is no folder {path.parent}")
+    if path.exists() and not force:
+        raise Fail(f"{path} is there already; choose another name, or replace it with --force")
+
+
+def _show(
+    compared: Comparison, contenders: Sequence[Contender], workload: Workload, settings: dict[str, Any], output: str, *,
+    with_apps: bool, force: bool,
+) -> None:  # fmt: skip
+    from dorm.cli.simulation.comparisons import document_of, show_comparison
+    from replay.whole_file import whole_file_now
+
+    if output in (Format.table, Format.wide):
+        console.print(headline(workload, settings), markup=False)
+        show_comparison(
+            compared, contenders, Format(output), apps=len(workload.apps), in_rounds=bool(settings["rounds_s"])
+        )
+        return
+    document = document_of(compared, contenders, workload, settings, with_apps=with_apps)
+    if output in (Format.json, Format.yaml):
+        show_document(document, Format(output))
+        return
+    drawn = _draw(output.rpartition(".")[2].lower(), compared, document, f"dorm simulate {workload.name}")
+    if output in _DRAWN:
+        sys.stdout.buffer.write(drawn)
+        sys.stdout.buffer.flush()
+        return
+    with whole_file_now(Path(output), force=force) as file:
+        file.write(drawn)
+    console.print(f"{len(compared.labels)} policies are compared in {output} ({len(drawn):,} bytes)", markup=False)
+
+
+def headline(workload: Workload, settings: dict[str, Any]) -> str:
+    """What was simulated, in one line."""
+    seeds = f", seed {settings['seeds'][0]}" if len(settings["seeds"]) == 1 else f", {len(settings['seeds'])} seeds"
+    return f"{workload.name}: {counted(len(workload.apps), 'app')} on {counted(settings['nodes'], 'node')}{seeds}\n"
+
+
+def _draw(form: str, compared: Comparison, document: dict[str, Any], title: str) -> bytes:
+    """The whole file.  What draws it is imported only now."""
+    if form == "html":
+        from replay.simulator.compare.page import html
+
+        return html(compared, title).encode("utf-8", "replace")
+    if form == "png":
+        from replay.simulator.compare.plots import png
+
+        return png(compared, title)
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def _tell_unfinished(compared: Comparison, *, cut: bool) -> None:
+    from dorm.cli.simulation.comparisons import unfinished
+
+    for label in compared.labels:
+        for run in compared.runs[label]:
+            if text := unfinished(label, run):
+                (_say if cut else complain)(text)
+
+
+def _say(text: str) -> None:
+    say(line(Exception(text)), error=True, flush=True)

@@ -1,0 +1,334 @@
+"""`dorm whatif`: a log played on in the simulator, as it was and with something changed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from dorm.cli.apps.plan import Drained, NodeChanges, parse_nodes
+from dorm.cli.connect import ClusterName, Url, complete_app
+from dorm.cli.errors import USAGE, Fail, run
+from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
+from dorm.cli.settings import complete_policy, parse_params
+from dorm.cli.source import File, log_of, parse_moment, progress_of
+
+if TYPE_CHECKING:
+    from dorm.core.query.plans import Assumed
+    from events.kinds import AppUpdated
+    from replay.simulator.forks.whatif import Figures, Outcome, WhatIf, WhatIfApp
+
+PANEL = "What if"
+_COLUMNS = [
+    ("APP", "name"), ("WORK", "work_from"), ("SPEED", "speed_from"), ("REALLY", "really"), ("UNCHANGED", "unchanged"), ("CHANGED", "changed"),
+    ("DIFFERENCE", "difference"), ("WAIT", "wait"), ("ADJUSTED", "adjusted"),
+]  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL)(whatif)
+
+
+def whatif(
+    specs: Annotated[
+        list[Path] | None, typer.Argument(metavar="SPEC", help="Spec files of apps that are submitted at the fork.")
+    ] = None,
+    begin: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="SEQ|TIME|-10m",
+            help="Where the log is forked: a sequence, a time or how long before its last record; default: its end.",
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(metavar="POLICY", autocompletion=complete_policy, help="Another policy.")
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the policy, such as theta2=0.3."),
+    ] = None,
+    nodes: NodeChanges = None,
+    drain: Drained = None,
+    edit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="APP:KEY=VALUE",
+            autocompletion=complete_app,
+            help="An app with another n_min, n_max or weight: digits-mlp:n_max=8,weight=2.  May be repeated.",
+        ),
+    ] = None,
+    cancel: Annotated[
+        list[str] | None,
+        typer.Option(metavar="APP", autocompletion=complete_app, help="Without this app."),
+    ] = None,
+    horizon: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How far to play on, such as 12h; default: twice the log's time after the fork, or a day.",
+        ),
+    ] = None,
+    kept: Annotated[
+        Path | None, typer.Option("--log", metavar="FILE", help="Write the log of the changed simulation to this archive.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    file: File = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:  # fmt: skip
+    """Play the log on from a moment, as it was and with something changed, and compare.
+
+    What apps do comes from the log: their speeds, how long adjusting them
+    takes, and, where they have ended, how much they had to do.  WORK and
+    SPEED say what that rests on: known, declared by its owner, measured,
+    alike (of apps like it), or a guess.  What others did after the fork
+    (submissions, cancellations, nodes) comes again.
+
+    The line "backtest" is the error of the unchanged simulation against what
+    really happened: no result is better than that, and a difference that is
+    within it says nothing.  Of a fork at the log's end it is made from an
+    earlier moment, with what was known then.
+
+    JSON has backtest, really, unchanged and changed (figures over window_s
+    seconds), completion_difference_s (changed less unchanged) and whether it
+    is within_error, apps (each with its basis and its three outcomes), assumed
+    and assumptions (in words).  Times are UTC nanoseconds, lengths are seconds.
+
+    [bold]Examples[/]
+
+      dorm whatif --from -2h --set theta2=0.3
+
+      dorm whatif --from 2026-11-21T09:00 --nodes +4,like=node-1
+
+      dorm whatif second.yaml --edit digits-mlp:n_max=8
+
+      dorm whatif --from 120 --policy static --file incident.dorm -o json
+
+      dorm whatif --nodes -node-2 --horizon 12h --log without.dorm
+    """
+    moment = parse_moment(begin)
+    horizon_s = _horizon(horizon)
+    parsed = [parse_nodes(text) for text in nodes or []]
+    assumed = _assumed(policy, change, parsed, drain, edit, cancel, specs)
+
+    async def work() -> WhatIf:
+        from dorm.core.query.plans import UnknownSetting
+        from replay.simulator.forks.whatif import whatif as played
+
+        async with log_of(file, url, cluster) as log:
+            with progress_of("reading") as reading, progress_of("simulating") as playing:
+                try:
+                    return await played(
+                        log, moment, assumed,
+                        now=time.time_ns() if file is None and moment is None else 0,
+                        horizon_s=horizon_s, keep=kept, force=force, reading=reading, playing=playing,
+                    )  # fmt: skip
+                except UnknownSetting as error:
+                    raise Fail(str(error), USAGE) from None
+
+    with solver_prints_elsewhere():
+        found: WhatIf = run(work())
+    if output in (Format.json, Format.yaml):
+        show_document(found, output)
+    else:
+        _show(found, output)
+
+
+def _horizon(text: str | None) -> float | None:
+    from events.quantities import duration
+
+    try:
+        seconds = None if text is None else duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"horizon: {error}") from None
+    if seconds == 0:
+        raise typer.BadParameter("horizon: 0 s is no time to play on; write 12h, say")
+    return seconds
+
+
+def _assumed(
+    policy: str | None,
+    change: list[str] | None,
+    nodes: list[Any],
+    drain: list[str] | None,
+    edit: list[str] | None,
+    cancel: list[str] | None,
+    specs: list[Path] | None,
+) -> Assumed:
+    """Raises typer.BadParameter, and SpecError for a spec file."""
+    import msgspec
+
+    from dorm.core.query.plans import Assumed, NewNodes
+    from dorm.local.spec_files import load_spec
+
+    settings = parse_params(change)
+    if policy is not None:
+        if settings.get("policy", policy) != policy:
+            raise typer.BadParameter("--policy and --set policy=… name two policies; give one of them")
+        settings = {"policy": policy, **settings}
+    return Assumed(
+        settings=settings,
+        joins=tuple(one for one in nodes if isinstance(one, NewNodes)),
+        removed=tuple(one for one in nodes if isinstance(one, str)),
+        drained=tuple(drain or []),
+        cancelled=tuple(cancel or []),
+        updated=tuple(parse_edit(text) for text in edit or []),
+        specs=tuple(msgspec.to_builtins(load_spec(path)) for path in specs or []),
+    )
+
+
+def parse_edit(text: str) -> AppUpdated:
+    """`digits-mlp:n_max=8,weight=2`.  Raises typer.BadParameter."""
+    import msgspec
+
+    from events.kinds import AppUpdated
+
+    app, colon, pairs = text.partition(":")
+    if not app or not colon or not pairs:
+        raise typer.BadParameter(f"edit {text!r}: write APP:n_max=8, or APP:n_min=2,n_max=8,weight=2")
+    given = parse_params(pairs.split(","))
+    unknown = [key for key in given if key not in ("n_min", "n_max", "weight")]
+    if unknown:
+        raise typer.BadParameter(f"edit {text!r}: there are n_min, n_max and weight, and no {unknown[0]}")
+    try:
+        return msgspec.convert({"app": app, **given, "kind": "AppUpdated"}, AppUpdated)
+    except msgspec.ValidationError as error:
+        raise typer.BadParameter(f"edit {text!r}: {error}") from None
+
+
+# --- for people ---------------------------------------------------------------------------------------------------------
+
+
+def _show(found: WhatIf, output: Format) -> None:
+    from replay.simulator.forks.backtest import in_words
+    from replay.words import moment
+
+    console.print(Text(f"forked at sequence {found.seq}, {moment(found.at)}", style="dim"))
+    console.print(Text(f"if: {'; '.join(found.assumed) or 'nothing is changed'}"))
+    console.print(Text(f"backtest: {in_words(found.backtest)}"), soft_wrap=False)
+    if found.backtest is not None and found.backtest.far_off:
+        console.print(Text("The simulation of what happened is far off; don't go by this.", style="yellow"))
+    console.print()
+    courses = [("really", found.really), ("unchanged", found.unchanged), ("changed", found.changed)]
+    rows = [_figures(found, name, figures) for name, figures in courses if figures is not None]
+    show(
+        rows,
+        [
+            ("", "course"), ("COMPLETED", "completed"), ("MEAN COMPLETION", "completion"), ("MEAN WAIT", "wait"),
+            ("UTILIZATION", "utilization"), ("FAIRNESS LOSS", "fairness"), ("ADJUSTMENTS", "adjustments"),
+            ("TIME LOST", "lost"),
+        ],
+        Format.table,
+    )  # fmt: skip
+    if found.changed is not None:
+        console.print(Text(_verdict(found)), soft_wrap=False)
+    console.print()
+    apps = found.apps if output is Format.wide else found.apps[:_MOST_APPS]
+    shown = {
+        heading
+        for heading, figures in zip(("REALLY", "CHANGED"), (found.really, found.changed), strict=True)
+        if figures
+    }
+    left_out = {"REALLY", "CHANGED"} - shown
+    if "CHANGED" in left_out:
+        left_out.add("DIFFERENCE")
+    columns = [one for one in _COLUMNS if one[0] not in left_out]
+    show([_row(app, found) for app in apps], columns, Format.table)
+    if len(apps) < len(found.apps):
+        console.print(Text(f"and {counted(len(found.apps) - len(apps), 'more app')} (-o wide)", style="dim"))
+    console.print()
+    last = "unchanged" if found.changed is None else "changed"
+    notes = [
+        f"figures are of the {length(found.window_s)} after the fork",
+        f"WAIT and ADJUSTED are of the {last} run",
+        *found.assumptions,
+    ]
+    console.print(Text("; ".join(notes), style="dim"), soft_wrap=False)
+
+
+_MOST_APPS = 30
+
+
+def _figures(found: WhatIf, course: str, figures: Figures) -> dict[str, Any]:
+    return {
+        "course": course,
+        "completed": figures.completed,
+        "completion": _span(figures.mean_completion_s),
+        "wait": _span(figures.mean_wait_s),
+        "utilization": None if figures.utilization is None else f"{figures.utilization:.3f} of {found.utilization_max}",
+        "fairness": None if figures.fairness_loss is None else f"{figures.fairness_loss:.4f}",
+        "adjustments": figures.adjustments,
+        "lost": None if figures.adjustment_time_share is None else f"{figures.adjustment_time_share:.2%}",
+    }
+
+
+def _verdict(found: WhatIf) -> str:
+    """What the change does to completion, and whether that is more than the error."""
+    difference_s = found.completion_difference_s
+    if difference_s is None:
+        return "changed − unchanged: no app completes in each of the runs"
+    base_s = found.unchanged.mean_completion_s
+    part = f" ({difference_s / base_s:+.2%})".replace("%", " %").replace("-", "−") if base_s else ""
+    text = f"changed − unchanged: mean completion {_signed(difference_s)}{part}"
+    if found.within_error is None or found.backtest is None or found.backtest.completion_error_s is None:
+        return f"{text}; with no backtest, whether that is more than the error is not known"
+    error = length(found.backtest.completion_error_s)
+    return f"{text}, {'within' if found.within_error else 'more than'} the backtest's error (±{error})"
+
+
+def length(seconds: float) -> str:
+    """`13.2 min`, `9.97 s`: to three digits, so that runs that differ by little can be told apart."""
+    for most, unit_s, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
+        if seconds < most:
+            return f"{_digits(seconds / unit_s)} {unit}"
+    return f"{_digits(seconds / 86_400)} days"
+
+
+def _digits(value: float) -> str:
+    """Three, or more before the point."""
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def _signed(seconds: float) -> str:
+    return "none" if abs(seconds) < 0.005 else f"{'+' if seconds > 0 else '−'}{length(abs(seconds))}"
+
+
+def _span(seconds: float | None) -> str | None:
+    return None if seconds is None else length(seconds)
+
+
+def _row(app: WhatIfApp, found: WhatIf) -> dict[str, Any]:
+    last = app.changed if found.changed is not None else app.unchanged
+    return {
+        "name": app.name,
+        "work_from": app.work_from,
+        "speed_from": app.speed_from,
+        "really": _end(app.really),
+        "unchanged": _end(app.unchanged),
+        "changed": _end(app.changed),
+        "difference": _difference(app),
+        "wait": _span(last.wait_s) if last else None,
+        "adjusted": last.adjustments if last else None,
+    }
+
+
+def _difference(app: WhatIfApp) -> str | None:
+    """Changed less unchanged; nothing of one that did not come to the same kind of end in both."""
+    one, other = app.changed, app.unchanged
+    if one is None or other is None or one.how != other.how or one.completion_s is None or other.completion_s is None:
+        return None
+    return _signed(one.completion_s - other.completion_s)
+
+
+def _end(outcome: Outcome | None) -> str | None:
+    """`34 min`, `cancelled after 3 min`."""
+    if outcome is None:
+        return None
+    if outcome.completion_s is None:
+        return "not ended"
+    after = _span(outcome.completion_s)
+    return str(after) if outcome.how == "completed" else f"{outcome.how} after {after}"

@@ -1,0 +1,7 @@
+"""What users' programs call.
+
+    client   submit an app, watch it, change it, cancel it
+    tail     events in order, filtered, from any position
+
+Start with `client`.
+"""

@@ -1,0 +1,489 @@
+"""What a user's program calls: submit an app, watch it, cancel it.
+
+    async with await Client.open("nats://127.0.0.1:4222") as client:
+        app = await client.submit({"name": "hello", "command": ["sleep", "5"], "demand": {"cpu": 1}})
+        await client.wait(app.id)
+
+A client is a reader of the log like any other: it folds what the master folds and asks nobody.
+
+    ClientError
+    ├── NotFound      no app or node of this name
+    ├── Refused       the master said no, and why
+    ├── NoAnswer      stored on the log, but no master has answered yet
+    └── Unsettled     sent, and the log did not say whether it is stored; the same again settles it
+
+What is asked for is stored, or refused with an error and nothing of it is left: where the log can't be reached, that is said
+at once (`events.log.interface.NotSent`), and where its answer was lost, the same is sent again under the same id until
+there is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import difflib
+import getpass
+import math
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from dorm.client import tail
+from dorm.core.apps.admission import app_id
+from dorm.core.fold.evolve import evolve
+from dorm.core.fold.shared_folder import folder_refusal
+from dorm.core.settings import all_after
+from dorm.core.state import App, Settings, State
+from dorm.snapshots import newest
+from events import subjects
+from events.appending import append_event, is_stored_at
+from events.codec import decode
+from events.kinds import (
+    AppAccepted,
+    AppCancelRequested,
+    AppRejected,
+    AppSubmitted,
+    AppUpdated,
+    Event,
+    LogSealed,
+    NodeDrainRequested,
+    PolicyChanged,
+    Round,
+    SealRequested,
+)
+from events.log.records import LogFull, LogRefused, LogUnavailable, NotSent
+from events.nats.log import Connection
+from events.requests import LogQuestion
+from events.spec import AppSpec, broken_gang, check_spec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from datetime import datetime, timedelta
+
+    from events.log.interface import Bus, EventLog
+    from events.log.leadership import Leadership
+    from events.log.records import Record
+    from events.positions import Logged, Position
+
+
+_AGENT_BACK_S = 15.0
+"""How long after an outage an agent may take to answer again."""
+_PAUSE_S = 0.2
+_TRY_S = 5.0
+_SETTLE_S = 30.0
+"""How long the same is sent again where it is unknown whether it is stored."""
+
+
+class ClientError(Exception):
+    """Root of what a client raises beside the log's own errors; one line for people."""
+
+
+class NotFound(ClientError):
+    """No such app or node."""
+
+
+class Refused(ClientError):
+    """The master refused it."""
+
+
+class NoAnswer(ClientError):
+    """It is on the log and will be acted on, but nobody has answered in time."""
+
+
+class Unsettled(ClientError):
+    """Whether it is stored is unknown.  Whoever sends it again under the same id can't have it twice."""
+
+    def __init__(self, message: str, id: str) -> None:
+        super().__init__(message)
+        self.id = id
+
+
+class Client:
+    """One user's view of one cluster."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        bus: Bus,
+        cluster: str,
+        *,
+        user: str | None = None,
+        connection: Connection | None = None,
+        clock: Callable[[], int] = time.time_ns,
+        settle_s: float = _SETTLE_S,
+    ) -> None:
+        """`settle_s`: how long the same is sent again where it is unknown whether it is stored."""
+        self.log = log
+        self.cluster = cluster
+        self.user = subjects.token(user or _login_name())
+        self._bus = bus
+        self._connection = connection
+        self._clock = clock
+        self._settle_s = settle_s
+        self._state = State()
+        self._begun = False
+        """Whether a snapshot was looked for, which `_state` then begins with."""
+        self._beginning = asyncio.Lock()
+        self._outages = 0
+        self._tell_outage: Callable[[bool], None] = lambda _: None
+        if connection is not None:
+            connection.tell_outages(self._on_outage)
+
+    @classmethod
+    async def open(cls, url: str, cluster: str = "local", *, user: str | None = None, timeout: float = 5.0) -> Client:
+        """Raises LogUnavailable or LogRefused (no such cluster, for one) with a line that says what to do."""
+        connection = await Connection.open(url, cluster, name="dorm-client", timeout=timeout)
+        return cls(connection.log, connection.bus, cluster, user=user, connection=connection)
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """The lease of the cluster's masters; None on a log that this client was given without a connection."""
+        return self._connection.leadership if self._connection is not None else None
+
+    def tell_outages(self, tell: Callable[[bool], None]) -> None:
+        """From now on `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
+        self._tell_outage = tell
+
+    def _on_outage(self, lost: bool) -> None:
+        self._outages += lost
+        self._tell_outage(lost)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- reading --------------------------------------------------------------------------------------------------------
+
+    async def state(self) -> State:
+        """Folded up to the end of the log.  The same object each time, brought forward."""
+        await self._begin()
+        async for batch in self.log.read(after=self._state.seq):
+            for record in batch:
+                self._fold(record)
+        return self._state
+
+    async def _begin(self) -> None:
+        """Once, before anybody has the state."""
+        async with self._beginning:
+            if not self._begun:
+                found = await newest(self.log)
+                self._state = found[1] if found else self._state
+                self._begun = True
+
+    def _fold(self, record: Record) -> Event:
+        """Several readers may bring the one state forward at once; each record counts only the first time."""
+        return evolve(self._state, record) if record.seq > self._state.seq else decode(record)
+
+    async def watch(self) -> AsyncGenerator[tuple[State, Sequence[Event]], None]:
+        """The state again and again, each time with what has just been folded; first at the end of the log as it is."""
+        yield await self.state(), []
+        async for batch in self.log.read(after=self._state.seq, follow=True):
+            yield self._state, [self._fold(record) for record in batch]
+
+    async def records(self, *, after: int = 0, follow: bool = False) -> AsyncIterator[Record]:
+        """Raw records; `events.codec.decode` reads them."""
+        async for batch in self.log.read(after=after, follow=follow):
+            for record in batch:
+                yield record
+
+    async def events(
+        self,
+        *,
+        after: Position | str | int | None = None,
+        since: datetime | timedelta | None = None,
+        kinds: Iterable[str] = (),
+        apps: Iterable[str] = (),
+        users: Iterable[str] = (),
+        nodes: Iterable[str] = (),
+        follow: bool = True,
+    ) -> AsyncGenerator[Logged, None]:
+        """Every event of the log in order, each once, the facts of a master's round one by one; then what comes.
+
+            async for logged in client.events(kinds=["AppFailed"], since=timedelta(hours=1)):
+                print(logged.position, logged.event)
+
+        It outlives outages and restarts of the server.  `after` is the position (`118.2`) of the last event that was dealt
+        with, so a program that keeps it goes on exactly there; `since` is a log time, or how long before the log's last
+        record.  Filters are those of `dorm.core.query.concerns`: all that are given have to hold, of several values any;
+        apps by name or id.  Without `follow` it ends at what was the log's end.  To leave it early, break and let go of it, or
+        close it (`contextlib.aclosing`).
+
+        Raises ValueError for a position, a time without a zone or a kind that can't be, LogDamaged where the log ends
+        before `after`, and LogUnavailable where it can't be reached (with `follow`: never again, for the client is closed).
+        """
+        wanted = tail.Filter(kinds=tuple(kinds), apps=tuple(apps), users=tuple(users), nodes=tuple(nodes))
+        tail.check_kinds(wanted.kinds)
+        begin = await tail.begin(self.log, after, since)
+        found = tail.Tail(self.log, self.cluster, wanted, after=begin, follow=follow).events()
+        async with contextlib.aclosing(found) as events:
+            async for logged in events:
+                yield logged
+
+    async def app(self, name_or_id: str) -> App:
+        """Raises NotFound."""
+        return find_app(await self.state(), name_or_id)
+
+    async def wait(self, name_or_id: str) -> App:
+        """Until it has ended.  Raises NotFound."""
+        found = await self.app(name_or_id)
+        async for state, _ in self.watch():
+            app = state.apps.get(found.id)
+            if app is not None and app.ended:
+                return app
+        raise AssertionError("a log that is followed does not end")
+
+    # --- asking ---------------------------------------------------------------------------------------------------------
+
+    async def submit(
+        self, spec: AppSpec | dict[str, Any], *, id: str | None = None, answer_timeout: float = 10.0
+    ) -> App:
+        """Submit, and wait for the master's answer.
+
+        A repeat with the same `id` is the same submission.  Raises SpecError before anything is sent; Refused; NoAnswer;
+        Unsettled; the log's errors, of which each means that it is not stored.
+        """
+        document = msgspec.to_builtins(spec) if isinstance(spec, AppSpec) else spec
+        checked = check_spec(document)
+        if checked.user == "anonymous":
+            document = {**document, "user": self.user}
+        event_id = id or f"{self.user}.{secrets.token_hex(8)}"
+        event = AppSubmitted(id=event_id, at=self._clock(), by=self.user, spec=document)
+        seq = await self._publish(event)
+        app = app_id(checked.name, event_id)
+        with _stored("the submission"):
+            # What was answered long ago is not answered again.
+            if id is None or app not in (await self.state()).apps:
+                await self._answer_to(event, seq, answer_timeout)
+            found = find_app(await self.state(), app)
+            await self._check_own(event, seq, found.seq)
+            return found
+        raise AssertionError("it returns or raises")
+
+    async def _answer_to(self, submission: AppSubmitted, after: int, timeout: float) -> None:
+        """Wait for it.  Raises Refused, NoAnswer."""
+        try:
+            async with asyncio.timeout(timeout):
+                async for record in self.records(after=after, follow=True):
+                    event = decode(record)
+                    for fact in event.events if isinstance(event, Round) else []:
+                        if isinstance(fact, AppRejected) and fact.refused != "submission":
+                            continue
+                        if isinstance(fact, AppAccepted | AppRejected) and fact.submission == submission.id:
+                            await self._check_own(
+                                submission, after, int(fact.cause) if fact.cause.isdecimal() else after
+                            )
+                            if isinstance(fact, AppRejected):
+                                raise Refused(fact.reason)
+                            return
+        except TimeoutError:
+            raise NoAnswer(
+                "the submission is stored, and no master has answered yet (`dorm masters`); `dorm ps` will show it once one "
+                "runs"
+            ) from None
+
+    async def _check_own(self, submission: AppSubmitted, stored: int, answered: int) -> None:
+        """Raises Refused where the record that was answered is not this submission, which is stored at `stored`: somebody else
+        had used its id first, and the first one counts."""
+        subject = subjects.fact(self.cluster, AppSubmitted.__name__, self.user)
+        if answered != stored and not await is_stored_at(self.log, answered, subject, submission):
+            raise Refused(
+                f"the id {submission.id} was taken by another submission (record {answered}); submit with an id that "
+                "nobody can guess, or without one"
+            )
+
+    async def update(
+        self, name_or_id: str, *, weight: float | None = None, n_min: int | None = None, n_max: int | None = None
+    ) -> App:
+        """New weight or bounds.  Raises NotFound, Refused."""
+        app = await self.app(name_or_id)
+        if app.ended:
+            raise Refused(f"{app.name} has ended ({app.ended})")
+        given = {name: bound for name, bound in (("n_min", n_min), ("n_max", n_max)) if bound is not None}
+        if broken := broken_gang(app.spec.gang, **given):
+            raise Refused(broken)
+        lower = n_min if n_min is not None else app.n_min
+        upper = n_max if n_max is not None else app.n_max
+        if lower > upper:
+            raise Refused(f"n_min would be {lower} and n_max {upper}; n_min can't be the larger")
+        await self._publish(
+            AppUpdated(
+                id=self._new_id(), at=self._clock(), by=self.user, app=app.id, weight=weight, n_min=n_min, n_max=n_max
+            )
+        )
+        with _stored("the change"):
+            return await self.app(app.id)
+        raise AssertionError("it returns or raises")
+
+    async def cancel(self, name_or_id: str, reason: str = "") -> App:
+        """Ask to stop it; the app's end follows on the log.  Raises NotFound, Refused."""
+        app = await self.app(name_or_id)
+        if app.ended:
+            raise Refused(f"{app.name} has ended already ({app.ended})")
+        await self._publish(
+            AppCancelRequested(id=self._new_id(), at=self._clock(), by=self.user, app=app.id, reason=reason)
+        )
+        return app
+
+    async def drain(self, node: str, *, drain: bool = True, reason: str = "") -> None:
+        """Empty a node by adjustments, or use it again.  Raises NotFound."""
+        if node not in (await self.state()).nodes:
+            raise NotFound(f"there is no node {node!r}; `dorm nodes` lists them")
+        await self._publish(
+            NodeDrainRequested(id=self._new_id(), at=self._clock(), by=self.user, node=node, drain=drain, reason=reason)
+        )
+
+    async def last_heard(self, node: str) -> int:
+        """When the last heartbeat of a node was stored (UTC ns), 0 where none is."""
+        record = await self._bus.last_report(subjects.report(self.cluster, node))
+        return record.time if record is not None else 0
+
+    async def change_policy(self, change: PolicyChanged) -> Settings:
+        """Settings of the cluster, from the next round on; gives those that hold once it is folded.
+
+        Raises Refused, before anything is published, for a policy or parameters that can't be, for times that would do
+        harm and for a folder of checkpoints that no node has; and afterwards where the fold refuses it, because somebody
+        else changed the settings meanwhile."""
+        try:
+            before = await self.state()
+            all_after(before.settings, change)
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        if reason := folder_refusal(before, change):
+            raise Refused(reason)
+        said = msgspec.structs.replace(change, id=self._new_id(), at=self._clock(), by=self.user)
+        await self._publish(said)
+        with _stored("the change"):
+            state = await self.state()
+            for refused in state.refused_changes:
+                if refused.id == said.id:
+                    raise Refused(f"somebody else changed the settings at the same moment: {refused.reason}")
+            return msgspec.structs.replace(state.settings)
+        raise AssertionError("it returns or raises")
+
+    async def seal(self, *, answer_timeout: float = 10.0) -> LogSealed:
+        """Have the master seal the log now; gives the seal, which covers all that was there before.  Raises NoAnswer."""
+        asked = await self._publish(SealRequested(id=self._new_id(), at=self._clock(), by=self.user))
+        rounds = [subjects.rounds(self.cluster)]
+        try:
+            async with (
+                asyncio.timeout(answer_timeout),
+                contextlib.aclosing(self.log.read(after=asked, subjects=rounds, follow=True)) as batches,
+            ):
+                async for batch in batches:
+                    for event in map(decode, batch):
+                        for fact in event.events if isinstance(event, Round) else ():
+                            if isinstance(fact, LogSealed) and fact.upto >= asked:
+                                return fact
+        except TimeoutError:
+            pass
+        raise NoAnswer("no master has sealed the log yet; the next one that runs and has a key will, within a minute")
+
+    def _new_id(self) -> str:
+        return f"{self.user}.{secrets.token_hex(8)}"
+
+    async def _publish(self, event: Event) -> int:
+        """Its sequence.  Raises Unsettled, and the log's errors where it is surely not stored."""
+        subject = subjects.fact(self.cluster, type(event).__name__, self.user)
+        ends = asyncio.get_running_loop().time() + self._settle_s
+        sent = False
+        while True:
+            try:
+                return (await append_event(self.log, subject, event, timeout=min(_TRY_S, self._settle_s))).seq
+            except (LogUnavailable, LogRefused) as error:
+                sent = sent or not isinstance(error, NotSent | LogFull | LogRefused)
+                if not sent:
+                    raise
+                # A refusal is one of the repeat, and says nothing of what was sent before.
+                if isinstance(error, LogRefused) or asyncio.get_running_loop().time() > ends:
+                    raise _unsettled(event, error) from None
+            await asyncio.sleep(_PAUSE_S)
+
+    async def logs(
+        self, name_or_id: str, *, slot: int | None = None, follow: bool = False, tail: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """Output of one container of the latest generation that started (the first slot unless `slot` says otherwise).
+
+        With `follow` an answer that a lost connection broke off goes on where it was, or with what is new where only a
+        `tail` was asked for.  Raises NotFound where nothing has started yet, and the bus's LogUnavailable and LogRefused.
+        """
+        app = await self.app(name_or_id)
+        started = [g for g in app.generations.values() if any(c.state != "desired" for c in g.containers.values())]
+        if not started:
+            why = f": {app.waiting.text}" if app.waiting else ""
+            raise NotFound(f"{app.name} has not started yet ({app.phase}){why}")
+        generation = max(started, key=lambda g: g.number)
+        wanted = min(generation.containers) if slot is None else slot
+        if wanted not in generation.containers:
+            raise NotFound(
+                f"{app.name} has no slot {wanted}; it has {', '.join(map(str, sorted(generation.containers)))}"
+            )
+        question = LogQuestion(app=app.id, generation=generation.number, slot=wanted, follow=follow, tail=tail)
+        subject = subjects.ask(self.cluster, generation.containers[wanted].node, "logs")
+        taken = skip = outages = 0
+        patience = 0.0
+        while True:
+            try:
+                async for piece in self._bus.ask(subject, msgspec.json.encode(question)):
+                    patience = 0.0
+                    if len(piece) > skip:
+                        yield piece[skip:]
+                        taken += len(piece) - skip
+                    skip -= min(skip, len(piece))
+            except LogUnavailable:
+                now = asyncio.get_running_loop().time()
+                if self._outages > outages:
+                    outages, patience = self._outages, math.inf
+                if not follow or now > patience or self._connection is None:
+                    raise
+                await self._connection.connected()
+                # The agent has to find its way back too.
+                patience = min(patience, asyncio.get_running_loop().time() + _AGENT_BACK_S)
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                return
+            if tail is None:
+                skip = taken
+            else:
+                question = msgspec.structs.replace(question, tail=0)
+
+
+def find_app(state: State, name_or_id: str) -> App:
+    """Raises NotFound, with names that look like it."""
+    app = state.find_app(name_or_id)
+    if app is not None:
+        return app
+    near = difflib.get_close_matches(name_or_id, sorted({a.name for a in state.apps.values()}), n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; `dorm ps --all` lists them"
+    raise NotFound(f"there is no app {name_or_id!r}{hint}")
+
+
+@contextlib.contextmanager
+def _stored(what: str) -> Iterator[None]:
+    """For what follows the storing of it: an outage that comes now must not be taken for a failure of what was asked."""
+    try:
+        yield
+    except LogUnavailable as error:
+        raise NoAnswer(f"{what} is stored, and the log can't be read now ({error}); `dorm ps` will show it") from None
+
+
+def _unsettled(event: Event, error: Exception) -> Unsettled:
+    if isinstance(event, AppSubmitted):
+        what, how = "the submission", f"submit it again with the id {event.id}, which can't make a second app"
+    else:
+        what, how = "what was asked for", "ask for it again, which does no harm if it is"
+    return Unsettled(f"the log did not say whether {what} is stored ({error}); {how}", event.id)
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "anonymous"

@@ -1,0 +1,181 @@
+"""Events of a log in their order, filtered, from any position on: what `Client.events` and `dorm events` read.
+
+Whoever is interrupted goes on exactly where it was, within a round too: `Tail.position` is what `after` takes.  Outages are
+the log's own matter (`events.log.interface.EventLog.read`): a tail that follows outlives them, and sees every event once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import difflib
+from collections import deque
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.core.query.concerns import KINDS, Concerns, known_kind
+from dorm.core.snapshot import load
+from events.log.records import LogUnavailable
+from events.positions import Position, logged, parse
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
+    from events.log.interface import EventLog
+    from events.positions import Logged
+
+BEGIN = Position(0)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_WINDOW = 1000
+"""Records that are looked through first for the last events."""
+_WIDER = 8
+_TRIES = 12
+_PAUSE_S = 0.2
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events: each that is given has to hold, of several values any (`dorm.core.query.concerns`)."""
+
+    kinds: tuple[str, ...] = ()
+    apps: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+    def concerns(self) -> Concerns:
+        return Concerns(kinds=self.kinds, apps=self.apps, users=self.users, nodes=self.nodes)
+
+
+class Tail:
+    """One reading of a log: `async for logged in tail.events()`, once."""
+
+    def __init__(
+        self, log: EventLog, cluster: str, wanted: Filter, *, after: Position = BEGIN, until: int | None = None,
+        follow: bool = False,
+    ) -> None:  # fmt: skip
+        """`until` is the last sequence to read; without it and without `follow` that is the log's end when reading begins.
+        `cluster` may be `*` where the log is a file."""
+        self._log, self._cluster, self._wanted = log, cluster, wanted
+        self._follow = follow
+        self.until = until
+        self.position = after
+        """Whatever is up to here has been given, and its taker came back for more; or it was not wanted."""
+
+    async def events(self) -> AsyncGenerator[Logged, None]:
+        """Raises what `EventLog.read` raises.  Whoever leaves it before its end closes it, or lets go of it."""
+        after = self.position
+        # A round that was left within is read again from its begin: its first facts teach the filter.
+        first = after.seq if after.index is None else max(0, after.seq - 1)
+        concerns = self._wanted.concerns()
+        await self._learn_in_time(concerns, first)
+        subjects = concerns.subjects(self._cluster)
+        async with aclosing(self._log.read(after=first, subjects=subjects, follow=self._follow)) as batches:
+            async for batch in batches:
+                for record in batch:
+                    if self.until is not None and record.seq > self.until:
+                        return
+                    for one in logged(record):
+                        if concerns.wants(one) and not after.covers(one.position):
+                            yield one
+                        if not after.covers(one.position):
+                            self.position = one.position
+                    if not after.covers(Position(record.seq)):
+                        self.position = Position(record.seq)
+                if self.until is not None and batch[-1].seq >= self.until:
+                    return
+
+    async def _learn_in_time(self, concerns: Concerns, upto: int) -> None:
+        """Whoever follows outlives an outage here as well; to have learned something twice is no matter."""
+        for _ in range(_TRIES if self._follow else 0):
+            with contextlib.suppress(LogUnavailable):
+                return await self._learn(concerns, upto)
+            await asyncio.sleep(_PAUSE_S)
+        await self._learn(concerns, upto)
+
+    async def _learn(self, concerns: Concerns, upto: int) -> None:
+        """What was said up to a sequence, as far as the filter has to know it."""
+        known = concerns.knowledge(self._cluster)
+        if not known or not upto:
+            return
+        begin = max(await self._log.start(), await self._know(concerns, upto))
+        async with aclosing(self._log.read(after=begin, subjects=known)) as batches:
+            async for batch in batches:
+                for record in batch:
+                    if record.seq > upto:
+                        return
+                    for one in logged(record):
+                        concerns.wants(one)
+
+    async def _know(self, concerns: Concerns, upto: int) -> int:
+        """From the latest snapshot that is not beyond; its sequence, 0 where there is none that can be read.
+
+        Any build's will do: a filter asks it only whose apps are and where they lie."""
+        snapshots = self._log.snapshots
+        for info in reversed([info for info in await snapshots.infos() if info.seq <= upto]):
+            body = await snapshots.get(info)
+            state = await asyncio.to_thread(load, info, body, build=None) if body is not None else None
+            if state is not None:
+                concerns.know(state)
+                return info.seq
+        return 0
+
+
+async def before_last(log: EventLog, cluster: str, wanted: Filter, count: int, end: int) -> Position:
+    """The position after which there are `count` events that are wanted, up to the sequence `end`; the log's begin where
+    there are fewer.  Reads backwards in windows that grow, so the last few of a long log are found soon."""
+    begin = await log.start()
+    window = max(_WINDOW, count)
+    while count:
+        first = max(begin, end - window)
+        last: deque[Position] = deque(maxlen=count + 1)
+        async with aclosing(Tail(log, cluster, wanted, after=Position(first), until=end).events()) as found:
+            async for one in found:
+                last.append(one.position)
+        if len(last) > count:
+            return last[0]
+        if first == begin:
+            return Position(begin)
+        window *= _WIDER
+    return Position(end)
+
+
+async def begin(log: EventLog, after: Position | str | int | None, since: datetime | timedelta | None) -> Position:
+    """The position that somebody begins after: given as one, or by log time.  Raises ValueError."""
+    if after is not None and since is not None:
+        raise ValueError("say where to begin by a position or by a time, not by both")
+    if after is not None:
+        return after if isinstance(after, Position) else parse(str(after))
+    if since is None:
+        return Position(await log.start())
+    if isinstance(since, timedelta):
+        return await at_time(log, await time_of(log, await log.end()) - since // timedelta(microseconds=1) * 1000)
+    if since.tzinfo is None:
+        raise ValueError("a time without a zone: say which, as in datetime.now(UTC)")
+    return await at_time(log, (since - _EPOCH) // timedelta(microseconds=1) * 1000)
+
+
+async def at_time(log: EventLog, time: int) -> Position:
+    """The position before the first record that is as late as this log time (UTC nanoseconds), or later."""
+    return Position(await log.at_time(time - 1))
+
+
+async def time_of(log: EventLog, seq: int) -> int:
+    """Log time of a record, 0 where there is none."""
+    if seq > await log.start():
+        async with aclosing(log.read(after=seq - 1)) as batches:
+            async for batch in batches:
+                return batch[0].time
+    return 0
+
+
+def check_kinds(kinds: Iterable[str]) -> None:
+    """Raises ValueError with names that look like one that there is not."""
+    for kind in kinds:
+        if not known_kind(kind):
+            near = (
+                difflib.get_close_matches(kind, KINDS, n=3) or [one for one in KINDS if kind.lower() in one.lower()][:3]
+            )
+            hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(KINDS)}"
+            raise ValueError(f"there is no kind of event {kind!r}{hint}")

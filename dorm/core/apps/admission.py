@@ -1,0 +1,130 @@
+"""Which submissions may run at all: the gate between what anybody may send and what the cluster takes on."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from dorm.core.round_size import MOST_CONTAINERS
+from events.kinds import AppAccepted, AppRejected
+from events.limits import clipped
+from events.quantities import humanize
+from events.requirements import requirement
+from events.spec import LARGEST_SPEC, SpecError, check_spec
+
+if TYPE_CHECKING:
+    from dorm.core.state import Node, State, Submission
+    from events.spec import AppSpec
+
+
+def app_id(name: str, submission: str) -> str:
+    """The id of an app: its name and a digest of its submission's id, so a repeated submission is the same app, while
+    a later app of the same name is another one."""
+    digest = hashlib.blake2b(submission.encode(), digest_size=5).digest()
+    return f"{name}-{base64.b32encode(digest).decode().lower()[:6]}"
+
+
+def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAccepted | AppRejected:
+    """What to say to one submission.
+
+    `taken` maps names that were given away earlier in the same round to their apps.
+    """
+    if submission.app:
+        return AppRejected(
+            app=submission.app,
+            submission=submission.id,
+            reason=clipped(submission.refused),
+            refused="update",
+            cause=submission.id,
+        )
+    try:
+        spec = _checked(submission)
+        _check_name(state, spec, taken)
+        check_room(state, spec, spec.n_min)
+    except SpecError as error:
+        name = name_of(submission.spec)
+        return AppRejected(
+            app=app_id(name, submission.id) if name else "",
+            submission=submission.id,
+            reason=clipped(str(error)),
+            cause=str(submission.seq),
+        )
+    return AppAccepted(
+        app=app_id(spec.name, submission.id), spec=spec, submission=submission.id, cause=str(submission.seq)
+    )
+
+
+def _checked(submission: Submission) -> AppSpec:
+    if submission.refused:
+        raise SpecError(submission.refused)
+    if submission.size > LARGEST_SPEC:
+        raise SpecError(f"the submission has {submission.size:,} bytes; at most {LARGEST_SPEC:,} are taken")
+    return check_spec(submission.spec)
+
+
+def name_of(document: Any) -> str:
+    """The name that a submission gives, checked or not, '' where it has none that can be shown."""
+    name = document.get("name") if isinstance(document, dict) else None
+    return name[:48] if isinstance(name, str) and name.isascii() and name.isprintable() else ""
+
+
+def _check_name(state: State, spec: AppSpec, taken: dict[str, str]) -> None:
+    holder = taken.get(spec.name) or state.names.get(spec.name)
+    if holder:
+        raise SpecError(f"an app named {spec.name!r} is there already ({holder}); cancel it or choose another name")
+
+
+def check_room(state: State, spec: AppSpec, n_min: int) -> None:
+    """An app that the known nodes could not run even if they were empty never runs; before any node joined it waits.
+
+    Raises SpecError."""
+    if n_min > MOST_CONTAINERS:
+        raise SpecError(
+            f"n_min: {n_min:,} containers can't be placed at once; at most {MOST_CONTAINERS:,} of one app can"
+        )
+    if not state.nodes:
+        return
+    nodes = _admitted(state, spec.require)
+    matching = f" that matches {_shown(spec.require)}" if len(nodes) < len(state.nodes) else ""
+    demand = spec.resources()
+    for name, amount in demand.items():
+        most = max(node.capacity.get(name, 0) for node in nodes)
+        needs = f"one container needs {humanize(name, amount)}"
+        if amount <= most:
+            needs += f" and a gang of {spec.gang}, whole on one node, {humanize(name, amount * spec.gang)}"
+        if amount * spec.gang > most:
+            raise SpecError(f"demand.{name}: {needs}, and no node{matching} has more than {humanize(name, most)}")
+    gangs = sum(
+        min(node.capacity.get(name, 0) // (amount * spec.gang) for name, amount in demand.items()) for node in nodes
+    )
+    if gangs * spec.gang < n_min:
+        whole = f", in gangs of {spec.gang} that are whole on one node," if spec.gang > 1 else ""
+        which = f"all {len(nodes)} nodes"
+        if matching:
+            which = f"the nodes that match {_shown(spec.require)} ({len(nodes)} of {len(state.nodes)})"
+        raise SpecError(
+            f"n_min: {n_min} containers of this demand{whole} can't run at once; {which} together, "
+            f"empty, take {gangs * spec.gang}"
+        )
+
+
+def _admitted(state: State, require: str) -> list[Node]:
+    """The nodes that an app with this requirement may use, by name.  Raises SpecError where there are none."""
+    try:
+        wanted = requirement(require)
+    except ValueError as error:
+        raise SpecError(f"require: {error}") from None
+    nodes = [state.nodes[node] for node in sorted(state.nodes)]
+    admitted = [node for node in nodes if wanted.matches(node.labels)]
+    if not admitted:
+        absent = [name for name in wanted.labels if not any(name in node.labels for node in nodes)]
+        hint = f" (no node has a label {absent[0][:60]})" if absent else ""
+        raise SpecError(f"require: no node's labels match {_shown(require)}{hint}; `dorm nodes -o wide` shows them")
+    return admitted
+
+
+def _shown(require: str) -> str:
+    """A requirement as a message quotes it: on one line, and never long."""
+    text = str(requirement(require))
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,189 @@
+"""Apps of which nothing runs now and which have a claim to a place, as the policy is to see them.
+
+    pausing       an app that has failed and is to be tried again within `KEPT_S` (or whenever that is, where others had to
+                  make room for it before: `barred`).  Its place counts as held, so that nobody grows into it and shrinks
+                  again a moment later.  An app that waits may start there: that restarts nobody
+                  One that failed twice without having worked holds nothing: it takes what is free (`dorm.core.apps.bounds`)
+    returning     one whose pause has ended: it goes back to its place while that is free, and has no claim after the
+                  decision that looks at it
+    interrupted   one whose nodes went away, or that somebody stopped unasked.  It comes back before apps that never ran, to
+                  its old place where it can.  Apps that never ran do not start before it for `HOLD_S`, since nodes join one
+                  after another; its precedence ends after `FIRST_S`, and from then on it waits like any other app, with its
+                  whole wait counted (`patience_s`)
+
+The last two times count from when it was interrupted, or, where all nodes had gone, from when the first of them is back.
+A failure of its own ends an app's claim as interrupted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from dorm.core.apps.bounds import bounds, in_debt
+from dorm.policies.integer import satisfies
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dorm.core.state import App, Generation, Node, State
+
+SECOND = 1_000_000_000
+KEPT_S = 300
+"""As long as some ten restarts at 30 s: in a shorter pause growing and shrinking again costs more than the room gives."""
+HOLD_S = 60
+"""Nodes of one cluster that start together have joined by then."""
+FIRST_S = 600
+NO_NODE = ""
+"""Stands for a node that is there and has no room left for what ran there; no node is called so."""
+
+
+class Claim(NamedTuple):
+    """To what an app has a claim."""
+
+    place: dict[str, int]
+    """Containers by node; nodes that are gone among them for an app that was interrupted."""
+    n_max: int
+    pausing: bool
+    """It can't start yet."""
+    interrupted: bool
+
+
+def claims(state: State, now: int) -> dict[str, Claim]:
+    """By app, in order of arrival, at `now` (UTC ns).  Places never overlap with each other's or with what runs."""
+    asking = [app for app in state.live_apps() if _may_claim(app)]
+    if not asking:
+        return {}
+    free = _free(state)
+    found = {}
+    for app in asking:
+        last = last_of(app)
+        if last is None:
+            continue
+        claim = (
+            _interrupted(state, app, last, free, now) if app.interrupted_at else _after_failure(app, last, free, now)
+        )
+        if claim is not None:
+            found[app.id] = claim
+    return found
+
+
+def _may_claim(app: App) -> bool:
+    return app.current is None and not app.cancel_requested and bool(app.interrupted_at or app.retry_at)
+
+
+def last_of(app: App) -> Generation | None:
+    """The generation that ran last, as far as it is still known."""
+    return max((g for g in app.generations.values() if g.released), key=lambda g: g.number, default=None)
+
+
+def pausing(app: App, now: int) -> bool:
+    """Whether it can't be placed at `now` (UTC ns): its pause is not over, or what failed of it has not ended."""
+    return app.retry_at > now or (
+        app.current is None and any(g.failed and not g.ended for g in app.generations.values())
+    )
+
+
+def first_until(state: State, app: App, for_s: int) -> int | None:
+    """When (UTC ns) a right of so many seconds of an interrupted app ends; None where it has none, or no node is there."""
+    up = [node.up_at for node in state.nodes.values() if node.usable]
+    if not app.interrupted_at or app.current is not None or not up:
+        return None
+    return max(app.interrupted_at, min(up)) + for_s * SECOND
+
+
+def held_back_for(state: State, placed: dict[str, dict[str, int]], now: int) -> App | None:
+    """The first interrupted app that has to wait in an answer, and for which those that never ran have to."""
+    for app in state.live_apps():
+        until = first_until(state, app, HOLD_S) if not app.cancel_requested else None
+        if until is not None and now < until and not placed.get(app.id):
+            return app
+    return None
+
+
+def claims_end_at(state: State, app: App) -> Iterator[int]:
+    """When (UTC ns) what an interrupted app may claim changes though nothing happens; may be in the past."""
+    if app.interrupted_at and app.current is None:
+        for seconds in (HOLD_S, FIRST_S):
+            if (until := first_until(state, app, seconds)) is not None:
+                yield until
+
+
+class _Room(NamedTuple):
+    node: Node
+    free: dict[str, int]
+
+
+def _free(state: State) -> dict[str, _Room]:
+    """Room on nodes that may be used, beside all that has a place."""
+    rooms = {node.id: _Room(node, dict(node.capacity)) for node in state.nodes.values() if node.usable}
+    for app in state.apps.values():
+        current = app.current if not app.ended else None
+        if current is None:
+            continue
+        for node, count in current.by_node().items():
+            if node in rooms:
+                _take(rooms[node].free, app.demand, count)
+    return rooms
+
+
+def _take(free: dict[str, int], demand: dict[str, int], count: int) -> None:
+    for name, amount in demand.items():
+        free[name] = free.get(name, 0) - amount * count
+
+
+def _fitting(app: App, last: Generation, rooms: dict[str, _Room], most: int) -> dict[str, int]:
+    """What of its last place is still free, at most so many containers, whole gangs."""
+    place: dict[str, int] = {}
+    left, gang = most, max(app.spec.gang, 1)
+    for name, count in last.by_node().items():
+        room = rooms.get(name)
+        if room is None or (app.spec.require and not satisfies(app.spec.require, room.node.labels)):
+            continue
+        here = min(count, left, *(room.free.get(kind, 0) // need for kind, need in app.demand.items() if need > 0))
+        here -= here % gang
+        if here > 0:
+            place[name] = here
+            left -= here
+    return place
+
+
+def _hold(app: App, place: dict[str, int], rooms: dict[str, _Room]) -> None:
+    for name, count in place.items():
+        if name in rooms:
+            _take(rooms[name].free, app.demand, count)
+
+
+def _after_failure(app: App, last: Generation, rooms: dict[str, _Room], now: int) -> Claim | None:
+    barred = app.barred and in_debt(app, now)
+    gives_room = app.retry_at > now + KEPT_S * SECOND or app.fruitless > 1
+    if not last.failed or (gives_room and not barred):
+        return None
+    may_have = bounds(app, now, len(last.containers))
+    place = _fitting(app, last, rooms, may_have.n_max)
+    held = sum(place.values())
+    if held < may_have.n_min:
+        return None
+    _hold(app, place, rooms)
+    waits = pausing(app, now)
+    return Claim(place, held if waits else may_have.n_max, pausing=waits, interrupted=False)
+
+
+def _interrupted(state: State, app: App, last: Generation, rooms: dict[str, _Room], now: int) -> Claim | None:
+    until = first_until(state, app, FIRST_S)
+    if until is None or now >= until:
+        return None
+    may_have = bounds(app, now)
+    place = _fitting(app, last, rooms, may_have.n_max)
+    held = sum(place.values())
+    if pausing(app, now):
+        if held < may_have.n_min:
+            return None
+        _hold(app, place, rooms)
+        return Claim(place, held, pausing=True, interrupted=True)
+    _hold(app, place, rooms)
+    gone: dict[str, int] = {}
+    for name, count in last.by_node().items():
+        if missing := count - place.get(name, 0):
+            where = NO_NODE if name in rooms else name
+            gone[where] = gone.get(where, 0) + missing
+    return Claim({**place, **gone}, may_have.n_max, pausing=False, interrupted=True)

@@ -1,0 +1,145 @@
+"""Whose fault it was that a generation failed, and what follows: another try after a pause, or the end of its app.
+
+    excused   a node was lost; somebody stopped it unasked; its checkpoints were not found (`MOST_UNMOUNTED` failures in a
+              row at most); a port was taken (`MOST_PORTS` times at most): costs no retry
+    counted   against the cause's own limit (`retries.out_of_memory` of the spec, …), or with all others against `limit`
+    final     an exit code of `retries.fatal_exit_codes`, or no retry left: the app has failed
+
+Each failure in a row doubles the pause before the next try, whoever's fault it was: a node that fails all that it is given
+is not asked every second.  Once an app has run well for `retries.reset`, all this begins anew, so that a job of a week is not
+killed by its fourth hiccup while a crash loop still ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from dorm.core.apps import deadlines
+from dorm.core.apps.bounds import ran_well
+from dorm.core.round_size import MOST_NAMED
+from events.kinds import AppFailed, Failure, GenerationFailed
+from events.spec import OWN_LIMITS
+
+if TYPE_CHECKING:
+    from dorm.core.state import App, Container, Generation, State
+
+SECOND = 1_000_000_000
+MOST_PORTS = 10
+"""Taken ports that are excused; an app that says so of every port it is given is at fault itself."""
+MOST_UNMOUNTED = 10
+"""Failures in a row within which checkpoints that are not found are excused.  A node that lost its mount gets no containers
+from then on, so one that goes on for longer has lost its own folder, and must not hold its room by trying for all time."""
+SHARED = "limit"
+"""What failures without a limit of their own count against."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What went wrong first: the other containers of the generation only lost their peer."""
+
+    failure: Failure
+    reason: str
+    """In words."""
+    worked_until: int
+    """When (UTC ns) the generation last worked for all that is known."""
+    exit_code: int | None = None
+
+
+def done(container: Container) -> bool:
+    """Exit code 0 means done only where nobody had asked it to stop."""
+    return container.state == "exited" and container.exit_code == 0 and not container.asked
+
+
+def fault(state: State, app: App, generation: Generation, now: int) -> Fault | None:
+    """Of the latest generation at `now` (UTC ns); None where there is nothing wrong with it."""
+    failed = [c for c in generation.containers.values() if c.state == "exited" and not done(c)]
+    if failed:
+        first = min(failed, key=lambda container: (container.exited_at, container.slot))
+        return Fault(_failure_of(first), _why(first), first.exited_at, first.exit_code)
+    missed = deadlines.missed(state, app, now)
+    return Fault(missed.failure, missed.reason, missed.since) if missed is not None else None
+
+
+def _failure_of(container: Container) -> Failure:
+    if container.asked:
+        return "stopped"
+    return cast("Failure", container.reason)  # As the exit had it, whose reasons are all causes of failures.
+
+
+def consequence(app: App, generation: Generation, found: Fault, now: int) -> AppFailed | GenerationFailed:
+    """What to say of it."""
+    retries, failure = app.spec.retries, found.failure
+    anew = ran_well(app, found.worked_until)
+    ports = 0 if anew else app.port_failures
+    in_a_row = 0 if anew else app.failures_in_a_row
+    excused = (
+        failure in ("stopped", "lost")
+        or (failure == "checkpoints" and in_a_row < MOST_UNMOUNTED)
+        or (failure == "port" and ports < MOST_PORTS)
+    )
+    used = 0 if anew else app.retries_used.get(counts_against(app, failure), 0)
+    limit = _limit(app, failure)
+    if not excused and (found.exit_code in retries.fatal_exit_codes or used >= limit):
+        named = sorted(generation.containers.items())[:MOST_NAMED]
+        codes = {str(slot): container.exit_code for slot, container in named}
+        reason = found.reason + _no_more(app, found, used)
+        return AppFailed(app=app.id, generation=generation.number, reason=reason, failure=failure, exit_codes=codes)
+    pause = min(retries.backoff_s * 2.0 ** min(in_a_row, 30), retries.longest_s)
+    return GenerationFailed(
+        app=app.id,
+        generation=generation.number,
+        reason=found.reason,
+        counted=not excused,
+        port=failure == "port",
+        failure=failure,
+        retries=0 if excused else used + 1,
+        limit=0 if excused else limit,
+        anew=anew,
+        retry_at=now + int(pause * SECOND),
+    )
+
+
+def is_interruption(event: GenerationFailed) -> bool:
+    """Whether nothing was wrong with the app: its node was lost, or somebody stopped it unasked.  A taken port is an app's own
+    word, so it is none."""
+    return not event.counted and not event.port
+
+
+def counts_against(app: App, failure: str) -> str:
+    """Which limit a failure uses up: its own where the spec gives it one."""
+    own = failure in OWN_LIMITS and getattr(app.spec.retries, failure) is not None
+    return failure if own else SHARED
+
+
+def _limit(app: App, failure: str) -> int:
+    return limit_of(app, counts_against(app, failure))
+
+
+def limit_of(app: App, against: str) -> int:
+    """Of what `counts_against` gave."""
+    found: int = getattr(app.spec.retries, against)
+    return found
+
+
+def _no_more(app: App, found: Fault, used: int) -> str:
+    """Why it is not tried again, as the end of the reason."""
+    if found.exit_code in app.spec.retries.fatal_exit_codes:
+        return f" (exit code {found.exit_code} is final)"
+    against = counts_against(app, found.failure)
+    limit = limit_of(app, against)
+    of_its_own = "" if against == SHARED else f" for {against}"
+    if limit:
+        return f" ({used} of {limit} {'retry' if limit == 1 else 'retries'}{of_its_own} used up)"
+    return f" (no retries{of_its_own})" if of_its_own else ""
+
+
+def _why(container: Container) -> str:
+    where = f"slot {container.slot} on {container.node}"
+    if container.reason == "out_of_memory":
+        return f"{where} ran out of memory"
+    if container.reason == "exit" and container.exit_code is not None:
+        code = container.exit_code
+        killed = f" (killed by signal {code - 128})" if 128 < code < 160 else ""
+        return f"{where} ended with exit code {code}{killed}" + (f": {container.message}" if container.message else "")
+    return f"{where}: {container.message or container.reason}"

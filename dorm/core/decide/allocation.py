@@ -1,0 +1,126 @@
+"""From a state to one decision: the problem for the policy and its answer; slots and ports are `placement`'s."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import scipy
+
+from dorm.core.apps.bounds import bounds
+from dorm.core.decide.asking import ask, question, reasons_in_words
+from dorm.core.decide.placement import arrange, with_ports
+from dorm.core.decide.timing import tick_is_due, trigger
+from dorm.core.round_size import (
+    LARGEST_REST,
+    PUT_OFF,
+    UNSAID,
+    changes_that_fit,
+    reasons_that_fit,
+    shortage_that_fits,
+    size,
+)
+from dorm.core.state import digest
+from dorm.policies.registry import policy
+from events.kinds import IdleTicked, Resize, Resized, Waiting
+from events.limits import LARGEST_FACTS
+
+if TYPE_CHECKING:
+    from dorm.core.state import State
+    from dorm.policies.problem import Allocation, Problem
+
+SOLVER = f"scipy {scipy.__version__}"
+
+
+def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
+    """Ask the policy in force.
+
+    A `Resized` where anything changes, places or reasons; before it an `IdleTicked` where the allocation is looked at again
+    though nothing had happened, which is said even if nothing came of it: no further look is due then.
+    """
+    settings = state.settings
+    chosen = policy(settings.policy)
+    params = chosen.check_params(settings.params)
+    asked = question(state, now)
+    answer, planned, without_port = arrange(
+        state,
+        with_ports(state, asked.problem),
+        lambda problem: ask(chosen, state, asked, problem, params, now),
+        kept=asked.kept,
+    )
+    problem = asked.decided
+    changes = changes_that_fit(problem, answer, planned)
+    fitting = {change.app for change in changes}
+    put_off = {change.app: PUT_OFF for change in planned if change.app not in fitting}
+    said_of = {**reasons_in_words(state, asked, answer), **without_port, **put_off}
+    reasons = _with_held(said_of, state, problem, answer, now)
+    room = LARGEST_FACTS - LARGEST_REST - sum(map(size, changes))
+    in_turn = [app.id for app in problem.apps]
+    said, meant = reasons_that_fit(reasons, in_turn, room - room // 4)
+    ticks = tick_is_due(state, now)
+    news = bool(changes) or _reasons_changed(state, problem, meant)
+    if not ticks and not news:
+        return []
+    basis: dict[str, Any] = {
+        "policy": chosen.name,
+        "policy_version": chosen.version,
+        "solver": SOLVER,
+        "status": answer.status,
+        "digest": digest(state),
+    }
+    facts: list[IdleTicked | Resized] = [IdleTicked(**basis)] if ticks else []
+    if news:
+        decided = _resized(answer, changes, said, params=params, trigger=trigger(state, now), **basis)
+        short = shortage_that_fits(answer.shortage, in_turn, room // 4)
+        facts.append(
+            msgspec.structs.replace(decided, shortage=short, unsaid=len(meant) - len(said), put_off=len(put_off))
+        )
+    return facts
+
+
+def _resized(answer: Allocation, changes: list[Resize], reasons: dict[str, Waiting], **fields: Any) -> Resized:
+    return Resized(
+        changes=changes,
+        reasons=reasons,
+        utilization=answer.utilization,
+        fairness_loss=answer.fairness_loss,
+        fairness_budget=answer.fairness_budget,
+        excess=answer.excess,
+        overhead=answer.overhead,
+        overhead_budget=answer.overhead_budget,
+        bound=answer.bound,
+        change_cost=answer.change_cost,
+        shortage=answer.shortage,
+        **fields,
+    )
+
+
+def _with_held(
+    reasons: dict[str, Waiting], state: State, problem: Problem, answer: Allocation, now: int
+) -> dict[str, Waiting]:
+    """Where an app is given less than its owner allows, or waits, because of what it has shown: that as well."""
+    found = dict(reasons)
+    for demand in problem.apps:
+        app = state.apps[demand.id]
+        why = "" if demand.pinned else bounds(app, now).why
+        if not why or sum(answer.counts.get(app.id, {}).values()) >= app.n_max:
+            continue
+        reason = reasons.get(app.id)
+        found[app.id] = (
+            Waiting(code="held", text=why)
+            if reason is None
+            else Waiting(code=reason.code, text=f"{reason.text} ({why})")
+        )
+    return dict(sorted(found.items()))
+
+
+def _reasons_changed(state: State, problem: Problem, reasons: dict[str, Waiting]) -> bool:
+    """Whether an owner would read something new.  Only the code counts: figures in the text move all the time."""
+    some_unsaid = UNSAID in reasons.values()
+    for app in problem.apps:
+        old, new = state.apps[app.id].waiting, reasons.get(app.id)
+        if some_unsaid and new is None and old == UNSAID:
+            continue  # The fold can't tell it from those whose reason is left out.
+        if (old.code if old else "") != (new.code if new else ""):
+            return True
+    return False

@@ -1,0 +1,276 @@
+"""What a policy is asked, and what is made of its answer: from a state to an allocation.
+
+Policies know nothing of failures, retries and outages.  What follows from those is in the problem that they are given
+(claims, bounds, who is pinned) and in who is in it:
+
+    alone       apps for which nobody is resized (`dorm.core.apps.bounds`) are left out where they would make anybody
+                change, and then given what is free beside everybody else
+    starting    an app that waits may start where one pauses after a failure, as long as nobody is resized for it
+    first       apps that never ran are left out while one whose nodes went away can't come back yet (`dorm.core.apps.claims`)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from dorm.core.apps.bounds import bounds, settles_until, takes_free_room_only
+from dorm.core.apps.claims import HOLD_S, claims, held_back_for, pausing
+from dorm.core.apps.costs import adjust_s
+from dorm.core.fold.shared_folder import leaves_alone
+from dorm.core.round_size import MOST_CONTAINERS
+from dorm.policies import integer
+from dorm.policies.problem import AppDemand, NodeRoom, Problem, Reason
+from events.kinds import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from dorm.core.apps.claims import Claim
+    from dorm.core.state import App, Generation, State
+    from dorm.policies.problem import Allocation, Policy
+
+SECOND = 1_000_000_000
+_ITS_OWN = ("no_nodes", "drained", "ports", "constraint")
+"""Codes of reasons for which an app can't start whoever else waits."""
+
+
+class Question(NamedTuple):
+    """What a policy is asked at one moment."""
+
+    problem: Problem
+    settling: tuple[str, ...]
+    """Apps that are pinned because they were resized last and have not worked since."""
+    kept: tuple[str, ...]
+    """Apps that pause and hold room meanwhile: nothing can be decided about them now."""
+    give_way: tuple[str, ...]
+    """Those of them in whose room an app that waits may start."""
+
+    @property
+    def decided(self) -> Problem:
+        """Without apps that pause."""
+        apps = tuple(app for app in self.problem.apps if app.id not in self.kept)
+        return msgspec.structs.replace(self.problem, apps=apps)
+
+
+def question(state: State, now: int) -> Question:
+    """At `now` (UTC ns)."""
+    claimed = claims(state, now)
+    problem, settling = _settled(state, problem_of(state, now, claimed), now)
+    kept = tuple(app_id for app_id, claim in claimed.items() if claim.pausing)
+    give_way = tuple(app_id for app_id in kept if not claimed[app_id].interrupted)
+    return Question(problem, settling, kept, give_way)
+
+
+def ask(
+    chosen: Policy, state: State, asked: Question, problem: Problem, params: dict[str, Any], now: int
+) -> Allocation:
+    """The policy's allocation for `problem`: the question's own, or one in which fewer apps may change."""
+    answer = _first_those_who_ran(chosen, state, problem, params, now)
+    waiting = [app.id for app in problem.apps if not app.current and not answer.counts.get(app.id)]
+    may_start = [app_id for app_id in waiting if asked.give_way or app_id not in answer.counts]
+    if may_start and not _held_back(state, answer, now):
+        answer = _with_starts(chosen, problem, params, answer, asked.give_way, may_start)
+    return answer
+
+
+def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = None) -> Problem:
+    """Nodes that are up (those that are drained are marked, so that reasons can name them), and every live app that may
+    hold containers now, or that has a claim to some.
+
+    An app is pinned while an adjustment of it is under way, while a part of it has ended, and while one of its nodes is
+    lost: unreachable is not failed, so nothing of it is moved before the node's lease has ended.
+    """
+    apps = []
+    for app in state.live_apps():
+        claim = claimed.get(app.id) if claimed else None
+        if not app.cancel_requested and (claim is not None or not pausing(app, now)):
+            apps.append(_demand_of(state, app, claim, now))
+    nodes = tuple(
+        NodeRoom(
+            id=node.id,
+            capacity=node.capacity,
+            labels=node.labels,
+            drained=bool(node.draining) or node.foreign,
+            unmounted=node.foreign,
+        )
+        for node in sorted(state.nodes.values(), key=lambda node: node.id)
+        if node.condition == "up"
+    )
+    return Problem(nodes=nodes, apps=tuple(apps))
+
+
+def _demand_of(state: State, app: App, claim: Claim | None, now: int) -> AppDemand:
+    current = app.current
+    may_have = bounds(app, now)
+    return AppDemand(
+        id=app.id,
+        demand=app.demand,
+        weight=app.weight,
+        n_min=may_have.n_min,
+        n_max=min(may_have.n_max if claim is None else claim.n_max, MOST_CONTAINERS - MOST_CONTAINERS % app.spec.gang),
+        current=current.by_node() if current else claim.place if claim else {},
+        pinned=current is not None
+        and not (app.settled and _nodes_heard(state, current) and _may_move(state, current, now)),
+        absent=claim is not None,
+        require=app.spec.require,
+        placement=app.spec.placement,
+        gang=app.spec.gang,
+        waited_s=_waited_s(app, now) if claim is None else 0.0,
+        # It has to start anyhow, so other containers cost it nothing.
+        adjust_s=adjust_s(app) if claim is None else 0.0,
+        served_s=app.served_until(now) / SECOND,
+        remaining_steps=float(max(0, app.spec.steps - app.step)) if app.spec.steps else None,
+        speed=tuple(app.spec.speed),
+    )
+
+
+def _waited_s(app: App, now: int) -> float:
+    """How long nothing has been released to it, in whole seconds; 0 while it has a place."""
+    if app.current is not None or not app.waiting_since:
+        return 0.0
+    return float(max(0, now - app.waiting_since) // SECOND)
+
+
+def _nodes_heard(state: State, generation: Generation) -> bool:
+    return all(
+        (node := state.nodes.get(container.node)) is not None and node.condition != "lost"
+        for container in generation.containers.values()
+    )
+
+
+def _may_move(state: State, generation: Generation, now: int) -> bool:
+    """Whether none of its nodes has just lost the shared folder of checkpoints."""
+    return not any(
+        (node := state.nodes.get(container.node)) is not None and leaves_alone(state, node, now)
+        for container in generation.containers.values()
+    )
+
+
+def _settled(state: State, problem: Problem, now: int) -> tuple[Problem, tuple[str, ...]]:
+    """With apps pinned that were resized and have not worked since, unless they can't stay as they are; and who that is."""
+    fresh = [app.id for app in problem.apps if not app.pinned and settles_until(state.apps[app.id], now)]
+    if not fresh:
+        return problem, ()
+    instance = integer.read(problem)
+    forced = {app.id for app, has_to in zip(instance.apps, instance.forced.tolist(), strict=True) if has_to}
+    settling = tuple(app_id for app_id in fresh if app_id not in forced)
+    apps = tuple(msgspec.structs.replace(app, pinned=app.pinned or app.id in settling) for app in problem.apps)
+    return msgspec.structs.replace(problem, apps=apps), settling
+
+
+# --- who is asked about -------------------------------------------------------------------------------------------------
+
+
+def _first_those_who_ran(
+    chosen: Policy, state: State, problem: Problem, params: dict[str, Any], now: int
+) -> Allocation:
+    """All newcomers are left out where one would start too early: in the room of some, others could start."""
+    answer = _alone(chosen, state, problem, params, now)
+    first = _held_back(state, answer, now)
+    newcomers = [app.id for app in problem.apps if not app.current]
+    if first is None or not any(answer.counts.get(app_id) for app_id in newcomers):
+        return answer
+    reserved = Reason("reserved", f"{first.id} ran before its nodes went away and comes first, for at most {HOLD_S} s")
+    before = {app_id: answer.reasons.get(app_id, reserved) for app_id in newcomers if not answer.counts.get(app_id)}
+    own = {app_id: reason for app_id, reason in before.items() if reason.code in _ITS_OWN}
+    answer = _alone(chosen, state, _without(problem, newcomers), params, now)
+    return _missing(answer, {app_id: own.get(app_id, reserved) for app_id in newcomers})
+
+
+def _held_back(state: State, answer: Allocation, now: int) -> App | None:
+    return held_back_for(state, answer.counts, now)
+
+
+def _alone(chosen: Policy, state: State, problem: Problem, params: dict[str, Any], now: int) -> Allocation:
+    """The policy's, in which no running app is resized for one that fails again and again: where any is resized, which may
+    be to clear its room over several rounds, those are left out."""
+    answer = chosen.allocate(problem, params)
+    looping = [app.id for app in problem.apps if takes_free_room_only(state.apps[app.id], now) and not app.current]
+    if answer.overhead and looping:
+        return chosen.allocate(_without(problem, looping), params)
+    return answer
+
+
+def _without(problem: Problem, left_out: Collection[str]) -> Problem:
+    return msgspec.structs.replace(problem, apps=tuple(app for app in problem.apps if app.id not in left_out))
+
+
+def _missing(answer: Allocation, reasons: Mapping[str, Reason]) -> Allocation:
+    """With apps that get nothing because they were left out."""
+    counts = {**answer.counts, **{app_id: {} for app_id in reasons}}
+    return msgspec.structs.replace(
+        answer, counts=dict(sorted(counts.items())), reasons=dict(sorted({**answer.reasons, **reasons}.items()))
+    )
+
+
+def _with_starts(
+    chosen: Policy,
+    problem: Problem,
+    params: dict[str, Any],
+    answer: Allocation,
+    give_way: Collection[str],
+    may_start: Collection[str],
+) -> Allocation:
+    """The answer, and beside all that it gives to others what the apps that `may_start` can have of the rest, where those
+    that `give_way` stand if need be."""
+    beside = []
+    for app in problem.apps:
+        given = answer.counts.get(app.id)
+        if app.id in may_start:
+            beside.append(app)
+        elif given and app.id not in give_way:
+            beside.append(msgspec.structs.replace(app, current=given, pinned=True))
+    second = chosen.allocate(msgspec.structs.replace(problem, apps=tuple(beside)), params)
+    started = {app_id: given for app_id in may_start if (given := second.counts.get(app_id))}
+    reasons = {app_id: second.reasons[app_id] for app_id in may_start if app_id in second.reasons}
+    if not started:
+        return _missing(answer, {app_id: why for app_id, why in reasons.items() if app_id not in answer.counts})
+    first = {app_id: why for app_id, why in answer.reasons.items() if app_id not in started}
+    return msgspec.structs.replace(
+        second,
+        counts=dict(sorted({**answer.counts, **{app_id: {} for app_id in may_start}, **started}.items())),
+        reasons=dict(sorted({**reasons, **first}.items())),
+        fairness_budget=answer.fairness_budget,
+        overhead=answer.overhead,
+        overhead_budget=answer.overhead_budget,
+        status=answer.status,
+        bound=max(answer.bound, second.bound),
+        change_cost=answer.change_cost,
+    )
+
+
+# --- in words -----------------------------------------------------------------------------------------------------------
+
+
+def reasons_in_words(state: State, asked: Question, answer: Allocation) -> dict[str, Waiting]:
+    """By app.  One in the middle of an adjustment keeps the reason it had, so that its going through the phases is no news
+    and the log gets a decision only where there is some."""
+    reasons: dict[str, Waiting] = {}
+    for app_id, reason in sorted(answer.reasons.items()):
+        if app_id in asked.kept:
+            continue
+        before = state.apps[app_id].waiting
+        if reason.code != "adjusting":
+            reasons[app_id] = _in_words(app_id, reason, asked, answer)
+        elif before is not None:
+            reasons[app_id] = before
+    return reasons
+
+
+def _in_words(app_id: str, reason: Reason, asked: Question, answer: Allocation) -> Waiting:
+    """With what the policy can't know of: who is left alone for a while, and which room only looks free."""
+    if reason.code not in ("resources", "overhead", "floor") or app_id in asked.settling:
+        return Waiting(code=reason.code, text=reason.text)
+    text = reason.text
+    if asked.kept:
+        text += f"; what {_named(asked.kept)} left by failing is kept for the next try"
+    if asked.settling and not answer.counts.get(app_id):
+        text += f"; {_named(asked.settling)} was resized last and is left alone until it works again"
+        return Waiting(code="settling", text=text)
+    return Waiting(code=reason.code, text=text)
+
+
+def _named(apps: tuple[str, ...]) -> str:
+    return apps[0] if len(apps) == 1 else f"{apps[0]} (or {len(apps) - 1} more)"

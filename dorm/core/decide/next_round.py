@@ -1,0 +1,225 @@
+"""What follows from a state: `decide(state, now, allocate)` gives the facts of the master's next round.
+
+Pure, so that an audit can ask again and compare.  Answers to clients, ends, failures and releases come at once; the
+allocation, which is the dear part, only when `allocate` is set and nothing else was to be said (the shell asks after the
+quiet time and at `timing.next_deadline`; what was said now is folded first).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.core.apps import deadlines, failures
+from dorm.core.apps.admission import answer
+from dorm.core.decide.allocation import allocate_now
+from dorm.core.decide.placement import all_ports, held_ports
+from dorm.core.round_size import MOST_NAMED, first_that_fit, size
+from events.kinds import AppAccepted, AppCancelled, AppCompleted, AppFailed, Event, GenerationFailed, GenerationReleased
+from events.limits import LARGEST_FACTS
+from events.spec import LARGEST_SPEC
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from dorm.core.state import App, Generation, State, Submission
+
+SECOND = 1_000_000_000
+MOST_ANSWERS = 1000
+LARGEST_ANSWERS = LARGEST_FACTS // 2
+"""Bytes of answers that one round carries: a flood of submissions must not keep ends and releases from being written."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Facts to publish as one round; `allocated` says that the allocation was computed (and may have changed nothing)."""
+
+    facts: list[Any]
+    allocated: bool
+
+
+def decide(state: State, now: int, *, allocate: bool) -> Decision:
+    """The next round's facts.  `now` (UTC ns) is the `at` of that round.  Does not change the state."""
+    facts: list[Event] = [*_answers(state), *_ends_and_failures(state, now)]
+    ended = {fact.app for fact in facts if isinstance(fact, AppCancelled | AppCompleted | AppFailed | GenerationFailed)}
+    facts += _releases(state, now, ended)
+    if facts or not allocate:
+        return Decision(first_that_fit(facts), allocated=False)
+    return Decision(allocate_now(state, now), allocated=True)
+
+
+def _answers(state: State) -> list[Event]:
+    """Answers in order of arrival, as many as surely fit into one message; the rest come in the next round.  Where there are
+    more than fit, senders take turns: a sender who floods the log delays only its own submissions."""
+    waiting = sorted(state.submissions.values(), key=_arrival)
+    count = _fitting(waiting)
+    if count < len(waiting):
+        waiting = _in_turn(waiting)
+        count = _fitting(waiting)
+    while True:
+        facts = _answers_to(state, sorted(waiting[:count], key=_arrival))
+        sizes = {id: size(fact) for id, fact in facts.items()}
+        if count <= 1 or sum(sizes.values()) <= LARGEST_ANSWERS:
+            return list(facts.values())
+        # Answers can be larger than what they answer, by a spec's defaults and by how it was written.
+        waiting = _in_turn(waiting)
+        count = _first(count - 1, (sizes.get(submission.id, 0) for submission in waiting))
+
+
+def _answers_to(state: State, submissions: Sequence[Submission]) -> dict[str, Event]:
+    facts: dict[str, Event] = {}
+    taken: dict[str, str] = {}
+    for submission in submissions:
+        said = answer(state, submission, taken)
+        if isinstance(said, AppAccepted):
+            taken[said.spec.name] = said.app
+        facts[submission.id] = said
+    return facts
+
+
+def _in_turn(waiting: Sequence[Submission]) -> list[Submission]:
+    """First the first of each sender, then the second of each."""
+    before = Counter[str]()
+    turns = []
+    for submission in sorted(waiting, key=_arrival):
+        turns.append((before[submission.who], submission))
+        before[submission.who] += 1
+    return [submission for _, submission in sorted(turns, key=lambda turn: (turn[0], _arrival(turn[1])))]
+
+
+def _arrival(submission: Submission) -> tuple[int, str]:
+    return submission.seq, submission.id
+
+
+def _fitting(submissions: Sequence[Submission]) -> int:
+    """How many of the first ones fit into one message, going by their own size."""
+    return _first(MOST_ANSWERS, (one.size if one.size <= LARGEST_SPEC else 0 for one in submissions))
+
+
+def _first(most: int, sizes: Iterable[int]) -> int:
+    """How many of the first ones, at least one where there is any, and at most so many."""
+    room = LARGEST_ANSWERS
+    count = 0
+    for one in sizes:
+        room -= one
+        if count >= most or (room < 0 and count):
+            break
+        count += 1
+    return count
+
+
+def _ends_and_failures(state: State, now: int) -> list[Event]:
+    facts: list[Event] = []
+    # Asked after every record, and of most apps there is no news: no more than a look at each.
+    for app in sorted(filter(_may_have_news, state.apps.values()), key=lambda app: (app.seq, app.id)):
+        if app.cancel_requested:
+            facts.append(AppCancelled(app=app.id, generation=app.generation, reason=app.cancel_reason))
+            continue
+        ran = max((g for g in app.generations.values() if g.released), key=lambda g: g.number, default=None)
+        if ran is None:
+            continue
+        if all(failures.done(container) for container in ran.containers.values()):
+            facts.append(AppCompleted(app=app.id, generation=ran.number))
+        elif ran.number == app.generation and not ran.failed:
+            found = failures.fault(state, app, ran, now)
+            if found is not None:
+                facts.append(failures.consequence(app, ran, found, now))
+    return facts
+
+
+def _may_have_news(app: App) -> bool:
+    """Whether it may have ended or failed: what has exited, was empty from the begin, or may have missed a deadline."""
+    if app.ended:
+        return False
+    if app.cancel_requested:
+        return True
+    for generation in app.generations.values():
+        if generation.exited or not generation.containers or deadlines.may_have_one(app, generation):
+            return True
+    return False
+
+
+# --- releases -----------------------------------------------------------------------------------------------------------
+
+
+def _releases(state: State, now: int, ended: set[str]) -> list[Event]:
+    """Generations whose predecessors have surely ended and whose room and ports are surely free, first decided first."""
+    candidates = []
+    for app in state.apps.values():
+        generation = app.generations.get(app.generation)
+        if app.ended or generation is None or generation.released or app.current is None or app.id in ended:
+            continue
+        earlier = [g for number, g in sorted(app.generations.items()) if number < generation.number]
+        if all(g.ended for g in earlier):
+            candidates.append((app, generation, earlier))
+    if not candidates:
+        return []
+    free = _surely_free(state, {c.node for _, generation, _ in candidates for c in generation.containers.values()})
+    return [
+        _release(app, generation, earlier, now)
+        for app, generation, earlier in sorted(candidates, key=lambda c: (c[1].decided_seq, c[0].seq, c[0].id))
+        if _take_room(state, free, app, generation)
+    ]
+
+
+class _Free(msgspec.Struct):
+    """What is surely free."""
+
+    room: dict[str, dict[str, int]]
+    """By node."""
+    held: dict[tuple[str, int], None]
+    """Address and port: what is not free."""
+
+
+def _surely_free(state: State, nodes: Collection[str]) -> _Free:
+    """Capacity less whatever may still run, of these nodes."""
+    free = {node.id: dict(node.capacity) for node in state.nodes.values() if node.id in nodes}
+    held: dict[tuple[str, int], None] = {}
+    for app in state.apps.values():
+        for generation in app.generations.values():
+            if generation.ended:
+                continue
+            held.update(dict.fromkeys(held_ports(generation)))
+            for container in generation.containers.values():
+                if container.state != "exited" and container.node in free:
+                    room = free[container.node]
+                    for name, amount in app.demand.items():
+                        room[name] = room.get(name, 0) - amount
+    return _Free(free, held)
+
+
+def _take_room(state: State, surely: _Free, app: App, generation: Generation) -> bool:
+    counts, free = generation.by_node(), surely.room
+    ports = dict.fromkeys(all_ports(generation))
+    if any(port in surely.held for port in ports):
+        return False
+    for node, count in counts.items():
+        if node not in state.nodes or state.nodes[node].condition != "up":
+            return False
+        if any(free[node].get(name, 0) < amount * count for name, amount in app.demand.items()):
+            return False
+    for node, count in counts.items():
+        for name, amount in app.demand.items():
+            free[node][name] -= amount * count
+    surely.held.update(ports)
+    return True
+
+
+def _release(app: App, generation: Generation, earlier: list[Generation], now: int) -> GenerationReleased:
+    previous = next((g for g in reversed(earlier) if g.released), None)
+    stopped_at = max(previous.stopped_at, generation.decided_at) if previous else generation.decided_at
+    resume = app.checkpoint is not None
+    by_lease = {c.node for c in previous.containers.values() if c.reason == "lost"} if previous else ()
+    return GenerationReleased(
+        app=app.id,
+        generation=generation.number,
+        previous=previous.number if previous else 0,
+        resume=resume,
+        checkpoint=app.checkpoint,
+        lost_steps=max(0, app.step - (app.checkpoint or 0)) if previous else 0,
+        killed=sum(container.killed for container in previous.containers.values()) if previous else 0,
+        stop_s=(stopped_at - generation.decided_at) / SECOND,
+        wait_s=max(0, now - stopped_at) / SECOND,
+        lease_ended=sorted(by_lease)[:MOST_NAMED],
+    )

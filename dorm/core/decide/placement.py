@@ -1,0 +1,355 @@
+"""From a policy's counts to slots and ports, and the ports that limit those counts.
+
+Every container needs a port, and the first slot's node one more for the rendezvous.  Ports are counted as room is: a node
+serves no more containers than its range allows, what is planned and what may still run are counted apart, and a generation
+is not released before its ports are surely free (`dorm.core.decide.next_round`).  Ports that nobody holds are given away
+first.
+
+A policy sees one number for each node (`PortRoom.most`): it can't know which node will hold the first slot of an app, and so
+which needs the port for the rendezvous.  So a port is set aside for each app, up to half of the range, since an app has no
+more rendezvous on a node than containers.  Only where a node serves more than that already can an answer need more ports
+than there are: then `arrange` makes apps that change anyway smaller, down to their n_min, and at last leaves out those for
+which no port is left.  An app that is left out holds nothing and keeps nobody else from anything.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from dorm.core.invariants import may_run
+from dorm.core.round_size import LARGEST_CHANGES, size
+from dorm.policies import answer as answers
+from dorm.policies import integer
+from dorm.policies.problem import PortRoom, Problem
+from events.kinds import Placed, Resize, Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from dorm.core.state import App, Generation, Node, State
+    from dorm.policies.problem import Allocation, AppDemand
+    from events.kinds import Adjustment
+
+MOST_QUESTIONS = 8
+"""How often a policy is asked for one decision because of ports; the last answer changes nobody who can't be placed."""
+
+
+class Arranged(NamedTuple):
+    """A policy's answer that can be carried out."""
+
+    answer: Allocation
+    changes: list[Resize]
+    reasons: dict[str, Waiting]
+    """Of apps that have less for want of ports, where the answer itself does not say so."""
+
+
+def with_ports(state: State, problem: Problem) -> Problem:
+    """The problem with the ports of each node.
+
+    Never less than what is there now: the arrival of a new app is no reason to stop one that runs.  Otherwise the number
+    follows from the range and from how many apps there are, and not from where they are: a policy that is free to move all
+    of them would go round in circles if its answer changed the question."""
+    ranges = _shares_of_ranges(state)
+    held: dict[str, int] = {}
+    for app in problem.apps:
+        for node, count in app.current.items():
+            held[node] = held.get(node, 0) + count
+    nodes = []
+    for room in problem.nodes:
+        size, (low, high) = ranges.get(room.id, 0), state.nodes[room.id].ports
+        most = max(size - len(problem.apps), size // 2, held.get(room.id, 0))
+        nodes.append(msgspec.structs.replace(room, ports=PortRoom(low, high, most)))
+    return Problem(nodes=tuple(nodes), apps=problem.apps)
+
+
+def arrange(
+    state: State, problem: Problem, ask: Callable[[Problem], Allocation], *, kept: Collection[str] = ()
+) -> Arranged:
+    """Ask a policy, until its answer is one for which there are ports.
+
+    `problem` has ports (`with_ports`).  All apps of it are in the answer, those that had to be left out too.  Apps that are
+    `kept` hold room and nothing is decided about them."""
+    reasons: dict[str, Waiting] = {}
+    asked = problem
+    for number in range(MOST_QUESTIONS):
+        answer = ask(asked)
+        draft = _Draft(state, asked, answer, kept)
+        while draft.short and draft.shrink():
+            draft.place()
+        if not draft.unplaced:
+            break
+        asked = _without(asked, draft.unplaced, kept, everybody=number == MOST_QUESTIONS - 2)
+        reasons.update({app: _waiting(state, nodes) for app, nodes in sorted(draft.unplaced.items())})
+    return Arranged(_whole(draft.answer, problem, asked, reasons), draft.changes, {**draft.reasons, **reasons})
+
+
+def _whole(answer: Allocation, problem: Problem, asked: Problem, reasons: dict[str, Waiting]) -> Allocation:
+    """With the apps that the last question or its answer left out: they wait, the former for ports."""
+    left_out = [app for app in problem.apps if app.id not in answer.counts]
+    if not left_out:
+        return answer
+    counts: dict[str, dict[str, int]] = {**answer.counts, **{app.id: {} for app in left_out}}
+    in_question = {app.id for app in asked.apps}
+    for app in left_out:
+        if app.id in in_question:
+            continue
+        reasons.setdefault(app.id, Waiting(code="ports", text="no answer was found for which there are enough ports"))
+    return msgspec.structs.replace(
+        answer,
+        counts=dict(sorted(counts.items())),
+        shortage={**answer.shortage, **{app.id: app.n_min for app in left_out}},
+    )
+
+
+def _waiting(state: State, nodes: Mapping[str, int]) -> Waiting:
+    name = min(nodes)
+    low, high = state.nodes[name].ports
+    return Waiting(code="ports", text=f"node {name} has no free port left in its range {low}-{high}")
+
+
+def _without(problem: Problem, unplaced: Mapping[str, object], kept: Collection[str], *, everybody: bool) -> Problem:
+    """Those that have something stay exactly as they are; those that wait are left out.  With `everybody` that goes for
+    all apps, and nothing changes."""
+    apps = []
+    for app in problem.apps:
+        if app.id in kept or (not everybody and app.id not in unplaced):
+            apps.append(app)
+        elif app.holds:
+            apps.append(msgspec.structs.replace(app, pinned=True))
+    return Problem(nodes=problem.nodes, apps=tuple(apps))
+
+
+def _shares_of_ranges(state: State) -> dict[str, int]:
+    """How many ports each node has.  Ranges of nodes on one address should be disjoint; where they are not, what they
+    share is divided among them."""
+    by_address: dict[str, list[Node]] = {}
+    for node in sorted(state.nodes.values(), key=lambda node: node.id):
+        if node.condition == "up":
+            by_address.setdefault(node.address, []).append(node)
+    shares: dict[str, int] = {}
+    for nodes in by_address.values():
+        edges = sorted({edge for node in nodes for edge in (node.ports[0], node.ports[1] + 1)})
+        for low, high in pairwise(edges):
+            here = [node.id for node in nodes if node.ports[0] <= low <= node.ports[1]]
+            for place, name in enumerate(here):
+                each, rest = divmod(high - low, len(here))
+                shares[name] = shares.get(name, 0) + each + (place < rest)
+    return shares
+
+
+class _Draft:
+    """The changes of one answer, as far as there are ports for them."""
+
+    def __init__(self, state: State, problem: Problem, answer: Allocation, kept: Collection[str]) -> None:
+        self.state, self.problem, self.answer, self.kept = state, problem, answer, kept
+        self.changes: list[Resize] = []
+        self.reasons: dict[str, Waiting] = {}
+        self.short: dict[str, int] = {}
+        """Nodes with how many ports they lack for this answer."""
+        self.unplaced: dict[str, dict[str, int]] = {}
+        """Apps that can't be placed, with the nodes on which they lack ports."""
+        self.place()
+
+    def place(self) -> None:
+        """Slots stay with their node where they can; new ones take the lowest free numbers."""
+        changing = [app for app in sorted(self.problem.apps, key=lambda app: app.id) if self._changes(app)]
+        self._place(changing, lend=True)
+        if sum(map(size, self.changes)) > LARGEST_CHANGES:
+            # Some of these changes come later (`dorm.core.round_size`), so no app counts on ports that another gives back.
+            self._place(changing, lend=False)
+
+    def _place(self, changing: list[AppDemand], *, lend: bool) -> None:
+        ports = _Ports(self.state, {app.id for app in changing}, lend=lend)
+        self.changes, self.short, self.unplaced = [], {}, {}
+        for demand in changing:
+            app, wanted = self.state.apps[demand.id], self.answer.counts.get(demand.id, {})
+            given = ports.place(app, _slots(app.current, wanted))
+            if isinstance(given, dict):
+                self.unplaced[app.id] = given
+                for node, missing in given.items():
+                    self.short[node] = self.short.get(node, 0) + missing
+                continue
+            placement, master_port = given
+            self.changes.append(
+                Resize(
+                    app=app.id,
+                    from_generation=app.generation,
+                    to_generation=app.generation + 1,
+                    placement=placement,
+                    adjustment=_adjustment(demand, wanted),
+                    master_port=master_port,
+                )
+            )
+
+    def _changes(self, app: AppDemand) -> bool:
+        return not app.pinned and app.id not in self.kept and self.answer.counts.get(app.id, {}) != app.holds
+
+    def shrink(self) -> bool:
+        """Take as many containers as there are ports missing from apps that change anyway and stay above their n_min,
+        first from those that have most.  False where there are none."""
+        counts = {app: dict(nodes) for app, nodes in self.answer.counts.items()}
+        changing = [app for app in self.problem.apps if self._changes(app)]
+        shrunk: dict[str, dict[str, int]] = {}
+        for node, missing in self.short.items():
+            while missing > 0:
+                able = [
+                    app
+                    for app in changing
+                    if counts[app.id].get(node, 0) >= app.gang
+                    and sum(counts[app.id].values()) - app.gang >= app.n_min
+                    and not self._back_to_now(app, counts[app.id], node)
+                ]
+                if not able:
+                    break
+                app = min(able, key=lambda app: (-counts[app.id][node], app.id))
+                mine = counts[app.id]
+                mine[node] -= app.gang
+                if not mine[node]:
+                    del mine[node]
+                missing -= app.gang
+                shrunk.setdefault(app.id, {})[node] = 1
+        if not shrunk:
+            return False
+        self._answer_is(counts)
+        self.reasons.update({app: _waiting(self.state, nodes) for app, nodes in sorted(shrunk.items())})
+        return True
+
+    @staticmethod
+    def _back_to_now(app: AppDemand, counts: dict[str, int], node: str) -> bool:
+        """Whether one less is what it has now: its containers would count as staying, and so would its ports."""
+        return {**counts, node: counts[node] - app.gang} == app.holds
+
+    def _answer_is(self, counts: dict[str, dict[str, int]]) -> None:
+        """The figures follow the counts."""
+        instance, was = integer.read(self.problem), self.answer
+        column = {node: j for j, node in enumerate(instance.nodes)}
+        rows = [
+            row
+            if app.pinned
+            else {column[node]: count // max(app.gang, 1) for node, count in counts.get(app.id, {}).items()}
+            for app, row in zip(instance.apps, instance.rows, strict=True)
+        ]
+        self.answer = answers.assemble(
+            instance,
+            rows,
+            reasons=was.reasons,
+            fairness_budget=was.fairness_budget,
+            excess=was.excess,
+            overhead_budget=was.overhead_budget,
+            status="near" if was.status == "optimal" else was.status,
+            bound=was.bound,
+            change_cost=was.change_cost,
+        )
+
+
+def _adjustment(demand: AppDemand, wanted: dict[str, int]) -> Adjustment:
+    if not wanted:
+        return "stop"
+    return "restart" if demand.holds else "start"
+
+
+def _slots(current: Generation | None, wanted: dict[str, int]) -> list[tuple[int, str]]:
+    """(slot, node) for each container, by slot."""
+    kept: list[tuple[int, str]] = []
+    left = dict(wanted)
+    for slot, container in sorted(current.containers.items()) if current else []:
+        if left.get(container.node, 0) > 0:
+            left[container.node] -= 1
+            kept.append((slot, container.node))
+    used = {slot for slot, _ in kept}
+    free = (slot for slot in range(sum(wanted.values()) + len(used) + 1) if slot not in used)
+    new = [(next(free), node) for node in sorted(left) for _ in range(left[node])]
+    return sorted(kept + new)
+
+
+def all_ports(generation: Generation) -> Iterator[tuple[str, int]]:
+    """Address and port of each container, and of the rendezvous on the first one's node."""
+    containers = [generation.containers[slot] for slot in sorted(generation.containers)]
+    for container in containers:
+        yield container.address, container.port
+    if generation.master_port and containers:
+        yield containers[0].address, generation.master_port
+
+
+def held_ports(generation: Generation) -> Iterator[tuple[str, int]]:
+    """Those that may still be in use: of containers that have not exited, and the rendezvous while any of them has not."""
+    containers = [generation.containers[slot] for slot in sorted(generation.containers)]
+    for container in containers:
+        if container.state != "exited":
+            yield container.address, container.port
+    if generation.master_port and containers and not generation.ended:
+        yield containers[0].address, generation.master_port
+
+
+class _Ports:
+    """Which ports may be given away in this decision, by address, which several nodes may share."""
+
+    def __init__(self, state: State, changing: Collection[str], *, lend: bool) -> None:
+        """Generations of apps that are `changing` make way, as do those of apps that ended, failed or are cancelled.
+        Without `lend`, the ports of the former go to their own apps only."""
+        self._kept_for = frozenset[str]() if lend else frozenset(changing)
+        self._nodes = state.nodes
+        self._cursor = {node.id: node.port_cursor for node in state.nodes.values()}
+        self._taken: dict[tuple[str, int], None] = {}
+        self._leaving: dict[tuple[str, int], str] = {}
+        """Free once the generation of that app has ended."""
+        for app in state.apps.values():
+            for generation in app.generations.values():
+                stays = generation is app.current and not app.ended and not app.cancel_requested
+                if stays and app.id not in changing:
+                    self._taken.update(dict.fromkeys(all_ports(generation)))
+                elif may_run(generation):
+                    self._leaving.update(dict.fromkeys(all_ports(generation), app.id))
+
+    def place(self, app: App, slots: list[tuple[int, str]]) -> tuple[list[Placed], int] | dict[str, int]:
+        """A port for each slot and one for the rendezvous on the first slot's node (0 without slots); or how many ports
+        its nodes lack, and nothing is taken then."""
+        cursor, given = dict(self._cursor), []
+        missing: dict[str, int] = {}
+        for node in [*(node for _, node in slots), *(node for _, node in slots[:1])]:
+            port = self._take(self._nodes[node], app.id)
+            if port is None:
+                missing[node] = missing.get(node, 0) + 1
+            given.append((self._nodes[node].address, port))
+        if missing:
+            for address, port in given:
+                if port is not None:
+                    del self._taken[address, port]
+            self._cursor = cursor
+            return missing
+        ports = [port for _, port in given if port is not None]
+        placement = [
+            Placed(slot=slot, node=node, address=self._nodes[node].address, port=port)
+            for (slot, node), port in zip(slots, ports, strict=False)
+        ]
+        return placement, ports[-1] if slots else 0
+
+    def _take(self, node: Node, app: str) -> int | None:
+        """The next port of this node after the last one given away: one that nobody holds, else one that the app's own
+        last generation gives back, else one that another's does; None when all are in use."""
+        low, high = node.ports
+        size = high - low + 1
+        start = self._cursor[node.id]
+        start = start if low <= start <= high else high
+        second: dict[bool, int] = {}
+        found = None
+        for step in range(1, size + 1):
+            port = low + (start - low + step) % size
+            if (node.address, port) in self._taken:
+                continue
+            leaving = self._leaving.get((node.address, port))
+            if leaving is not None and leaving != app and leaving in self._kept_for:
+                continue
+            if leaving is None:
+                found = port
+                break
+            second.setdefault(leaving == app, port)
+        if found is None:
+            found = second.get(True, second.get(False))
+        if found is not None:
+            self._taken[node.address, found] = None
+            self._cursor[node.id] = found
+        return found

@@ -1,0 +1,8 @@
+"""The fold: `evolve(state, record)` brings the state one record further, in place.
+
+    evolve    records of clients, operators and agents
+    rounds    the master's rounds, fact by fact
+    effects   what a fact entails beyond itself
+
+Start with `evolve`.  Imports `dorm.core.apps` and the state.
+"""

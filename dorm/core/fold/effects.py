@@ -1,0 +1,139 @@
+"""What a fact entails beyond itself, for every part of the fold: ended containers, void plans, apps that may leave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dorm.core.apps.bounds import has_worked, settles_until
+from dorm.core.state import MOST
+from events.limits import clipped
+
+if TYPE_CHECKING:
+    from dorm.core.state import App, Container, Generation, Node, State
+
+
+SWEEPS = 16
+"""Times that ended apps are looked through within one retention."""
+
+
+def stir(state: State) -> None:
+    """Something happened that could change the allocation."""
+    state.stirred_seq, state.stirred_at = state.seq, state.time
+
+
+def loosen(state: State) -> None:
+    """More might be had than the decisions that follow at once can give, since each may change only a few apps: the
+    allocation is to be looked at again when all is quiet (`dorm.core.ticks`)."""
+    state.loose_at = state.time
+
+
+def mark_wait(state: State, app: App) -> None:
+    """Note since when the app waits, after whatever may have taken its place away."""
+    if not app.waiting_since and not app.ended and app.current is None:
+        app.waiting_since = max(state.time, app.retry_at)
+
+
+def interrupt(state: State, app: App) -> None:
+    """It has lost its partition by no fault of its own: it comes back before apps that never ran (`dorm.core.apps.claims`)."""
+    app.interrupted_at = app.interrupted_at or state.time
+
+
+def void_plans_on(state: State, node: Node) -> None:
+    """The node is not what decisions counted on.  Those under way are overtaken; what was placed there and not released
+    yet is void, so that its app is placed again instead of waiting for room that never comes."""
+    node.changed_seq = state.seq
+    for app in state.apps.values():
+        generation = app.generations.get(app.generation)
+        if generation and not generation.released and any(c.node == node.id for c in generation.containers.values()):
+            generation.void = True
+            if not app.waiting_since and not app.ended:  # It ran until now.
+                interrupt(state, app)
+            mark_wait(state, app)
+    stir(state)
+
+
+def end_containers_on(state: State, node: str, message: str) -> None:
+    """All that was released to this node has surely ended."""
+    # Most apps of a long log have ended, and sorting all of them would be most of the work.
+    for name in sorted(name for name, app in state.apps.items() if _has_some_left(app)):
+        app = state.apps[name]
+        for number in sorted(app.generations):
+            generation = app.generations[number]
+            for container in generation.containers.values():
+                if container.node == node and container.state != "exited" and generation.released:
+                    end_container(state, app, generation, container, "lost", message)
+        if app.ended:
+            forget_ended(app)
+
+
+def _has_some_left(app: App) -> bool:
+    """Whether a container of it may run, or, where it has ended, there is something to forget."""
+    generations = app.generations
+    if len(generations) > 1 or app.generation not in generations:
+        return True
+    for generation in generations.values():
+        if generation.released_at and generation.exited < len(generation.containers):
+            return True
+    return False
+
+
+def end_container(
+    state: State, app: App, generation: Generation, container: Container, reason: str, message: str
+) -> None:
+    """It has exited.  Unasked, that overtakes what was being decided about its app."""
+    if generation.started_at and not generation.exited and not generation.failed:
+        if has_worked(app, generation, state.time):
+            note_work(state, app, generation)
+        app.ran_ns = min(app.ran_ns + state.time - generation.started_at, MOST)
+    if container.state == "running":
+        generation.running -= 1
+        app.served_ns = min(app.served_ns + state.time - container.started_at, MOST)
+    generation.exited += 1
+    container.state, container.exited_at = "exited", state.time
+    container.reason, container.message = reason, clipped(message)
+    if not container.asked:
+        app.changed_seq = state.seq
+    if generation.ended:
+        generation.stopped_at = state.time
+        plan_drop(state, app)
+    stir(state)
+
+
+def note_work(state: State, app: App, generation: Generation) -> None:
+    """It has worked, so its app is on trial no longer, and may be resized again."""
+    settled = bool(settles_until(app, state.time))
+    generation.worked = True
+    app.worked_with = len(generation.containers)
+    if app.fruitless or settled:
+        app.fruitless = 0
+        stir(state)
+
+
+def forget_ended(app: App) -> None:
+    """Earlier generations of which nothing is left say nothing more; the latest one stays to be looked at."""
+    for number in [n for n, g in app.generations.items() if n != app.generation and g.ended]:
+        del app.generations[number]
+
+
+def plan_drop(state: State, app: App) -> None:
+    """An ended app leaves the state after the retention, but never while something of it may still take room."""
+    due = _drop_at(state, app)
+    if due:
+        state.next_drop_at = min(state.next_drop_at or due, due)
+
+
+def drop_ended(state: State) -> None:
+    """Let go of apps whose time is up.  One look at all apps serves many: the next one is a part of the retention away,
+    so on a long log dropping costs each app a few looks and not one for every other app that ends."""
+    due = {app.id: _drop_at(state, app) for app in state.apps.values()}
+    for name, at in due.items():
+        if at and at <= state.time:
+            del state.apps[name]
+    later = min((at for at in due.values() if at > state.time), default=0)
+    state.next_drop_at = later and max(later, state.time + int(state.settings.retention_s * 1e9) // SWEEPS)
+
+
+def _drop_at(state: State, app: App) -> int:
+    if not app.ended or not all(generation.ended for generation in app.generations.values()):
+        return 0
+    return app.ended_at + int(state.settings.retention_s * 1e9)

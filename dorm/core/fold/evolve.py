@@ -1,0 +1,433 @@
+"""The fold: `evolve(state, record)` brings the state one record further, in place.
+
+It is total (no record makes it raise), idempotent by natural keys (app, generation, slot), and asks neither clock nor
+chance: the same records give the same state, byte for byte.  Facts of clients, operators and agents are folded here, the
+master's rounds in `dorm.core.fold.rounds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from dorm.core.apps.admission import app_id, check_room, name_of
+from dorm.core.fold.effects import (
+    drop_ended,
+    end_container,
+    end_containers_on,
+    forget_ended,
+    loosen,
+    note_work,
+    stir,
+    void_plans_on,
+)
+from dorm.core.fold.rounds import fold_round
+from dorm.core.fold.shared_folder import counts_in, folder_refusal, settle_anew, settle_folder
+from dorm.core.settings import TIMES, policy_after, times_of
+from dorm.core.state import (
+    MOST,
+    REFUSED_CHANGES,
+    App,
+    Container,
+    Generation,
+    Node,
+    Pace,
+    Refused,
+    RefusedChange,
+    ShortenedTime,
+    State,
+    Submission,
+    can_be_kept,
+)
+from events import kinds as k
+from events import subjects
+from events.codec import decode, submission_of
+from events.holders import may_hold
+from events.limits import clipped
+from events.log.records import Record
+from events.spec import SpecError, broken_gang
+from events.times import HarmfulTimes, times_after
+
+Handler = Callable[[State, Any, Record], None]
+
+
+class GapError(Exception):
+    """A record does not follow the state's sequence: a bug or damage upstream, never to be folded over."""
+
+
+def evolve(state: State, record: Record) -> k.Event:
+    """Fold one record; gives the event that it held.  Raises GapError where the sequence is not the next one."""
+    seq, time = record.seq, record.time
+    if seq != state.seq + 1:
+        raise GapError(f"record {seq} does not follow {state.seq}")
+    state.seq = seq
+    if time > state.time:
+        state.time = min(time, MOST)
+    event = decode(record)
+    handler = _HANDLERS.get(type(event))
+    if handler is not None:
+        handler(state, event, record)
+    return event
+
+
+# --- clients and operators ----------------------------------------------------------------------------------------------
+
+
+def _submit(state: State, submission: Submission, record: Record) -> None:
+    """Owe it an answer.  Ids are their senders' own words, so one that is taken must not displace the first."""
+    if submission.id in state.submissions:
+        state.counters.ignored += 1
+        return
+    if not can_be_kept(submission.spec):
+        submission.spec, submission.refused = None, "the spec holds a number that no spec has"
+    submission.who = subjects.who_of(record.subject)
+    state.submissions[submission.id] = submission
+
+
+def _app_submitted(state: State, event: k.AppSubmitted, record: Record) -> None:
+    if app_id(name_of(event.spec), event.id) in state.apps:
+        state.counters.ignored += 1
+        return
+    _submit(
+        state,
+        Submission(id=event.id, seq=state.seq, at=state.time, by=event.by, spec=event.spec, size=len(record.body)),
+        record,
+    )
+
+
+def _unreadable(state: State, event: k.Unreadable, record: Record) -> None:
+    state.counters.unreadable += 1
+    _move_fence(state, record)
+    if submission_of(event):
+        _submit(
+            state,
+            Submission(id=event.id, seq=state.seq, at=state.time, by=event.by, spec=None, size=0, refused=event.reason),
+            record,
+        )
+
+
+def _unknown(state: State, event: k.Unknown, record: Record) -> None:
+    state.counters.unknown += 1
+    _move_fence(state, record)
+
+
+def _move_fence(state: State, record: Record) -> None:
+    """Whatever came on the rounds' subject, readable or not, is what the log compares the next round's expected
+    sequence with."""
+    if subjects.kind_of(record.subject) == k.Round.__name__:
+        state.round_seq = state.seq
+
+
+def _app_updated(state: State, event: k.AppUpdated, record: Record) -> None:
+    app = state.find_app(event.app)
+    refused = _why_not(state, app, event)
+    if app is None or refused:
+        _submit(
+            state,
+            Submission(
+                id=event.id,
+                seq=state.seq,
+                at=state.time,
+                by=event.by,
+                spec=None,
+                size=0,
+                refused=refused,
+                app=event.app,
+            ),
+            record,
+        )
+        return
+    app.n_min = event.n_min if event.n_min is not None else app.n_min
+    app.n_max = event.n_max if event.n_max is not None else app.n_max
+    app.weight = event.weight if event.weight is not None else app.weight
+    app.held_most = app.held_least = None
+    app.fruitless = 0
+    stir(state)
+
+
+def _why_not(state: State, app: App | None, event: k.AppUpdated) -> str:
+    """Why an update is refused, '' where it is not.  One that would make a running app impossible would stop it."""
+    if app is None or app.ended:
+        return f"there is no app {event.app[:100]!r} that could be updated"
+    n_min = event.n_min if event.n_min is not None else app.n_min
+    n_max = event.n_max if event.n_max is not None else app.n_max
+    changed = {name: bound for name, bound in (("n_min", event.n_min), ("n_max", event.n_max)) if bound is not None}
+    if broken := broken_gang(app.spec.gang, **changed):
+        return broken
+    if n_min > n_max:
+        return f"n_min would be {n_min} and n_max {n_max}; n_min can't be the larger"
+    if n_min > app.n_min:
+        try:
+            check_room(state, app.spec, n_min)
+        except SpecError as error:
+            return str(error)
+    return ""
+
+
+def _app_cancel_requested(state: State, event: k.AppCancelRequested, record: Record) -> None:
+    app = state.find_app(event.app)
+    if app is not None and not app.ended and not app.cancel_requested:
+        app.cancel_requested, app.cancel_reason = True, clipped(event.reason)
+        app.changed_seq = state.seq
+        return
+    state.counters.ignored += 1
+    for submission in state.submissions.values():
+        name = name_of(submission.spec)
+        if not submission.refused and name and event.app in (name, app_id(name, submission.id)):
+            submission.refused = clipped(event.reason) or "it was cancelled before it was accepted"
+            state.counters.ignored -= 1
+            return
+
+
+def _node_drain_requested(state: State, event: k.NodeDrainRequested, record: Record) -> None:
+    node = state.nodes.get(event.node)
+    wanted: Literal["", "operator", "shutdown"] = "shutdown" if event.until_rejoin else "operator"
+    if not event.drain:
+        wanted = ""
+    stale = node is not None and wanted == "shutdown" and event.identity != node.identity
+    if node is None or stale or node.draining == wanted or (wanted and node.draining == "operator"):
+        state.counters.ignored += 1
+        return
+    node.draining = wanted
+    node.changed_seq = state.seq
+    if node.usable:
+        loosen(state)
+        stir(state)
+    else:
+        void_plans_on(state, node)
+
+
+def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> None:
+    """Times that would do harm refuse the whole change, here as on every agent.  A policy that this build doesn't have, or
+    parameters that it refuses, leave the old ones in force, and so does a folder of checkpoints that no node has.  The times
+    hold all the same: agents can't know policies, nor other nodes."""
+    settings = state.settings
+    try:
+        times = times_after(times_of(settings), event)
+    except HarmfulTimes as refused:
+        _refuse_change(state, event, str(refused), whole=True)
+        for node in state.nodes.values():
+            if not node.identity:  # Its agent is older than 0.5.1, and goes by such a lease all the same.
+                node.lease_s = max(node.lease_s, event.node_lease_s or 0.0)
+        return
+    try:
+        settings.policy, settings.params = policy_after(settings, event)
+    except ValueError as refused:
+        _refuse_change(state, event, str(refused), whole=False)
+    for name in ("node_grace_s", "node_lease_s"):
+        before, after = getattr(settings, name), getattr(times, name)
+        if after < before:
+            state.shortened[name] = ShortenedTime(state.seq, state.time, event.by, before, after)
+    for name in TIMES:
+        setattr(settings, name, getattr(times, name))
+    if reason := folder_refusal(state, event):
+        _refuse_change(state, event, reason, whole=False)
+    elif event.checkpoints is not None:
+        settings.checkpoints = event.checkpoints
+        settle_folder(state)
+    for node in state.nodes.values():
+        node.lease_s = max(node.lease_s, settings.node_lease_s)
+    if event.retention_s is not None:
+        drop_ended(state)
+    stir(state)
+
+
+def _refuse_change(state: State, event: k.PolicyChanged, reason: str, *, whole: bool) -> None:
+    state.counters.ignored += 1
+    refused = RefusedChange(id=event.id, seq=state.seq, at=state.time, by=event.by, reason=clipped(reason), whole=whole)
+    state.refused_changes = [*state.refused_changes, refused][-REFUSED_CHANGES:]
+
+
+# --- agents -------------------------------------------------------------------------------------------------------------
+
+
+def _own(state: State, event: Any, record: Record) -> bool:
+    """Whether a node speaks for itself: permissions go by subjects, and its agent reads no other."""
+    if subjects.who_of(record.subject) == subjects.token(event.node):
+        return True
+    state.counters.ignored += 1
+    return False
+
+
+def _node_joined(state: State, event: k.NodeJoined, record: Record) -> None:
+    if not _own(state, event, record):
+        return
+    old = state.nodes.get(event.node)
+    if old is not None and not may_hold(old.identity, event.identity, gone=old.gone):
+        old.refused = Refused(event.identity, event.address, state.time)
+        return
+    node = state.nodes[event.node] = Node(
+        id=event.node,
+        address=event.address,
+        capacity=dict(sorted(event.capacity.items())),
+        labels=dict(sorted(event.labels.items())),
+        ports=event.ports,
+        runtime=event.runtime,
+        draining="operator" if old and old.draining == "operator" else "",
+        joined_at=state.time,
+        up_at=state.time,
+        lease_s=max(state.settings.node_lease_s, event.lease_s),
+        changed_seq=state.seq,
+        checkpoints=event.checkpoints,
+        foreign=old.foreign if old else False,
+        foreign_at=old.foreign_at if old else 0,
+        port_cursor=old.port_cursor if old else 0,
+        identity=event.identity,
+        refused=old.refused if old and old.identity == event.identity else None,
+    )
+    settle_folder(state)
+    if old and (old.capacity, old.address, old.ports) != (node.capacity, node.address, node.ports):
+        void_plans_on(state, node)
+    loosen(state)
+    stir(state)
+
+
+def _node_left(state: State, event: k.NodeLeft, record: Record) -> None:
+    node = state.nodes.get(event.node)
+    if not _own(state, event, record):
+        return
+    if node is None or node.condition == "left" or event.identity != node.identity:
+        state.counters.ignored += 1
+        return
+    node.condition, node.lease_ended = "left", False
+    void_plans_on(state, node)
+    end_containers_on(state, node.id, "the node left")
+
+
+def _container_of(state: State, event: Any, record: Record) -> tuple[App, Generation, Container] | None:
+    """What an agent speaks of: a released container of its own node, which no other machine of that name knows."""
+    if not _own(state, event, record):
+        return None
+    node = state.nodes.get(event.node)
+    if node is not None and event.identity != node.identity:
+        state.counters.ignored += 1
+        return None
+    app = state.apps.get(event.app)
+    generation = app.generations.get(event.generation) if app is not None else None
+    container = generation.containers.get(event.slot) if generation is not None and generation.released else None
+    if app is None or generation is None or container is None or container.node != event.node:
+        state.counters.ignored += 1
+        return None
+    return app, generation, container
+
+
+def _container_started(state: State, event: k.ContainerStarted, record: Record) -> None:
+    found = _container_of(state, event, record)
+    if found is None:
+        return
+    app, generation, container = found
+    if container.state != "desired":
+        state.counters.ignored += 1
+        return
+    container.state, container.started_at = "running", state.time
+    generation.running += 1
+    if generation.running == len(generation.containers):
+        generation.started_at = state.time
+        if app.history and app.history[-1].to_generation == generation.number:
+            app.history[-1].started_at = state.time
+        stir(state)
+
+
+def _container_exited(state: State, event: k.ContainerExited, record: Record) -> None:
+    found = _container_of(state, event, record)
+    if found is None:
+        return
+    app, generation, container = found
+    if container.state == "exited":
+        state.counters.ignored += 1
+        return
+    container.exit_code, container.asked, container.killed = event.exit_code, event.asked, event.killed
+    if container.started_at == 0 and event.started_at:
+        container.started_at = state.time
+    end_container(state, app, generation, container, event.reason, event.message)
+    if app.ended:
+        forget_ended(app)
+
+
+def _app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) -> None:
+    """Believed of a node that has a part of this generation, where it is in the folder that counts for the app: the next
+    generation starts from what is said here."""
+    app = state.apps.get(event.app)
+    generation = app.generations.get(event.generation) if app is not None else None
+    part = _part_of(generation, subjects.who_of(record.subject)) if generation is not None else ""
+    node = state.nodes.get(part)
+    folder = node.checkpoints if node is not None else ""
+    if app is None or generation is None or not part or not counts_in(state, app, generation, folder):
+        state.counters.ignored += 1
+        return
+    app.checkpoint = event.step
+    app.checkpoint_in = folder
+    app.step = max(app.step, event.step)
+    generation.checkpointed_at = state.time
+    _works(state, app, generation)
+    _resumed(state, app, event)
+
+
+def _works(state: State, app: App, generation: Generation) -> None:
+    """By its own words."""
+    app.tells = True
+    if not generation.worked:
+        note_work(state, app, generation)
+
+
+def _part_of(generation: Generation, who: str) -> str:
+    """The node with this token on which a container of it lies, "" for none."""
+    nodes = (container.node for container in generation.containers.values())
+    return next((node for node in nodes if subjects.token(node) == who), "")
+
+
+def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> None:
+    """Most of any log, so nothing is written here that stays as it was."""
+    app = state.apps.get(event.app)
+    generation = app.generations.get(event.generation) if app is not None else None
+    if app is None or generation is None:
+        state.counters.ignored += 1
+        return
+    app.step = step = event.step
+    history = app.history
+    if history and not history[-1].resumed_at:
+        _resumed(state, app, event)
+    # First and last are enough, whatever lies between; a step back is somebody who counts anew.
+    pace = generation.pace
+    if pace is None:
+        _works(state, app, generation)
+    if pace is None or step < pace.last_step:
+        generation.pace = Pace(state.time, step, state.time, step)
+    else:
+        pace.last_at, pace.last_step = state.time, step
+    loss, samples = event.loss, event.samples_per_s
+    if loss is not None:
+        app.loss = loss
+    if samples is not None:
+        app.samples_per_s = samples
+
+
+def _resumed(state: State, app: App, event: k.AppProgressed | k.AppCheckpointed) -> None:
+    """The first sign of work after an adjustment ends its pause."""
+    last = app.history[-1] if app.history else None
+    if last is not None and not last.resumed_at and last.to_generation == event.generation:
+        last.resumed_at, last.resumed_step = state.time, event.step
+
+
+def _round(state: State, event: k.Round, record: Record) -> None:
+    fold_round(state, event, fence=state.round_seq)
+    settle_anew(state)
+    _move_fence(state, record)
+
+
+_HANDLERS: dict[type, Handler] = {
+    k.AppSubmitted: _app_submitted,
+    k.AppUpdated: _app_updated,
+    k.AppCancelRequested: _app_cancel_requested,
+    k.NodeDrainRequested: _node_drain_requested,
+    k.PolicyChanged: _policy_changed,
+    k.NodeJoined: _node_joined,
+    k.NodeLeft: _node_left,
+    k.ContainerStarted: _container_started,
+    k.ContainerExited: _container_exited,
+    k.AppCheckpointed: _app_checkpointed,
+    k.AppProgressed: _app_progressed,
+    k.Round: _round,
+    k.Unreadable: _unreadable,
+    k.Unknown: _unknown,
+}

@@ -1,0 +1,407 @@
+"""The fold of what the master says: each fact of a round, in its order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dorm.core.apps.bounds import in_debt
+from dorm.core.apps.failures import counts_against, is_interruption
+from dorm.core.fold.effects import (
+    drop_ended,
+    end_container,
+    end_containers_on,
+    forget_ended,
+    interrupt,
+    loosen,
+    mark_wait,
+    plan_drop,
+    stir,
+    void_plans_on,
+)
+from dorm.core.round_size import UNSAID
+from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
+from events import kinds as k
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dorm.core.state import Ended, State
+    from events.spec import AppSpec
+
+
+def fold_round(state: State, event: k.Round, fence: int) -> None:
+    """`fence` is the sequence of the round before.  A round of an earlier epoch, or one that was decided without
+    knowing the round before it, is void: logs refuse such a round, and the fold does not rely on that.  So is one that leaves
+    epochs out, as no election does: after an epoch at the end of what is counted there could be no other."""
+    if not state.epoch <= event.epoch <= state.epoch + 1 or not fence <= event.basis < state.seq:
+        state.counters.void_rounds += 1
+        return
+    state.epoch = event.epoch
+    for fact in event.events:
+        handler = _FACTS.get(type(fact))
+        if handler is not None:
+            handler(state, fact)
+        elif isinstance(fact, k.Resized):
+            _resized(state, fact, event.basis)
+        elif isinstance(fact, k.IdleTicked):
+            _idle_ticked(state, event.basis)
+        elif isinstance(fact, k.MasterElected):
+            _master_elected(state, fact, event.by)
+        else:
+            state.counters.unknown += 1
+    if state.next_drop_at and state.time >= state.next_drop_at:
+        drop_ended(state)
+
+
+# --- apps ---------------------------------------------------------------------------------------------------------------
+
+
+def _app_accepted(state: State, event: k.AppAccepted) -> None:
+    submission = state.submissions.pop(event.submission, None)
+    if event.app in state.apps:
+        state.counters.ignored += 1
+        return
+    spec, demand = event.spec, _demand(event.spec)
+    if demand is None:
+        state.counters.ignored += 1
+        return
+    state.apps[event.app] = App(
+        id=event.app,
+        name=spec.name,
+        user=spec.user if spec.user != "anonymous" or submission is None else submission.by,
+        spec=spec,
+        demand=demand,
+        weight=spec.weight,
+        n_min=spec.n_min,
+        n_max=spec.n_max,
+        submission=event.submission,
+        submitted_at=submission.at if submission else state.time,
+        seq=submission.seq if submission else state.seq,
+        accepted_at=state.time,
+        waiting_since=state.time,
+        # Cancelled between the decision's basis and its round.
+        cancel_requested=bool(submission and submission.refused),
+        cancel_reason=submission.refused if submission else "",
+    )
+    state.names[spec.name] = event.app
+    stir(state)
+
+
+def _demand(spec: AppSpec) -> dict[str, int] | None:
+    """What one container needs; None for a spec that nobody has checked: its quantities are text."""
+    try:
+        _ = spec.grace_s, spec.retries.backoff_s, spec.retries.longest_s, spec.retries.reset_s
+        _ = spec.deadlines.start_s, spec.deadlines.progress_s
+        return spec.resources()
+    except ValueError:
+        return None
+
+
+def _app_rejected(state: State, event: k.AppRejected) -> None:
+    state.submissions.pop(event.submission, None)
+
+
+def _end(state: State, app_name: str, how: Ended, reason: str) -> None:
+    app = state.apps.get(app_name)
+    if app is None or app.ended:
+        state.counters.ignored += 1
+        return
+    app.ended, app.ended_at, app.end_reason = how, state.time, reason
+    app.waiting, app.waiting_since, app.retry_at = None, 0, 0
+    if state.names.get(app.name) == app.id:
+        del state.names[app.name]
+    forget_ended(app)
+    plan_drop(state, app)
+    loosen(state)
+    stir(state)
+
+
+def _app_completed(state: State, event: k.AppCompleted) -> None:
+    _end(state, event.app, "completed", "")
+
+
+def _app_failed(state: State, event: k.AppFailed) -> None:
+    _end(state, event.app, "failed", event.reason)
+
+
+def _app_cancelled(state: State, event: k.AppCancelled) -> None:
+    _end(state, event.app, "cancelled", event.reason)
+
+
+# --- generations --------------------------------------------------------------------------------------------------------
+
+
+def _generation_failed(state: State, event: k.GenerationFailed) -> None:
+    app = state.apps.get(event.app)
+    generation = app.generations.get(event.generation) if app else None
+    if app is None or generation is None or generation.failed:
+        state.counters.ignored += 1
+        return
+    _count_failure(state, app, generation, event)
+    generation.failed = True
+    app.retry_at = event.retry_at
+    app.waiting = k.Waiting(code="retry", text=event.reason)
+    mark_wait(state, app)
+    stir(state)
+
+
+def _count_debt(state: State, app: App, event: k.GenerationFailed) -> None:
+    """What its failures allow it at the cost of others.  Retries, progress and updates by its owner change nothing here."""
+    if is_interruption(event):
+        interrupt(state, app)
+        return
+    app.interrupted_at = 0
+    if not in_debt(app, state.time):
+        app.debt, app.disturbs = 0, False
+    app.debt, app.barred = app.debt + 1, app.disturbs
+
+
+def _count_failure(state: State, app: App, generation: Generation, event: k.GenerationFailed) -> None:
+    """Of its retries, and for what it may have next."""
+    _count_debt(state, app, event)
+    if event.anew:
+        app.retries_used, app.failures_in_a_row, app.port_failures = {}, 0, 0
+        app.held_most = app.held_least = None
+    if event.anew or event.counted:
+        app.ran_ns = 0
+    app.failures_in_a_row += 1
+    app.port_failures += event.port
+    if not event.counted:
+        return
+    app.failures += 1
+    against = counts_against(app, event.failure)
+    app.retries_used[against] = app.retries_used.get(against, 0) + 1
+    if generation.worked:
+        return
+    app.fruitless += 1
+    size = len(generation.containers)
+    if app.worked_with and size != app.worked_with:
+        held = Held(generation.number, size, app.worked_with)
+        if size > app.worked_with:
+            app.held_most = held
+        else:
+            app.held_least = held
+
+
+def _generation_released(state: State, event: k.GenerationReleased) -> None:
+    app = state.apps.get(event.app)
+    generation = app.generations.get(event.generation) if app else None
+    if app is None or generation is None or generation.released:
+        state.counters.ignored += 1
+        return
+    generation.released_at, generation.folder = state.time, state.checkpoints
+    generation.resume = event.resume
+    # Agents follow what the master wrote, so a release stands though a node changed after its basis.
+    generation.void = False
+    app.waiting_since = app.interrupted_at = 0
+    previous = app.generations.get(event.previous)
+    pace = previous.pace.steps_per_s if previous is not None and previous.pace is not None else 0.0
+    app.steps_per_s = pace or app.steps_per_s
+    if previous is not None and generation.adjustment == "restart":
+        app.adjustments += 1
+        app.history.append(
+            AdjustmentRecord(
+                from_generation=previous.number,
+                to_generation=generation.number,
+                containers_before=len(previous.containers),
+                containers_after=len(generation.containers),
+                decided_at=generation.decided_at,
+                stopped_at=previous.stopped_at,
+                released_at=state.time,
+                checkpoint=event.checkpoint,
+                lost_steps=event.lost_steps,
+                killed=event.killed,
+                steps_per_s=pace,
+            )
+        )
+        del app.history[:-HISTORY]
+    app.lost_steps = min(app.lost_steps + event.lost_steps, MOST)
+    app.step = event.checkpoint if event.resume and event.checkpoint is not None else 0
+    app.retry_at = 0
+    _let_go(app, len(generation.containers))
+    for number in [n for n in app.generations if n < generation.number]:
+        del app.generations[number]
+    for container in generation.containers.values():
+        node = state.nodes.get(container.node)
+        if node is None or node.condition == "left" or node.lease_ended:
+            end_container(state, app, generation, container, "lost", "its node was gone before it could start")
+
+
+def _let_go(app: App, size: int) -> None:
+    """It is given what it was held from, so it is held no longer."""
+    if app.held_most is not None and size > app.held_most.worked_with:
+        app.held_most = None
+    if app.held_least is not None and size < app.held_least.worked_with:
+        app.held_least = None
+
+
+def _resized(state: State, event: k.Resized, basis: int) -> None:
+    gains: list[str] = []
+    for change in event.changes:
+        app = state.apps.get(change.app)
+        if app is None or change.to_generation != app.generation + 1:
+            state.counters.ignored += 1
+            continue
+        before = app.current
+        if len(change.placement) > (len(before.containers) if before is not None else 0):
+            gains.append(app.id)
+        if not change.placement and before is not None and before.released and _nodes_go(state, before):
+            interrupt(state, app)
+        nodes = [state.nodes.get(placed.node) for placed in change.placement]
+        overtaken = app.changed_seq > basis or any(node is None or node.changed_seq > basis for node in nodes)
+        if overtaken and app.changed_seq <= basis and before is not None and before.released:
+            interrupt(state, app)  # It is stopped for a place that a change of nodes took from it meanwhile.
+        app.generations[change.to_generation] = Generation(
+            number=change.to_generation,
+            containers={
+                p.slot: Container(slot=p.slot, node=p.node, address=p.address, port=p.port) for p in change.placement
+            },
+            adjustment=change.adjustment,
+            decided_at=state.time,
+            decided_seq=state.seq,
+            master_port=change.master_port,
+            void=overtaken,
+        )
+        app.generation = change.to_generation
+        _move_port_cursors(state, change)
+        _forget_unstarted(app)
+        if change.placement:
+            app.retry_at, app.waiting = 0, None
+        mark_wait(state, app)
+        if overtaken:
+            stir(state)
+    for app_id in state.names.values():  # Live apps only: a round must not cost more for every app that ever ended.
+        app = state.apps[app_id]
+        if app_id in event.reasons:
+            # It was considered, so its pause is over and this is what it waits for now.
+            app.waiting, app.retry_at = event.reasons[app_id], 0
+        elif event.unsaid and app.seq <= basis and not app.retry_at and _below_n_max(app):
+            app.waiting = UNSAID
+        elif app.waiting is not None and not app.retry_at:
+            app.waiting = None
+    _note_disturbance(state, event, gains)
+    if _leaves_something(event):
+        loosen(state)
+    if event.put_off and event.changes:
+        stir(state)
+    state.figures.seq = state.seq
+    state.figures.utilization = event.utilization
+    state.figures.fairness_loss = event.fairness_loss
+    state.figures.overhead = event.overhead
+    state.figures.decisions += 1
+
+
+def _below_n_max(app: App) -> bool:
+    return app.current is None or len(app.current.containers) < app.n_max
+
+
+def _nodes_go(state: State, generation: Generation) -> bool:
+    """Whether one of its nodes is drained or away, so that it is not the policy's choice that it has to go."""
+    return any(
+        (node := state.nodes.get(container.node)) is None or not node.usable
+        for container in generation.containers.values()
+    )
+
+
+def _note_disturbance(state: State, event: k.Resized, gains: list[str]) -> None:
+    """Which apps in debt others have made room for: those that gained containers, or are to get some, while others were
+    resized by the policy's choice.  Where several gained, the decision does not say for which of them, so it counts for
+    each."""
+    others = {change.app for change in event.changes if change.adjustment in ("restart", "stop")}
+    stopped = {change.app for change in event.changes if change.adjustment == "stop"}
+    if not event.overhead and not stopped:
+        return
+    for app_id in state.names.values():
+        app = state.apps[app_id]
+        if not app.debt or app.disturbs or not others - {app_id}:
+            continue
+        reason = event.reasons.get(app_id)
+        waits_for_it = app.current is None and reason is not None and reason.code == "overhead"
+        only_itself = app_id in others and event.overhead <= 1 and not stopped - {app_id}
+        if (app_id in gains or waits_for_it) and not only_itself and in_debt(app, state.time):
+            app.disturbs = True
+
+
+def _leaves_something(event: k.Resized) -> bool:
+    """Whether asking again may give more: the decision used up what may change at once, or its solver stopped at a limit.
+    One that came of a tick leaves something as long as it changes anything, so that ticks come to an end."""
+    if event.trigger == "idle":
+        return bool(event.changes)
+    return 0 < event.overhead_budget <= event.overhead or event.status != "optimal"
+
+
+def _idle_ticked(state: State, basis: int) -> None:
+    """It ends the looking again, unless something has happened that it could not know, or a `Resized` follows."""
+    state.ticked_at = state.time
+    if state.stirred_seq <= basis:
+        state.loose_at = 0
+
+
+def _move_port_cursors(state: State, change: k.Resize) -> None:
+    for placed in change.placement:
+        if placed.node in state.nodes:
+            state.nodes[placed.node].port_cursor = placed.port
+    if change.placement and change.master_port and change.placement[0].node in state.nodes:
+        state.nodes[change.placement[0].node].port_cursor = change.master_port
+
+
+def _forget_unstarted(app: App) -> None:
+    """A generation that was never released and is not the latest will never be."""
+    for number in [n for n, g in app.generations.items() if n != app.generation and not g.released]:
+        del app.generations[number]
+
+
+# --- nodes --------------------------------------------------------------------------------------------------------------
+
+
+def _node_lost(state: State, event: k.NodeLost) -> None:
+    node = state.nodes.get(event.node)
+    if node is None or node.condition != "up":
+        state.counters.ignored += 1
+        return
+    node.condition = "lost"
+    void_plans_on(state, node)
+
+
+def _node_recovered(state: State, event: k.NodeRecovered) -> None:
+    node = state.nodes.get(event.node)
+    if node is None or node.condition != "lost":
+        state.counters.ignored += 1
+        return
+    node.condition, node.lease_ended, node.up_at = "up", False, state.time
+    node.changed_seq = state.seq
+    loosen(state)
+    stir(state)
+
+
+def _node_lease_ended(state: State, event: k.NodeLeaseEnded) -> None:
+    node = state.nodes.get(event.node)
+    if node is None or node.condition != "lost" or node.lease_ended:
+        state.counters.ignored += 1
+        return
+    node.lease_ended = True
+    end_containers_on(state, node.id, "its node was not heard until its lease had ended")
+
+
+def _master_elected(state: State, event: k.MasterElected, by: str) -> None:
+    if event.epoch == state.epoch:
+        state.leader, state.elected_at = by, state.time
+
+
+def _log_sealed(state: State, event: k.LogSealed) -> None:
+    """A seal is about the log, not about the cluster: the state is the same with and without."""
+
+
+_FACTS: dict[type, Callable[[State, Any], None]] = {
+    k.AppAccepted: _app_accepted,
+    k.AppRejected: _app_rejected,
+    k.AppCompleted: _app_completed,
+    k.AppFailed: _app_failed,
+    k.AppCancelled: _app_cancelled,
+    k.GenerationFailed: _generation_failed,
+    k.GenerationReleased: _generation_released,
+    k.NodeLost: _node_lost,
+    k.NodeRecovered: _node_recovered,
+    k.NodeLeaseEnded: _node_lease_ended,
+    k.LogSealed: _log_sealed,
+}

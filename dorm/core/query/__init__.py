@@ -1,0 +1,9 @@
+"""Questions about a state.
+
+    views      rows for people and programs: what `ps`, `nodes` and `describe` show
+    standing   each app's dominant share against its fair share
+    plans      what the next decision would be if something happened first
+    concerns   which app, user and node an event is about
+
+Imports everything else of the core.
+"""

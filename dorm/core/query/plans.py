@@ -1,0 +1,488 @@
+"""What the next decision would be if something happened first: the same fold and the same decider, on a copy of the state.
+
+    plan(state, now, Assumed(specs=(…,), removed=("node-2",)), rounds=1)
+    said_for(state, now, assumed)     what clients, operators and agents say where that happens, checked in the same way
+
+What is assumed becomes records with the next sequence numbers, folded into the copy as the log's own would be; the copy's
+master answers them (an app may be refused), says what follows at once, and then decides.  For further rounds every
+adjustment is played to its end, each as long as it was measured for that app.  Nothing of it leaves this function, and
+`state` is not changed.
+
+    PlanError          what is assumed can't be (no such node or app, a spec that would be refused)
+      UnknownSetting   a policy that there is not, or a parameter or value that it does not take
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.core.apps.bounds import settles_until
+from dorm.core.decide.asking import problem_of
+from dorm.core.decide.next_round import decide
+from dorm.core.fold.evolve import evolve
+from dorm.core.query.speaking import as_holder
+from dorm.core.query.standing import standings
+from dorm.core.query.views import sizes, summary
+from dorm.core.state import SCHEMA, State
+from dorm.policies.registry import policy
+from dorm.policies.shares import fairness_budget
+from events import kinds as k
+from events import subjects
+from events.codec import encode
+from events.log.records import Record
+from events.quantities import humanize
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dorm.core.state import App, Container, Generation, Node
+
+SECOND = 1_000_000_000
+_CLUSTER = "plan"
+_WHO = "plan"
+_PORTS = (20_000, 31_999)
+MOST_ROUNDS = 100
+MOST_NODES = 100_000
+
+
+class PlanError(Exception):
+    """What is assumed can't be; one line for people."""
+
+
+class UnknownSetting(PlanError):
+    """A policy that there is not, or a parameter or value that it does not take: wrong whatever the cluster is like."""
+
+
+class NewNodes(msgspec.Struct, frozen=True):
+    """So many nodes of one shape that join."""
+
+    count: int
+    capacity: dict[str, int] = {}
+    """In base units; with `like` only what differs."""
+    labels: dict[str, str] = {}
+    like: str = ""
+    """A node to copy capacity and labels from."""
+
+
+class Assumed(msgspec.Struct, frozen=True):
+    """What happens first, in this order: settings, nodes that join, are removed, are drained; apps that end, change, and new
+    ones."""
+
+    settings: dict[str, Any] = {}
+    """Parameters of the policy in force; `policy` names another one (its parameters then begin with its defaults)."""
+    joins: tuple[NewNodes, ...] = ()
+    removed: tuple[str, ...] = ()
+    """Nodes that are gone for good, as if their lease had ended."""
+    drained: tuple[str, ...] = ()
+    cancelled: tuple[str, ...] = ()
+    """Names or ids of apps."""
+    updated: tuple[k.AppUpdated, ...] = ()
+    """New bounds and weights."""
+    specs: tuple[Any, ...] = ()
+    """Documents, as clients submit them."""
+
+
+class PlannedApp(msgspec.Struct, frozen=True):
+    """One app, now and then."""
+
+    name: str
+    id: str
+    before: int
+    after: int
+    """Containers."""
+    nodes_before: dict[str, int]
+    nodes_after: dict[str, int]
+    kind: str
+    """`start`, `restart`, `stop`; '' where it stays exactly as it is."""
+    adjust_s: float | None
+    """Seconds of its work that a restart is expected to cost; None where nothing is restarted."""
+    measured: bool
+    """Whether that was measured of this app; else it is what the policy assumes."""
+    end: str = ""
+    """How it would end (`cancelled`, …), '' where it goes on."""
+    reason: k.Waiting | None = None
+    """Why it would have no more than it has then, or nothing."""
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """Of a whole cluster as it is placed."""
+
+    nodes: int
+    utilization: float
+    utilization_max: int
+    fairness_loss: float
+    fairness_budget: float
+    """2m·θ1; -1 where the policy has no θ1."""
+    waiting: int
+    """Apps without containers."""
+
+
+class Round(msgspec.Struct, frozen=True):
+    """One decision."""
+
+    changed: int
+    """Apps that it starts, restarts or stops."""
+    overhead: int
+    """Running apps that it changes of its own will."""
+    overhead_budget: int
+    """At most so many; -1 without such a budget."""
+    excess: float
+    status: str
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The answer.  `changes` is whether any app would have other containers than now."""
+
+    seq: int
+    """The log's position that it starts from."""
+    at: int
+    """The moment that it starts from (UTC ns)."""
+    assumed: list[str]
+    """In words."""
+    changes: bool
+    apps: list[PlannedApp]
+    """In order of arrival."""
+    before: Figures
+    after: Figures
+    rounds: list[Round]
+    """Decisions that change something, at most as many as were asked for."""
+
+
+def plan(state: State, now: int, assumed: Assumed | None = None, *, rounds: int = 1) -> Plan:
+    """The next `rounds` decisions.  `now` (UTC ns) is not before the state's own time.  Raises PlanError."""
+    now = max(now, state.time)
+    course = _Course(state, now)
+    course.settle()
+    words = course.assume(assumed or Assumed())
+    done: list[Round] = []
+    costs: dict[str, tuple[float, bool]] = {}
+    for index in range(rounds):
+        if index:
+            course.play(costs)
+        costs = {**course.costs(), **costs}
+        decided = course.decide()
+        if decided is None or not decided.changes:
+            break
+        done.append(
+            Round(
+                changed=len(decided.changes),
+                overhead=decided.overhead,
+                overhead_budget=decided.overhead_budget,
+                excess=decided.excess,
+                status=decided.status,
+            )
+        )
+    before = copy_of(state)
+    apps = _apps(before, course.state, costs)
+    return Plan(
+        seq=state.seq,
+        at=now,
+        assumed=words,
+        changes=any(app.kind for app in apps),
+        apps=apps,
+        before=_figures(before, now),
+        after=_figures(course.state, course.now),
+        rounds=done,
+    )
+
+
+def said_for(state: State, now: int, assumed: Assumed) -> tuple[list[str], list[tuple[k.Event, str]]]:
+    """What is assumed, in words, and as the facts of those who would say so, each with its publisher.  A node that is removed
+    has left.  Raises PlanError as `plan` does."""
+    course = _Course(state, max(now, state.time))
+    course.settle()
+    words = course.assume(assumed)
+    return words, course.said
+
+
+def copy_of(state: State) -> State:
+    """One that shares nothing with it, and has the same digest."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State)
+
+
+def _figures(state: State, now: int) -> Figures:
+    total = summary(state)
+    standing = standings(problem_of(state, now))
+    settings = state.settings
+    theta1 = policy(settings.policy).check_params(settings.params).get("theta1")
+    return Figures(
+        nodes=total.nodes,
+        utilization=total.utilization,
+        utilization_max=total.utilization_max,
+        fairness_loss=standing.fairness_loss,
+        fairness_budget=-1.0 if theta1 is None else fairness_budget(standing.kinds, theta1),
+        waiting=sum(1 for app in state.live_apps() if app.current is None),
+    )
+
+
+def _apps(before: State, after: State, costs: dict[str, tuple[float, bool]]) -> list[PlannedApp]:
+    """Every app that is alive in one of the two."""
+    ids = {app.id: None for state in (before, after) for app in state.live_apps()}
+    planned = []
+    for name in ids:
+        old, new = before.apps.get(name), after.apps.get(name)
+        app = new or old
+        assert app is not None
+        had, has = sizes(old) if old else {}, sizes(new) if new else {}
+        kind = "" if had == has and not _moves(old, new) else "stop" if not has else "restart" if had else "start"
+        cost = costs.get(name) if kind == "restart" else None
+        planned.append(
+            PlannedApp(
+                name=app.name,
+                id=name,
+                before=sum(had.values()),
+                after=sum(has.values()),
+                nodes_before=had,
+                nodes_after=has,
+                kind=kind,
+                adjust_s=cost[0] if cost else None,
+                measured=bool(cost and cost[1]),
+                end=app.ended,
+                reason=app.waiting if not app.ended else None,
+            )
+        )
+    return planned
+
+
+def _moves(old: App | None, new: App | None) -> bool:
+    """Whether it has to begin anew though its places are the same, as after the end of one of its nodes."""
+    return bool(old and new and old.current and new.current and new.generation != old.generation)
+
+
+class _Course:
+    """A copy of the state, and its master's, clients' and agents' parts."""
+
+    def __init__(self, state: State, now: int) -> None:
+        self.state = copy_of(state)
+        self.now = now
+        self.said: list[tuple[k.Event, str]] = []
+        """What others than the master say, and who."""
+
+    # --- saying ---------------------------------------------------------------------------------------------------------
+
+    def say(self, event: k.Event, who: str = _WHO) -> None:
+        self.said.append((event, who))
+        subject = subjects.fact(_CLUSTER, type(event).__name__, who)
+        self._fold(subject, encode(as_holder(self.state, event)), event.id)
+
+    def _fold(self, subject: str, body: bytes, id: str) -> None:
+        seq = self.state.seq + 1
+        self.now = max(self.now, self.state.time)
+        evolve(self.state, Record(seq, self.now, subject, body, id or f"{_WHO}.{seq}"))
+
+    def round(self, facts: Sequence[Any], *, allocated: bool = False) -> None:
+        state = self.state
+        event = k.Round(
+            id=f"{_WHO}.{state.epoch}.{state.seq}",
+            at=self.now,
+            by=_WHO,
+            epoch=state.epoch,
+            basis=state.seq,
+            allocated=allocated,
+            events=list(facts),
+            core=SCHEMA,
+        )
+        self._fold(subjects.rounds(_CLUSTER), encode(event), event.id)
+
+    def settle(self) -> list[Any]:
+        """All that follows at once: answers, ends, failures, releases."""
+        said: list[Any] = []
+        while facts := decide(self.state, self.now, allocate=False).facts:
+            self.round(facts)
+            said += facts
+        return said
+
+    def decide(self) -> k.Resized | None:
+        decision = decide(self.state, self.now, allocate=True)
+        if decision.facts:
+            self.round(decision.facts, allocated=decision.allocated)
+        return next((fact for fact in decision.facts if isinstance(fact, k.Resized)), None)
+
+    def costs(self) -> dict[str, tuple[float, bool]]:
+        """Seconds of its work that adjusting a running app costs, and whether that was measured."""
+        settings = self.state.settings
+        assumed = float(policy(settings.policy).check_params(settings.params).get("adjust_s", 0.0))
+        return {
+            app.id: (assumed, False) if app.adjust_s is None else (app.adjust_s, True)
+            for app in problem_of(self.state, self.now).apps
+        }
+
+    # --- what is assumed ------------------------------------------------------------------------------------------------
+
+    def assume(self, assumed: Assumed) -> list[str]:
+        """Happens, with all that follows at once; gives it in words.  Raises PlanError."""
+        running = {app.id for app in self.state.live_apps() if app.current is not None}
+        words = self._set(assumed.settings)
+        for nodes in assumed.joins:
+            words.append(self._join(nodes))
+        words += [self._remove(node) for node in assumed.removed]
+        words += [self._drain(node) for node in assumed.drained]
+        words += [self._cancel(app) for app in assumed.cancelled]
+        words += [self._update(change) for change in assumed.updated]
+        self.settle()
+        words += [self._submit(index, spec) for index, spec in enumerate(assumed.specs)]
+        self._restart_failed(running)
+        return words
+
+    def _set(self, settings: dict[str, Any]) -> list[str]:
+        if not settings:
+            return []
+        now = self.state.settings
+        chosen = settings.get("policy", now.policy)
+        given = {name: value for name, value in settings.items() if name != "policy"}
+        try:
+            known = policy(chosen)
+            params = known.check_params({**(now.params if chosen == now.policy else {}), **given})
+        except ValueError as error:
+            raise UnknownSetting(str(error)) from None
+        before = policy(now.policy).check_params(now.params)
+        words = [f"policy {chosen} (now {now.policy})"] if chosen != now.policy else []
+        self.say(k.PolicyChanged(policy=chosen, params=params))
+        return words + [f"{name} = {given[name]} (now {before.get(name, 'not there')})" for name in given]
+
+    def _node(self, name: str) -> Node:
+        if name not in self.state.nodes:
+            known = ", ".join(sorted(self.state.nodes)[:10])
+            raise PlanError(
+                f"there is no node {name!r}" + (f"; there are {known}" if known else "; none has joined yet")
+            )
+        return self.state.nodes[name]
+
+    def _join(self, new: NewNodes) -> str:
+        model = self._node(new.like) if new.like else None
+        capacity = {**(model.capacity if model else {}), **new.capacity}
+        labels = {**(model.labels if model else {}), **new.labels}
+        joined: list[str] = []
+        number = 0
+        while len(joined) < new.count:
+            number += 1
+            node = f"new-{number}"
+            if node not in self.state.nodes:
+                ports = model.ports if model else _PORTS
+                event = k.NodeJoined(node=node, address=node, capacity=capacity, labels=labels, ports=ports)
+                self.say(event, node)
+                joined.append(node)
+        shape = ", ".join(humanize(name, amount) for name, amount in sorted(capacity.items()))
+        marks = "".join(f", {name}={value}" for name, value in sorted(labels.items()))
+        named = joined[0] if len(joined) == 1 else f"{joined[0]} to {joined[-1]}"
+        return f"{new.count} more node{'' if new.count == 1 else 's'} of {shape}{marks} ({named})"
+
+    def _remove(self, name: str) -> str:
+        node = self._node(name)
+        if node.condition == "left" or node.lease_ended:
+            raise PlanError(f"{name} has gone already")
+        ended = k.NodeLeaseEnded(node=name, last_heard=self.now)
+        lost = [k.NodeLost(node=name, last_heard=self.now)] if node.condition == "up" else []
+        self.round([*lost, ended])
+        self.said.append((k.NodeLeft(node=name), name))
+        return f"without {name}"
+
+    def _drain(self, name: str) -> str:
+        self._node(name)
+        self.say(k.NodeDrainRequested(node=name))
+        return f"{name} drained"
+
+    def _app(self, name: str) -> App:
+        app = self.state.find_app(name)
+        if app is None:
+            known = ", ".join(list(self.state.names)[:10])
+            raise PlanError(f"there is no app {name!r}" + (f"; there are {known}" if known else ""))
+        if app.ended:
+            raise PlanError(f"{app.name} has ended already ({app.ended})")
+        return app
+
+    def _cancel(self, name: str) -> str:
+        app = self._app(name)
+        self.say(k.AppCancelRequested(app=app.id))
+        return f"{app.name} cancelled"
+
+    def _update(self, change: k.AppUpdated) -> str:
+        app = self._app(change.app)
+        given = {"n_min": change.n_min, "n_max": change.n_max, "weight": change.weight}
+        before = {name: getattr(app, name) for name in given}
+        id = f"{_WHO}.{self.state.seq}"
+        self.say(msgspec.structs.replace(change, app=app.id, id=id))
+        for fact in self.settle():
+            if isinstance(fact, k.AppRejected) and fact.submission == id:
+                raise PlanError(f"{app.name}: {fact.reason}")
+        changes = [f"{name} = {value} (now {before[name]})" for name, value in given.items() if value is not None]
+        return f"{app.name} with {' and '.join(changes)}"
+
+    def _submit(self, index: int, spec: Any) -> str:
+        """Answered at once, as each is in a log where nothing else happens."""
+        id = f"{_WHO}.{index}.{self.state.seq}"
+        self.say(k.AppSubmitted(id=id, by=_WHO, spec=spec))
+        for fact in self.settle():
+            if isinstance(fact, k.AppRejected) and fact.submission == id:
+                name = spec.get("name", "") if isinstance(spec, dict) else ""
+                raise PlanError(f"{name or 'the app'} would be refused: {fact.reason}")
+        return f"{spec['name']} submitted"
+
+    def _restart_failed(self, running: set[str]) -> None:
+        """Partitions that lost a node with what is assumed are stopped, and the pause before they are placed again passes:
+        otherwise the decision would show nothing of what becomes of them."""
+        self.settle()
+        hit = [app for app in self.state.live_apps() if app.id in running and app.current is None and app.retry_at]
+        if hit:
+            self._stop()
+            self.now = max(self.now, *(app.retry_at for app in hit))
+            self.settle()
+
+    # --- what agents would say ------------------------------------------------------------------------------------------
+
+    def play(self, costs: dict[str, tuple[float, bool]]) -> None:
+        """Every adjustment to its end, the quickest first."""
+        begin = self.now
+        self._stop()
+        self.settle()
+        starts: list[tuple[int, str, Generation]] = []
+        for app in self.state.live_apps():
+            current = app.current
+            if current is not None and current.released and not current.started_at:
+                pause = costs.get(app.id, (0.0, False))[0] if current.adjustment == "restart" else 0.0
+                starts.append((begin + int(pause * SECOND), app.id, current))
+        for at, app_id, current in sorted(starts, key=lambda start: start[:2]):
+            self.now = max(self.now, at)
+            for container in list(current.containers.values()):
+                if container.state == "desired" and self._heard(container.node):
+                    self.say(k.ContainerStarted(**_place(app_id, current, container)), container.node)
+            self._work(self.state.apps[app_id])
+        self.settle()
+
+    def _work(self, app: App) -> None:
+        """Until it may be resized again: its first step, of an app that tells of its steps."""
+        until = settles_until(app, self.now)
+        if until and app.tells and app.current is not None:
+            said = k.AppProgressed(app=app.id, generation=app.generation, step=app.step + 1)
+            self.say(said, app.current.containers[min(app.current.containers)].node)
+        elif until:
+            self.now = until
+
+    def _stop(self) -> None:
+        """What is to be stopped has stopped, its checkpoint written."""
+        for app in list(self.state.apps.values()):
+            for number in sorted(app.generations):
+                generation = app.generations.get(number)
+                if generation is None or not generation.released:
+                    continue
+                if number == app.generation and not generation.failed and not app.ended:
+                    continue
+                self._stop_generation(app, generation)
+
+    def _stop_generation(self, app: App, generation: Generation) -> None:
+        left = [c for c in generation.containers.values() if c.state != "exited" and self._heard(c.node)]
+        if left and app.step > (app.checkpoint or 0) and not app.ended:
+            said = k.AppCheckpointed(app=app.id, generation=generation.number, step=app.step)
+            self.say(said, left[0].node)
+        for container in left:
+            event = k.ContainerExited(**_place(app.id, generation, container), exit_code=143, asked=True)
+            self.say(event, container.node)
+
+    def _heard(self, node: str) -> bool:
+        return node in self.state.nodes and self.state.nodes[node].condition == "up"
+
+
+def _place(app: str, generation: Generation, container: Container) -> dict[str, Any]:
+    return {"app": app, "generation": generation.number, "slot": container.slot, "node": container.node}

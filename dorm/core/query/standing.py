@@ -1,0 +1,63 @@
+"""Where each app stands: its dominant share against the one that it would have in a perfectly fair cluster.
+
+The same numbers as the optimizer goes by (`dorm.policies.shares`, `dorm.policies.integer`), of a state instead of an
+answer, so that a view can say them of any moment and of any policy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from dorm.policies import integer, shares
+
+if TYPE_CHECKING:
+    from dorm.policies.problem import Problem
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Of one app; shares are parts of the whole cluster, between 0 and 1."""
+
+    containers: int
+    dominant: str
+    """The kind of resource of which it takes the largest part; '' where no node has what it needs."""
+    share: float
+    """s_i = n_i δ_i (DRF paper, §4.1)."""
+    fair: float
+    """ŝ_i: weighted DRF with divisible containers among all apps that an empty cluster could run (Dorm paper, eq. 2)."""
+    possible: bool
+    """Whether an empty cluster could run it."""
+
+
+class Standings(msgspec.Struct, frozen=True):
+    """All apps of a problem as they are placed now."""
+
+    apps: dict[str, Standing]
+    """By id, sorted."""
+    fairness_loss: float
+    """F = Σ |s_i - ŝ_i| over the apps that an empty cluster could run (Dorm paper, eq. 2)."""
+    kinds: int
+    """How many kinds of resources there are, which bounds utilization; and the fairness loss, by twice that."""
+
+
+def standings(problem: Problem) -> Standings:
+    """Shares of what every app has now, beside those that would be fair."""
+    instance = integer.read(problem)
+    fair = integer.theoretical_shares(instance, instance.possible)
+    apps: dict[str, Standing] = {}
+    for row, app in enumerate(instance.apps):
+        count = sum(app.current.values())
+        unit = float(instance.unit[row])
+        known = bool(np.isfinite(unit))
+        apps[app.id] = Standing(
+            containers=count,
+            dominant=instance.kinds[int(np.argmax(instance.fractions[row]))] if known and instance.kinds else "",
+            share=count / max(app.gang, 1) * unit if known else 0.0,
+            fair=float(fair[row]),
+            possible=bool(instance.possible[row]),
+        )
+    counted = [one for one in apps.values() if one.possible]
+    loss = shares.fairness_loss([one.share for one in counted], [one.fair for one in counted])
+    return Standings(apps=apps, fairness_loss=loss, kinds=len(instance.kinds))

@@ -1,0 +1,68 @@
+"""Whom a change of settings would touch, asked before it is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.core.fold.shared_folder import folder_refusal
+from dorm.core.settings import all_after, times_of
+from events.times import Rule, asked, rules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dorm.core.state import Settings, State
+    from events.kinds import PolicyChanged
+
+SECOND = 1_000_000_000
+
+
+class Touched(msgspec.Struct, frozen=True):
+    """What would follow from a change; names are sorted."""
+
+    refused: str
+    """Why it would be refused, "" where it would not."""
+    rules: list[Rule]
+    """Every constraint between the times that the change would lead to."""
+    leases: list[str]
+    """Nodes that may run on for a shorter or longer time than now once they are cut off."""
+    lost: list[str]
+    """Nodes that are up and have been silent for longer than the new grace time: lost, unless they are heard within it."""
+    ended: list[str]
+    """Apps that have ended and would be dropped at once, with their containers, logs and checkpoints."""
+    unmounted: list[str]
+    """Nodes that would get no containers any more: they have another folder of checkpoints."""
+
+
+def touched(state: State, change: PolicyChanged, heard: Mapping[str, int], now: int) -> Touched:
+    """At `now` (UTC ns); `heard` says when each node was last heard (UTC ns).  Changes nothing."""
+    known = times_of(state.settings)
+    times = asked(known, change)
+    refused = ""
+    after: Settings = state.settings
+    try:
+        after = all_after(state.settings, change)
+    except ValueError as error:
+        refused = str(error)
+    refused = refused or folder_refusal(state, change)
+    up = [node for _, node in sorted(state.nodes.items()) if node.condition == "up"]
+    grace = int(times.node_grace_s * SECOND)
+    kept = int(times.retention_s * SECOND)
+    return Touched(
+        refused=refused,
+        rules=rules(times),
+        leases=[node.id for node in up] if times.node_lease_s != known.node_lease_s and not refused else [],
+        lost=[node.id for node in up if node.id in heard and now - heard[node.id] > grace],
+        ended=[
+            app.id
+            for _, app in sorted(state.apps.items())
+            if times.retention_s < known.retention_s and app.ended and app.ended_at + kept <= now and not refused
+        ],
+        unmounted=[
+            node.id
+            for node in up
+            if after.checkpoints and node.checkpoints and node.checkpoints != after.checkpoints and not node.foreign
+        ],
+    )

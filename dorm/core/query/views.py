@@ -1,0 +1,267 @@
+"""The state as rows for people and programs: what `ps`, `nodes`, `describe` and the live table show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.core.apps.bounds import bounds
+from dorm.core.apps.costs import adjust_s
+from dorm.core.apps.failures import limit_of
+from dorm.core.fold.shared_folder import trouble
+from events.quantities import humanize
+
+if TYPE_CHECKING:
+    from dorm.core.state import App, Node, State
+
+SECOND = 1_000_000_000
+
+
+class AppRow(msgspec.Struct, frozen=True):
+    """One line of `ps`.  Times in seconds."""
+
+    name: str
+    id: str
+    user: str
+    phase: str
+    containers: int
+    n_min: int
+    n_max: int
+    nodes: int
+    generation: int
+    step: int
+    loss: float | None
+    samples_per_s: float | None
+    adjustments: int
+    failures: int
+    age_s: float
+    note: str
+    """Why it waits or has fewer containers than it could use, or how it ended."""
+
+
+class NodeRow(msgspec.Struct, frozen=True):
+    """One line of `nodes`."""
+
+    name: str
+    address: str
+    condition: str
+    runtime: str
+    containers: int
+    capacity: dict[str, int]
+    used: dict[str, int]
+    """Promised to containers that may run, in base units."""
+    labels: dict[str, str]
+    note: str = ""
+    """Who else asked for its name and was refused."""
+    checkpoints: str = ""
+    """Id of its folder of checkpoints."""
+    trouble: str = ""
+    """What keeps it from getting containers though it is up, and what to do."""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The cluster in one line."""
+
+    seq: int
+    nodes: int
+    apps: int
+    utilization: float
+    """U of what is placed now: the sum over resources of the used part of the capacity of nodes that are usable, or that hold
+    something of it still: what is on a drained or lost node is no more than that has."""
+    utilization_max: int
+    """Number of resources, U's upper bound."""
+    fairness_loss: float
+    """Of the last decision."""
+    adjustments: int
+    decisions: int
+
+
+def app_rows(state: State, now: int, *, ended: bool = True) -> list[AppRow]:
+    """In order of arrival; `now` (UTC ns) gives ages."""
+    apps = sorted(state.apps.values(), key=lambda app: (app.seq, app.id))
+    return [app_row(app, now) for app in apps if ended or not app.ended]
+
+
+def app_row(app: App, now: int) -> AppRow:
+    placed = sizes(app)
+    return AppRow(
+        name=app.name,
+        id=app.id,
+        user=app.user,
+        phase=app.phase,
+        containers=sum(placed.values()),
+        n_min=app.n_min,
+        n_max=app.n_max,
+        nodes=len(placed),
+        generation=app.generation,
+        step=app.step,
+        loss=app.loss,
+        samples_per_s=app.samples_per_s,
+        adjustments=app.adjustments,
+        failures=app.failures,
+        age_s=round(max(0, (app.ended_at or now) - app.submitted_at) / SECOND, 3),
+        note=app.end_reason if app.ended else (app.waiting.text if app.waiting else ""),
+    )
+
+
+def sizes(app: App) -> dict[str, int]:
+    """Containers by node in its place now; empty for an app that waits or has ended."""
+    return app.current.by_node() if app.current is not None and not app.ended else {}
+
+
+def node_rows(state: State) -> list[NodeRow]:
+    """By name.  Each app is looked at once and not once for each node: on large clusters that is what a row costs."""
+    held: dict[str, list[tuple[App, int]]] = {}
+    for app in state.apps.values():
+        for node, count in _held(app).items():
+            held.setdefault(node, []).append((app, count))
+    return [_node_row(state, state.nodes[name], held.get(name, [])) for name in sorted(state.nodes)]
+
+
+def _node_row(state: State, node: Node, held: list[tuple[App, int]]) -> NodeRow:
+    used: dict[str, int] = {}
+    for app, count in held:
+        for name, amount in app.demand.items():
+            used[name] = used.get(name, 0) + amount * count
+    condition: str = "draining" if node.condition == "up" and node.draining else node.condition
+    if condition == "up" and node.foreign:
+        condition = "unmounted"
+    return NodeRow(
+        name=node.id,
+        address=node.address,
+        condition=condition,
+        runtime=node.runtime,
+        containers=sum(count for _, count in held),
+        capacity=node.capacity,
+        used={name: used.get(name, 0) for name in node.capacity},
+        labels=node.labels,
+        note=_refused(node),
+        checkpoints=node.checkpoints,
+        trouble=trouble(state, node),
+    )
+
+
+def _refused(node: Node) -> str:
+    """As long as the name is not free: then the other one asks again and gets it."""
+    if node.refused is None:
+        return ""
+    until = "until it has left" if node.condition == "up" else "until its lease has ended"
+    return f"another machine at {node.refused.address} waits for this name {until}" if not node.gone else ""
+
+
+def _held(app: App) -> dict[str, int]:
+    """How many containers of an app a node has to have room for: those that may run there, or those that are to."""
+    running: dict[str, int] = {}
+    for generation in app.generations.values():
+        if generation.released:
+            for container in generation.containers.values():
+                if container.state != "exited":
+                    running[container.node] = running.get(container.node, 0) + 1
+    placed = sizes(app)
+    return {node: max(running.get(node, 0), placed.get(node, 0)) for node in dict.fromkeys([*running, *placed])}
+
+
+class Leaving(msgspec.Struct, frozen=True):
+    """What a node that is drained still holds of one app."""
+
+    name: str
+    id: str
+    containers: int
+    next: str
+    """What becomes of them, in words."""
+
+
+def leaving(state: State, node: str) -> list[Leaving]:
+    """All that may run there or is to, in order of arrival; empty for a node that is empty."""
+    apps = sorted(state.apps.values(), key=lambda app: (app.seq, app.id))
+    return [
+        Leaving(app.name, app.id, held, _next(state, app, node)) for app in apps if (held := _held(app).get(node, 0))
+    ]
+
+
+def _next(state: State, app: App, node: str) -> str:
+    current = app.current
+    if app.ended:
+        return f"{app.ended}, and being stopped"
+    if current is None:
+        return "being stopped" + (f", then it waits: {app.waiting.text}" if app.waiting else "")
+    if node not in current.by_node():
+        places = ", ".join(f"{other} ({count})" for other, count in current.by_node().items())
+        return f"being stopped, and goes on at {places}"
+    lost = [other for other in current.by_node() if other in state.nodes and state.nodes[other].condition == "lost"]
+    if lost:
+        return f"stays until {', '.join(lost)} is heard again or its lease has ended"
+    return "stays until it has settled" if not app.settled else "is moved by the next decision"
+
+
+def summary(state: State) -> Summary:
+    placed = [(app, sizes(app)) for app in state.apps.values()]
+    holding = {name for _, by_node in placed for name in by_node}
+    counted = [node for node in state.nodes.values() if node.usable or node.id in holding]
+    names = sorted({name for node in counted for name in node.capacity})
+    total = {name: sum(node.capacity.get(name, 0) for node in counted) for name in names}
+    used = dict.fromkeys(names, 0)
+    for app, by_node in placed:
+        count = sum(by_node.values())
+        for name, amount in app.demand.items():
+            if name in used:
+                used[name] += amount * count
+    return Summary(
+        seq=state.seq,
+        nodes=sum(1 for node in state.nodes.values() if node.usable),
+        apps=sum(1 for app in state.apps.values() if not app.ended),
+        utilization=sum(used[name] / total[name] for name in names if total[name]),
+        utilization_max=len(names),
+        fairness_loss=state.figures.fairness_loss,
+        adjustments=sum(app.adjustments for app in state.apps.values()),
+        decisions=state.figures.decisions,
+    )
+
+
+def describe(app: App, now: int) -> dict[str, Any]:
+    """Everything about one app, as plain maps for `-o json|yaml` and for the text form."""
+    row = msgspec.to_builtins(app_row(app, now))
+    generation = app.generations.get(app.generation)
+    return {
+        **row,
+        "submitted_at": app.submitted_at,
+        "ended_at": app.ended_at or None,
+        "weight": app.weight,
+        "demand": {name: humanize(name, amount) for name, amount in app.demand.items()},
+        "require": app.spec.require,
+        "placement": app.spec.placement,
+        "gang": app.spec.gang,
+        "checkpoint": app.checkpoint,
+        "lost_steps": app.lost_steps,
+        "held": "" if app.ended else bounds(app, now).why,
+        "retries_used": {against: f"{used} of {limit_of(app, against)}" for against, used in app.retries_used.items()},
+        "adjust_s": adjust_s(app),
+        "served_s": app.served_until(app.ended_at or now) / SECOND,
+        "steps": app.spec.steps or None,
+        "spec": msgspec.to_builtins(app.spec),
+        "containers_now": [
+            msgspec.to_builtins(container) for container in (generation.containers.values() if generation else [])
+        ],
+        "adjustments_done": [adjustment(app, index) for index in range(len(app.history))],
+    }
+
+
+def adjustment(app: App, index: int) -> dict[str, Any]:
+    """One finished adjustment, with the length of each phase in seconds (None while it is still starting)."""
+    record = app.history[index]
+    stopped = max(record.stopped_at, record.decided_at)
+    started = record.started_at or None
+    return {
+        "from_generation": record.from_generation,
+        "to_generation": record.to_generation,
+        "containers": f"{record.containers_before} -> {record.containers_after}",
+        "decided_at": record.decided_at,
+        "stop_s": (stopped - record.decided_at) / SECOND,
+        "wait_s": (record.released_at - stopped) / SECOND,
+        "start_s": (started - record.released_at) / SECOND if started else None,
+        "total_s": (started - record.decided_at) / SECOND if started else None,
+        "checkpoint": record.checkpoint,
+        "lost_steps": record.lost_steps,
+        "killed": record.killed,
+    }

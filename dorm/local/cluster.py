@@ -1,0 +1,233 @@
+"""A whole cluster on this machine, put together from its real parts: server, master, agents.
+
+`dorm up`, `dorm demo`, the benches and the end-to-end tests all run this.  Everything is in one process but the server and
+the containers; over the log the parts talk exactly as they would from different machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import structlog
+
+from agents.agent import Agent
+from agents.config import DEFAULT_PORTS, NodeConfig, detect_capacity
+from dorm.client.client import Client
+from dorm.local.home import KEY_NAME, witness_file
+from dorm.local.nats_server import EmbeddedServer
+from dorm.local.runtimes import choose_runtime
+from dorm.master.master import Master
+from dorm.master.sealing import open_key
+from events.log.waiting import until_answered
+from events.nats.log import Connection
+
+if TYPE_CHECKING:
+    from agents.runtime.interface import Runtime
+
+_log = structlog.get_logger(__name__)
+BUILD = f"dorm {version('dorm')}"
+_CLOSE_S = 10.0
+RuntimeName = Literal["auto", "docker", "process"]
+
+
+class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`capacity` is what each node has, in base units; None shares this machine out evenly."""
+
+    data: Path
+    cluster: str = "local"
+    port: int = 0
+    agents: int = 1
+    capacity: dict[str, int] | None = None
+    runtime: RuntimeName = "auto"
+    docker_url: str | None = None
+    checkpoints: Path | None = None
+    key: Path | None = None
+    """What the master seals the log with; None keeps it in the data folder."""
+    accept_log: bool = False
+    """Lead a log that is not what this master has seen of it."""
+    ports: tuple[int, int] = DEFAULT_PORTS
+    """Shared out among the nodes.  Two clusters on one machine that share ports get in each other's way now and then."""
+    report_interval_s: float = 5.0
+    progress_interval_s: float = 1.0
+
+
+class LocalCluster:
+    """Use as an async context manager, and call `stop` (or `stop_now`) before leaving it: what still runs runs on."""
+
+    def __init__(self, options: LocalOptions) -> None:
+        self.options = options
+        self.server = EmbeddedServer(options.data / "nats", port=options.port)
+        self.agents: list[Agent] = []
+        self.master: Master
+        self.client: Client
+        self.runtime_name = ""
+        self.runtime_note = ""
+        """Why this runtime, in words."""
+        self._runtimes: list[Runtime] = []
+        self._connections: list[Connection] = []
+        self._parts: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> LocalCluster:
+        try:
+            await self._start()
+        except BaseException:
+            await self._tear_down()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._tear_down()
+
+    async def _start(self) -> None:
+        await self.server.start()
+        key_file = self.options.key or self.options.data / KEY_NAME
+        key = await asyncio.to_thread(open_key, key_file)
+        connection = await self._connect("master")
+        await until_answered(connection.uncompress, "looking up how the log is stored")
+        self.master = Master(
+            connection.log,
+            connection.bus,
+            self.options.cluster,
+            name=f"master-{secrets.token_hex(4)}",
+            clock=time.time_ns,
+            build=BUILD,
+            key=key,
+            leadership=connection.leadership,
+            witness=witness_file(key_file),
+            accept_log=self.options.accept_log,
+        )
+        choice = await choose_runtime(self.options.runtime, self.options.docker_url)
+        self.runtime_name, self.runtime_note = choice.name, choice.note
+        for index in range(self.options.agents):
+            config = self._node(index)
+            runtime = choice.make(config, self.options.cluster, self._node_root(index), self._checkpoints)
+            self._runtimes.append(runtime)
+            self.agents.append(await self._agent(config, runtime, self._node_root(index)))
+        client = await self._connect("client")
+        self.client = Client(client.log, client.bus, self.options.cluster, connection=None)
+        self._parts = asyncio.create_task(self._run_parts(), name="cluster")
+        ready = asyncio.create_task(self._ready())
+        try:
+            await asyncio.wait([self._parts, ready], return_when=asyncio.FIRST_COMPLETED)
+            if self._parts.done():
+                await self._parts
+        finally:
+            ready.cancel()
+
+    async def _ready(self) -> None:
+        await self.master.settled.wait()  # Another one may lead, which has waited for this server to come back.
+        for agent in self.agents:
+            await agent.joined.wait()
+
+    async def _connect(self, name: str) -> Connection:
+        connection = await Connection.open(
+            self.server.url, self.options.cluster, name=name, timeout=10.0, create=True, patient=True
+        )
+        self._connections.append(connection)
+        return connection
+
+    async def _agent(self, config: NodeConfig, runtime: Runtime, root: Path) -> Agent:
+        connection = await self._connect(config.name)
+        return Agent(
+            connection.log,
+            connection.bus,
+            self.options.cluster,
+            config,
+            runtime,
+            root=root,
+            clock=time.time_ns,
+            build=BUILD,
+        )
+
+    async def _run_parts(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.server.keep_running(), name="server")
+            tasks.create_task(self.master.run(), name="master")
+            for agent in self.agents:
+                tasks.create_task(agent.run(), name=agent.config.name)
+
+    def _node_root(self, index: int) -> Path:
+        return self.options.data / "nodes" / f"node-{index + 1}"
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.options.checkpoints or self.options.data / "checkpoints"
+
+    def _node(self, index: int) -> NodeConfig:
+        """Nodes on one machine share its address, so each has a range of ports of its own."""
+        low, high = self.options.ports
+        share = (high - low + 1) // self.options.agents
+        first = low + index * share
+        capacity = self.options.capacity or {
+            name: amount // self.options.agents for name, amount in detect_capacity().items()
+        }
+        return NodeConfig(
+            name=f"node-{index + 1}",
+            address="127.0.0.1",
+            capacity=capacity,
+            ports=(first, first + share - 1),
+            checkpoints=self._checkpoints,
+            report_interval_s=self.options.report_interval_s,
+            progress_interval_s=self.options.progress_interval_s,
+        )
+
+    # --- ends -----------------------------------------------------------------------------------------------------------
+
+    async def failed(self) -> None:
+        """Returns never; raises what ended server, master or agent."""
+        assert self._parts is not None
+        await asyncio.shield(self._parts)
+
+    async def stop(self, *, timeout: float = 120.0) -> bool:
+        """Let every app checkpoint and stop, and say so on the log; the next start resumes them.  False where some
+        containers did not stop in time: they run on and are adopted by the next start."""
+        if self._parts is None or self._parts.done():
+            return False
+        left = await asyncio.gather(*(agent.leave(timeout=timeout) for agent in self.agents))
+        return all(left)
+
+    async def stop_now(self) -> None:
+        """SIGKILL to every container, no checkpoint; what was acknowledged is on the log and goes on next time."""
+        await asyncio.gather(*(agent.kill_all() for agent in self.agents), return_exceptions=True)
+
+    async def remove_containers(self) -> None:
+        """After the end, for a cluster that nobody will start again: kill and delete every container of its nodes, those
+        too which were on their way when the agents ended.  Raises RuntimeFault where an engine does not answer."""
+        for runtime in self._runtimes:
+            await runtime.open()
+            try:
+                for seen in await runtime.list():
+                    await runtime.stop(seen.key, 0.0)
+                    await runtime.remove(seen.key)
+            finally:
+                await runtime.close()
+
+    async def _tear_down(self) -> None:
+        """In any case the server ends, whatever the parts are waiting for, and whoever cancels this meanwhile."""
+        try:
+            await self._end_parts()
+            await asyncio.wait_for(self._close_connections(), _CLOSE_S)
+        except TimeoutError:
+            _log.warning("connections did not close in time", seconds=_CLOSE_S)
+        finally:
+            await self.server.stop()
+
+    async def _end_parts(self) -> None:
+        """A part that does not end, because a library swallowed its cancellation, ends with its connection."""
+        if self._parts is None:
+            return
+        self._parts.cancel()
+        await asyncio.wait([self._parts], timeout=_CLOSE_S)
+        if not self._parts.done():
+            _log.warning("master and agents did not end in time", seconds=_CLOSE_S)
+        elif not self._parts.cancelled() and self._parts.exception():
+            _log.debug("a part had failed", error=repr(self._parts.exception()))
+
+    async def _close_connections(self) -> None:
+        await asyncio.gather(*(connection.close() for connection in self._connections), return_exceptions=True)

@@ -1,0 +1,67 @@
+"""Which runtime a cluster on this machine uses: Docker where an engine answers, else plain processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from agents.runtime.docker.engine import Engine
+from agents.runtime.docker.runtime import DockerRuntime
+from agents.runtime.interface import RuntimeFault
+from agents.runtime.process.runtime import ProcessRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from agents.config import NodeConfig
+    from agents.runtime.interface import Runtime
+
+
+class EngineError(Exception):
+    """The runtime that was asked for can't be had."""
+
+
+class Choice(NamedTuple):
+    """A runtime by name, why it was taken, and how to make one for a node."""
+
+    name: str
+    note: str
+    make: Callable[[NodeConfig, str, Path, Path], Runtime]
+    """(config, cluster, root of the node, root of checkpoints) to a runtime that is not open yet."""
+
+
+async def choose_runtime(wanted: Literal["auto", "docker", "process"], docker_url: str | None) -> Choice:
+    """Raises EngineError where `docker` was asked for and no engine answers."""
+    if wanted == "process":
+        return _process("asked for")
+    found = await _engine_version(docker_url)
+    if found is None:
+        if wanted == "docker":
+            raise EngineError(
+                f"no Docker engine answers at {docker_url or 'the usual place'}; start one, or use --runtime process"
+            )
+        return _process("no Docker engine answers")
+
+    def make(config: NodeConfig, cluster: str, root: Path, checkpoints: Path) -> Runtime:
+        return DockerRuntime(
+            config.name, root / "containers", cluster=cluster, url=docker_url, checkpoint_root=checkpoints
+        )
+
+    return Choice("docker", f"Docker {found}", make)
+
+
+async def _engine_version(url: str | None) -> str | None:
+    engine = Engine(url)
+    try:
+        return str((await engine.open()).get("ServerVersion", "of unknown version"))
+    except RuntimeFault:
+        return None
+    finally:
+        await engine.close()
+
+
+def _process(why: str) -> Choice:
+    def make(config: NodeConfig, cluster: str, root: Path, checkpoints: Path) -> Runtime:
+        return ProcessRuntime(config.name, root / "containers")
+
+    return Choice("process", f"plain processes ({why}; they limit nothing)", make)

@@ -1,0 +1,523 @@
+"""The master: follows the log, folds it, and publishes what follows.  A thin shell around `dorm.core`.
+
+    run      load the newest snapshot, fold to the end, and then for ever: follow until the lease is ours, lead until it is not
+    follow   fold what the one that leads writes, listen to nodes, say nothing
+    lead     fold to the end, publish MasterElected, then for ever: fold what came, say what follows
+    round    one message, chained on the last one by its expected sequence, so that another master can't be written over
+    quiet    an allocation waits until the log has been quiet for a moment (with a bound); nothing else waits
+    timing   what is due without any record (`dorm.core.decide.timing`) is asked for when it is
+    nodes    their silence counts only while this master would have heard them (`dorm.master.failure_detector`)
+    seal     now and then, and last of all, a seal of the log by this master's key (`dorm.master.sealing`)
+    doubts   a log that is not what was seen of it is not led (`dorm.master.integrity`)
+
+    MasterError
+    ├── Deposed        a later master has written: this one leads no longer
+    └── RoundsRefused  the log takes none of this one's rounds: another master may try
+
+The lease (`dorm.master.lease`) says who should lead, and spares masters from competing.  That no two of them ever decide
+is the fence's doing: a round is stored only right after the last one that its master has folded.
+
+The state lives only here and only from the log: a new master on the same log goes on where this one stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from dorm.core.decide.liveness import conclude
+from dorm.core.decide.next_round import decide
+from dorm.core.decide.quiet import Quiet
+from dorm.core.decide.timing import next_deadline
+from dorm.core.fold.evolve import evolve
+from dorm.core.round_size import first_that_fit
+from dorm.core.state import SCHEMA, State
+from dorm.master.failure_detector import Hearing
+from dorm.master.integrity import Integrity
+from dorm.master.lease import Lease, LeaseLost
+from dorm.master.log_time import LogTime
+from dorm.master.refusals import LONGEST_PAUSE_S, Refusals
+from dorm.master.sealing import Sealer
+from dorm.policies.registry import policy
+from dorm.snapshots import SnapshotTaker
+from events import subjects
+from events.appending import append_event
+from events.codec import decode, encode
+from events.kinds import MasterElected, NodeJoined, NodeLeaseEnded, NodeLost, NodeReported, Round
+from events.log.records import LogError, LogRefused, LogUnavailable, Overtaken
+from events.log.waiting import until_answered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from events.chain.seals import SealKey
+    from events.log.interface import Bus, EventLog
+    from events.log.leadership import Leadership
+    from events.log.records import Record
+    from events.log.snapshots import SnapshotInfo
+
+_log = structlog.get_logger(__name__)
+_TICK_S = 1.0
+_QUIET_S = 5.0
+"""Without a record for so long, there is time for a snapshot."""
+_QUEUE = 64
+_LAST_SEAL_S = 2.0
+_PULSE_S = 1.0
+_PULSE_TIMEOUT_S = 2.0
+_WITNESS_S = 5.0
+_PAUSE_S = 0.2
+SECOND = 1_000_000_000
+
+
+def _loop_ns() -> int:
+    """The event loop's monotonic clock."""
+    return int(asyncio.get_running_loop().time() * SECOND)
+
+
+class MasterError(Exception):
+    """Root of what a master raises."""
+
+
+class Deposed(MasterError):
+    """Another master was elected after this one."""
+
+
+class RoundsRefused(MasterError):
+    """The log refuses what this master says."""
+
+
+class Master:
+    """One master of one cluster.
+
+    `name` must differ from every other master's, ever (it prefixes the ids of rounds, and the lease goes by it).  `clock`
+    gives UTC nanoseconds, for people to read: decisions go by log time.  `solve` runs the allocation, by default in a thread
+    so that the loop stays free; a simulation runs it inline.  Without a `key` the log is not sealed.
+
+    With `leadership` it follows until it has the lease, which is good for `lease_s` seconds; without, it leads at once, and
+    ends when it is deposed.  `witness` is the file that remembers what was seen of the log, and with `accept_log` one that is
+    not that is led all the same.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        bus: Bus,
+        cluster: str,
+        *,
+        name: str,
+        clock: Callable[[], int],
+        build: str = "",
+        key: SealKey | None = None,
+        solve: Callable[..., Any] = asyncio.to_thread,
+        leadership: Leadership | None = None,
+        lease_s: float = 2.0,
+        witness: Path | None = None,
+        accept_log: bool = False,
+    ) -> None:
+        self.state = State()
+        self.name = name
+        self.elected = asyncio.Event()
+        """Set while this master leads."""
+        self._lease = Lease(leadership, name, lease_s, self._seen) if leadership is not None else None
+        self.settled = self._lease.settled if self._lease is not None else asyncio.Event()
+        """Set once it is known who leads: this master, or another one that was seen to be there."""
+        self._log = log
+        self._bus = bus
+        self._cluster = cluster
+        self._clock = clock
+        self._build = build
+        self._solve = solve
+        self._key = key
+        self._sealer = Sealer(cluster, key)
+        self._epoch = 0
+        self._hearing = Hearing()
+        self._time = LogTime()
+        self._records: asyncio.Queue[list[Record]] = asyncio.Queue(_QUEUE)
+        self._snapshots = SnapshotTaker(log)
+        self._last: Record | None = None
+        """The last record that was folded here, None before the first after a snapshot."""
+        self._last_at = 0.0
+        """When, by the loop's clock."""
+        self._following = False
+        self._quiet = Quiet()
+        self._allocated_at = 0
+        self._integrity = Integrity(cluster, witness, accept=accept_log)
+        self._refusals = Refusals()
+
+    async def run(self) -> None:
+        """Follow and lead until cancelled; a master that leads seals what is not sealed then, and gives the lease back.
+        A log that can't be reached is waited for.  Raises LogAltered, LogDamaged, GapError, LogRefused; LogClosed, and
+        MasterError only without a lease."""
+        end = await until_answered(self._open, "reading the log's end")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read())
+                tasks.create_task(self._snapshots.run())
+                await self._fold_until(end)
+                self._integrity.check(self._sealer.misfit)
+                tasks.create_task(self._listen())
+                tasks.create_task(self._integrity.remember(self._seen))
+                while True:
+                    await self._follow()
+                    await self._reign()
+        finally:
+            if self._lease is not None:
+                await self._lease.give_back()
+
+    async def _open(self) -> int:
+        """Begin at a snapshot, if there is one; gives the log's end, up to which all is to be folded before anything else.
+        Raises LogUnavailable, LogRefused, LogAltered, and LogDamaged where the log has lost records or is not protected."""
+        self._log.check_room()
+        snapshots: Sequence[SnapshotInfo] = ()
+        with contextlib.suppress(LogError):  # Without them more is folded.
+            snapshots = await self._log.snapshots.infos()
+        leader = await self._lease.sighting() if self._lease is not None else (0, "")
+        end = await self._integrity.open(self._log, [info.seq for info in snapshots], leader)
+        renamed = await self._log.renamed_upto()
+        self._sealer = Sealer(self._cluster, self._key, renamed=renamed)
+        newest = await self._snapshots.newest()
+        if newest is not None and newest[0].chain:  # Without, there would be no seal of what comes after it.
+            self.state = newest[1]
+            self._sealer = Sealer(self._cluster, self._key, self.state.seq, newest[0].chain, renamed=renamed)
+            self._integrity.folded(self.state.seq, newest[0].chain)
+            _log.info("from a snapshot", seq=self.state.seq, still_to_fold=end - self.state.seq)
+        return end
+
+    def _seen(self) -> tuple[int, str]:
+        """How far this master has read the log, and the hash chain there."""
+        return self.state.seq, self._sealer.chain
+
+    async def _read(self) -> None:
+        async for batch in self._log.read(after=self.state.seq, follow=True):
+            await self._records.put(batch)
+
+    async def _listen(self) -> None:
+        async for record in self._bus.reports(subjects.reports(self._cluster)):
+            # Tokens and names of nodes are equal: agents refuse other names.
+            node = record.subject.split(".")[3]
+            if node in self.state.nodes and self._is_holders(node, record):
+                self._hearing.hear(node, _loop_ns(), record.body)
+
+    def _is_holders(self, node: str, record: Record) -> bool:
+        """Whether a heartbeat is of the machine that holds the node's name: another one's keeps nothing alive."""
+        event = decode(record)
+        identity = event.identity if isinstance(event, NodeReported) else ""
+        return identity == self.state.nodes[node].identity
+
+    async def _load_policy(self) -> None:
+        """A solver takes half a second to import, which the first app would wait for."""
+        await self._solve(policy, self.state.settings.policy)
+
+    def _now(self) -> int:
+        return self._time.now(self.state.time, _loop_ns())
+
+    # --- folding --------------------------------------------------------------------------------------------------------
+
+    def _fold(self, batch: Sequence[Record]) -> None:
+        stirred = self.state.stirred_seq
+        for record in batch:
+            event = evolve(self.state, record)
+            self._sealer.take(record, event)
+            self._integrity.folded(record.seq, self._sealer.chain)
+            if isinstance(event, NodeJoined | NodeReported) and self._is_from(event, record):
+                self._hearing.hear(event.node, _loop_ns())
+        self._last, self._last_at = batch[-1], asyncio.get_running_loop().time()
+        self._time.folded(self.state.time, _loop_ns())
+        if not self._following:  # The one that leads takes them.
+            self._snapshots.offer(self.state, self._last, chain=self._sealer.chain)
+        if self.state.stirred_seq != stirred:
+            self._quiet.stir(_loop_ns())
+
+    def _is_from(self, event: NodeJoined | NodeReported, record: Record) -> bool:
+        """Whether it is a node of this cluster that says so, and neither somebody else nor another machine of its name."""
+        node = self.state.nodes.get(event.node)
+        return (
+            node is not None
+            and subjects.who_of(record.subject) == subjects.token(node.id)
+            and event.identity == node.identity
+        )
+
+    async def _fold_until(self, seq: int) -> None:
+        while self.state.seq < seq:
+            self._fold(await self._records.get())
+
+    def _fold_waiting(self) -> None:
+        while not self._records.empty():
+            self._fold(self._records.get_nowait())
+
+    # --- who leads ------------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Until the lease is this master's.  Nothing is decided and nothing published meanwhile."""
+        if self._lease is None:
+            return
+        self._following = True
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                folding = tasks.create_task(self._fold_on())
+                await self._lease.win()
+                folding.cancel()
+        finally:
+            self._following = False
+
+    async def _fold_on(self) -> None:
+        while True:
+            self._fold(await self._records.get())
+
+    async def _reign(self) -> None:
+        """Lead until this master is deposed or has lost the lease; without a lease, the former is raised."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                if self._lease is not None:
+                    tasks.create_task(self._lease.keep())
+                await self._elect()
+                tasks.create_task(self._feel_pulse())
+                tasks.create_task(self._load_policy())
+                try:
+                    await self._lead()
+                except asyncio.CancelledError:
+                    await self._seal_last()
+                    raise
+        except* (Deposed, LeaseLost, RoundsRefused) as ended:
+            if self._lease is None:
+                raise
+            # What a solver is still at in its thread is wanted by nobody.
+            _log.warning("leading no longer", reason=str(ended.exceptions[0]), epoch=self._epoch)
+            if ended.subgroup(RoundsRefused) is not None:
+                await self._lease.give_back()
+                await asyncio.sleep(LONGEST_PAUSE_S)
+            self._lease.drop()
+        finally:
+            self.elected.clear()
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # A TaskGroup that raises for another reason does not pass it on.
+            raise asyncio.CancelledError
+
+    async def _elect(self) -> None:
+        """Write the first round of a new epoch; every decision of earlier epochs is void from there on."""
+        while True:
+            await self._fold_until(await self._checked_end())
+            self._integrity.check(self._sealer.misfit)
+            try:
+                self._log.check_room()
+            except LogRefused as error:
+                raise RoundsRefused(str(error)) from None
+            if self._lease is not None:
+                self._lease.vouch()
+            self._epoch = self.state.epoch + 1
+            elected = MasterElected(epoch=self._epoch, build=self._build, key=self._sealer.public)
+            # Nobody knows when the last record was; nothing follows from what is said here.
+            if await self._publish([elected], max(self._clock(), self.state.time), allocated=False):
+                break
+        self._hearing.restart(self.state.nodes, _loop_ns())
+        self._quiet, self._allocated_at = Quiet(), 0
+        self._quiet.stir(_loop_ns())
+        _log.info("leading", epoch=self._epoch, seq=self.state.seq, apps=len(self.state.names))
+        self.elected.set()
+        self.settled.set()
+
+    async def _checked_end(self) -> int:
+        """The log's end, once it can be reached.  Raises LogDamaged, LogAltered."""
+        while True:
+            try:
+                await self._integrity.ask(self._log)
+                leader = await self._lease.sighting() if self._lease is not None else (0, "")
+                return await self._integrity.reach(self._log, leader[0])
+            except LogUnavailable:
+                await asyncio.sleep(_PAUSE_S)
+
+    @property
+    def _leads(self) -> bool:
+        return self.elected.is_set() and (self._lease is None or self._lease.held)
+
+    def _check_leading(self) -> None:
+        """The fence alone would not do: who has folded a successor's rounds knows the right sequence to write after.
+        Raises Deposed, LeaseLost."""
+        if self._lease is not None:
+            self._lease.check()
+        if self.state.epoch > self._epoch and self.elected.is_set():
+            raise Deposed(f"another master leads since epoch {self.state.epoch}")
+
+    # --- leading --------------------------------------------------------------------------------------------------------
+
+    async def _lead(self) -> None:
+        next_tick = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            if loop.time() >= next_tick:
+                next_tick = loop.time() + _TICK_S
+                await self._conclude()
+                if self._last is not None and loop.time() - self._last_at > _QUIET_S:
+                    self._snapshots.offer(self.state, self._last, chain=self._sealer.chain, quiet=True)
+            if await self._decide():
+                continue
+            await self._seal()
+            try:
+                async with asyncio.timeout(max(0.0, self._next_wake(next_tick) - loop.time())):
+                    self._fold(await self._records.get())
+            except TimeoutError:
+                continue
+            self._fold_waiting()
+            self._check_leading()  # An idle master publishes nothing, and would not notice that it was succeeded.
+
+    async def _seal(self) -> None:
+        """If it is time to; where another round comes first, the next turn of the loop tries again."""
+        due, now = self._sealer.due(), self._now()
+        if due is not None and due <= now:
+            await self._publish([self._sealer.seal(self._epoch)], now, allocated=False)
+
+    async def _seal_last(self) -> None:
+        """On the way out.  One that can't be made is made by the next master."""
+        if self._key is None or not self._leads:
+            return
+        try:
+            async with asyncio.timeout(_LAST_SEAL_S):
+                await self._fold_until(await self._log.end())
+                while self._sealer.due() is not None:
+                    if await self._publish([self._sealer.seal(self._epoch)], self._now(), allocated=False):
+                        break  # Whatever came meanwhile would go on coming.
+        except (TimeoutError, LogError, MasterError, LeaseLost) as error:
+            _log.info("the last records are not sealed", reason=str(error) or "the log did not answer in time")
+
+    def _next_wake(self, next_tick: float) -> float:
+        wake = next_tick
+        quiet_ends = self._quiet.ends(self.state.settings)
+        if quiet_ends is not None:
+            wake = min(wake, quiet_ends / SECOND)
+        for deadline in (next_deadline(self.state, self._allocated_at), self._sealer.due()):
+            if deadline is not None:
+                wake = min(wake, asyncio.get_running_loop().time() + (deadline - self._now()) / SECOND)
+        return wake
+
+    def _allocation_is_due(self, now: int) -> bool:
+        deadline = next_deadline(self.state, self._allocated_at)
+        if deadline is not None and deadline <= now:
+            return True
+        quiet_ends = self._quiet.ends(self.state.settings)
+        return quiet_ends is not None and quiet_ends <= _loop_ns()
+
+    async def _decide(self) -> bool:
+        """Say what follows now; whether anything did, so that there may be more.  Nothing is folded while a decision is
+        computed: its basis is the state it saw.  Silence is looked at in between, however long this takes: whose node is
+        lost has missed no deadline."""
+        now = self._now()
+        due = self._allocation_is_due(now)
+        decision = (
+            await self._solve(decide, self.state, now, allocate=True)
+            if due
+            else decide(self.state, now, allocate=False)
+        )
+        if decision.allocated:
+            self._quiet.settle()
+            self._allocated_at = now
+        if not decision.facts:
+            return False
+        if not await self._publish(decision.facts, now, allocated=decision.allocated) and decision.allocated:
+            self._quiet.stir(_loop_ns())
+        return True
+
+    async def _conclude(self) -> None:
+        """Facts about nodes that were heard or not; nobody's silence has consequences before the stored heartbeats were
+        looked at."""
+        asked: set[str] = set()
+        while True:
+            at, now = _loop_ns(), self._now()
+            if self._hearing.deaf(at) or (self._lease is not None and self._lease.troubled):
+                return
+            facts = conclude(self.state, self._hearing.heard(at, now), now, self._hearing.alive)
+            silent = {fact.node for fact in facts if isinstance(fact, NodeLost | NodeLeaseEnded)}
+            if silent <= asked:
+                break
+            for node in sorted(silent - asked):
+                try:
+                    record = await self._bus.last_report(subjects.report(self._cluster, node))
+                except LogError as error:
+                    _log.debug("a silent node can't be asked for", node=node, reason=str(error))
+                    return
+                words = record.body if record and self._is_holders(node, record) else None
+                self._hearing.stored(node, words, _loop_ns())
+            asked |= silent
+        for fact in facts:
+            _log.warning("node", fact=type(fact).__name__, node=getattr(fact, "node", ""))
+        if facts:
+            await self._publish(first_that_fit(facts), now, allocated=False)
+
+    async def _feel_pulse(self) -> None:
+        """A log that answers and stores nothing (its disk is full, say) keeps nodes from being heard as well."""
+        while True:
+            with contextlib.suppress(LogError, TimeoutError):
+                async with asyncio.timeout(_PULSE_TIMEOUT_S):
+                    await self._log.end()
+                if self._lease is None or not self._lease.troubled:
+                    self._hearing.pulse(_loop_ns())
+            await asyncio.sleep(_PULSE_S)
+
+    # --- publishing -----------------------------------------------------------------------------------------------------
+
+    async def _publish(self, facts: Sequence[Any], now: int, *, allocated: bool) -> bool:
+        """One round, and fold up to it.  False where another record of ours or another master's was first: fold on and
+        decide anew.  Raises Deposed, LeaseLost."""
+        basis = self.state.seq
+        event = Round(
+            # Nobody can use it first who does not know the last part.
+            id=f"{self.name}.{self._epoch}.{basis}.{secrets.token_hex(4)}",
+            at=now,
+            by=self.name,
+            epoch=self._epoch,
+            basis=basis,
+            allocated=allocated,
+            events=list(facts),
+            core=SCHEMA,
+        )
+        seq = await self._append(event)
+        if seq is None:
+            await self._catch_up()
+            return False
+        await self._fold_until(seq)
+        _log.debug("round", seq=seq, basis=basis, facts=[type(fact).__name__ for fact in facts])
+        return True
+
+    async def _append(self, event: Round) -> int | None:
+        """Its sequence; None when another round was first.  Waits out a log that can't be reached: the id makes the
+        repeat harmless, and after an ambiguous try a refusal may be our own success.  No other round has the same body, as
+        its id has a part that is drawn."""
+        subject = subjects.rounds(self._cluster)
+        body = encode(event)
+        pause = 0.1
+        while True:
+            self._check_leading()
+            try:
+                stored = await append_event(self._log, subject, event, expected_last=self.state.round_seq)
+            except LogUnavailable as error:
+                _log.warning("the log can't be reached, trying again", reason=str(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 2.0)
+            except Overtaken:
+                last = await self._last_round()
+                return last.seq if last and last.body == body else None
+            except LogRefused as error:
+                if await self._refusals.bear(event, error) and self._lease is not None:
+                    raise RoundsRefused(f"the log refuses rounds: {error}") from None
+                return None
+            else:
+                self._refusals.over()
+                if not stored.duplicate:
+                    self._integrity.stored(stored.seq, event.basis)
+                return stored.seq
+
+    async def _last_round(self) -> Record | None:
+        while True:
+            try:
+                return await self._log.last_on(subjects.rounds(self._cluster))
+            except LogUnavailable:
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _catch_up(self) -> None:
+        last = await self._last_round()
+        await self._fold_until(last.seq if last else 0)
+        self._check_leading()

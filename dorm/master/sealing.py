@@ -1,0 +1,164 @@
+"""Sealing the log: the master's key, and when a seal is due.
+
+    Sealer      follows every record, says when to seal and what; no I/O
+    open_key    the key of this master, made at its first start (read_key: one that is there)
+
+A seal is due once there are `MOST_RECORDS` records that none covers, or `LONGEST_NS` after the first of them, or when somebody
+asked (`SealRequested`).  Seals themselves don't count, so an idle log does not grow.
+
+    KeyFileError   the key can't be used: the message says why, and never holds any of it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections import deque
+from typing import TYPE_CHECKING
+
+from events.chain.hash_chain import START, Chain
+from events.chain.seals import KeyUnusableError, SealKey, new_seed
+from events.kinds import LogSealed, Round, SealRequested
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from events.kinds import Event
+    from events.log.records import Record
+
+MOST_RECORDS = 1000
+LONGEST_NS = 60_000_000_000
+_REMEMBERED = 4096
+"""Records between a seal's basis and itself; one that comes later is not compared here."""
+_LARGEST_KEY = 1000
+"""Bytes; a file that is longer is something else."""
+
+
+class KeyFileError(Exception):
+    """The file can't be read, can be read by others, or holds no key."""
+
+
+class Sealer:
+    """One master's view of what is sealed.  Without a key it only keeps the chain.
+
+    It begins where the chain is known: at the log's begin, or after the record of a snapshot that holds it."""
+
+    def __init__(self, cluster: str, key: SealKey | None, seq: int = 0, chain: str = "", *, renamed: int = 0) -> None:
+        """`renamed`: up to where the seals are those of a cluster of another name (`EventLog.renamed_upto`)."""
+        self._cluster = cluster
+        self._key = key
+        self._chain = Chain(seq, bytes.fromhex(chain) if chain else START)
+        self._renamed = renamed
+        self._after = seq
+        self._unsealed = 0
+        """Records since the last seal that are no seals."""
+        self._since = 0
+        """Log time of the first of them."""
+        self._asked = False
+        self._recent = deque([self._chain.value], _REMEMBERED)
+        """The chain after each of the last records."""
+        self.misfit = 0
+        """The first seal that does not fit the records before it: somebody has changed them since."""
+
+    @property
+    def public(self) -> str:
+        """The key's public half, '' without a key."""
+        return self._key.public if self._key else ""
+
+    @property
+    def chain(self) -> str:
+        """The chain after the last record that was taken, as snapshots keep it."""
+        return self._chain.value.hex()
+
+    def take(self, record: Record, event: Event) -> None:
+        """The next record, and what it held."""
+        seals = [fact for fact in event.events if isinstance(fact, LogSealed)] if isinstance(event, Round) else []
+        for seal in seals if record.seq > self._renamed else ():
+            back = record.seq - seal.upto
+            if not self.misfit and 0 < back <= len(self._recent) and self._recent[-back].hex() != seal.chain:
+                self.misfit = record.seq
+        self._chain.follow(record)
+        self._recent.append(self._chain.value)
+        if seals:
+            self._sealed(record, max(seal.upto for seal in seals))
+            return
+        self._unsealed += 1
+        self._since = self._since or record.time
+        self._asked = self._asked or isinstance(event, SealRequested)
+
+    def _sealed(self, record: Record, upto: int) -> None:
+        """What came between a seal's basis and itself waits for the next one."""
+        self._after = max(self._after, min(upto, record.seq - 1))
+        self._chain.forget(self._after)
+        self._unsealed = record.seq - 1 - self._after
+        self._since = record.time if self._unsealed else 0
+        self._asked = False
+
+    def due(self) -> int | None:
+        """When (UTC ns) the next seal is due, 0 for now, None where there is nothing to seal."""
+        if self._key is None or not self._unsealed:
+            return None
+        return 0 if self._asked or self._unsealed >= MOST_RECORDS else self._since + LONGEST_NS
+
+    def seal(self, epoch: int) -> LogSealed:
+        """A seal of all that was taken."""
+        assert self._key is not None
+        return self._key.seal(self._cluster, epoch, self._chain, self._after)
+
+
+def open_key(path: Path) -> SealKey:
+    """The key in this file, which is made (0600) where there is none.  Raises KeyFileError."""
+    try:
+        if not path.exists():
+            _make(path)
+    except OSError as error:
+        raise KeyFileError(f"key {path}: {error.strerror}") from None
+    return read_key(path)
+
+
+def read_key(path: Path) -> SealKey:
+    """The key in a file that is there.  Raises KeyFileError."""
+    try:
+        return SealKey(_read(path))
+    except KeyUnusableError as error:
+        raise KeyFileError(f"key {path}: {error}") from None
+    except FileNotFoundError:
+        raise KeyFileError(
+            f"there is no key {path}; a master makes one at its first start, `dorm up --data DIR` in DIR/{path.name}"
+        ) from None
+    except OSError as error:
+        raise KeyFileError(f"key {path}: {error.strerror}") from None
+
+
+def _make(path: Path) -> None:
+    """Whole or not at all, and never over one that another master has just made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(file, "wb") as writer:
+            writer.write(new_seed() + b"\n")
+            writer.flush()
+            os.fsync(writer.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        os.unlink(temporary)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _read(path: Path) -> bytes:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(file, "rb") as reader:
+        found = os.fstat(reader.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise KeyFileError(f"key {path} is not a file")
+        if found.st_mode & 0o077:
+            raise KeyFileError(f"key {path} can be read by others; `chmod 600 {path}`, or move it away for a new one")
+        return reader.read(_LARGEST_KEY).strip()

@@ -1,0 +1,20 @@
+"""Policies: pure functions from a problem (nodes; apps with their placement) to an allocation.
+
+    problem      what a policy is given and returns
+    registry     policies by name, loaded on first use
+    parameters   names, defaults and ranges of parameters
+    shares       dominant shares, weighted DRF, utilization and fairness loss
+    goals        the goals of `dorm` and `dorm-exact`, in order
+    integer      a problem in sorted integer arrays, and the exact score of an answer
+    classes      equal rows of those arrays
+    greedy       the answer that always exists
+    answer       from counts by node to the recorded allocation
+    reasons      why an app has no more than it has
+
+    dorm/        the optimizer, near the exact optimum at any size; the default
+    exact/       the same goals solved exactly: the reference
+    baselines/   static, app-level, task-level, tiresias, optimus
+
+To add a policy, implement `problem.Policy` in a module of its own and register it in `registry`.  Start with `problem`.
+Policies import `events` alone: no state, no log, no clock.
+"""

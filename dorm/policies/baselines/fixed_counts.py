@@ -1,0 +1,51 @@
+"""Containers that an operator fixes for each app: for the policies that don't choose counts themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from events.quantities import short
+
+if TYPE_CHECKING:
+    from dorm.policies.integer import Instance, Ints
+
+NAMES = ("count", "counts")
+"""Parameters:
+
+`count` (2)    containers of an app that has no entry in `counts`
+`counts` ({})  containers by app id; a key that ends in `*` stands for all ids that begin so, the longest wins
+"""
+
+
+def check(policy: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Both, given or by default.  Raises `ValueError`."""
+    count, counts = params.get("count", 2), params.get("counts", {})
+    _check_count(policy, "count", count)
+    if not isinstance(counts, dict):
+        raise ValueError(f"policy {policy}: counts has to be a map of app ids to numbers, not {short(counts)}")
+    for key, value in counts.items():
+        if not isinstance(key, str) or not key:
+            raise ValueError(f"policy {policy}: counts has the key {short(key)}, which is no app id")
+        _check_count(policy, f"counts[{key}]", value)
+    return {"count": count, "counts": dict(sorted(counts.items()))}
+
+
+def _check_count(policy: str, name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
+        raise ValueError(f"policy {policy}: {name} has to be a whole number from 1 to 1000000, not {short(value)}")
+
+
+def wanted(instance: Instance, settings: dict[str, Any]) -> Ints:
+    """What each app should have, in its gangs: clipped to n_min..n_max, and to what an empty cluster would hold of it."""
+    default, counts = settings["count"], settings["counts"]
+    return np.array([_wanted(instance, row, default, counts) for row in range(len(instance.apps))], np.int64)
+
+
+def _wanted(instance: Instance, row: int, default: int, counts: dict[str, int]) -> int:
+    app = instance.apps[row]
+    patterns = [key for key in counts if key.endswith("*") and app.id.startswith(key[:-1])]
+    count = counts.get(app.id, counts[max(patterns, key=len)] if patterns else default)
+    gangs = -(-count // int(instance.gang[row]))
+    return max(min(gangs, int(instance.n_max[row]), int(instance.fits_empty[row])), int(instance.n_min[row]))

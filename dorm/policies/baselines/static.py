@@ -1,0 +1,93 @@
+"""The policy `static`: a fixed number of containers per app, first come first served, never resized.
+
+This is the Dorm paper's baseline, a statically partitioned cluster.  What runs is left alone for as long as it can
+stay; an app that lost a node gets its lost containers anew where there is room for all of them, and else waits at its
+place in the queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dorm.policies import answer, greedy, integer, reasons
+from dorm.policies.baselines import fixed_counts
+from dorm.policies.parameters import refuse_unknown
+from dorm.policies.problem import Reason
+from events.quantities import short
+
+if TYPE_CHECKING:
+    from dorm.policies.integer import Instance, Ints
+    from dorm.policies.problem import Allocation, Problem
+
+
+class StaticPolicy:
+    """Parameters:
+
+    `count` (2)        containers of an app that has no entry in `counts`
+    `counts` ({})      containers by app id; a key that ends in `*` stands for all ids that begin so, the longest wins
+    `backfill` (false) whether a later app may start while an earlier one waits for room
+
+    A count is clipped to n_min..n_max, and to what an empty cluster would hold of the app.
+    """
+
+    name = "static"
+    version = 1
+
+    def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        refuse_unknown(self.name, params, (*fixed_counts.NAMES, "backfill"))
+        counts, backfill = fixed_counts.check(self.name, params), params.get("backfill", False)
+        if not isinstance(backfill, bool):
+            raise ValueError(f"policy static: backfill has to be true or false, not {short(backfill)}")
+        return {**counts, "backfill": backfill}
+
+    def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
+        settings = self.check_params(params)
+        instance = integer.read(problem)
+        wanted = fixed_counts.wanted(instance, settings)
+        x, blocked = _serve(instance, wanted, backfill=settings["backfill"])
+        return answer.by_rule(instance, integer.rows_of(x), _explain(instance, x, wanted, blocked))
+
+
+def _serve(instance: Instance, wanted: Ints, *, backfill: bool) -> tuple[Ints, dict[int, int]]:
+    """The counts, and for each app that was not even tried, the earlier one it stands behind."""
+    x = np.where((instance.kept | instance.pinned)[:, None], instance.current, 0)
+    free = integer.free_room(instance, integer.rows_of(x))
+    blocked: dict[int, int] = {}
+    first: int | None = None
+    for app in integer.queue(instance):
+        if first is not None and not backfill and not instance.running[app]:
+            blocked[app] = first
+            continue
+        greedy.keep_in_place(instance, free, x, app)
+        lacks = int(wanted[app] - x[app].sum())
+        if lacks > 0 and greedy.put(instance, free, x, app, lacks) < lacks:
+            free += x[app][:, None] * instance.demand[app]
+            x[app] = 0
+            first = app if first is None else first
+    return x, blocked
+
+
+def _explain(instance: Instance, x: Ints, wanted: Ints, blocked: dict[int, int]) -> dict[str, Reason]:
+    room = reasons.Room(instance, integer.free_room(instance, integer.rows_of(x)))
+    found = {}
+    for i, app in enumerate(instance.apps):
+        n = int(x[i].sum() * instance.gang[i]) if not instance.pinned[i] else sum(app.current.values())
+        if n >= app.n_max:
+            continue
+        if instance.pinned[i]:
+            reason = reasons.ADJUSTING
+        elif not instance.possible[i]:
+            reason = reasons.impossible(instance, i)
+        elif n > 0 or wanted[i] == 0:
+            reason = Reason("static_count", f"the static policy gives it {n} and never resizes")
+        elif i in blocked:
+            reason = Reason("queue", f"{instance.apps[blocked[i]].id} came first and waits for room")
+        else:
+            count = int(wanted[i] * instance.gang[i])
+            reason = reasons.no_room(instance, room, i, int(wanted[i]), "its fixed count") or Reason(
+                "resources", f"its {count} containers did not fit when its turn came"
+            )
+        found[app.id] = reason
+    return found

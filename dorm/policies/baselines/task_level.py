@@ -1,0 +1,229 @@
+"""The policy `task-level`: containers are slots for short tasks, so every decision may give any of them to another app.
+
+This is the other end of two-level sharing, as in Sparrow (Ousterhout et al., SOSP 2013): a task takes a second or so, hence a
+slot is free again at once, nothing has to be checkpointed, and no bound on changed apps is needed.  What it costs is paid by
+every task (its launch and its queueing) and is no part of the policy: the simulator has it (`replay.simulator.scenario`).
+
+Slots are shared by weighted max-min fairness (§4.2 there: weighted fair shares at the workers): one after the other goes to
+the app with the fewest for its weight.  Each is placed by batch sampling (§3): an app that wants m slots probes d·m nodes and
+takes those with the most room.  Which nodes are probed is chance in Sparrow; here a hash of the app's and the nodes' ids
+decides, so the same problem has the same answer.  A probe that finds no room is followed by others, since tasks come anew
+every second, until no node is left.
+
+An app needs n_min slots to make any progress: apps that run have them first, where they have their containers now, then
+those that wait, by arrival.  Beyond that nothing is anybody's, but of equally good slots an app takes those it had.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dorm.policies import answer, greedy, integer, reasons
+from dorm.policies.parameters import Parameter, read_numbers
+from dorm.policies.problem import Reason
+
+if TYPE_CHECKING:
+    from dorm.policies.integer import Instance, Ints
+    from dorm.policies.problem import Allocation, Problem
+
+_PARAMETERS = {"probes": Parameter(2, 1, 1000, "nodes that are probed for each task")}
+
+
+class TaskLevelPolicy:
+    """Parameters:
+
+    `probes` (2)  nodes that are probed for each task; Sparrow's d
+    """
+
+    name = "task-level"
+    version = 1
+
+    def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        return dict(read_numbers(self.name, params, _PARAMETERS))
+
+    def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
+        probes = int(self.check_params(params)["probes"])
+        instance = integer.read(problem)
+        slots = _Slots(instance, probes)
+        running = np.flatnonzero(instance.kept).tolist()
+        for app in running:
+            slots.keep_least(app)
+        started = [app for app in integer.queue(instance) if slots.start(app)]
+        slots.share([*running, *started])
+        return answer.by_rule(instance, slots.rows, _explain(instance, slots))
+
+
+class _Slots:
+    """What is free on each node, and who has taken what of it.  Plain lists: each slot is a few numbers on two nodes."""
+
+    def __init__(self, instance: Instance, probes: int) -> None:
+        self.instance = instance
+        self.rows = [
+            dict(row) if pinned else {} for row, pinned in zip(instance.rows, instance.pinned.tolist(), strict=True)
+        ]
+        self.free: list[list[int]] = instance.room.tolist()
+        self.n = [sum(row.values()) for row in self.rows]
+        self._probes = probes
+        self._needs = [[(k, need) for k, need in enumerate(row) if need > 0] for row in instance.demand.tolist()]
+        self._own = [dict(row) for row in instance.rows]
+        """Slots that an app had and has not taken again."""
+        self._left: dict[int, deque[int]] = {}
+        """Nodes that an app may still probe, in its own order."""
+        self._hashes = _hashes(instance.nodes)
+        self._place = {app: place for place, app in enumerate(instance.arrival)}
+        self._refused: set[tuple[bytes, int, int]] = set()
+        """Demand, requirement and n_min of those that found no room: their likes need not try before slots are shared."""
+
+    def keep_least(self, app: int) -> None:
+        """n_min slots of a running app where they are: of its nodes, those where it has most."""
+        lacks = int(self.instance.n_min[app])
+        for node, count in sorted(self.instance.rows[app].items(), key=lambda item: (-item[1], item[0])):
+            here = min(count, lacks)
+            if here:
+                self._put(app, node, here)
+                lacks -= here
+
+    def start(self, app: int) -> bool:
+        """n_min slots or none."""
+        instance = self.instance
+        n_min = int(instance.n_min[app])
+        key = (instance.demand[app].tobytes(), int(instance.requirement[app]), n_min)
+        if key in self._refused:
+            return False
+        if self._take(app, n_min) == n_min:
+            return True
+        for node, count in self.rows[app].items():
+            for k, need in self._needs[app]:
+                self.free[node][k] += need * count
+        self.rows[app], self.n[app], self._own[app] = {}, 0, dict(instance.rows[app])
+        self._left.pop(app, None)
+        self._refused.add(key)
+        return False
+
+    def share(self, apps: list[int]) -> None:
+        """The rest, slot by slot, to the app with the fewest for its weight; of equals to who came first.  Counts that are
+        absurd go in larger steps."""
+        heap = [(self._level(app), self._place[app], app) for app in apps if self._wants(app) > 0]
+        heapq.heapify(heap)
+        while heap:
+            _, place, app = heapq.heappop(heap)
+            step = min(self._wants(app), 1 + int(self.instance.fits_empty[app]) // greedy.FINE_STEPS)
+            if self._take(app, step) == step and self._wants(app) > 0:
+                heapq.heappush(heap, (self._level(app), place, app))
+
+    def _wants(self, app: int) -> int:
+        """One that needs nothing of what is counted gains nothing by more."""
+        return int(self.instance.fits_empty[app]) - self.n[app] if self.instance.worth[app] > 0 else 0
+
+    def _level(self, app: int) -> float:
+        """Containers for its weight; who has no weight comes last."""
+        return integer.level(self.n[app] * int(self.instance.gang[app]), self.instance.apps[app].weight)
+
+    def _take(self, app: int, count: int) -> int:
+        """Up to `count` more slots; how many were found."""
+        if self.instance.lacking[app]:
+            return 0
+        done = 0
+        while done < count:
+            node = self._had(app)
+            node = self._probe(app) if node is None else node
+            if node is None:
+                break
+            here = min(1 if count <= greedy.FINE_STEPS else count - done, self._fits(app, node, count - done))
+            self._put(app, node, here)
+            done += here
+        return done
+
+    def _had(self, app: int) -> int | None:
+        """A node where it had a slot that is still free."""
+        own = self._own[app]
+        while own:
+            node = next(iter(own))
+            if self._fits(app, node, 1) and self._allowed(app, node):
+                return node
+            del own[node]
+        return None
+
+    def _allowed(self, app: int, node: int) -> bool:
+        return bool(self.instance.eligible[self.instance.requirement[app], node])
+
+    def _probe(self, app: int) -> int | None:
+        """The next `probes` nodes in its order, and of these the one with the most room for it.  A full one is not asked
+        again: in one decision nobody gives up what he took."""
+        left = self._left.get(app)
+        if left is None:
+            left = self._left[app] = deque(self._order(app))
+        while left:
+            asked = [left.popleft() for _ in range(min(self._probes, len(left)))]
+            rooms = [(self._fits(app, node, int(self.instance.n_max[app])), node) for node in asked]
+            left.extend(node for room, node in rooms if room)
+            best = max(rooms, key=lambda one: one[0])
+            if best[0]:
+                return best[1]
+        return None
+
+    def _order(self, app: int) -> list[int]:
+        """All nodes that it may use, in an order that is its own."""
+        seed = _hashes((self.instance.apps[app].id,))[0]
+        mixed = _mix(self._hashes ^ seed)
+        allowed = self.instance.eligible[self.instance.requirement[app]]
+        order = np.argsort(mixed, kind="stable")
+        found: list[int] = order[allowed[order]].tolist()
+        return found
+
+    def _fits(self, app: int, node: int, most: int) -> int:
+        free = self.free[node]
+        return min([free[k] // need for k, need in self._needs[app]], default=most)
+
+    def _put(self, app: int, node: int, count: int) -> None:
+        free, own = self.free[node], self._own[app]
+        for k, need in self._needs[app]:
+            free[k] -= need * count
+        self.rows[app][node] = self.rows[app].get(node, 0) + count
+        self.n[app] += count
+        if node in own:
+            own[node] -= count
+            if own[node] <= 0:
+                del own[node]
+
+
+def _hashes(names: tuple[str, ...]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """The same for the same names, whatever the process."""
+    digests = b"".join(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest() for name in names)
+    return np.frombuffer(digests, "<u8").astype(np.uint64)
+
+
+def _mix(values: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """The finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, §5): all bits of a value depend on all bits of what it
+    was made from."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _explain(instance: Instance, slots: _Slots) -> dict[str, Reason]:
+    free: Ints = np.array(slots.free, np.int64).reshape(instance.room.shape)
+    room = reasons.Room(instance, free)
+    found = {}
+    for i, app in enumerate(instance.apps):
+        count = sum(app.current.values()) if instance.pinned[i] else slots.n[i] * int(instance.gang[i])
+        if count >= app.n_max:
+            continue
+        if instance.pinned[i]:
+            reason = reasons.ADJUSTING
+        elif not instance.possible[i]:
+            reason = reasons.impossible(instance, i)
+        elif count == 0:
+            reason = reasons.no_room(instance, room, i, int(instance.n_min[i]), "n_min") or Reason(
+                "resources",
+                f"its {int(instance.n_min[i] * instance.gang[i])} slots did not fit beside those of the others",
+            )
+        else:
+            reason = reasons.no_more_room(instance, room, i, slots.n[i])
+        found[app.id] = reason
+    return found

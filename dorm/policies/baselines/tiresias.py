@@ -1,0 +1,142 @@
+"""The policy `tiresias`: who has got least goes first, in whole partitions of a fixed size, and others are stopped for it.
+
+Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, without knowledge of how long jobs take
+(§3.2, discretized two-dimensional least attained service).  An app's attained service is its containers times the time that
+they ran, here in container-seconds.  Apps are in queues by it: the first has those below the first of `thresholds`, and so on.
+Of one queue who came first goes first, so that apps of like service don't stop each other in turns.  Down this order, each app
+that fits what is left of the cluster runs with its whole count; the others wait, and are stopped if they ran.  They go on from
+their checkpoint later.
+
+One threshold of 16 container-hours is what Pollux's simulator sets for Tiresias (OSDI 2021, §5.1), so it is the default.  As
+there, starved apps are not promoted (the paper's PromoteKnob), and every app is placed on the nodes with most room,
+which are few nodes; Tiresias asks a profile whether an app needs that (§3.3).
+
+A master asks when something has happened: that an app has crossed a threshold meanwhile is seen then.
+
+The paper's cluster is GPUs alone.  With several kinds of resources, or pieces that are too small, an app may fit the cluster
+and not its nodes: then those behind it are stopped, last first, until it does.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dorm.policies import answer, integer, reasons
+from dorm.policies.baselines import fixed_counts
+from dorm.policies.baselines.packing import Packing, within
+from dorm.policies.parameters import refuse_unknown
+from dorm.policies.problem import Reason
+from events.quantities import short
+
+if TYPE_CHECKING:
+    from dorm.policies.integer import Flags, Instance, Ints
+    from dorm.policies.problem import Allocation, Problem
+
+HOUR = 3600.0
+
+
+class TiresiasPolicy:
+    """Parameters:
+
+    `count` (2), `counts` ({})  containers of each app, as for `static`; an app with n_min = n_max has those in any case
+    `thresholds` ([57600])      attained service (container-seconds) at which an app leaves one queue for the next
+    """
+
+    name = "tiresias"
+    version = 1
+
+    def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        refuse_unknown(self.name, params, (*fixed_counts.NAMES, "thresholds"))
+        counts, thresholds = fixed_counts.check(self.name, params), params.get("thresholds", [16 * HOUR])
+        if not isinstance(thresholds, list) or not all(_is_time(one) for one in thresholds):
+            raise ValueError(f"policy tiresias: thresholds has to be a list of seconds, not {short(thresholds)}")
+        if any(later <= one for one, later in pairwise(thresholds)):
+            raise ValueError(f"policy tiresias: thresholds have to ascend, not {short(thresholds)}")
+        return {**counts, "thresholds": [float(one) for one in thresholds]}
+
+    def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
+        settings = self.check_params(params)
+        instance = integer.read(problem)
+        wanted = fixed_counts.wanted(instance, settings)
+        packing = _serve(instance, wanted, _order(instance, settings["thresholds"]))
+        return answer.by_rule(instance, packing.rows, _explain(instance, packing, wanted))
+
+
+def _is_time(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value) and value >= 0
+
+
+def _order(instance: Instance, thresholds: list[float]) -> list[int]:
+    """Apps that may run, by queue, then by arrival."""
+    movable = instance.free_to_move
+    queue = [bisect_right(thresholds, app.served_s) for app in instance.apps]
+    return sorted((app for app in instance.arrival if movable[app]), key=lambda app: queue[app])
+
+
+def _serve(instance: Instance, wanted: Ints, order: list[int]) -> Packing:
+    chosen = _chosen(instance, wanted, order)
+    packing = Packing(instance, instance.pinned | (instance.kept & chosen & (instance.count == wanted)))
+    behind = [app for app in order if chosen[app]]
+    for place, app in enumerate(behind):
+        if not packing.rows[app] and not packing.put_all(app, int(wanted[app])):
+            _make_room(packing, app, int(wanted[app]), behind[place + 1 :])
+    for app in order:
+        if not packing.rows[app]:
+            packing.put_all(app, int(wanted[app]))
+    return packing
+
+
+def _chosen(instance: Instance, wanted: Ints, order: list[int]) -> Flags:
+    """Who is to run, where the cluster is looked at as one machine."""
+    chosen = np.zeros(len(instance.apps), np.bool_)
+    left = instance.room.sum(axis=0)
+    for app in order:
+        if within(instance.demand[app], int(wanted[app]), left):
+            chosen[app] = True
+            left -= instance.demand[app] * int(wanted[app])
+    return chosen
+
+
+def _make_room(packing: Packing, app: int, count: int, behind: list[int]) -> None:
+    """Stop those behind it, last first, until it fits; who was stopped in vain goes on where it was."""
+    stopped = []
+    for other in reversed(behind):
+        if not packing.rows[other]:
+            continue
+        stopped.append((other, packing.take_back(other)))
+        if packing.put_all(app, count):
+            break
+    for other, row in reversed(stopped):
+        packing.put_back(other, row)
+
+
+def _explain(instance: Instance, packing: Packing, wanted: Ints) -> dict[str, Reason]:
+    room = reasons.Room(instance, packing.free)
+    found = {}
+    for i, app in enumerate(instance.apps):
+        n = sum(app.current.values()) if instance.pinned[i] else sum(packing.rows[i].values()) * int(instance.gang[i])
+        if n >= app.n_max:
+            continue
+        if instance.pinned[i]:
+            reason = reasons.ADJUSTING
+        elif not instance.possible[i]:
+            reason = reasons.impossible(instance, i)
+        elif n > 0:
+            reason = Reason("static_count", f"the tiresias policy gives it {n} or nothing")
+        elif instance.running[i]:
+            reason = Reason("queue", f"stopped for apps that come first: it has had {_hours(app.served_s)}")
+        else:
+            reason = reasons.no_room(instance, room, i, int(wanted[i]), "its fixed count") or Reason(
+                "queue", f"apps that come first hold its room: it has had {_hours(app.served_s)}"
+            )
+        found[app.id] = reason
+    return found
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / HOUR:.4g} container-hours"

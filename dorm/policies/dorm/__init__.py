@@ -1,0 +1,12 @@
+"""The policy `dorm`: utilization and fairness near the exact optimum, at any size.
+
+    optimizer     the four steps: serve, count, place, polish
+    counts        how many containers each app should have: a linear program over classes of nodes
+    choosing      which apps change, by asking that program
+    placing       greedy placement by buckets of nodes
+    exchanging    containers that leave a node to apps which make more of it
+    making_room   who shrinks or moves for an app that waits
+    polish        small exact programs over a few apps at a time
+
+Start with `optimizer`.
+"""

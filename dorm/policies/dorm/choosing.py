@@ -1,0 +1,178 @@
+"""Which apps should change, and to how many containers: the count program asked until nobody else would gain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dorm.policies.dorm.counts import Program, Relaxed
+    from dorm.policies.integer import Floats, Ints
+
+ALL_AT_ONCE = 80
+"""Up to so many apps are all candidates from the first."""
+
+AT_ONCE = 50
+"""Of more, so many are asked first, and at least so many more each time."""
+
+UNPROMISING = 1e-5
+"""Who would lose more than this by a change, in units of U, is not asked again for now: small programs are quick."""
+
+ROUNDS = 8
+"""Of asking who else would gain."""
+
+EXCHANGES = 4
+"""Of who changes, before the first that gains nothing."""
+
+TIGHT = 1e-4
+"""A bound this near to the program that it is a bound of is not made tighter."""
+
+NEGLIGIBLE = 1e-7
+"""A gain below this, in units of U, is none."""
+
+
+class Wanted(NamedTuple):
+    n: Ints
+    """Counts to aim at; those of apps that stay are as they were."""
+    by_class: dict[int, list[tuple[int, float]]]
+    """How many in which class of nodes, for apps that change."""
+    changing: tuple[int, ...]
+    """The apps that run and should change (S)."""
+    ranking: tuple[int, ...]
+    """Apps that run, by what changing them would be worth at the prices of this answer; those that should come first."""
+
+
+class Outlook(NamedTuple):
+    """What the program says when changes may be done in part."""
+
+    bound: float
+    """No placement has a higher utilization, less the prices of changes, of excess and of what lacks below floors."""
+    changing: tuple[int, ...]
+    """The apps that move most, at most R."""
+    ranking: tuple[int, ...]
+    """Apps that run, by what changing them would be worth at the prices of this answer."""
+    room_price: Floats
+    """κ × k: what the whole of a resource would be worth, by class of nodes."""
+    loss_price: float
+    """What a fairness loss of 1 more would be."""
+    candidates: tuple[int, ...]
+    """Who was asked in the end."""
+
+
+def relax(program: Program, start: Sequence[int] = ()) -> Outlook | None:
+    """The whole program by column generation, from these apps where they are given; None where there is no answer.  Raises
+    SolverFailed."""
+    movable = np.flatnonzero(program.may_change).tolist() if program.budget > 0 else []
+    all_at_once = len(movable) <= ALL_AT_ONCE
+    candidates = movable if all_at_once else [i for i in start if program.may_change[i]] or _first(program, movable)
+    dropped: set[int] = set()
+    returned: set[int] = set()
+    """Was dropped and would gain after all: stays from then on, so that this ends."""
+    bound = np.inf
+    found = None
+    for _ in range(ROUNDS):
+        found = program.solve(candidates, [])
+        if found is None and len(candidates) < len(movable):  # It may take others to make the room.
+            candidates = movable
+            found = program.solve(candidates, [])
+        if found is None:
+            return None
+        gains = _gains(program, found)
+        outside = np.maximum(gains - found.change_price, 0.0)
+        outside[candidates] = 0.0
+        if program.budget <= 0:
+            outside[:] = 0.0
+        bound = min(bound, found.value + float(outside.sum()))
+        more = [i for i in _by(outside) if outside[i] > NEGLIGIBLE][: max(AT_ONCE, program.budget)]
+        if not more or bound - found.value < TIGHT * max(abs(bound), 1.0):
+            break
+        useful = gains > found.change_price - UNPROMISING
+        stay = {i for i in candidates if all_at_once or useful[i] or found.part[i] > 0 or i in returned}
+        dropped |= set(candidates) - stay
+        returned |= dropped.intersection(more)
+        candidates = sorted(stay.union(more))
+    if found is None:
+        return None
+    ranking = [i for i in _by(_gains(program, found)) if program.may_change[i]]
+    changing = tuple(_few(program, found))
+    return Outlook(float(bound), changing, tuple(ranking), found.room_price, found.loss_price, tuple(candidates))
+
+
+def choose(program: Program, changing: Sequence[int]) -> Wanted | None:
+    """Who changes and to what, from a first choice of who: others are exchanged for them as long as that gains.  None where
+    nothing can be had that way.  Raises SolverFailed."""
+    best: Relaxed | None = None
+    chosen: list[int] = []
+    following = list(changing)
+    for _ in range(EXCHANGES):
+        found = program.solve([], following)
+        if found is None or (best is not None and found.value <= best.value + NEGLIGIBLE):
+            break
+        best, chosen = found, following
+        following = _exchanged(program, best)
+        if sorted(following) == sorted(chosen):
+            break
+    if best is None:
+        return None
+    gains = _gains(program, best)
+    ranking = [*chosen, *(i for i in _by(gains) if i not in chosen and program.may_change[i])]
+    return Wanted(_whole(program, best, chosen), best.by_class, tuple(chosen), tuple(ranking))
+
+
+def bound_when_as_fair(program: Program, excess: float, lack: float, start: Sequence[int]) -> float | None:
+    """What an answer can be worth at most, in U less the price of changes, that has no more excess and lacks no more below
+    floors than this; None where the program has no such answer.  Raises SolverFailed."""
+    program.settle(excess, lack)
+    outlook = relax(program, start)
+    return None if outlook is None else outlook.bound
+
+
+def _first(program: Program, movable: list[int]) -> list[int]:
+    """Those farthest from their shares, on either side, and those that would use most."""
+    unit, n = program.unit, program.n
+    gap = unit * n - program.terms.shares
+    many = AT_ONCE // 2
+    by_gap = sorted(movable, key=lambda i: (-round(abs(float(gap[i])), 12), i))[:many]
+    room = np.maximum(program.high - n, 0) * program.instance.worth
+    by_room = sorted(movable, key=lambda i: (-round(float(room[i]), 12), i))[:many]
+    return sorted({*by_gap, *by_room})
+
+
+def _by(values: Floats) -> list[int]:
+    """Rows, the largest first; ties by row."""
+    order: list[int] = np.argsort(-np.round(values, 12), kind="stable").tolist()
+    return order
+
+
+def _gains(program: Program, found: Relaxed) -> Floats:
+    """What changing each app would be worth, at the prices of an answer."""
+    gains = program.value_of_changing(found) - program.value_of_staying(found) - program.terms.prices
+    return np.where(program.may_change, gains, -np.inf)
+
+
+def _few(program: Program, found: Relaxed) -> list[int]:
+    """The R that move most; who does not move is not taken up."""
+    moves = {
+        i: abs(program.n[i] * (1 - part) + found.n[i] - program.n[i]) * float(program.unit[i])
+        for i, part in found.part.items()
+        if program.may_change[i] and part > 1e-6
+    }
+    return sorted(moves, key=lambda i: (-round(moves[i], 12), i))[: program.budget]
+
+
+def _exchanged(program: Program, found: Relaxed) -> list[int]:
+    """The R with the highest gains at the prices of this answer, among those that have one."""
+    gains = _gains(program, found)
+    return [i for i in _by(gains) if gains[i] > NEGLIGIBLE][: program.budget]
+
+
+def _whole(program: Program, found: Relaxed, chosen: list[int]) -> Ints:
+    """Rounded down, which leaves a few containers over; who fills the cluster gives them away."""
+    n = program.n.astype(np.int64)
+    for i, value in found.n.items():
+        if program.free[i] or i in chosen:
+            n[i] = int(np.clip(np.floor(value + 1e-6), program.low[i], program.high[i]))
+    return n

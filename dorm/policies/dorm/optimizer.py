@@ -1,0 +1,457 @@
+"""The policy `dorm`: the goals of `dorm.policies.goals`, near the exact optimum at any size.
+
+    serve    who gets its n_min: in place, beside the others, or by shrinking a few of them
+    counts   how many containers each app should have, by a linear program over classes of nodes; the few that change
+    place    greedily by buckets of nodes, everything else pinned where it is; then what is left over is filled
+    exchange of what is left in pieces nobody can use: a few containers give way to others that make more of a node
+    polish   small exact programs over the apps that change, and some that could, on clusters where that is small
+
+Each step only offers an answer; `integer.better` chooses, in exact arithmetic, so a solver that fails or a step that goes
+wrong costs quality and never validity.  A tiny cluster is solved exactly at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dorm.policies import answer, goals, integer
+from dorm.policies.dorm.choosing import bound_when_as_fair, choose, relax
+from dorm.policies.dorm.counts import Program, SolverFailed, node_classes
+from dorm.policies.dorm.exchanging import Exchange
+from dorm.policies.dorm.making_room import make_room
+from dorm.policies.dorm.placing import Draft
+from dorm.policies.dorm.polish import GOOD_ENOUGH, effort, neighbourhoods, outlook, polish, serve
+from dorm.policies.exact import search as exact
+from dorm.policies.parameters import OPTIMIZER, read_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dorm.policies.dorm.choosing import Outlook, Wanted
+    from dorm.policies.integer import Flags, Instance, Ints, Rows, Score
+    from dorm.policies.problem import Allocation, Problem
+
+TINY = 64
+"""Apps times nodes that are solved exactly."""
+
+WAYS = ((False, False), (False, True), (True, True))
+"""Of placing: by the program's classes of nodes or anywhere, and anew or in place."""
+
+PASSES = 6
+"""Of counting and placing: what could not be placed is not asked for again."""
+
+LARGE = 200_000
+"""Apps times nodes beyond which one pass and one way have to do: what is left over is a smaller part of a large cluster."""
+
+FINE_STEPS = 1_000
+"""Apps grow by single containers, as long as they can't have many more than this."""
+
+MOST_GROWN = 100
+"""Apps that are considered for what is left over."""
+
+NEAR = 0.03
+"""On a large cluster where nothing starts, an answer this near to the bound needs no other counts, only better use of what
+is left in pieces."""
+
+MOST_TRIES = 16
+"""Waiting apps for which room is sought among the running ones in one round; a quarter of it on large clusters."""
+
+
+class OptimizerPolicy:
+    """Parameters: see `dorm.policies.parameters.OPTIMIZER`."""
+
+    name = "dorm"
+    version = 4
+
+    def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        return dict(read_numbers(self.name, params, OPTIMIZER))
+
+    def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
+        settings = read_numbers(self.name, params, OPTIMIZER)
+        instance = integer.read(problem)
+        if len(instance.apps) * len(instance.nodes) <= TINY:
+            return exact.allocate(instance, settings)
+        found = _Round(instance, settings)
+        found.run()
+        return answer.allocation(
+            instance, found.best, found.terms, status=found.status, bound=found.bound, held_back=found.held_back
+        )
+
+
+class _Round:
+    """One problem's way to an answer.  `best` is at each moment the best valid answer seen, under `terms`."""
+
+    def __init__(self, instance: Instance, settings: Mapping[str, float]) -> None:
+        self.instance = instance
+        self.settings = settings
+        self.kept = instance.kept
+        self.budget = goals.change_budget(instance, settings)
+        self.aged = integer.aged(instance, settings["patience_s"])
+        self.reserved = goals.reserved(instance, self.aged)
+        self.status = "near"
+        self.held_back: Flags = np.zeros(len(instance.apps), np.bool_)
+        """Waits only because θ2 lets too few others shrink in this round."""
+        self.bound = np.inf
+        self.nodes = node_classes(instance)
+        self.ranking: Sequence[int] = ()
+        """Apps that run, by what changing them would be worth."""
+        self.large = len(instance.apps) * len(instance.nodes) > LARGE
+        self.outlook: Outlook | None = None
+        """Of the first count program that had one."""
+        self.topped_up: Rows | None = None
+        """The best answer when it was topped up last."""
+
+    def run(self) -> None:
+        instance = self.instance
+        staying: Rows = [
+            row if kept or pinned else {}
+            for row, kept, pinned in zip(instance.rows, self.kept, instance.pinned, strict=True)
+        ]
+        beside = Draft(instance, staying, self.nodes.of)
+        unserved = self._serve(beside)
+        draft = beside.copy() if unserved else beside
+        left = self._make_room(draft, unserved, self.budget)
+        if left:
+            self._start_from(draft.rows, None)
+            self._offer(serve(instance, self.best, self.terms, reserved=self.reserved))
+            draft = Draft(instance, self.best, self.nodes.of)
+            left = [i for i in left if draft.n[i] < instance.n_min[i]]
+        target = self._target(beside, draft, unserved) if left else None
+        self._start_from(draft.rows, target)
+        if target is not None or not self._movable().any() or not instance.nodes or not instance.kinds:
+            self.bound = self.score.net
+            return
+        self.bound = np.inf
+        victims = integer.changed(instance, draft.rows) & self.kept
+        if victims.any():
+            # Who shrinks for whom is asked of the program first; the draft's own choice stands where that can't be placed.
+            free = goals.placed(instance, draft.n) & instance.free_to_move & ~self.kept
+            if not self._improve(beside, free, self.kept, PASSES) or not self.large:
+                self._improve(draft, free | victims, self.kept & ~victims, 1)
+        else:
+            self._improve(draft, self._movable() & ~self.kept, self.kept, PASSES)
+        self._polish()
+        self._top_up()
+        self._prove(staying)
+
+    def _start_from(self, rows: Rows, target: Rows | None) -> None:
+        self.best: Rows = list(rows)
+        entitled = goals.placed(self.instance, integer.counts_of(rows)) | self.held_back
+        self.terms = goals.terms(self.instance, self.settings, self.budget, entitled, target)
+        self.score = integer.score(self.instance, self.best, self.terms)
+
+    def _movable(self) -> Flags:
+        """Apps that run in the best answer and may be elsewhere."""
+        return self.instance.free_to_move & goals.placed(self.instance, integer.counts_of(self.best))
+
+    # Serve
+
+    def _serve(self, draft: Draft) -> list[int]:
+        """n_min for those that were hit and those that wait, in place or beside the others; gives who has to go without."""
+        instance = self.instance
+        unserved = []
+        for app in sorted(integer.queue(instance), key=lambda i: (not instance.running[i], not self.aged[i])):
+            draft.keep_in_place(app)
+            lacking = int(instance.n_min[app] - draft.n[app])
+            if lacking > 0 and draft.put(app, lacking) < lacking:
+                draft.clear(app)
+                unserved.append(app)
+                if self.reserved and app == self.reserved[0]:
+                    draft.close(self.reserved[1])
+        return unserved
+
+    def _make_room(self, draft: Draft, unserved: Sequence[int], budget: int) -> list[int]:
+        """Shrink some that run for those that wait, as far as `budget` goes; gives who has to wait on."""
+        instance = self.instance
+        unit = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
+        left = list(unserved)
+        large = len(instance.apps) * len(instance.nodes) > LARGE
+        for app in unserved[: MOST_TRIES // 4 if large else MOST_TRIES]:
+            changed = integer.changed(instance, draft.rows) & self.kept
+            may = budget - int(changed.sum())
+            if may <= 0 and not changed.any():
+                break
+            entitled = goals.placed(instance, draft.n)
+            entitled[app] = True
+            over = draft.n * unit - integer.theoretical_shares(instance, entitled)
+            first = self.reserved is not None and app == self.reserved[0]
+            if first:
+                draft.close(np.zeros(len(instance.nodes), np.bool_))
+            if make_room(draft, app, self.kept, changed, may, over) is not None:
+                left.remove(app)
+                continue
+            if self.reserved is not None and first:
+                draft.close(self.reserved[1])
+            if (
+                self.aged[app]
+                and make_room(draft.copy(), app, self.kept, changed, len(instance.apps), over) is not None
+            ):
+                break  # θ2 alone holds it back, so nobody who came later is served by those who have to shrink for it.
+        return left
+
+    def _target(self, beside: Draft, draft: Draft, unserved: Sequence[int]) -> Rows | None:
+        """Where everything would be if θ2 did not hold back some that wait; None if it holds nobody back.
+
+        As much of the way there as θ2 allows is gone at once: those that stand most in the way shrink in the draft.  Where
+        nothing can be cleared in this round, nothing is held up for it.
+        """
+        instance = self.instance
+        if self.budget >= int(self.kept.sum()):
+            return None
+        wide = beside.copy()
+        self._make_room(wide, unserved, len(instance.apps))
+        gets, has = goals.placed(instance, wide.n), goals.placed(instance, draft.n)
+        if not (gets & ~has).any() or (has & ~gets).any():
+            return None
+        self.held_back = gets & ~has
+        spent = int((integer.changed(instance, draft.rows) & self.kept).sum())
+        in_the_way = {i: integer.beyond(draft.rows[i], wide.rows[i]) for i in np.flatnonzero(self.kept).tolist()}
+        left = self.budget - spent
+        for app in sorted(in_the_way, key=lambda i: (-in_the_way[i], i)):
+            if left <= 0 or not in_the_way[app]:
+                break
+            was = dict(draft.rows[app])
+            draft.restore(app, dict(wide.rows[app]))
+            if (
+                draft.free[list(draft.rows[app])] < 0
+            ).any():  # Where it should go, another stands that has to go first.
+                draft.restore(app, was)
+                continue
+            left -= 1
+        return wide.rows if left < self.budget - spent else None
+
+    # Counts and places
+
+    def _improve(self, draft: Draft, free: Flags, may_change: Flags, passes: int) -> bool:
+        """Ask how many each should have, place that, and ask again without what could not be placed.  Whether that has brought
+        anything."""
+        instance, before = self.instance, self.best
+        left = self.budget - int((integer.changed(instance, draft.rows) & self.kept).sum())
+        program = Program(instance, self.nodes, self.terms, draft.rows, free, may_change, left)
+        wanted: Wanted | None = None
+        for turn in range(1 if self.large else passes):
+            try:
+                if turn == 0:
+                    relaxed = relax(program)
+                    if relaxed is not None and not np.isfinite(self.bound):  # Later programs have less to choose from.
+                        self.bound = relaxed.bound
+                        self.outlook = relaxed
+                        if self.large and not free.any() and self._good_as_it_is(relaxed):
+                            return True
+                    wanted = choose(program, relaxed.changing) if relaxed else None
+                elif wanted is not None:
+                    wanted = choose(program, wanted.changing)
+            except SolverFailed:
+                self.status, wanted = "fallback", None
+            if wanted is None:
+                trial = draft.copy()
+                self._fill(trial, np.flatnonzero(free).tolist())
+                self._grow_others(trial)
+                self._offer(trial.rows)
+                return self.best is not before
+            self.ranking = self.ranking or wanted.ranking
+            ways = WAYS[:2] if turn else WAYS
+            placed = self._try(draft, wanted, free, ways=WAYS[:1] if self.large and self.kept.any() else ways)
+            missing = wanted.n > placed
+            if not missing.any():
+                break
+            program.limit(np.where(missing, placed, program.high))
+        return self.best is not before
+
+    def _good_as_it_is(self, outlook: Outlook) -> bool:
+        """Whether a large cluster needs no other counts: where nothing starts and it is fair, what counts could gain is lost
+        in pieces again, and better use of those is worth more."""
+        if self.score.excess:
+            return False
+        self.ranking = self.ranking or outlook.ranking
+        self._top_up()
+        unmet = self.score.excess or self.score.below_floor
+        return not unmet and self.bound - self.score.net <= NEAR * abs(self.bound)
+
+    def _try(self, draft: Draft, wanted: Wanted, free: Flags, ways: Sequence[tuple[bool, bool]]) -> Ints:
+        """Place it in several ways, which cost little, fill what is left over in the best of them, and offer that.  Gives its
+        counts before it was filled."""
+        movers = sorted([*np.flatnonzero(free).tolist(), *wanted.changing])
+        trials = []
+        for by_class, anew in ways:
+            trial = draft.copy()
+            self._place(trial, wanted, movers, by_class=by_class, anew=anew)
+            trials.append((integer.score(self.instance, trial.rows, self.terms), trial))
+        score, best = trials[0]
+        for other, trial in trials[1:]:
+            if integer.better(self.instance, other, score):
+                score, best = other, trial
+        placed = best.n.copy()
+        if not self.large:
+            self._exchange(best)
+        self._fill(best, movers)
+        self._grow_others(best)
+        self._offer(best.rows)
+        return placed
+
+    def _place(self, draft: Draft, wanted: Wanted, movers: Sequence[int], *, by_class: bool, anew: bool) -> None:
+        """Bring the movers to their counts: in place or anew, the largest containers first; `by_class` as the count program
+        had it, which helps where shapes differ and hurts where they only look different."""
+        for app in movers:
+            if anew:
+                draft.clear(app)
+            elif draft.n[app] > wanted.n[app]:
+                draft.take(app, int(draft.n[app] - wanted.n[app]))
+        size = (self.instance.demand / draft.scale).max(axis=1)
+        order = sorted(movers, key=lambda i: (-round(float(size[i]), 9), i))
+        for app in order:
+            draft.put(app, int(self.instance.n_min[app] - draft.n[app]))
+        for app in order:
+            for group, share in wanted.by_class.get(app, ()) if by_class else ():
+                missing = int(wanted.n[app] - draft.n[app])
+                here = sum(count for node, count in draft.rows[app].items() if draft.node_class[node] == group)
+                draft.put(app, min(missing, int(share + 1e-6) - here), group)
+            draft.put(app, int(wanted.n[app] - draft.n[app]))
+
+    def _fill(self, draft: Draft, movers: Sequence[int]) -> None:
+        """What is left over, to apps that change anyway: the one furthest below its share first, within θ1."""
+        instance, terms = self.instance, self.terms
+        loss = integer.loss(instance, draft.n, terms.shares)
+        heap = [(self._fullness(draft, app), app) for app in movers if instance.worth[app] > 0]
+        heapq.heapify(heap)
+        while heap:
+            _, app = heapq.heappop(heap)
+            unit, share, n = float(instance.unit[app]), float(terms.shares[app]), int(draft.n[app])
+            step = 1 + int(instance.n_max[app]) // FINE_STEPS
+            after = loss + abs((n + step) * unit - share) - abs(n * unit - share)
+            if n >= instance.n_max[app] or n < instance.n_min[app] or (after > loss and after > terms.loss_budget):
+                continue
+            done = draft.put(app, min(step, int(instance.n_max[app]) - n))
+            if done:
+                loss += abs((n + done) * unit - share) - abs(n * unit - share)
+                heapq.heappush(heap, (self._fullness(draft, app), app))
+
+    def _grow_others(self, draft: Draft) -> None:
+        """What is left over after that, to apps that did not change so far, as θ1 and θ2 still allow: the count program does
+        not see in which pieces the room is, and this goes by the pieces."""
+        instance, terms = self.instance, self.terms
+        left = self.budget - int((integer.changed(instance, draft.rows) & self.kept).sum())
+        if left <= 0:
+            return
+        loss = integer.loss(instance, draft.n, terms.shares)
+        among = [i for i in self.ranking if draft.rows[i] == instance.rows[i] and self.kept[i]][:MOST_GROWN]
+        while left > 0:
+            best, who, many = integer.resolution(instance), -1, 0
+            for app in among:
+                more = self._fair_growth(app, int(draft.n[app]), loss)
+                if more * instance.worth[app] - terms.prices[app] > best:
+                    more = min(more, draft.takes(app))
+                    gain = float(more * instance.worth[app] - terms.prices[app])
+                    if gain > best:
+                        best, who, many = gain, app, more
+            if who < 0:
+                return
+            n, unit, share = int(draft.n[who]), float(instance.unit[who]), float(terms.shares[who])
+            done = draft.put(who, many)
+            loss += abs((n + done) * unit - share) - abs(n * unit - share)
+            among.remove(who)
+            left -= 1
+
+    def _fair_growth(self, app: int, n: int, loss: float) -> int:
+        """How many more containers θ1 allows it: up to its share at least, and beyond as far as the budget goes."""
+        unit, share = float(self.instance.unit[app]), float(self.terms.shares[app])
+        if unit <= 0:
+            return 0
+        slack = max(0.0, self.terms.loss_budget - loss)
+        below = max(0.0, share - n * unit)
+        most = int((2 * below + slack) / unit + 1e-9) if loss <= self.terms.loss_budget else int(below / unit)
+        return max(0, min(most, int(self.instance.n_max[app]) - n))
+
+    def _fullness(self, draft: Draft, app: int) -> float:
+        share = float(self.terms.shares[app])
+        return round(float(draft.n[app] * self.instance.unit[app]) / share, 9) if share > 0 else float("inf")
+
+    # Polish
+
+    def _polish(self) -> None:
+        """Exact programs over a few apps at a time, each from the best so far, until several have brought nothing."""
+        self._look_closer()
+        parts = neighbourhoods(self.instance, self.nodes.of, self.kept, lambda: self.best, self.ranking, self.budget)
+        done = 0.0
+        for apps, nodes in parts:
+            if done >= 1 or self._good_enough():
+                return
+            found = polish(
+                self.instance,
+                self.best,
+                self.terms,
+                apps,
+                reserved=self.reserved,
+                gain=GOOD_ENOUGH * max(self.score.net, 1e-6) / 3,
+                nodes=nodes,
+            )
+            if found.status in ("guard", "fallback"):
+                self.status = found.status
+            self._offer(found.rows)
+            done += effort(self.instance, self.kept, found)
+
+    def _look_closer(self) -> None:
+        if self._good_enough():
+            return
+        seen = outlook(self.instance, self.best, self.terms, reserved=self.reserved)
+        if seen is not None:
+            self.ranking = seen.order
+            self.bound = min(self.bound, seen.bound)
+
+    def _top_up(self) -> None:
+        """Better use of what is left over, first by exchanges, then by what changes anyway, then by others."""
+        if self.topped_up is self.best:
+            return
+        draft = Draft(self.instance, self.best, self.nodes.of)
+        if self.reserved is not None and draft.n[self.reserved[0]] == 0:
+            draft.close(self.reserved[1])
+        self._exchange(draft)
+        touched = integer.changed(self.instance, draft.rows)
+        self._fill(draft, np.flatnonzero(self._movable() & (touched | ~self.kept)).tolist())
+        self._grow_others(draft)
+        self._offer(draft.rows)
+        self.topped_up = self.best
+
+    def _exchange(self, draft: Draft) -> None:
+        """Better use of pieces, at the prices of the first count program."""
+        if self.outlook is not None:
+            left = self.budget - int((integer.changed(self.instance, draft.rows) & self.kept).sum())
+            search = Exchange(draft, self.terms, self._movable(), left)
+            search.run(self.outlook.room_price[self.nodes.of], self.outlook.loss_price)
+
+    def _good_enough(self) -> bool:
+        score = self.score
+        unmet = sum(score.order) or score.excess or score.below_floor
+        return not unmet and self.bound - score.net <= GOOD_ENOUGH * abs(self.bound)
+
+    def _offer(self, rows: Rows) -> Score:
+        """Keeps the answer if it is valid and better.  Other apps than before may run in it, with other shares then."""
+        instance = self.instance
+        score = integer.score(instance, rows, self.terms)
+        if integer.better(instance, score, self.score) and not integer.faults(
+            instance, rows, self.budget, self.reserved
+        ):
+            others = score.order != self.score.order or score.aged != self.score.aged
+            self.best, self.score = list(rows), score
+            if others:
+                self._start_from(rows, self.terms.target)
+                self.bound = np.inf
+        return score
+
+    def _prove(self, staying: Rows) -> None:
+        """The bound for what the answer turned out to be: for the apps that run in it, and as fair as it is."""
+        score = self.score
+        if not (score.excess or score.below_floor) and np.isfinite(self.bound):
+            self.bound = max(self.bound, score.net)
+            return
+        free = self._movable() & ~self.kept
+        program = Program(self.instance, self.nodes, self.terms, staying, free, self.kept, self.budget)
+        start = self.outlook.candidates if self.outlook is not None else ()
+        try:
+            bound = bound_when_as_fair(program, score.excess, float(score.below_floor), start)
+        except SolverFailed:
+            self.status, bound = "fallback", None
+        self.bound = max(exact.loosest_bound(self.instance) if bound is None else bound, score.net)

@@ -1,0 +1,513 @@
+"""The policy `dorm-exact`: the goals of `dorm.policies.goals`, each solved as a mixed-integer program with those
+before it fixed.
+
+A stage is skipped where an answer at hand already meets its goal perfectly, so a round usually solves two programs.  Every
+answer is rounded, checked and scored in integers, against a greedy one; the best by that score is given, whatever the
+solver did.  It is the reference for `dorm`, and good up to some 30 apps on 20 nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dorm.policies import answer, goals, greedy, integer
+from dorm.policies.exact.model import NO_SUB_PROGRAMS, Model, Row, change_weight, changes, moves, wishes
+from dorm.policies.parameters import OPTIMIZER, read_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dorm.policies.integer import Flags, Floats, Instance, Ints, Rows, Score, Terms
+    from dorm.policies.problem import Allocation, Problem
+
+LARGEST_PROGRAM = 2_000
+"""Apps times nodes; beyond, a single relaxation may take minutes and the greedy answer stands."""
+
+LARGEST_TIES = 300
+"""Apps times nodes; beyond, the last goal chooses only among ways to change the apps that are being changed anyway: to
+prove that no others would do takes longer than all the rest."""
+
+SEARCH, MOST_NODES = 300_000, 500
+"""Bounds each search: its nodes times apps times nodes of the cluster, and its nodes."""
+
+EXCESS_PRICE, FLOOR_PRICE = 10.0, 3.0
+"""Of excess for each kind of resources, and of a container below the floor in worths of the largest, where goals are one
+program with fractions."""
+
+CHUNK = 16
+"""How many apps one program orders by arrival: weights up to 2^15 stay far above the solver's tolerance."""
+
+SLACK = 1e-6
+"""By how much, in units of the largest container's worth, later goals may give up utilization."""
+
+
+class ExactPolicy:
+    """Parameters: see `dorm.policies.parameters.OPTIMIZER`."""
+
+    name = "dorm-exact"
+    version = 2
+
+    def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        return dict(read_numbers(self.name, params, OPTIMIZER))
+
+    def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
+        settings = read_numbers(self.name, params, OPTIMIZER)
+        return allocate(integer.read(problem), settings)
+
+
+def allocate(instance: Instance, settings: Mapping[str, float]) -> Allocation:
+    """The whole way, from the problem as numbers."""
+    reference = Reference(instance, settings)
+    reference.run()
+    search = reference.search
+    return answer.allocation(
+        instance,
+        integer.rows_of(search.best),
+        search.terms,
+        status=search.status,
+        bound=search.bound,
+        held_back=reference.held_back,
+    )
+
+
+class Improved(NamedTuple):
+    """An answer that is no worse than the one it came from."""
+
+    x: Ints
+    """Counts, apps by nodes."""
+    status: str
+    """As in `Allocation.status`."""
+    bound: float
+    """No answer that meets the earlier goals as well has more U less the price of changes; of the whole instance, pinned
+    apps included."""
+    cells: int
+    """Pairs of app and node that there were to choose from."""
+
+
+def improve(
+    instance: Instance,
+    start: Ints,
+    terms: Terms,
+    *,
+    budget: int,
+    reserved: tuple[int, Flags] | None = None,
+    node_limit: int | None = None,
+    gain: float | None = None,
+    nodes: Flags | None = None,
+) -> Improved:
+    """From a valid answer to the best one under the same terms: everything that is pinned stays, shares, floors, prices and
+    the target are those of `terms`, and who runs is chosen anew among the others.
+
+    `budget` is how many of the others that may stay may change; `node_limit` bounds each of up to a dozen searches (by
+    default by the size of the instance).  Work grows with apps times nodes, which the caller keeps small.  With a `gain`
+    (in units of U), answers that gain less by goal 5 are not looked for, nor ties among equals, which is much faster.
+    Where `nodes` are given, everything on the others stays as in `start`."""
+    search = Search(instance, terms, start, budget=budget, reserved=reserved, node_limit=node_limit, gain=gain)
+    cells = 0
+    if search.has_choices():
+        cells = search.model.cells()
+        if nodes is not None:
+            search.stay_outside(nodes)
+        search.choose_who_runs()
+        search.clear_the_way()
+        search.reach_goals()
+    return Improved(search.best, search.status, search.bound, cells)
+
+
+class Outlook(NamedTuple):
+    """What the program with fractions says of a valid answer."""
+
+    order: list[int]
+    """Apps that may stay, those first that change there, then those that are nearest to it."""
+    bound: float
+    """No answer that serves the same apps has more U, less the price of changes, of excess and of what lacks below floors."""
+
+
+def outlook(
+    instance: Instance, start: Ints, terms: Terms, *, budget: int, reserved: tuple[int, Flags] | None
+) -> Outlook | None:
+    """None where the solver failed.  Work grows with apps times nodes, which the caller keeps small."""
+    search = Search(instance, terms, start, budget=budget, reserved=reserved)
+    return search.outlook() if search.has_choices() else None
+
+
+def serve(
+    instance: Instance,
+    start: Ints,
+    terms: Terms,
+    *,
+    budget: int,
+    reserved: tuple[int, Flags] | None,
+    node_limit: int | None = None,
+) -> Ints:
+    """From a valid answer to one that is best by goal 1 alone, where the search finds it."""
+    search = Search(instance, terms, start, budget=budget, reserved=reserved, node_limit=node_limit)
+    if search.has_choices():
+        search.choose_who_runs()
+    return search.best
+
+
+class Reference:
+    """A round of `dorm-exact`: whose terms hold is itself a question of who can run."""
+
+    def __init__(self, instance: Instance, settings: Mapping[str, float]) -> None:
+        self.instance = instance
+        self.settings = settings
+        self.aged = integer.aged(instance, settings["patience_s"])
+        self.reserved = goals.reserved(instance, self.aged)
+        self.budget = goals.change_budget(instance, settings)
+        self.target: Rows | None = None
+        """Where everything would be if θ2 held nobody back, with the fewest changes; None if it holds nobody back."""
+        self.held_back: Flags = np.zeros(len(instance.apps), np.bool_)
+        """Waits only because θ2 lets too few others shrink in this round."""
+        start = greedy.start(instance, self.aged, self.reserved)
+        self.search = self._search(start, self.budget, self.reserved)
+
+    def _search(self, start: Ints, budget: int, reserved: tuple[int, Flags] | None) -> Search:
+        terms = goals.terms(self.instance, self.settings, budget, goals.placed(self.instance, start.sum(axis=1)))
+        return Search(self.instance, terms, start, budget=budget, reserved=reserved)
+
+    def run(self) -> None:
+        search, instance = self.search, self.instance
+        if len(instance.apps) * len(instance.nodes) > LARGEST_PROGRAM:
+            search.fill()
+            search.status = "fallback"
+        elif search.has_choices():
+            search.choose_who_runs()
+            placed = search.placed()
+            if not self._clear_for_those_held_back(placed):
+                search.terms = goals.terms(instance, self.settings, self.budget, placed)
+                search.fill()
+                search.reach_goals()
+
+    def _clear_for_those_held_back(self, placed: Flags) -> bool:
+        """Goal 2.  False where there is nobody to make room for, or no way to.
+
+        Where lifting θ2 would start other apps instead of those that start now, the next round finds another state anyway,
+        and there is nothing to prepare for.  But an app that has waited too long is not overtaken for ever: while only θ2
+        holds it back, none starts that would not start beside it, and what is kept for it is the target instead of nodes.
+        """
+        instance = self.instance
+        kept = int(instance.kept.sum())
+        if self.budget >= kept or not (instance.free_to_move & ~placed & (instance.n_min > 0)).any():
+            return False
+        lifted = self._search(greedy.start(instance, self.aged, self.reserved), kept, self.reserved)
+        lifted.choose_who_runs()
+        gets = lifted.placed()
+        self.held_back = gets & ~placed
+        waits_long = bool((self.held_back & self.aged).any())
+        if not self.held_back.any() or self.budget == 0 or ((placed & ~gets).any() and not waits_long):
+            return False
+        lifted.change_least()
+        self.target = integer.rows_of(lifted.best)
+        start, reserved = self.search.best, self.reserved
+        if waits_long:
+            start = np.where((gets | instance.running)[:, None], start, 0)
+        if reserved is not None and gets[reserved[0]]:
+            reserved = None
+        search = self._search(start, self.budget, reserved)
+        search.choose_who_runs(None if not waits_long else gets | instance.running)
+        entitled = search.placed() | self.held_back
+        search.terms = goals.terms(instance, self.settings, self.budget, entitled, self.target)
+        search.fill()
+        search.clear_the_way()
+        untouched = [row if stays else {} for row, stays in zip(instance.rows, instance.kept, strict=True)]
+        if search.score().in_the_way >= integer.score(instance, untouched, search.terms).in_the_way:
+            return False
+        search.reach_goals()
+        self.search = search
+        return True
+
+
+class Search:
+    """A way through the goals under given terms.  `best` is at each moment the best valid answer seen."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        terms: Terms,
+        start: Ints,
+        *,
+        budget: int,
+        reserved: tuple[int, Flags] | None,
+        node_limit: int | None = None,
+        gain: float | None = None,
+    ) -> None:
+        self.gain = gain
+        self.instance = instance
+        self.terms = terms
+        self.budget = budget
+        self.reserved = reserved
+        self.best = start
+        self.status = "optimal"
+        self.bound = loosest_bound(instance)
+        size = max(1, len(instance.apps) * len(instance.nodes))
+        self.node_limit = max(1, min(MOST_NODES, SEARCH // size)) if node_limit is None else node_limit
+
+    @cached_property
+    def model(self) -> Model:
+        effort = None if self.gain is None else NO_SUB_PROGRAMS
+        return Model(self.instance, self.budget, self.node_limit, effort)
+
+    def has_choices(self) -> bool:
+        """Where all is pinned, or there are no nodes, the start is the only answer, and its worth the bound."""
+        if self.instance.free_to_move.any() and self.instance.nodes:
+            return True
+        self.bound = self.score().net
+        return False
+
+    def fill(self) -> None:
+        """Offer what greedy growth makes of the best."""
+        self._offer(greedy.fill(self.instance, self.best, self.terms, self._closed()))
+
+    def placed(self) -> Flags:
+        """Apps that have what they need to run."""
+        return goals.placed(self.instance, self.best.sum(axis=1))
+
+    def reach_goals(self) -> None:
+        """Goals 3 to 6, once it is fixed who runs and what is in the way."""
+        self._be_fair()
+        self._reach_floors()
+        if self.gain is not None:
+            self._gain(self.gain)
+        else:
+            self._use()
+            self._disturb_least()
+
+    def stay_outside(self, nodes: Flags) -> None:
+        """Only what is on these nodes may change."""
+        for (app, node), column in self.model.x.items():
+            if not nodes[node]:
+                self.model.fix(column, float(self.best[app, node]))
+
+    # Goal 1
+
+    def choose_who_runs(self, may: Flags | None = None) -> None:
+        """Fixes every `run` column of the model.  Only those start that `may` (all, if it is None)."""
+        model = self.model
+        for app, column in model.run.items():
+            if may is not None and not may[app]:
+                model.fix(column, 0.0)
+        queue = [app for app in integer.queue(self.instance) if app in model.run]
+        hit = [app for app in queue if self.instance.running[app]]
+        aged = [app for app in queue if self.terms.aged[app]]
+        self._keep_reserved()
+        if aged and self._short(queue):
+            self._serve(hit)
+            self._order(aged)
+        if self._short(queue):
+            self._serve(hit)
+            self._serve([app for app in queue if not self.instance.running[app]])
+            self._order(queue)
+        short = self._short(queue)
+        for app in queue:
+            model.fix(model.run[app], float(app not in short))
+
+    def _serve(self, apps: Sequence[int]) -> None:
+        """As many containers of n_min as can be, over all of these apps."""
+        if not self._short(apps):
+            return
+        model = self.model
+        wish: Row = [(model.run[app], -float(self.instance.n_min[app] * self.instance.gang[app])) for app in apps]
+        self._solve(wish)
+        model.add_row(wish, upper=self._gained(wish, apps) + 0.5)
+
+    def _keep_reserved(self) -> None:
+        """Nobody who was not hit gets more on nodes that are kept for an app, if that one can't start."""
+        if self.reserved is None:
+            return
+        model, instance, (first, closed) = self.model, self.instance, self.reserved
+        for (app, node), column in model.x.items():
+            more = float(instance.holds[app, node] - instance.current[app, node])
+            if closed[node] and app != first and not instance.forced[app] and more > 0:
+                row: Row = [(column, 1.0)]
+                if first in model.run:
+                    row.append((model.run[first], -more))
+                model.add_row(row, upper=float(instance.current[app, node]))
+
+    def _closed(self) -> Flags | None:
+        """Nodes where nobody gets more, since they are kept for an app that can't start yet."""
+        if self.reserved is None or self.best[self.reserved[0]].any():
+            return None
+        return self.reserved[1]
+
+    def _order(self, queue: Sequence[int]) -> None:
+        """Among equals, who came first: weights of powers of two, a chunk of the queue at a time."""
+        model = self.model
+        for start in range(0, len(queue), CHUNK):
+            chunk = queue[start : start + CHUNK]
+            wish = [(model.run[app], -float(2 ** (CHUNK - 1 - place))) for place, app in enumerate(chunk)]
+            self._solve(wish)
+            short = self._short(chunk)
+            for app in chunk:
+                model.fix(model.run[app], float(app not in short))
+
+    def _short(self, apps: Sequence[int]) -> list[int]:
+        n = self.best.sum(axis=1)
+        return [app for app in apps if n[app] < self.instance.n_min[app]]
+
+    def _gained(self, wish: Row, queue: Sequence[int]) -> float:
+        short = self._short(queue)
+        return math.fsum(value for (_, value), app in zip(wish, queue, strict=True) if app not in short)
+
+    # Goal 2
+
+    def clear_the_way(self) -> None:
+        if self.terms.target is None:
+            return
+        model, target = self.model, integer.dense(self.instance, self.terms.target)
+        over = [
+            (model.add_positive_part(column, float(target[app, node])), float(self.instance.gang[app]))
+            for (app, node), column in model.x.items()
+            if target[app, node] < self.instance.holds[app, node]
+        ]
+        if self.score().in_the_way > 0:
+            self._solve(over)
+        model.add_row(over, upper=self.score().in_the_way + 0.5)
+
+    def change_least(self) -> None:
+        """With the same apps running, where the fewest of them change and move."""
+        served = self.placed()
+        solved = self.model.solve(changes(self.model, moves(self.model, both_ways=True)))
+        if solved.x is None or integer.faults(self.instance, integer.rows_of(solved.x), self.budget, self.reserved):
+            return
+        if (goals.placed(self.instance, solved.x.sum(axis=1)) == served).all():
+            self.best = solved.x
+
+    # Goals 3 and 4
+
+    def _be_fair(self) -> None:
+        model = self.model
+        excess = model.add_fairness(self.terms)
+        if self.score().excess > 0:
+            self._solve([(excess, 1.0 / _scale(self.instance.unit))])
+        n, tolerance = self.best.sum(axis=1), integer.LOSS_TOLERANCE
+        over = integer.loss(self.instance, n, self.terms.shares) - self.terms.loss_budget
+        model.cap(excess, over + tolerance / 2 if over > tolerance else max(over, 0.999 * tolerance))
+
+    def _reach_floors(self) -> None:
+        model = self.model
+        floors, placed = self.terms.floors, self.placed()
+        wanting = [app for app in model.apps if placed[app] and floors[app] > self.instance.n_min[app]]
+        if self.score().below_floor == 0:
+            for app in wanting:
+                model.keep_above(app, float(floors[app]))
+            return
+        missing: Row = []
+        for app in wanting:
+            missing.append((model.add_lack(app, float(floors[app])), float(self.instance.gang[app])))
+        self._solve(missing)
+        model.add_row(missing, upper=self.score().below_floor + 0.5)
+
+    # Goals 5 and 6
+
+    def _use(self) -> None:
+        model = self.model
+        instance = self.instance
+        scale = _scale(instance.worth)
+        wish = self._worth(scale)
+        fixed = integer.utilization(instance, np.where(instance.pinned, instance.count, 0))
+        bound = self._solve(wish)
+        self.bound = min(self.bound, max(fixed - bound * scale, self.score().net))
+        model.add_row(wish, upper=(fixed - self.score().net) / scale + SLACK)
+
+    def _gain(self, least: float) -> None:
+        """Goal 5 again, for answers that are better by so much."""
+        instance = self.instance
+        scale = _scale(instance.worth)
+        fixed = integer.utilization(instance, np.where(instance.pinned, instance.count, 0))
+        solved = self.model.solve_below(self._worth(scale), (fixed - self.score().net - least) / scale)
+        if solved.x is not None:
+            self._offer(solved.x)
+        if solved.status in ("node_limit", "guard"):
+            self.status = solved.status
+        elif solved.x is None and solved.status == "failed":
+            self.status = "fallback"
+
+    def outlook(self) -> Outlook | None:
+        """Goals 3 to 5 at once, for who runs now."""
+        model, instance = self.model, self.instance
+        placed, floors = self.placed(), self.terms.floors
+        for app, column in model.run.items():
+            model.fix(column, float(placed[app]))
+        self._keep_reserved()
+        scale = _scale(instance.worth)
+        wish = self._worth(scale)
+        wish.append((model.add_fairness(self.terms), EXCESS_PRICE * max(len(instance.kinds), 1) / scale))
+        for app in model.apps:
+            if placed[app] and floors[app] > instance.n_min[app]:
+                wish.append((model.add_lack(app, float(floors[app])), FLOOR_PRICE))
+        relaxed = model.relax(wish)
+        if relaxed is None:
+            return None
+        changes = {
+            i: (-round(float(relaxed.values[r]), 6), round(float(relaxed.reduced[r]), 9)) for i, r in model.r.items()
+        }
+        fixed = integer.utilization(instance, np.where(instance.pinned, instance.count, 0))
+        return Outlook(sorted(changes, key=lambda i: (*changes[i], i)), fixed - relaxed.bound * scale)
+
+    def _worth(self, scale: float) -> Row:
+        """What goal 5 minimises."""
+        wish: Row = [(column, -float(self.instance.worth[app]) / scale) for app, column in self.model.n.items()]
+        return wish + [(column, float(self.terms.prices[app]) / scale) for app, column in self.model.r.items()]
+
+    def _disturb_least(self) -> None:
+        score, instance, model = self.score(), self.instance, self.model
+        small = len(instance.apps) * len(instance.nodes) <= LARGEST_TIES
+        least = changes(model, moves(model, both_ways=False))
+        if score.changed or score.moved:
+            if not small:
+                touched = integer.changed(instance, integer.rows_of(self.best))
+                for app, column in model.r.items():
+                    model.cap(column, float(touched[app]))
+            self._solve(least)
+        if small and self.score().misplaced:
+            score = self.score()
+            model.add_row(least, upper=change_weight(instance) * score.changed + score.moved + 0.5)
+            self._solve(wishes(model))
+
+    # What all stages share
+
+    def _solve(self, objective: Row) -> float:
+        """One stage; keeps the answer if it is valid and better, and gives the proven bound on the objective."""
+        solved = self.model.solve(objective)
+        usable = solved.x is not None and self._offer(solved.x)
+        if solved.status in ("node_limit", "guard"):
+            self.status = solved.status if self.status != "fallback" else "fallback"
+        elif solved.status == "infeasible" and self.gain is not None:
+            pass  # By a rounding, against an answer that is there: nothing better was found, and that is all.
+        elif solved.status != "optimal" or not usable:
+            self.status = "fallback"
+        return solved.bound
+
+    def _offer(self, x: Ints) -> bool:
+        """Keeps it if it is better; whether it could be used at all."""
+        rows = integer.rows_of(x)
+        if integer.faults(self.instance, rows, self.budget, self.reserved):
+            return False
+        if integer.better(self.instance, integer.score(self.instance, rows, self.terms), self.score()):
+            self.best = x
+        return True
+
+    def score(self) -> Score:
+        return integer.score(self.instance, integer.rows_of(self.best), self.terms)
+
+
+def _scale(values: Floats) -> float:
+    """The largest, so that objectives have coefficients of about one."""
+    largest = float(values[np.isfinite(values)].max(initial=0.0))
+    return largest if largest > 0 else 1.0
+
+
+def loosest_bound(instance: Instance) -> float:
+    """No answer uses more of a resource than there is, nor than all apps at n_max would."""
+    if not instance.kinds:
+        return 0.0
+    wanted = [
+        [min(float(n) * float(f), 1.0) for f in row] for n, row in zip(instance.n_max, instance.fractions, strict=True)
+    ]
+    return math.fsum(min(1.0, math.fsum(column)) for column in zip(*wanted, strict=True))

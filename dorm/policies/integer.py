@@ -1,0 +1,524 @@
+"""The problem in sorted integer arrays, and the exact score of an answer to it.
+
+Solvers work in floating point and greedy answers may be poor, so no answer is trusted: `faults` checks every constraint
+in integers, `score` says how good it is goal by goal, and `better` compares two scores lexicographically.  Apps and
+nodes are sorted by id, so that the order in which they were named decides nothing; `arrival` keeps who came first.
+
+An app with gangs is counted in gangs here (one has `gang` times the demand and goes on one node whole), and nodes that are
+drained are left out, as if they were gone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from dorm.policies import shares
+from dorm.policies.classes import classes
+from events.requirements import requirement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from dorm.policies.problem import AppDemand, NodeRoom, Problem
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+    Rows = Sequence[dict[int, int]]
+    """Counts of each app by node, only positive ones: what a dense matrix would say, at any size."""
+
+PORTS = "ports"
+"""The name of the last column where ports may limit a placement: containers that a node can serve."""
+
+LARGEST = 2**46
+"""Quantities are clipped here (64 TiB, in bytes), so that sums over 100,000 nodes stay exact in 64 bits."""
+
+MOST_WEIGHT = 1e100
+
+LOSS_TOLERANCE = 1e-9
+"""Fairness losses closer than this are equal."""
+
+WORTH_TOLERANCE = 2e-6
+"""Utilizations closer than this part of the worth of the largest container are equal: the solver sees no further."""
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A `Problem` as numbers.  Matrices have apps as rows and nodes (or kinds of resources) as columns, sorted by id."""
+
+    kinds: tuple[str, ...]
+    """Kinds of which some node has any; then `PORTS`, where they may limit a placement."""
+    measured: int
+    """How many of the kinds are resources, which utilization and shares count: all but `PORTS`."""
+    nodes: tuple[str, ...]
+    node_rooms: tuple[NodeRoom, ...]
+    """The same, as they were given."""
+    apps: tuple[AppDemand, ...]
+    arrival: tuple[int, ...]
+    """Rows in the order of arrival."""
+    capacity: Ints
+    totals: Ints
+    demand: Ints
+    n_min: Ints
+    n_max: Ints
+    gang: Ints
+    """Containers in one unit of `n_min`, `n_max` and all counts."""
+    rows: tuple[dict[int, int], ...]
+    """x⁰ on the nodes that are there."""
+    pinned: Flags
+    running: Flags
+    """Had containers, wherever."""
+    absent: Flags
+    """Nothing of it runs now: its containers are a claim."""
+    forced: Flags
+    """Runs, is not pinned, and cannot stay as it is."""
+    room: Ints
+    """Capacity less what pinned apps hold."""
+    eligible: Flags
+    """Whether a node satisfies a requirement: one row for each different one, the first is none at all."""
+    requirement: Ints
+    """The row of `eligible` that an app goes by."""
+    lacking: Flags
+    """Needs a kind that no node has."""
+    fits_empty: Ints
+    """How many containers of an app the cluster holds when it is empty, at most n_max."""
+    fractions: Floats
+    """d_ik / C_k, of the kinds that are measured."""
+    use: Floats
+    """The same of all kinds."""
+    unit: Floats
+    """δ_i"""
+    worth: Floats
+    """u_i = Σ_k d_ik / C_k, what one container adds to U."""
+    drained: tuple[NodeRoom, ...]
+
+    @property
+    def possible(self) -> Flags:
+        """Apps that the empty cluster can run; the others must not stand in anybody's way."""
+        return (self.fits_empty >= self.n_min) | self.pinned
+
+    @property
+    def in_budget(self) -> int:
+        """|P|: how many apps run, of which θ2 lets a part change."""
+        return int((self.running & ~self.absent).sum())
+
+    @property
+    def free_to_move(self) -> Flags:
+        return self.possible & ~self.pinned
+
+    @property
+    def kept(self) -> Flags:
+        """Runs and may stay as it is: never stopped, and counted against θ2 if changed."""
+        return self.running & ~self.pinned & ~self.forced
+
+    @cached_property
+    def count(self) -> Ints:
+        """n⁰ on the nodes that are there."""
+        return np.array([sum(row.values()) for row in self.rows], np.int64)
+
+    @cached_property
+    def current(self) -> Ints:
+        """x⁰ as a dense matrix, for problems that are small enough for one."""
+        return dense(self, self.rows)
+
+    @cached_property
+    def holds(self) -> Ints:
+        """How many containers of an app a node holds when nothing but pinned apps is on it, at most n_max (dense)."""
+        holds = np.repeat(np.where(self.lacking, 0, self.n_max)[:, None], len(self.room), axis=1)
+        for k in range(self.demand.shape[1]):
+            needs = self.demand[:, k] > 0
+            holds[needs] = np.minimum(holds[needs], self.room[None, :, k] // self.demand[needs, k][:, None])
+        holds[~self.eligible[self.requirement]] = 0
+        return holds
+
+
+def read(problem: Problem) -> Instance:
+    """Raises `ValueError` where two apps or two nodes have one id."""
+    named = sorted(problem.nodes, key=lambda node: node.id)
+    order = sorted(range(len(problem.apps)), key=lambda place: problem.apps[place].id)
+    apps = tuple(problem.apps[place] for place in order)
+    if len({node.id for node in named}) < len(named) or len({app.id for app in apps}) < len(apps):
+        raise ValueError("two apps or two nodes have the same id")
+    nodes = [node for node in named if not node.drained]
+    column = {node.id: j for j, node in enumerate(nodes)}
+    kinds = sorted({kind for node in nodes for kind, amount in node.capacity.items() if amount > 0})
+    measured = len(kinds)
+    capacity = _matrix([[_clip(node.capacity.get(kind, 0)) for kind in kinds] for node in nodes], measured)
+    gang = np.array([max(app.gang, 1) for app in apps], np.int64)
+    demand = _matrix(
+        [[_clip(app.demand.get(kind, 0) * max(app.gang, 1), 2 * LARGEST) for kind in kinds] for app in apps],
+        len(kinds),
+    )
+    have = set(kinds)
+    lacking = np.array([any(app.demand[kind] > 0 for kind in app.demand.keys() - have) for app in apps], np.bool_)
+    n_min = -(-np.array([max(_clip(app.n_min), 1) for app in apps], np.int64) // gang)
+    n_max = np.array([_clip(app.n_max) for app in apps], np.int64) // gang
+    if (most := _served(nodes, apps, capacity, demand, gang)) is not None:
+        kinds.append(PORTS)
+        capacity, demand = np.column_stack([capacity, most]), np.column_stack([demand, gang])
+    eligible, goes_by = _eligible(nodes, apps)
+    rows, displaced = _rows(apps, column)
+    pinned = np.array([app.pinned for app in apps], np.bool_)
+    running = np.array([bool(app.current) for app in apps], np.bool_)
+    count = np.array([sum(app.current.values()) for app in apps], np.int64)
+    app, node, each = entries(rows)
+    used = each[:, None] * demand[app]
+    by_pinned = pinned[app]
+    overfull: Flags = np.asarray((sums(node, used, len(nodes)) > capacity).any(axis=1))
+    displaced[app[overfull[node] | ~eligible[goes_by[app], node]]] = True
+    used_by_pinned = sums(node[by_pinned], used[by_pinned], len(nodes))
+    unbound = (count < n_min * gang) | (count > n_max * gang) | (count % gang != 0) | lacking
+    use = shares.demand_fractions(demand, capacity.sum(axis=0))
+    use[lacking] = math.inf
+    fractions = use[:, :measured]
+    return Instance(
+        kinds=tuple(kinds),
+        measured=measured,
+        nodes=tuple(column),
+        node_rooms=tuple(nodes),
+        apps=apps,
+        arrival=tuple(int(row) for row in np.argsort(np.array(order, np.int64), kind="stable")),
+        capacity=capacity,
+        totals=capacity.sum(axis=0),
+        demand=demand,
+        n_min=n_min,
+        n_max=n_max,
+        gang=gang,
+        rows=rows,
+        pinned=pinned,
+        running=running,
+        absent=np.array([app.absent for app in apps], np.bool_),
+        forced=running & ~pinned & (displaced | unbound),
+        room=np.maximum(capacity - used_by_pinned, 0),
+        eligible=eligible,
+        requirement=goes_by,
+        lacking=lacking,
+        fits_empty=_fits_empty(capacity, eligible, demand, n_max, goes_by, lacking),
+        fractions=fractions,
+        use=use,
+        unit=shares.dominant_units(fractions),
+        worth=np.where(lacking, 0.0, fractions.sum(axis=1)),
+        drained=tuple(node for node in named if node.drained),
+    )
+
+
+def _served(
+    nodes: Sequence[NodeRoom], apps: Sequence[AppDemand], capacity: Ints, demand: Ints, gang: Ints
+) -> Ints | None:
+    """How many containers the ports of each node serve.  None where nothing else allows as many: the usual case, which
+    is to cost nothing."""
+    if all(node.ports is None for node in nodes):
+        return None
+    wanted = sum(max(_clip(app.n_max), sum(app.current.values())) for app in apps)
+    most = np.full(len(nodes), _clip(wanted), np.int64)
+    least = (demand // gang[:, None]).min(axis=0, initial=LARGEST)
+    for k in np.flatnonzero(least > 0).tolist():
+        most = np.minimum(most, capacity[:, k] // least[k])
+    served = np.array([LARGEST if node.ports is None else _clip(node.ports.most) for node in nodes], np.int64)
+    binds = served < most
+    # Nodes that are not limited get one value, so that those which are alike stay alike.
+    return np.where(binds, served, most.max(initial=0)) if binds.any() else None
+
+
+def _clip(amount: int, most: int = LARGEST) -> int:
+    """Demands are clipped at more than any node can have, so that an absurd one fits nowhere."""
+    return min(max(amount, 0), most)
+
+
+def _matrix(rows: list[list[int]], columns: int) -> Ints:
+    return np.array(rows, np.int64).reshape(len(rows), columns)
+
+
+def entries(rows: Rows) -> tuple[Ints, Ints, Ints]:
+    """App, node and count of each place where one of the apps has containers."""
+    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+    total = int(sizes.sum())
+    node = np.fromiter(chain.from_iterable(rows), np.int64, total)
+    count = np.fromiter(chain.from_iterable(row.values() for row in rows), np.int64, total)
+    return np.repeat(np.arange(len(rows)), sizes), node, count
+
+
+def sums(node: Ints, amounts: Ints, nodes: int) -> Ints:
+    """Amounts of each kind by node: one column after the other, which is many times as fast as whole rows."""
+    found = np.zeros((amounts.shape[1], nodes), np.int64)
+    for k, column in enumerate(amounts.T):
+        np.add.at(found[k], node, column)
+    return np.ascontiguousarray(found.T)
+
+
+def _eligible(nodes: Sequence[NodeRoom], apps: Sequence[AppDemand]) -> tuple[Flags, Ints]:
+    """Each different requirement is asked once for each different set of labels."""
+    texts = ["", *sorted({app.require for app in apps if app.require})]
+    place = {text: row for row, text in enumerate(texts)}
+    eligible = np.ones((len(texts), len(nodes)), np.bool_)
+    if len(texts) > 1:
+        labelled = [tuple(sorted(node.labels.items())) for node in nodes]
+        for row, text in enumerate(texts[1:], start=1):
+            known = {labels: satisfies(text, dict(labels)) for labels in sorted(set(labelled))}
+            eligible[row] = [known[labels] for labels in labelled]
+    return eligible, np.array([place[app.require] for app in apps], np.int64)
+
+
+def satisfies(text: str, labels: Mapping[str, str]) -> bool:
+    """Whether labels meet a requirement.  One that can't be read is met by nothing: specs are checked, logs are not."""
+    try:
+        return requirement(text).matches(labels)
+    except ValueError:
+        return False
+
+
+def _rows(apps: Sequence[AppDemand], column: dict[str, int]) -> tuple[tuple[dict[int, int], ...], Flags]:
+    """Counts by column, in gangs, and whether a node of the app is gone (or a gang is not whole on its node)."""
+    rows = []
+    displaced = np.zeros(len(apps), np.bool_)
+    for i, app in enumerate(apps):
+        gang = max(app.gang, 1)
+        there = [(column[node], count) for node, count in app.current.items() if node in column]
+        displaced[i] = len(there) < len(app.current) or (gang > 1 and any(count % gang for _, count in there))
+        rows.append({j: min(count // gang, LARGEST) for j, count in sorted(there) if count >= gang})
+    return tuple(rows), displaced
+
+
+def _fits_empty(capacity: Ints, eligible: Flags, demand: Ints, n_max: Ints, goes_by: Ints, lacking: Flags) -> Ints:
+    """By shape of node, which there are few of."""
+    shapes = classes(np.hstack([capacity, eligible.T.astype(np.int64)]))
+    total = np.zeros(len(demand), np.int64)
+    most = np.where(lacking, 0, n_max)
+    for shape, size in zip(shapes.rows, shapes.size.tolist(), strict=True):
+        room, allowed = shape[: capacity.shape[1]], shape[capacity.shape[1] :]
+        here = np.where(allowed[goes_by] > 0, most, 0)
+        for k in range(capacity.shape[1]):
+            needs = demand[:, k] > 0
+            here[needs] = np.minimum(here[needs], room[k] // demand[needs, k])
+        total = np.minimum(total + np.minimum(here * size, most), most)
+    return total
+
+
+def dense(instance: Instance, rows: Rows) -> Ints:
+    """Counts as a matrix of apps and nodes."""
+    x = np.zeros((len(rows), len(instance.nodes)), np.int64)
+    for i, row in enumerate(rows):
+        for node, count in row.items():
+            x[i, node] = count
+    return x
+
+
+def rows_of(x: Ints) -> list[dict[int, int]]:
+    """A matrix of counts as rows."""
+    rows: list[dict[int, int]] = [{} for _ in range(len(x))]
+    for i, j in zip(*(part.tolist() for part in np.nonzero(x)), strict=True):
+        rows[i][j] = int(x[i, j])
+    return rows
+
+
+def counts_of(rows: Rows) -> Ints:
+    """n_i"""
+    return np.array([sum(row.values()) for row in rows], np.int64)
+
+
+def free_room(instance: Instance, rows: Rows) -> Ints:
+    """What is left of each node beside pinned apps and what `rows` gives to the others."""
+    app, node, count = entries(rows)
+    count = np.where(instance.pinned[app], 0, count)
+    return instance.room - sums(node, count[:, None] * instance.demand[app], len(instance.nodes))
+
+
+class Terms(NamedTuple):
+    """What an answer is judged by, beyond the instance itself."""
+
+    shares: Floats
+    """ŝ_i; 0 for an app that cannot run beside the others now."""
+    loss_budget: float
+    change_budget: int
+    floors: Ints
+    """A count that each app should have at least, where that is possible."""
+    prices: Floats
+    """What changing the app costs, in units of U."""
+    aged: Flags
+    """Has waited for too long: comes before all that wait, by arrival."""
+    capped: bool = False
+    """Whether it is the absolute cap, and not θ2, that gives `change_budget`."""
+    target: Sequence[dict[int, int]] | None = None
+    """Where apps would be if θ2 did not hold back one that waits: what the others hold beyond it stands in its way."""
+
+
+class Score(NamedTuple):
+    """Goal by goal, the first that differs decides.  Smaller is better but for `net`."""
+
+    lost: int
+    """n_min of apps that ran and cannot go on."""
+    aged: tuple[int, ...]
+    """1 for each app that has waited too long and gets nothing, in the order of arrival."""
+    waiting: int
+    """n_min of apps that are not started."""
+    order: tuple[int, ...]
+    """1 for each app that gets nothing, in the order of who comes first."""
+    in_the_way: int
+    """Containers that stand where the target has none."""
+    excess: float
+    below_floor: int
+    net: float
+    """U less the price of the changes."""
+    changed: int
+    moved: int
+    """Containers that apps which ran start on a node."""
+    misplaced: int
+    """How far apps that are being placed miss their wish: nodes beyond the first for those that pack, containers beyond
+    the first on each node for those that spread."""
+
+
+def queue(instance: Instance) -> list[int]:
+    """Rows of the apps that may or may not run: those whose partition was hit before those that wait, then by arrival."""
+    free_to_move, kept = instance.free_to_move, instance.kept
+    askers = [i for i in instance.arrival if free_to_move[i] and not kept[i]]
+    return [i for i in askers if instance.running[i]] + [i for i in askers if not instance.running[i]]
+
+
+def aged(instance: Instance, patience_s: float) -> Flags:
+    """Which apps have waited for longer than that."""
+    waited = np.array([app.waited_s for app in instance.apps], np.float64)
+    return ~instance.running & instance.possible & (waited > patience_s)
+
+
+def changed(instance: Instance, rows: Rows) -> Flags:
+    """Which apps that ran are not exactly as they were, forced or not."""
+    flags = np.array([row is not was and row != was for row, was in zip(rows, instance.rows, strict=True)], np.bool_)
+    flags |= instance.forced  # Whatever is left of it, some of it is gone.
+    return flags & instance.running & ~instance.pinned
+
+
+def loss(instance: Instance, n: Ints, theoretical: Floats) -> float:
+    """F against the given ŝ."""
+    known = np.isfinite(instance.unit)
+    return math.fsum(np.abs(n[known] * instance.unit[known] - theoretical[known]).tolist())
+
+
+def utilization(instance: Instance, n: Ints) -> float:
+    kinds, used = instance.kinds[: instance.measured], n @ instance.demand
+    return shares.utilization(
+        dict(zip(kinds, used.tolist(), strict=False)),
+        dict(zip(kinds, instance.totals.tolist(), strict=False)),
+    )
+
+
+def theoretical_shares(instance: Instance, entitled: Flags) -> Floats:
+    """ŝ_i among the given apps; the others have none.  Nobody is owed more containers than an empty cluster would hold.
+
+    ŝ_i is rounded to 1e-9; what is a whole number of containers but for that is taken to be that number, so that an app
+    which has it exactly loses nothing.  Only ratios of weights matter; absurd ones are clipped, so that sums stay finite."""
+    weights = np.nan_to_num(np.array([app.weight for app in instance.apps], np.float64), nan=0.0, posinf=MOST_WEIGHT)
+    weights = np.where(weights > 0, np.clip(weights, 1 / MOST_WEIGHT, MOST_WEIGHT), 0.0)
+    caps = np.where(instance.pinned, np.maximum(instance.fits_empty, instance.count), instance.fits_empty)
+    found = shares.theoretical_shares(instance.fractions, weights, np.where(entitled, caps, 0))
+    unit = np.where(np.isfinite(instance.unit) & (instance.unit > 0), instance.unit, 1.0)
+    whole = np.rint(found / unit) * unit
+    return np.where(np.abs(whole - found) < LOSS_TOLERANCE, whole, found)
+
+
+def level(held: float, weight: float) -> float:
+    """What an app has for its weight, to nine digits, so that of weights only the ratio decides; who has none comes last."""
+    return float(f"{held / min(weight, MOST_WEIGHT):.9g}") if weight > 0 else math.inf
+
+
+def change_cost(instance: Instance, rows: Rows, terms: Terms) -> float:
+    return math.fsum(terms.prices[changed(instance, rows) & instance.kept].tolist())
+
+
+def score(instance: Instance, rows: Rows, terms: Terms) -> Score:
+    n, gang = counts_of(rows), instance.gang
+    movable, kept = instance.free_to_move, instance.kept
+    short = movable & (n < instance.n_min)
+    over = max(0.0, loss(instance, n, terms.shares) - terms.loss_budget)
+    touched = changed(instance, rows)
+    moved = sum(beyond(rows[i], instance.rows[i]) * int(gang[i]) for i in np.flatnonzero(touched).tolist())
+    waits = short & ~instance.running
+    in_the_way = 0
+    if terms.target is not None:
+        in_the_way = sum(beyond(rows[i], terms.target[i]) * int(gang[i]) for i in np.flatnonzero(movable).tolist())
+    return Score(
+        lost=int((instance.n_min * gang)[short & instance.running].sum()),
+        aged=tuple(int(short[i]) for i in instance.arrival if terms.aged[i]),
+        waiting=int((instance.n_min * gang)[waits].sum()),
+        order=tuple(int(short[i]) for i in queue(instance)),
+        in_the_way=in_the_way,
+        excess=over if over > LOSS_TOLERANCE else 0.0,
+        below_floor=int((np.maximum(terms.floors - n, 0) * gang)[movable & ~short].sum()),
+        net=utilization(instance, n) - math.fsum(terms.prices[touched & kept].tolist()),
+        changed=int((touched & kept).sum()),
+        moved=moved,
+        misplaced=sum(
+            misplaced(app.placement, rows[i])
+            for i, app in enumerate(instance.apps)
+            if app.placement and movable[i] and (touched[i] or not instance.running[i])
+        ),
+    )
+
+
+def beyond(row: dict[int, int], other: dict[int, int]) -> int:
+    """Containers of a row that stand where the other has none."""
+    return sum(max(0, count - other.get(node, 0)) for node, count in row.items())
+
+
+def misplaced(wish: str, row: dict[int, int]) -> int:
+    """By how much a placement misses what the app asks for."""
+    if wish == "pack":
+        return max(0, len(row) - 1)
+    return sum(row.values()) - len(row) if wish == "spread" else 0
+
+
+def resolution(instance: Instance) -> float:
+    """Differences of U below this are none."""
+    return WORTH_TOLERANCE * float(instance.worth[instance.possible].max(initial=0.0))
+
+
+def better(instance: Instance, left: Score, right: Score) -> bool:
+    """Whether `left` beats `right` at the first goal in which they differ."""
+    if left[:5] != right[:5]:
+        return left[:5] < right[:5]
+    if abs(left.excess - right.excess) > LOSS_TOLERANCE:
+        return left.excess < right.excess
+    if left.below_floor != right.below_floor:
+        return left.below_floor < right.below_floor
+    if abs(left.net - right.net) > resolution(instance):
+        return left.net > right.net
+    return left[8:] < right[8:]
+
+
+def faults(instance: Instance, rows: Rows, change_budget: int, reserved: tuple[int, Flags] | None = None) -> list[str]:
+    """Every constraint that an answer breaks, in words; empty for one that may be used.
+
+    `reserved` nodes give others no further container while the app that they are kept for gets none."""
+    found = []
+    n = counts_of(rows)
+    app, node, count = entries(rows)
+    if (count <= 0).any():
+        found.append("a count that is not positive")
+    pinned = np.flatnonzero(instance.pinned).tolist()
+    if any(rows[i] != instance.rows[i] for i in pinned):
+        found.append("a pinned app was moved")
+    if (free_room(instance, rows) < 0).any():
+        found.append("a node is given more than it has")
+    if (~instance.eligible[instance.requirement[app], node] & ~instance.pinned[app]).any():
+        found.append("an app is placed on a node that does not satisfy what it requires")
+    if ((n > 0) & ((n < instance.n_min) | (n > instance.n_max)) & ~instance.pinned).any():
+        found.append("a count outside n_min..n_max")
+    if (n[~instance.possible] > 0).any():
+        found.append("an app is placed where it cannot run")
+    if (n < instance.n_min)[instance.kept].any():
+        found.append("an app that could go on was stopped")
+    if int((changed(instance, rows) & instance.kept).sum()) > change_budget:
+        found.append("more apps changed than θ2 allows")
+    if reserved is not None and not rows[reserved[0]]:
+        closed = reserved[1]
+        others = np.flatnonzero(~instance.pinned & ~instance.forced).tolist()
+        if any(closed[j] and count > instance.rows[i].get(j, 0) for i in others for j, count in rows[i].items()):
+            found.append("a node that is kept for an app which has waited long was given to another")
+    return found

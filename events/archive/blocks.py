@@ -1,0 +1,262 @@
+"""Blocks: what an archive of segments (`events.archive.segments`) is made of, as bytes.
+
+    block = head, payload
+    head  = mark "\\xd0RM\\xb1", kind, count u32, first u64, last u64, earliest i64, latest i64 (log times, UTC ns),
+            packed u32 (bytes of the payload), raw u32 (bytes of it when decompressed), crc32 u32 of the payload,
+            crc32 u32 of all this
+
+    H   header: `Header`, zstd of MessagePack
+    R   records `first` to `last`, zstd of `_Columns`
+    S   a snapshot of the state after `last`: length u32 of its description, the description (`SnapshotInfo`), its body
+    X   index: `Index`, zstd of MessagePack
+
+Big-endian.  Records are stored by columns, which takes half the room of rows and reads faster: subjects are a table,
+times are differences, sequences are only there where some are left out.  The head has a checksum of its own, so one that
+can be believed tells what a broken payload held; the mark lets a reader find the next block behind a broken head.  Kinds
+that a build does not know are passed over.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import zstandard
+
+from events.log.records import Record
+from events.log.snapshots import SnapshotInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FORMAT = 2
+"""Of what this build writes; the format before, without blocks, is `events.archive.appendable`'s."""
+HEADER, RECORDS, SNAPSHOT, INDEX = b"H", b"R", b"S", b"X"
+MARK = b"\xd0RM\xb1"
+LARGEST = 1 << 30
+"""Bytes that a payload may have when decompressed: a hostile file must not take all memory."""
+EARLIEST, LATEST = -(2**62), 2**62
+"""Log times that can be stored; the second is in the year 2116."""
+
+_LEVEL = 3  # Higher ones take three times as long and save nothing here.
+_HEAD = struct.Struct(">4s c I QQ qq III")
+_CRC = struct.Struct(">I")
+HEAD_SIZE = _HEAD.size + _CRC.size
+_encode = msgspec.msgpack.Encoder().encode
+
+
+Payload = bytes | memoryview
+
+
+class BlockDamaged(Exception):
+    """Bytes that are not what was written; the message says in a few words how."""
+
+
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """What a block holds, without its payload."""
+
+    kind: bytes
+    count: int
+    """Records in it."""
+    first: int
+    last: int
+    earliest: int
+    latest: int
+    packed: int
+    raw: int
+    crc: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole block."""
+        return HEAD_SIZE + self.packed
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What an archive says of itself."""
+
+    format: int = FORMAT
+    cluster: str = ""
+    made_by: str = ""
+    """The program and version that wrote it."""
+    start: int = 0
+    """The sequence before its first record: 0 for a whole log; where it is later, the first snapshot is of the state there."""
+    sparse: bool = False
+    """Whether records were left out, so that it can be read and not folded."""
+    chosen: dict[str, list[str]] = {}
+    """By what they were chosen (`since`, `until`, `app`, `user`), for people."""
+    anonymized: bool = False
+    """Whether names in it are pseudonyms."""
+    renamed: int = 0
+    """Up to which sequence its records had another cluster's name when they were sealed."""
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One block of records in the index."""
+
+    place: int
+    size: int
+    count: int
+    first: int
+    last: int
+    latest: int
+
+
+class Kept(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One snapshot in the index."""
+
+    place: int
+    size: int
+    info: SnapshotInfo
+
+
+class Index(msgspec.Struct, frozen=True):
+    """Where everything is, and the header once more, so that a broken one is no loss."""
+
+    header: Header
+    records: list[Entry]
+    snapshots: list[Kept]
+
+
+class _Columns(msgspec.Struct, array_like=True, gc=False):
+    seqs: list[int] | None
+    times: list[int]
+    subjects: list[str]
+    subject: list[int]
+    msg_ids: list[str]
+    bodies: list[bytes]
+
+
+_decode_columns = msgspec.msgpack.Decoder(_Columns).decode
+_decode_header = msgspec.msgpack.Decoder(Header).decode
+_decode_index = msgspec.msgpack.Decoder(Index).decode
+_decode_info = msgspec.msgpack.Decoder(SnapshotInfo).decode
+
+
+def head_of(data: bytes) -> Head | None:
+    """The head that these bytes begin with, None where they begin with none."""
+    if len(data) < HEAD_SIZE or not data.startswith(MARK):
+        return None
+    if zlib.crc32(data[: _HEAD.size]) != _CRC.unpack_from(data, _HEAD.size)[0]:
+        return None
+    return Head(*_HEAD.unpack_from(data)[1:])
+
+
+def intact(head: Head, payload: Payload) -> bool:
+    return len(payload) == head.packed and zlib.crc32(payload) == head.crc
+
+
+def pack_records(records: Sequence[Record]) -> bytes:
+    """A block of at least one record, with increasing sequences.  Raises ValueError for a time that can't be stored."""
+    first, last = records[0].seq, records[-1].seq
+    dense = last - first == len(records) - 1
+    subjects: dict[str, int] = {}
+    times = [record.time for record in records]
+    earliest, latest = min(times), max(times)
+    if earliest < EARLIEST or latest > LATEST:
+        raise ValueError(f"a log time of record {first} to {last} is out of range")
+    payload = _encode(
+        _Columns(
+            seqs=None if dense else [record.seq for record in records],
+            times=[times[0], *(after - before for before, after in pairwise(times))],
+            subject=[subjects.setdefault(record.subject, len(subjects)) for record in records],
+            subjects=list(subjects),
+            msg_ids=[record.msg_id for record in records],
+            bodies=[record.body for record in records],
+        )
+    )
+    return _block(RECORDS, _compressed(payload), len(payload), len(records), (first, last), (earliest, latest))
+
+
+def unpack_records(head: Head, payload: Payload) -> list[Record]:
+    """Raises BlockDamaged."""
+    columns = _decoded(_decode_columns, head, payload)
+    subjects = columns.subjects
+    count = head.count
+    seqs = range(head.first, head.first + count) if columns.seqs is None else columns.seqs
+    try:
+        records = list(
+            map(
+                Record,
+                seqs,
+                accumulate(columns.times),
+                map(subjects.__getitem__, columns.subject),
+                columns.bodies,
+                columns.msg_ids,
+            )
+        )
+    except IndexError:
+        raise BlockDamaged("names a subject that it does not have") from None
+    lengths = {len(seqs), len(columns.times), len(columns.subject), len(columns.msg_ids), len(columns.bodies)}
+    if lengths != {count} or not records or (records[0].seq, records[-1].seq) != (head.first, head.last):
+        raise BlockDamaged("does not hold the records that it says")
+    return records
+
+
+def pack_snapshot(info: SnapshotInfo, body: bytes) -> bytes:
+    """A block; bodies are compressed by whoever made them."""
+    described = _encode(info)
+    payload = _CRC.pack(len(described)) + described + body
+    return _block(SNAPSHOT, payload, len(payload), 0, (info.seq, info.seq), (info.time, info.time))
+
+
+def unpack_snapshot(head: Head, payload: Payload) -> tuple[SnapshotInfo, bytes]:
+    """Raises BlockDamaged."""
+    _check(head, payload)
+    length = _CRC.unpack_from(payload)[0] if len(payload) >= _CRC.size else 0
+    begin = _CRC.size + length
+    try:
+        return _decode_info(payload[_CRC.size : begin]), bytes(payload[begin:])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise BlockDamaged("can't be decoded") from None
+
+
+def pack_header(header: Header) -> bytes:
+    payload = _encode(header)
+    return _block(HEADER, _compressed(payload), len(payload), 0, (header.start, header.start), (0, 0))
+
+
+def unpack_header(head: Head, payload: Payload) -> Header:
+    """Raises BlockDamaged."""
+    header: Header = _decoded(_decode_header, head, payload)
+    return header
+
+
+def pack_index(index: Index) -> bytes:
+    payload = _encode(index)
+    return _block(INDEX, _compressed(payload), len(payload), 0, (0, 0), (0, 0))
+
+
+def unpack_index(head: Head, payload: Payload) -> Index:
+    """Raises BlockDamaged."""
+    index: Index = _decoded(_decode_index, head, payload)
+    return index
+
+
+def _block(kind: bytes, payload: bytes, raw: int, count: int, seqs: tuple[int, int], times: tuple[int, int]) -> bytes:
+    if raw > LARGEST:
+        raise ValueError(f"{raw:,} bytes in one block are too many")
+    head = _HEAD.pack(MARK, kind, count, *seqs, *times, len(payload), raw, zlib.crc32(payload))
+    return head + _CRC.pack(zlib.crc32(head)) + payload
+
+
+def _compressed(payload: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=_LEVEL).compress(payload)
+
+
+def _check(head: Head, payload: Payload) -> None:
+    if not intact(head, payload):
+        raise BlockDamaged("does not match its checksum")
+
+
+def _decoded(decode: Any, head: Head, payload: Payload) -> Any:
+    _check(head, payload)
+    try:
+        if head.raw > LARGEST or zstandard.frame_content_size(payload) != head.raw:
+            raise BlockDamaged("is not as large as it says")
+        return decode(zstandard.ZstdDecompressor().decompress(payload))
+    except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError):
+        raise BlockDamaged("can't be decoded") from None

@@ -1,0 +1,206 @@
+"""What is wrong with an archive, and the part of it that can be used all the same."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from events.log.interface import EventLog
+from events.log.records import Appended, LogDamaged, LogRefused, Record
+from events.log.snapshots import SnapshotInfo, Snapshots
+from events.subjects import matches
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """Bytes that can't be read, and the records that are lost by it."""
+
+    place: int
+    """Byte of the file."""
+    what: str
+    """In words, without the records."""
+    first: int = 0
+    """The first record that is lost; 0 where none is (the index, a snapshot)."""
+    last: int | None = None
+    """The last one; None where nobody knows how many there were."""
+
+    def __str__(self) -> str:
+        if not self.first:
+            return f"{self.what}; no record is lost by that"
+        if self.last is None:
+            return f"{self.what}; what came after record {self.first - 1} is lost"
+        if self.first == self.last:
+            return f"{self.what}; record {self.first} is lost"
+        return f"{self.what}; records {self.first} to {self.last} are lost"
+
+
+def readable_end(damages: Sequence[Damage], end: int) -> int:
+    """The last record before the first one that is lost."""
+    return min([end, *(damage.first - 1 for damage in damages if damage.first)])
+
+
+class ReadablePart(EventLog):
+    """A damaged log up to its damage, as a log: what is after it can't be folded, for something is missing before it."""
+
+    def __init__(self, log: EventLog, end: int, damage: str) -> None:
+        self._log = log
+        self._end = end
+        self._damage = damage
+        self._snapshots = _UpTo(log.snapshots, end)
+
+    async def append(
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        msg_id: str = "",
+        expected_last: int | None = None,
+        timeout: float = 5.0,
+    ) -> Appended:
+        raise LogRefused(f"a damaged log takes nothing: {self._damage}")
+
+    async def read(
+        self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        if after > self._end:
+            raise LogDamaged(f"{self._damage}; it can be read up to {self._end}, which is before {after}")
+        if after == self._end:
+            return
+        # All of it, since only that tells when the end is reached: what comes next is the damage.
+        async with contextlib.aclosing(self._log.read(after=after)) as batches:
+            async for batch in batches:
+                wanted = batch if batch[-1].seq <= self._end else [r for r in batch if r.seq <= self._end]
+                if subjects:
+                    wanted = [r for r in wanted if any(matches(pattern, r.subject) for pattern in subjects)]
+                if wanted:
+                    yield wanted
+                if batch[-1].seq >= self._end:
+                    return
+
+    async def end(self) -> int:
+        return self._end
+
+    async def start(self) -> int:
+        return min(await self._log.start(), self._end)
+
+    async def at_time(self, time: int) -> int:
+        try:
+            return min(await self._log.at_time(time), self._end)
+        except LogDamaged:  # It had to look behind the damage, or into it.
+            return await EventLog.at_time(self, time)
+
+    async def torn(self) -> str:
+        return self._damage
+
+    @property
+    def sparse(self) -> bool:
+        return self._log.sparse
+
+    @property
+    def anonymized(self) -> bool:
+        return self._log.anonymized
+
+    async def renamed_upto(self) -> int:
+        return await self._log.renamed_upto()
+
+    @property
+    def snapshots(self) -> Snapshots:
+        return self._snapshots
+
+    async def last_on(self, subject: str) -> Record | None:
+        last = None
+        async with contextlib.aclosing(self.read(subjects=[subject])) as batches:
+            async for batch in batches:
+                last = batch[-1]
+        return last
+
+    async def close(self) -> None:
+        await self._log.close()
+
+
+class _UpTo(Snapshots):
+    """Those of a log that are not behind a sequence; none is added or removed."""
+
+    def __init__(self, snapshots: Snapshots, end: int) -> None:
+        self._snapshots = snapshots
+        self._end = end
+
+    async def put(self, info: SnapshotInfo, body: bytes) -> None:
+        return None
+
+    async def infos(self) -> Sequence[SnapshotInfo]:
+        return [info for info in await self._snapshots.infos() if info.seq <= self._end]
+
+    async def get(self, info: SnapshotInfo) -> bytes | None:
+        return await self._snapshots.get(info)
+
+    async def drop(self, info: SnapshotInfo) -> None:
+        return None
+
+
+class Salvageable(Protocol):
+    """An archive that can be read over its damage, which is added to as more of it is met."""
+
+    def salvage(
+        self, *, damages: list[Damage], after: int = 0, subjects: Sequence[str] = ()
+    ) -> AsyncGenerator[list[Record], None]: ...
+
+    async def start(self) -> int: ...
+
+    async def end(self) -> int: ...
+
+    async def close(self) -> None: ...
+
+
+class WholeParts(EventLog):
+    """Whatever can be read of a damaged archive, before and behind its damage: records are missing in between."""
+
+    def __init__(self, archive: Salvageable, damages: Sequence[Damage]) -> None:
+        self._archive = archive
+        self._damages = list(damages)
+
+    @property
+    def sparse(self) -> bool:
+        return True
+
+    async def append(
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        msg_id: str = "",
+        expected_last: int | None = None,
+        timeout: float = 5.0,
+    ) -> Appended:
+        raise LogRefused(f"a damaged log takes nothing: {self._damages[0]}")
+
+    async def read(
+        self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        parts = self._archive.salvage(damages=self._damages, after=after, subjects=subjects)
+        async with contextlib.aclosing(parts) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def start(self) -> int:
+        return await self._archive.start()
+
+    async def end(self) -> int:
+        return await self._archive.end()
+
+    async def torn(self) -> str:
+        return str(self._damages[0])
+
+    async def last_on(self, subject: str) -> Record | None:
+        last = None
+        async with contextlib.aclosing(self.read(subjects=[subject])) as batches:
+            async for batch in batches:
+                last = batch[-1]
+        return last
+
+    async def close(self) -> None:
+        await self._archive.close()

@@ -1,0 +1,100 @@
+"""Seals of the log: what a master signs, with which key, and whether a seal is that key's own.
+
+A key is an nkey (Ed25519, as NATS writes keys): a seed that its master keeps, `SC…`, and the public key that anybody may
+have, `C…`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+import nkeys
+from nacl.exceptions import CryptoError
+from nacl.signing import VerifyKey
+
+from events.kinds import LogSealed
+
+if TYPE_CHECKING:
+    from events.chain.hash_chain import Chain
+
+MOST_MARKS = 256
+"""In one seal: of a log that was never sealed the first one would have too many otherwise."""
+_PUBLIC_BYTES = 1 + 32 + 2
+"""Prefix, key, checksum."""
+
+
+class KeyUnusableError(ValueError):
+    """No key, or not of this kind; the message never holds any of it."""
+
+
+class SealKey:
+    """A master's key.  Its seed is in here and is never printed."""
+
+    def __init__(self, seed: bytes) -> None:
+        """Raises KeyUnusableError."""
+        try:
+            self._pair = nkeys.from_seed(bytearray(seed))
+            self.public = self._pair.public_key.decode()
+        except (nkeys.NkeysError, ValueError, TypeError, IndexError):
+            raise KeyUnusableError("it holds no seed of an nkey") from None
+        if not self.public.startswith("C"):
+            raise KeyUnusableError("it holds an nkey of another kind; a cluster's key begins with SC") from None
+
+    def seal(self, cluster: str, epoch: int, chain: Chain, after: int) -> LogSealed:
+        """A seal of all that the chain has followed; `after` is where its marks begin."""
+        every, marks = chain.marks(MOST_MARKS)
+        said = LogSealed(
+            upto=chain.seq,
+            chain=chain.value.hex(),
+            key=self.public,
+            signature="",
+            after=after,
+            every=every,
+            marks=marks,
+        )
+        signature: bytes = self._pair.sign(statement(cluster, epoch, said))
+        return msgspec.structs.replace(said, signature=signature.hex())
+
+
+def new_seed() -> bytes:
+    """The seed of a new key, as it is kept in a file."""
+    seed: bytes = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_CLUSTER)
+    return seed
+
+
+def statement(cluster: str, epoch: int, seal: LogSealed) -> bytes:
+    """What is signed: lines of text, so that nobody needs our code to check one."""
+    words = ("dorm seal 1", cluster, epoch, seal.upto, seal.chain, seal.after, seal.every, seal.marks)
+    return "".join(f"{word}\n" for word in words).encode()
+
+
+def is_signed(cluster: str, epoch: int, seal: LogSealed) -> bool:
+    """Whether it was signed, as it is, with the key that it names."""
+    try:
+        verifier = VerifyKey(_public_bytes(seal.key))
+        verifier.verify(statement(cluster, epoch, seal), bytes.fromhex(seal.signature))
+    except (CryptoError, ValueError, TypeError):
+        return False
+    return True
+
+
+def check_public(key: str) -> str:
+    """Raises KeyUnusableError where this is no public key of a cluster."""
+    _public_bytes(key)
+    return key
+
+
+def _public_bytes(key: str) -> bytes:
+    try:
+        raw = base64.b32decode(key)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != _PUBLIC_BYTES or raw[0] != nkeys.PREFIX_BYTE_CLUSTER:
+        raise KeyUnusableError(f"{key[:80]!r} is no public key of a cluster: those are 56 letters and digits, C first")
+    if nkeys.crc16(raw[:-2]).to_bytes(2, "little") != raw[-2:]:
+        raise KeyUnusableError(f"{key[:80]!r} is mistyped: its checksum does not match")
+    return raw[1:-2]

@@ -1,0 +1,72 @@
+"""From which snapshot of a log to fold on: the nearest one at or before a moment that is really of this log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, TypeVar
+
+from events.log.records import LogError
+from events.log.snapshots import identity
+from events.logger import Logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from events.log.interface import EventLog
+    from events.log.snapshots import SnapshotInfo
+
+Loaded = TypeVar("Loaded")
+_log = Logger(__name__)
+
+
+async def nearest(
+    log: EventLog,
+    *,
+    upto: int,
+    latest: int | None = None,
+    core: int,
+    build: str,
+    load: Callable[[SnapshotInfo, bytes], Loaded | None],
+    drop_foreign: bool = False,
+) -> tuple[SnapshotInfo, Loaded] | None:
+    """The newest snapshot that is no later than the sequence `upto` and the log time `latest`, and what `load` makes of it
+    (called in a thread; None refuses).  None where there is none to be had, for whatever reason: then the log is folded
+    from its begin, which takes longer and is never wrong.
+
+    Snapshots of another `core` or `build` are passed over, but for the one at the begin of a log that is only a part: there
+    is nothing else to begin with, so it is `load` that decides.  `drop_foreign`: what is found to be of another log, or
+    from beyond this one's end, is dropped, which is for the log's owner.
+    """
+    start = await log.start()
+    try:
+        infos = await log.snapshots.infos()
+        for info in reversed(infos):
+            if drop_foreign and info.seq > upto:
+                await log.snapshots.drop(info)
+            fits = (info.core, info.build) == (core, build) or (0 < start == info.seq)
+            if not fits or not start <= info.seq <= upto or (latest is not None and info.time > latest):
+                continue
+            if not await _is_of(log, info, start):
+                _log.debug("a snapshot of another log", seq=info.seq)
+                if drop_foreign:
+                    await log.snapshots.drop(info)
+                continue
+            body = await log.snapshots.get(info)
+            loaded = None if body is None else await asyncio.to_thread(load, info, body)
+            if loaded is not None:
+                return info, loaded
+            _log.debug("a snapshot is of no use", seq=info.seq, there=body is not None)
+    except LogError as error:
+        _log.debug("snapshots can't be read", reason=str(error))
+    return None
+
+
+async def _is_of(log: EventLog, info: SnapshotInfo, start: int) -> bool:
+    """Whether the log has the record after which it was taken."""
+    if not info.record or info.seq == start:
+        return True
+    async with contextlib.aclosing(log.read(after=info.seq - 1)) as batches:
+        async for batch in batches:
+            return batch[0].seq == info.seq and identity(batch[0]) == info.record
+    return False

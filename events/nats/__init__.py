@@ -1,0 +1,16 @@
+"""The log on NATS JetStream.  The only code that imports nats-py.
+
+    log            `EventLog` on a stream: appending, and opening a cluster's log
+    link           one connection to a server or to a cluster of servers, and its failures
+    streams        how a cluster's streams are configured, found, created and replicated
+    reader         a pull consumer driven by hand; `direct` reads one record per request
+    parser         a fast path for records through nats-py's protocol parser
+    bus            heartbeats on a stream with an age limit, and requests to agents
+    snapshots      snapshots in a stream of their own
+    leadership     the masters' lease as a key in a KV bucket
+    stream_state   what a server says of a stream, and when to believe it
+    integrity      whether the stream is whole and protected
+    importing      an archive's records written to a new stream
+
+Start with `log`.  Imports the vocabulary and `events.log`.
+"""

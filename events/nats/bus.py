@@ -1,0 +1,214 @@
+"""What passes beside the log on NATS: heartbeats on a stream with an age limit, and questions to agents.
+
+An answer comes in pieces.  Each is a request to the asker's inbox, acknowledged when the asker takes it: so a slow asker
+slows the answerer down, and one that has gone is noticed by the next piece, or probe, that finds nobody there.  Pieces are
+numbered, so that a lost one ends the answer with an error and never leaves a hole in it.
+
+    Dorm-Piece: n     the piece with this number, from 1
+    Dorm-Piece: n     with no body: a probe, every second in which there is nothing to say; n is that of the last piece
+    Dorm-End: n       the answer is complete with n pieces
+    Dorm-Refused: 1   the answer ends here, the body says why
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import nats.errors
+
+from events.log.interface import Answerer, AskRefused, Bus, answering
+from events.log.records import LogRefused, LogUnavailable, Record
+from events.logger import Logger
+from events.nats.link import as_log_errors, cancellable, ended
+from events.nats.reader import last_record
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from nats.aio.msg import Msg
+
+    from events.nats.link import Link
+
+_PROBE_S = 1.0
+"""How long there may be nothing to say, or an asker may take to take a piece, before it is asked whether it is there."""
+_WAITING_REPORTS = 16384
+"""Heartbeats that wait for a listener who is too slow; what comes beyond that is left out, as the next says the same anew."""
+_WAITING_QUESTIONS = 1024
+_WAITING_BYTES = 32 * 1024 * 1024
+_LOOK_UP_S = 5.0
+_MOST_ANSWERS = 256
+"""Questions that one answerer works on at once."""
+_log = Logger(__name__)
+
+
+class NatsBus(Bus):
+    """For one cluster, whose heartbeats have these subjects."""
+
+    def __init__(self, link: Link, reports: str) -> None:
+        self._link = link
+        self._client = link.client
+        self._reports = reports
+        self._stream = ""
+        """That keeps its heartbeats, once it was looked up."""
+
+    async def publish_report(self, subject: str, body: bytes, *, timeout: float = 5.0) -> None:
+        self._link.check_size(body)
+        await self._link.sendable("report", timeout)
+        with as_log_errors("report"):
+            await self._client.jetstream().publish(subject, body, timeout=timeout)
+
+    async def reports(self, subject: str) -> AsyncGenerator[Record, None]:
+        with as_log_errors("listening for reports"):
+            subscription = await self._client.subscribe(
+                subject, pending_msgs_limit=_WAITING_REPORTS, pending_bytes_limit=_WAITING_BYTES
+            )
+        try:
+            async for message in subscription.messages:
+                yield Record(0, 0, message.subject, message.data)
+            raise LogUnavailable(f"the connection to {self._link.url} is closed")
+        finally:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+    async def last_report(self, subject: str) -> Record | None:
+        if not self._stream:
+            await self._link.connected(_LOOK_UP_S)
+            with as_log_errors("looking up the heartbeats"):
+                self._stream = await self._client.jetstream().find_stream_name_by_subject(self._reports)
+        return await last_record(self._link, self._stream, subject)
+
+    async def ask(self, subject: str, question: bytes, *, timeout: float = 5.0) -> AsyncGenerator[bytes, None]:
+        self._link.check_size(question)
+        await self._link.connected(timeout)
+        inbox = self._client.new_inbox()
+        with as_log_errors("asking"):
+            subscription = await self._client.subscribe(inbox)
+        try:
+            with as_log_errors("asking"):
+                await self._client.publish(subject, question, reply=inbox)
+            taken = 0
+            while True:
+                try:
+                    with cancellable():
+                        message = await subscription.next_msg(timeout=timeout)
+                except nats.errors.TimeoutError:
+                    raise LogUnavailable("the agent does not answer; is it running?") from None
+                except nats.errors.Error:
+                    raise LogUnavailable(f"the connection to {self._link.url} is closed") from None
+                piece = _piece(message, taken)
+                if message.reply:
+                    with contextlib.suppress(nats.errors.Error):
+                        await self._client.publish(message.reply, b"")
+                if piece is None:
+                    return
+                if piece:
+                    taken += 1
+                    yield piece
+        finally:
+            # An inbox that nobody listens to tells the answerer to stop.
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+    async def answer(self, subject: str, answerer: Answerer) -> None:
+        with as_log_errors("listening for questions"):
+            subscription = await self._client.subscribe(
+                subject, pending_msgs_limit=_WAITING_QUESTIONS, pending_bytes_limit=_WAITING_BYTES
+            )
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                answers: set[asyncio.Task[None]] = set()
+                async for message in subscription.messages:
+                    if message.reply:
+                        chosen: Answerer = answerer if len(answers) < _MOST_ANSWERS else _too_busy
+                        answers.add(task := tasks.create_task(self._answer(message, chosen)))
+                        task.add_done_callback(answers.discard)
+                for task in answers:  # They could reach nobody.
+                    task.cancel()
+            raise LogUnavailable(f"the connection to {self._link.url} is closed")
+        finally:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+    async def _answer(self, message: Msg, answerer: Answerer) -> None:
+        # The answerer runs in a task of its own, from its first piece to its closing, and at most one piece ahead.
+        pieces: asyncio.Queue[bytes | _End] = asyncio.Queue(1)
+        producing = asyncio.create_task(_produce(answerer, message.data, pieces))
+        try:
+            await self._send(message.reply, pieces)
+        except nats.errors.NoRespondersError:
+            _log.debug("the asker has gone", subject=message.subject)
+        except nats.errors.Error as error:
+            _log.debug("an answer could not be sent", subject=message.subject, error=str(error))
+        finally:
+            await ended(producing)
+
+    async def _send(self, inbox: str, pieces: asyncio.Queue[bytes | _End]) -> None:
+        """Raises NoRespondersError when the asker has gone."""
+        sent = 0
+        while True:
+            piece: bytes | _End = b""
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PROBE_S):
+                    piece = await pieces.get()
+            if isinstance(piece, _End):
+                refused = piece.refused.encode()
+                await self._client.publish(
+                    inbox, refused, headers={"Dorm-Refused": "1"} if refused else {"Dorm-End": str(sent)}
+                )
+                return
+            if len(piece) > self._client.max_payload - 1024:
+                piece, pieces = b"", asyncio.Queue(1)
+                pieces.put_nowait(_End("a piece of the answer is larger than the server takes"))
+            sent += bool(piece)
+            headers = {"Dorm-Piece": str(sent)}
+            while True:
+                try:
+                    with cancellable():
+                        await self._client.request(inbox, piece, timeout=_PROBE_S, headers=headers)
+                    break
+                except nats.errors.TimeoutError:
+                    piece = b""  # It was sent, and is acknowledged before the probe that follows it.
+
+
+class _End:
+    """The end of an answer; `refused` says why where it is not complete."""
+
+    def __init__(self, refused: str) -> None:
+        self.refused = refused
+
+
+async def _produce(answerer: Answerer, question: bytes, pieces: asyncio.Queue[bytes | _End]) -> None:
+    end = _End("")
+    try:
+        async with answering(answerer, question) as answer:
+            async for piece in answer:
+                if piece:
+                    await pieces.put(piece)
+    except AskRefused as error:
+        end = _End(str(error) or "refused")
+    except Exception:
+        # A fault of this one answer must end no other; the asker is told, the operator finds it here.
+        _log.exception("an answer failed")
+        end = _End("the agent failed while it answered; its log says more")
+    await pieces.put(end)
+
+
+async def _too_busy(question: bytes) -> AsyncGenerator[bytes, None]:
+    del question
+    raise AskRefused("the agent answers too many questions already; try again later")
+    yield b""
+
+
+def _piece(message: Msg, taken: int) -> bytes | None:
+    """The next piece of an answer, b"" for a probe, None at the end.  Raises LogUnavailable and LogRefused."""
+    headers = message.headers or {}
+    if headers.get("Status") == "503":
+        raise LogUnavailable("no agent answers for this node; is it running?")
+    if "Dorm-Refused" in headers:
+        raise LogRefused(message.data.decode(errors="replace"))
+    number = headers.get("Dorm-End") or headers.get("Dorm-Piece", "")
+    if number != str(taken + bool(message.data)):
+        raise LogUnavailable("a part of the answer was lost; ask again")
+    return None if "Dorm-End" in headers else message.data

@@ -1,0 +1,54 @@
+"""Reading records of a stream one request at a time, from any server that holds it.
+
+A consumer lives on one server and is made by the one that leads them all, so when either dies there is none for as long as an
+election takes (4 to 9 s on three servers).  Whoever follows the log meanwhile asks like this: it needs no leader, and what a
+server has of a stream is always its beginning, without gaps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING
+
+import nats.errors
+
+from events.log.records import Record
+from events.nats.reader import as_it_was, message_id, nanoseconds, status_of
+
+if TYPE_CHECKING:
+    from events.nats.link import Link
+
+_BATCH = 500
+_BATCH_BYTES = 2 * 1024 * 1024
+_TIMEOUT_S = 1.0
+
+
+async def read_directly(link: Link, stream: str, after: int, imported: int = 0) -> list[Record]:
+    """Records right after that sequence, none where there are none or nobody answers."""
+    found: list[Record] = []
+    over = asyncio.Event()
+
+    def take(subject: bytes, reply: bytes, header: bytes, body: bytes) -> None:
+        del subject, reply
+        status, _, headers = status_of(header)
+        seq = headers.get("Nats-Sequence", "")
+        if status or not seq.isdigit():
+            over.set()  # No more of them, or nobody there.
+        elif int(seq) == after + len(found) + 1:
+            time, said = nanoseconds(headers["Nats-Time-Stamp"]), headers.get("Nats-Subject", "")
+            record = Record(int(seq), time, said, body, message_id(header))
+            found.append(record if record.seq > imported else as_it_was(record, header))
+
+    inbox = link.client.new_inbox()
+    question = {"seq": after + 1, "batch": _BATCH, "max_bytes": _BATCH_BYTES}
+    with contextlib.suppress(nats.errors.Error, TimeoutError):
+        subscription = await link.take(inbox, take)
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                await link.client.publish(f"$JS.API.DIRECT.GET.{stream}", json.dumps(question).encode(), reply=inbox)
+                await over.wait()
+        finally:
+            await link.leave(subscription)
+    return found

@@ -1,0 +1,235 @@
+"""An archive's records put into a new cluster's log, at the sequences that they had.
+
+Records go in atomic batches, for a server that syncs every write to its disk does so once for each, which is fifty times as
+fast.  A batch is stored on the condition that the log's last sequence is the one before its first, so none can be stored
+twice or out of place, whatever is lost on the way, and nobody else can get in between.  Whoever breaks off does the same
+again later and goes on after the last batch that was stored.
+
+Times and ids are those of the archive (`events.log.imported`).  Subjects name the cluster, so under another name they are
+changed. Seals hold for a name: the archive's then can't be checked any more (`EventLog.renamed_upto`), and the next one
+seals all anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import msgspec
+import nats.errors
+import nats.js.errors
+
+from events import subjects as names
+from events.log.imported import CLUSTER, HEADER, SOURCE, UPTO, header, imported_upto
+from events.log.records import LogRefused, LogUnavailable, Record
+from events.log.snapshots import identity
+from events.nats.link import Link, as_log_errors
+from events.nats.reader import record_at
+from events.nats.streams import stream_configs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from nats.js.api import StreamInfo
+
+    from events.log.interface import EventLog
+
+_BATCH = 1000
+"""Messages: the most that a server takes at once."""
+_BATCH_BYTES = 4 * 1024 * 1024
+_SILENCE_S = 20.0
+_TIMEOUT_S = 5.0
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """What an import did."""
+
+    records: int
+    """Of the log now."""
+    before: int
+    """How many of them an earlier, broken off import had stored."""
+
+
+async def import_log(
+    log: EventLog, url: str, cluster: str, *, progress: Callable[[int, int], None] | None = None
+) -> Imported:
+    """Raises LogRefused where the log is not a whole one, or the server has a cluster of this name with other records;
+    LogUnavailable, from which the same call goes on; and what `log.read` raises."""
+    if log.sparse or await log.start():
+        raise LogRefused("only a whole log can become a cluster's; this archive is a part of one")
+    try:
+        names.check_cluster(cluster)
+    except ValueError as error:
+        raise LogRefused(str(error)) from None
+    end = await log.end()
+    link = await Link.open(url, name="dorm import", timeout=_TIMEOUT_S)
+    try:
+        done = await _begin(link, log, cluster, end)
+        await _publish(link, log, cluster, done, end, progress)
+    finally:
+        await link.close()
+    return Imported(end, done)
+
+
+async def _begin(link: Link, log: EventLog, cluster: str, end: int) -> int:
+    """Make the streams, or find those of an import that was broken off; how many records are there.  Raises LogRefused."""
+    source, called = await _source(log, end)
+    manager = link.client.jetstream(timeout=_TIMEOUT_S)
+    # Of an archive whose seals don't hold themselves, no name would do.
+    metadata = {UPTO: str(end), SOURCE: source, CLUSTER: "" if await log.renamed_upto() else called or cluster}
+    with as_log_errors(f"making cluster {cluster} at {link.url}"):
+        for config in reversed(stream_configs(cluster)):
+            assert config.name
+            is_log = config.subjects == [names.log_subjects(cluster)]
+            try:
+                found = await manager.stream_info(config.name)
+            except nats.js.errors.NotFoundError:
+                if is_log:
+                    config.metadata, config.allow_atomic = metadata, True
+                await manager.add_stream(config)
+                continue
+            if is_log:
+                return await _continue(link, log, cluster, found, metadata)
+    return 0
+
+
+async def _source(log: EventLog, end: int) -> tuple[str, str]:
+    """Which log this is: its last record, and so many; and its cluster's name, '' of an empty one."""
+    async with aclosing(log.read(after=max(0, end - 1))) as batches:
+        async for batch in batches:
+            return f"{end}.{identity(batch[-1])}", names.cluster_of(batch[-1].subject)
+    return "empty", ""
+
+
+async def _continue(link: Link, log: EventLog, cluster: str, found: StreamInfo, metadata: dict[str, str]) -> int:
+    """How many records are there already.  Raises LogRefused where they are not this archive's."""
+    assert found.config.name
+    last = found.state.last_seq
+    theirs = found.config.metadata or {}
+    if theirs.get(SOURCE) != metadata[SOURCE] or last > int(metadata[UPTO]):
+        raise LogRefused(
+            f"there is a cluster {cluster!r} at {link.url} already, with {last} records; name another one with --cluster"
+        )
+    if last:
+        stored = await record_at(link, found.config.name, last, imported=imported_upto(theirs))
+        async with aclosing(log.read(after=last - 1)) as batches:
+            async for batch in batches:
+                if stored != _renamed(batch[0], cluster):
+                    raise LogRefused(f"record {last} of cluster {cluster!r} at {link.url} is not that of this archive")
+                break
+    return last
+
+
+def _renamed(record: Record, cluster: str) -> Record:
+    """Raises LogRefused for a subject that is no log's."""
+    parts = record.subject.split(".", 2)
+    subject = f"dorm.{cluster}.{parts[-1]}"
+    if len(parts) < 3 or not names.valid(subject) or not names.matches(names.log_subjects(cluster), subject):
+        raise LogRefused(f"record {record.seq} has the subject {record.subject[:200]!r}, which no cluster's log takes")
+    return Record(record.seq, record.time, subject, record.body, record.msg_id)
+
+
+class _Answer(msgspec.Struct):
+    seq: int = 0
+    error: dict[str, object] | None = None
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+class _Answers:
+    """What the server says of the batch that is on its way."""
+
+    def __init__(self) -> None:
+        self._answer: asyncio.Future[_Answer] | None = None
+
+    def take(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> None:
+        if self._answer is None or self._answer.done() or (not body and b" 503" not in header):
+            return  # An empty one says that the batch has begun.
+        try:
+            self._answer.set_result(_decode(body) if body else _Answer(error={"description": "no stream takes it"}))
+        except msgspec.MsgspecError:
+            self.interrupt(f"the server's answer is none: {body[:80]!r}")
+
+    def interrupt(self, what: str) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(LogUnavailable(what))
+
+    def expect(self) -> asyncio.Future[_Answer]:
+        self._answer = asyncio.get_running_loop().create_future()
+        return self._answer
+
+
+async def _publish(
+    link: Link, log: EventLog, cluster: str, done: int, end: int, progress: Callable[[int, int], None] | None
+) -> None:
+    if done == end:
+        return
+    answers = _Answers()
+    inbox = link.client.new_inbox()
+    subscription = await link.take(inbox, answers.take)
+    link.on_outage = lambda lost: answers.interrupt("the connection was lost") if lost else None
+    try:
+        async with aclosing(log.read(after=done)) as batches:
+            async for batch in batches:
+                for part in _parts(batch):
+                    await _store(link, answers, [_renamed(record, cluster) for record in part], inbox)
+                    done = part[-1].seq
+                    if progress:
+                        progress(done, end)
+    except LogUnavailable as error:
+        stored = f"{done} of {end} records are stored, the same command goes on from there"
+        raise LogUnavailable(f"{error}; {stored}") from None
+    finally:
+        with contextlib.suppress(nats.errors.Error):
+            await link.leave(subscription)
+
+
+def _parts(records: Sequence[Record]) -> Iterator[list[Record]]:
+    part: list[Record] = []
+    size = 0
+    for record in records:
+        if part and (len(part) == _BATCH or size + len(record.body) > _BATCH_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(record)
+        size += len(record.body)
+    if part:
+        yield part
+
+
+async def _store(link: Link, answers: _Answers, records: list[Record], inbox: str) -> None:
+    """All of them or none.  Raises LogUnavailable where that is unknown, and LogRefused."""
+    stored = answers.expect()
+    try:
+        await _send(link, records, inbox)
+        async with asyncio.timeout(_SILENCE_S):
+            answer = await stored
+    except TimeoutError:
+        raise LogUnavailable("the NATS server does not answer") from None
+    finally:
+        if not stored.cancel() and not stored.cancelled():
+            stored.exception()  # If sending failed first, nobody else asks for it.
+    if answer.error is not None or answer.seq != records[-1].seq:
+        why = (answer.error or {}).get("description", f"the last one was stored as {answer.seq}")
+        raise LogRefused(
+            f"records {records[0].seq} to {records[-1].seq} can't be stored: {why}; does somebody else write to this cluster?"
+        )
+
+
+async def _send(link: Link, records: list[Record], inbox: str) -> None:
+    batch = secrets.token_hex(8)
+    for number, record in enumerate(records, 1):
+        headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number), HEADER: header(record)}
+        if number == 1:
+            headers["Nats-Expected-Last-Sequence"] = str(record.seq - 1)
+        if number == len(records):
+            headers["Nats-Batch-Commit"] = "1"
+        link.check_size(record.body, sum(map(len, headers.values())))
+        # Of what lies between the server says nothing but that it is wrong, and that it says at the end too.
+        answered = number in (1, len(records))
+        with as_log_errors("importing"):
+            await link.client.publish(record.subject, record.body, reply=inbox if answered else "", headers=headers)

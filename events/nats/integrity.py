@@ -1,0 +1,121 @@
+"""Whether the stream that holds a log is still whole, and still configured so that nobody can alter it.
+
+What can be told without reading the log:
+
+* the server's own count: the first sequence is 1, none is deleted or lost between it and the last,
+* the configuration lets nobody delete, purge, roll up or let expire what is there, and stores before it acknowledges.
+
+A tail that is cut off cleanly looks like a shorter log; a master that has read more of it notices
+(`dorm.master.integrity`).  After a kill, a server whose files are damaged cuts the log off before the damage, and says
+only how many bytes it could not read.  A byte that was changed in a file of a server that had been stopped in order shows
+only when the record is read: the server leaves it out, and readers miss it (`LogDamaged`).  `dorm replay verify` reads
+all, and checks the seals.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from events import subjects as names
+from events.log.records import LogDamaged
+from events.logger import Logger
+from events.nats.reader import record_at
+from events.nats.stream_state import checked_info
+from events.nats.streams import log_stream
+
+if TYPE_CHECKING:
+    from events.nats.link import Link
+
+_TIMEOUT_S = 5.0
+_log = Logger(__name__)
+_BACK = "stop the masters, and put the server's data back from a backup, or import an archive as a new cluster"
+_BACK_FROM_OTHERS = (
+    "this is the copy of NATS server {name}: stop that server, move its folder of this stream away, and start it again, so "
+    "that it gets a new copy from the others; where they have lost the same, put the data back from a backup"
+)
+_AROUND_A_MESSAGE = 64 * 1024
+"""Bytes, more than a message has beside its headers and its body."""
+_UNLIMITED = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
+_MUST_BE = {
+    "retention": "limits",
+    "discard": "new",
+    "storage": "file",
+    "deny_delete": True,
+    "deny_purge": True,
+}
+_MUST_NOT_BE = (
+    "no_ack", "allow_rollup_hdrs", "allow_msg_ttl", "allow_msg_counter", "mirror", "sources", "subject_transform",
+)  # fmt: skip
+"""Settings by which records would go, come from elsewhere, or be acknowledged unseen."""
+
+
+async def check_stream(link: Link, cluster: str) -> None:
+    """Raises LogDamaged, and what nats-py raises."""
+    # Without details the server says nothing of what it lost.
+    stream = log_stream(cluster)
+    info = await checked_info(link, stream, _TIMEOUT_S, deleted_details=True)
+    if trouble := missing(info["state"]):
+        raise LogDamaged(f"stream {stream} has lost records: {trouble}; {_way_back(info)}")
+    last = info["state"].get("last_seq", 0)
+    if (
+        last
+        and await record_at(link, stream, last, _TIMEOUT_S) is None
+        and not await _goes_on_after(link, stream, last)
+    ):
+        raise LogDamaged(f"stream {stream} has lost records: the last one, {last:,}, can't be read; {_way_back(info)}")
+    if lost := (info["state"].get("lost") or {}).get("bytes", 0):
+        replicated = info["config"].get("num_replicas", 1) > 1  # Then the others have what one could not read.
+        if lost > link.client.max_payload + _AROUND_A_MESSAGE and not replicated:
+            raise LogDamaged(f"stream {stream} has lost records: {lost:,} bytes could not be read; {_BACK}")
+        # What was being written when its machine lost power was never acknowledged, and is no loss.
+        _log.warning("the server could not read the end of its data when it started", stream=stream, bytes=lost)
+    if changed := unprotected(info["config"], cluster):
+        raise LogDamaged(
+            f"stream {stream} is not configured as the log needs it: {'; '.join(changed)}; undo that with `nats stream edit`, "
+            "and `dorm replay verify` tells whether something was altered meanwhile"
+        )
+
+
+async def _goes_on_after(link: Link, stream: str, seq: int) -> bool:
+    """Whether the server has moved on meanwhile: then readers look at that record."""
+    state = (await checked_info(link, stream, _TIMEOUT_S))["state"]
+    return bool(state.get("last_seq", 0) != seq)
+
+
+def _way_back(info: dict[str, Any]) -> str:
+    name = (info.get("cluster") or {}).get("leader")
+    return _BACK_FROM_OTHERS.format(name=name) if info["config"].get("num_replicas", 1) > 1 and name else _BACK
+
+
+def missing(state: dict[str, Any]) -> str:
+    """What is not there of a stream with this state, "" where all is."""
+    first, last = state.get("first_seq", 0), state.get("last_seq", 0)
+    if first > 1:
+        return f"it begins at {first}" if last >= first else f"all up to {last} are gone"
+    if last and (deleted := state.get("num_deleted", 0)):
+        return f"{deleted:,} of {last:,} are deleted or can't be read"
+    lost = state.get("lost") or {}
+    if lost.get("msgs"):
+        return f"the server could not read {len(lost['msgs']):,} of {last:,} when it started"
+    if state.get("messages", 0) != last:
+        return f"{state.get('messages', 0):,} are there, and the last is number {last:,}"
+    return ""
+
+
+def unprotected(config: dict[str, Any], cluster: str) -> list[str]:
+    """Settings by which the log would not stay as it is.
+
+    A limit to its size harms nothing as long as the server refuses what is new; but it was not set by us, and a log that is
+    full is a cluster that stands still."""
+    found = [
+        f"{name} is {config.get(name)!r} and not {wanted!r}"
+        for name, wanted in _MUST_BE.items()
+        if config.get(name) != wanted
+    ]
+    found += [f"{name} is set" for name in _MUST_NOT_BE if config.get(name)]
+    if config.get("persist_mode") == "async":
+        found.append("persist_mode is 'async'")
+    if config.get("subjects") != [names.log_subjects(cluster)]:
+        found.append(f"it takes {', '.join(config.get('subjects') or ['nothing'])}")
+    found += [f"{name} is {config[name]}" for name in _UNLIMITED if config.get(name, -1) > 0]
+    return found

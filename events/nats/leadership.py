@@ -1,0 +1,133 @@
+"""The lease of a cluster's masters on NATS JetStream: one key in a KV bucket of its own.
+
+    bucket DORM_leadership-<cluster>, key master     {"holder": "lab1-6c0f", "ttl_s": 2.0, "seq": 1234, "chain": "…"};
+                                                     "" as holder: given back
+
+Each change is a write that names the revision it replaces, so of two writers one is refused.  The bucket has no TTL: a server
+that takes a moment to change its own leader would end a lease that way, and the waiting masters count by themselves.  It is
+on the disk, for a server that starts again must not make everybody a candidate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from nats.js.api import DiscardPolicy, StorageType, StreamConfig
+
+from events.log.leadership import Held, Leadership
+from events.log.records import LogDamaged, LogUnavailable, Overtaken
+from events.nats.link import as_log_errors
+from events.nats.reader import last_record
+
+if TYPE_CHECKING:
+    from events.log.records import Record
+    from events.nats.link import Link
+
+_TIMEOUT_S = 5.0
+_UNREADABLE = "?"
+_LONGEST_S = 3600.0
+_LARGEST_SEQ = 2**63 - 1
+
+
+class _Value(msgspec.Struct, frozen=True):
+    holder: str
+    ttl_s: float
+    seq: Annotated[int, msgspec.Meta(ge=0, le=_LARGEST_SEQ)] = 0
+    chain: Annotated[str, msgspec.Meta(max_length=200)] = ""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Value).decode
+
+
+def _bucket(cluster: str) -> str:
+    return f"DORM_leadership-{cluster}"
+
+
+def leadership_config(cluster: str) -> StreamConfig:
+    """As a KV bucket with a history of one is configured, so that `nats kv get` shows who leads."""
+    return StreamConfig(
+        name=f"KV_{_bucket(cluster)}",
+        subjects=[f"$KV.{_bucket(cluster)}.>"],
+        storage=StorageType.FILE,
+        max_msgs_per_subject=1,
+        discard=DiscardPolicy.NEW,
+        allow_direct=True,
+        allow_rollup_hdrs=True,
+        deny_delete=True,
+    )
+
+
+class JetStreamLeadership(Leadership):
+    """Of one cluster."""
+
+    def __init__(self, link: Link, cluster: str) -> None:
+        self._link = link
+        self._stream = f"KV_{_bucket(cluster)}"
+        self._key = f"$KV.{_bucket(cluster)}.master"
+
+    async def replicas(self) -> int:
+        """By how many servers it is held, which decides how long one may be without an answer."""
+        with as_log_errors("looking up the lease of the masters"):
+            config = (await self._link.client.jetstream(timeout=_TIMEOUT_S).stream_info(self._stream)).config
+        return int(config.num_replicas or 1)
+
+    async def written_at(self) -> int:
+        """When it was taken, renewed or given back last, UTC ns by the server's clock; 0 where it never was."""
+        record = await self._record()
+        return record.time if record is not None else 0
+
+    async def _record(self) -> Record | None:
+        try:
+            return await last_record(self._link, self._stream, self._key, _TIMEOUT_S)
+        except LogDamaged:  # No such bucket: a cluster that no master of this build has opened.
+            return None
+
+    async def look(self) -> Held | None:
+        record = await self._record()
+        if record is None:
+            return None
+        try:
+            value = _decode(record.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            value = _Value(_UNREADABLE, 0.0)
+        # Whatever somebody wrote there, the lease can be had some time.
+        ttl_s = value.ttl_s if 0.0 <= value.ttl_s <= _LONGEST_S else _LONGEST_S
+        return Held(value.holder, ttl_s, record.seq, value.seq, value.chain)
+
+    async def take(self, holder: str, ttl_s: float, over: Held | None) -> Held | None:
+        try:
+            if over is None:
+                return await self._write(_Value(holder, ttl_s), 0)
+            return await self._write(_Value(holder, ttl_s, over.seq, over.chain), over.revision)
+        except Overtaken:
+            return None
+
+    async def renew(self, held: Held) -> Held | None:
+        return await self._replace(held, held.holder)
+
+    async def give_back(self, held: Held) -> None:
+        await self._replace(held, "")
+
+    async def _replace(self, held: Held, holder: str) -> Held | None:
+        """Where the revision is another one, that may be our own write whose answer was lost: then the next try is made on
+        top of it."""
+        last: Held | None = held
+        for _ in range(2):
+            if last is None or last.holder != held.holder:
+                return None
+            try:
+                return await self._write(_Value(holder, held.ttl_s, held.seq, held.chain), last.revision)
+            except Overtaken:
+                last = await self.look()
+        raise LogUnavailable("the lease of the masters changes all the time")
+
+    async def _write(self, value: _Value, revision: int) -> Held:
+        """Raises Overtaken where the key has another revision (0: it is not there)."""
+        headers = {"Nats-Expected-Stream": self._stream, "Nats-Expected-Last-Subject-Sequence": str(revision)}
+        with as_log_errors("writing the lease of the masters"):
+            ack = await self._link.client.jetstream().publish(
+                self._key, _encode(value), timeout=_TIMEOUT_S, headers=headers
+            )
+        return Held(value.holder, value.ttl_s, ack.seq, value.seq, value.chain)

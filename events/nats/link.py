@@ -1,0 +1,409 @@
+"""One connection to a NATS server, or to any of several that form a cluster: made quickly or refused clearly, and its troubles
+turned into this project's errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client, Srv
+from nats.aio.transport import TcpTransport
+
+from events.log.records import (
+    LogClosed,
+    LogDamaged,
+    LogError,
+    LogFull,
+    LogRefused,
+    LogTooOld,
+    LogUnavailable,
+    NotSent,
+    Overtaken,
+)
+from events.logger import Logger
+from events.nats.parser import DirectParser
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nats.aio.subscription import Subscription
+
+    from events.nats.parser import Taker
+
+OLDEST_SERVER = (2, 12)
+_WRONG_LAST_SEQUENCE = (10071, 10164)
+_NOTHING_THERE = (10037, 10059)
+_NO_ROOM = (10023, 10028, 10047)
+"""Insufficient resources: of any kind, of memory, of storage."""
+_NOT_STORED = 10077
+"""At a stream's limit, or for whatever the description says."""
+_NOW_NOBODY = (10004, 10005, 10008, 10009, 10158)
+"""Of a cluster's servers: it is incomplete, has no suitable peers, does not answer, or not this one leads; or a message of
+this id is on its way and not stored yet, which may still come to nothing."""
+_HEADER_ROOM = 1024
+_PING_S = 3
+"""A server that is frozen or cut off is left after two to three of these without an answer."""
+_BLIP_S = 1.0
+"""How long an append waits for a connection that is lost, as it is for as long when a server is started again at once."""
+_CLOSE_S = 2.0
+_SAY_AGAIN_S = 60.0
+_log = Logger(__name__)
+
+
+class _Transport(TcpTransport):
+    """One that is closed at once.  A stream's own closing first waits until the other side has taken what was written, which
+    a frozen server, or one behind a cut cable, does not do for many minutes."""
+
+    def close(self) -> None:
+        if self._io_writer is not None:
+            self._io_writer.transport.abort()
+
+    def __bool__(self) -> bool:
+        """Else the client would make one of its own."""
+        return True
+
+
+class _Client(Client):
+    async def _connect_to_server(self, s: Srv) -> None:
+        if not self._transport and s.uri.scheme not in ("ws", "wss"):
+            self._transport = _Transport()  # type: ignore[no-untyped-call]
+        await super()._connect_to_server(s)
+
+
+class Link:
+    """A client that reconnects for ever, and who wants to know when it has.
+
+    nats-py says nothing to those who wait for an answer that was lost with the server: requests fail here as soon as the
+    connection is lost, and readers ask to be woken (`watchers`) whenever it is back or closed for good.  Nor does anything
+    wait here to be sent when it is back: whoever was told that an append failed would see it stored much later.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.client: Client = _Client()
+        self.client._ps = self._parser = DirectParser(self.client)
+        self.servers = [part.strip() for part in url.split(",")]
+        self.url = ",".join(self.servers)
+        self.watchers: set[Callable[[str], None]] = set()
+        self.on_outage: Callable[[bool], None] = lambda _: None
+        """Told True when the connection is lost, and False when it is back."""
+        self._left_out, self._left_out_said = 0, -math.inf
+        self._troubles: list[Exception] = []
+        self._troubled = asyncio.Event()
+        self._settled = asyncio.Event()
+        """Connected, or closed for good."""
+
+    @classmethod
+    async def open(cls, url: str, *, name: str, timeout: float) -> Link:
+        """Raises LogUnavailable when nobody answers (at once where the port is closed), LogTooOld, or LogRefused."""
+        link = cls(url)
+        for server in link.servers:
+            _check_address(server)
+        try:
+            await link._connect(name, timeout)
+            link._check_version()
+            await link._check_parser(timeout)
+        except BaseException:
+            await link._abandon()
+            raise
+        return link
+
+    async def _connect(self, name: str, timeout: float) -> None:
+        # The client would try for ever, so the first connect is bounded here, and one failure of each server is enough.
+        connecting = asyncio.ensure_future(
+            self.client.connect(
+                self.servers,
+                name=name,
+                # One that hangs must leave time for the others.
+                connect_timeout=max(1, int(timeout / len(self.servers))),
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.2,  # type: ignore[arg-type]  # seconds; it only ever adds and sleeps
+                ping_interval=_PING_S,
+                max_outstanding_pings=2,
+                pending_size=0,  # while the connection is lost
+                error_cb=self._on_error,
+                disconnected_cb=self._on_disconnect,
+                reconnected_cb=self._on_reconnect,
+                closed_cb=self._on_close,
+            )
+        )
+        troubled = asyncio.ensure_future(self._troubled.wait())
+        try:
+            await asyncio.wait({connecting, troubled}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if connecting.done():
+                connecting.result()
+                self._settled.set()
+                return
+        except (nats.errors.Error, OSError) as error:
+            self._troubles.append(error)
+        finally:
+            await ended(connecting)
+            await ended(troubled)
+        raise self._refusal()
+
+    def _refusal(self) -> LogError:
+        details = [_words(trouble) for trouble in self._troubles] or ["no answer in time"]
+        for detail in details:
+            if "authoriz" in detail.lower():
+                return LogRefused(f"the NATS server at {self.url} does not let us in: {detail}")
+        return LogUnavailable(
+            f"no NATS server answers at {self.url} ({details[0]}); start a cluster with `dorm up`, or name one with --url"
+        )
+
+    def _check_version(self) -> None:
+        version = self.client.connected_server_version
+        if (version.major, version.minor) < OLDEST_SERVER:
+            raise LogTooOld(
+                f"the NATS server at {self.url} is {version.major}.{version.minor}.{version.patch}; "
+                f"Dorm needs {OLDEST_SERVER[0]}.{OLDEST_SERVER[1]} or later"
+            )
+
+    @property
+    def has_jetstream(self) -> bool:
+        """Whether the server says of itself that JetStream is on."""
+        return bool(self.client._server_info.get("jetstream"))
+
+    @property
+    def server_name(self) -> str:
+        """Of the server at the other end; its id stands for it where it was given none."""
+        return str(self.client._server_info.get("server_name", ""))
+
+    @property
+    def server_id(self) -> str:
+        """Another one after each start of the server."""
+        return str(self.client._server_info.get("server_id", ""))
+
+    @property
+    def known_servers(self) -> list[str]:
+        """Addresses that were given, and those that the servers announce."""
+        told = [address.geturl() for address in self.client.discovered_servers]
+        return list(dict.fromkeys([*self.servers, *told]))
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the server says of itself that it is one of several."""
+        return bool(self.client._server_info.get("cluster"))
+
+    async def take(self, subject: str, taker: Taker) -> Subscription:
+        """Subscribe, and have each message told to the taker at once."""
+
+        async def never(_: object) -> None:
+            raise AssertionError("the parser hands over what comes here")
+
+        subscription = await self.client.subscribe(subject, cb=never)
+        self._parser.takers[subscription._id] = taker
+        return subscription
+
+    async def leave(self, subscription: Subscription) -> None:
+        """The end of what `take` began."""
+        self._parser.takers.pop(subscription._id, None)
+        await subscription.unsubscribe()
+
+    @property
+    def denied(self) -> str:
+        """What the server has said of permissions that are missing, "" where it has not: such a request gets no answer."""
+        return next(
+            (_words(trouble) for trouble in self._troubles if "permissions violation" in str(trouble).lower()), ""
+        )
+
+    async def _on_error(self, error: Exception) -> None:
+        # Permission denials and slow consumers show up only here.
+        self._troubles = [*self._troubles[-99:], error]
+        if len(self._troubles) >= len(self.servers):
+            self._troubled.set()
+        if isinstance(error, nats.errors.SlowConsumerError):
+            self._say_left_out(error.subject)
+        else:
+            _log.debug("nats error", error=_words(error))
+
+    def _say_left_out(self, subject: str) -> None:
+        now = asyncio.get_running_loop().time()
+        self._left_out += 1
+        if now - self._left_out_said >= _SAY_AGAIN_S:
+            _log.warning(
+                "messages are left out, as they come faster than they are taken", of=subject, so_far=self._left_out
+            )
+            self._left_out_said = now
+
+    async def _on_disconnect(self) -> None:
+        self._settled.clear()
+        # What was on its way out; subscriptions are made anew from the client's own list.
+        self.client._pending.clear()
+        self.client._pending_data_size = 0
+        for answer in list(self.client._resp_map.values()):
+            if not answer.done():
+                answer.set_exception(_AnswerLost())
+                answer.exception()  # Whoever asked may have gone meanwhile.
+        if not self.client.is_closed:
+            self.on_outage(True)
+
+    async def _on_reconnect(self) -> None:
+        self._settled.set()
+        self.on_outage(False)
+        self._tell("reconnected")
+
+    async def _on_close(self) -> None:
+        self._settled.set()
+        self._tell("closed")
+
+    def _tell(self, what: str) -> None:
+        for watcher in list(self.watchers):
+            watcher(what)
+
+    async def connected(self, timeout: float | None = None) -> None:
+        """Wait until there is a connection.  Raises LogUnavailable after `timeout`, or when it was closed for good."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._settled.wait()
+        if not self._settled.is_set():
+            raise LogUnavailable(f"the NATS server at {self.url} does not answer")
+        if self.client.is_closed:
+            raise LogClosed(f"the connection to {self.url} is closed")
+
+    async def sendable(self, doing: str, timeout: float) -> None:
+        """To be called right before what must not be sent later.  Raises NotSent where there is no connection."""
+        if self.client.is_reconnecting:
+            self._settled.clear()
+        if not self._settled.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(timeout, _BLIP_S)):
+                    await self._settled.wait()
+        if not self.client.is_connected:
+            raise NotSent(
+                f"{doing}: the connection to {self.url} is lost, so nothing was sent; try again when it is back"
+            )
+
+    async def _check_parser(self, timeout: float) -> None:
+        """Connecting reads its lines by itself, so only what a server says after that shows who parses it."""
+        if not self._parser.used:
+            with as_log_errors(f"asking {self.url} for an answer"):
+                await self.client.flush(max(1, round(timeout)))
+        if not self._parser.used:
+            raise LogRefused(f"Dorm can't read with nats-py {version('nats-py')}: install one that it was tested with")
+
+    async def close(self) -> None:
+        """Send what is waiting to be sent, then close."""
+        if self.client.is_connected:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self.client.flush(timeout=2)
+        await self._abandon()
+
+    async def _abandon(self) -> None:
+        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self.client.close()
+
+    def check_size(self, body: bytes, headers: int = 0) -> None:
+        """Raises LogRefused for what the server would cut the connection for.  `headers`: bytes of their values."""
+        size = len(body) + (headers + _HEADER_ROOM if headers else 0)
+        if size > self.client.max_payload:
+            raise LogRefused(
+                f"the message has {len(body):,} bytes; the server takes at most {self.client.max_payload:,}"
+                + (f" with its headers ({_HEADER_ROOM:,} are kept for them)" if headers else "")
+            )
+
+
+class _AnswerLost(nats.errors.Error):
+    def __str__(self) -> str:
+        return "the connection was lost before the answer came"
+
+
+def _check_address(url: str) -> None:
+    try:
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        valid = parts.scheme in ("nats", "tls", "ws", "wss") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or not url.isprintable() or " " in url:
+        raise LogRefused(f"{url[:200]!r} is not the address of a NATS server; write nats://HOST:4222")
+
+
+def _words(error: Exception) -> str:
+    text = " ".join(str(getattr(error, "strerror", None) or error).split())
+    return text.removeprefix("nats: ").strip("'")[:200] or type(error).__name__
+
+
+def log_error(error: BaseException, doing: str) -> LogError:
+    """What an error of nats-py means for whoever uses the log."""
+    if isinstance(error, nats.js.errors.APIError):
+        return _api_error(error, doing)
+    if isinstance(error, nats.js.errors.NoStreamResponseError):
+        return LogUnavailable(
+            f"{doing}: nothing takes this subject: the log's stream is gone, or JetStream is starting"
+        )
+    if isinstance(error, nats.errors.OutboundBufferLimitError):
+        return NotSent(f"{doing}: the connection to the NATS server is lost")
+    if isinstance(error, nats.errors.MaxPayloadError):
+        return LogRefused(f"{doing}: the message is larger than the server takes")
+    if isinstance(error, nats.errors.BadSubjectError | nats.errors.BadHeaderError):
+        return LogRefused(f"{doing}: {_words(error)}")
+    if isinstance(error, nats.errors.TimeoutError | TimeoutError):
+        return LogUnavailable(f"{doing}: the NATS server does not answer")
+    return LogUnavailable(f"{doing}: {_words(error) if isinstance(error, Exception) else error}")
+
+
+def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
+    if error.err_code in _WRONG_LAST_SEQUENCE:
+        return Overtaken(str(error.description))
+    if error.err_code in _NO_ROOM or (error.err_code == _NOT_STORED and "maximum" in str(error.description)):
+        return LogFull(f"{doing}: the NATS server has no room for more ({error.description}); give its JetStream more")
+    nobody = error.code == 503 or isinstance(error, nats.js.errors.ServiceUnavailableError)
+    if nobody:
+        if error.err_code is None:
+            return LogUnavailable(
+                f"{doing}: JetStream does not answer; it is starting, or off (start the server with -js)"
+            )
+        if error.err_code in (10039, 10076):  # Not enabled for the account, or for the server.
+            return LogRefused(f"{doing}: JetStream is off at this server; start it with -js")
+    # While servers elect a leader they say that nobody is there, or that none is suitable.  A conflict and a fault of theirs
+    # say nothing of what becomes of a message either: only what is said of the message itself is a refusal.
+    if nobody or error.code in (409, 500) or error.err_code in (*_NOW_NOBODY, _NOT_STORED):
+        return LogUnavailable(f"{doing}: {error.description}")
+    if error.err_code in _NOTHING_THERE and "message" not in str(error.description):
+        return LogDamaged(f"{doing}: {error.description}")
+    return LogRefused(f"{doing}: {error.description}")
+
+
+class cancellable(contextlib.AbstractContextManager[None]):
+    """Raises the cancellation that came while the body ran, should nothing else.
+
+    `asyncio.wait_for` of Python 3.11, which nats-py waits with, forgets a cancellation that comes together with the
+    answer; whoever had cancelled would wait for ever.
+    """
+
+    def __enter__(self) -> None:
+        self._before = _cancellations()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if not isinstance(error, asyncio.CancelledError | GeneratorExit) and _cancellations() > self._before:
+            raise asyncio.CancelledError from None
+
+
+def _cancellations() -> int:
+    task = asyncio.current_task()
+    return task.cancelling() if task else 0
+
+
+async def ended(task: asyncio.Future[Any]) -> None:
+    """Cancel a task and wait for its end, again if it forgot that it was cancelled."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=1.0)
+
+
+class as_log_errors(cancellable):
+    """Turns what nats-py raises into this project's errors."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        super().__exit__(kind, error, trace)
+        if isinstance(error, nats.errors.Error | asyncio.TimeoutError | ConnectionError):
+            raise log_error(error, self._doing) from error

@@ -1,0 +1,385 @@
+"""The log on NATS JetStream: the cluster's connection, and appending.  `jetstream_streams` makes the streams,
+`jetstream_reader` reads, `nats_bus` has what passes beside the log, `nats_link` holds the connection, `jetstream_import` fills
+a log from an archive; nothing else imports nats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from typing import TYPE_CHECKING
+
+from events import subjects as names
+from events.limits import LEAST_MAX_PAYLOAD
+from events.log.imported import renamed_upto
+from events.log.interface import Bus, EventLog
+from events.log.records import Appended, LogClosed, LogDamaged, LogError, LogRefused, LogUnavailable, Record
+from events.log.waiting import until_answered
+from events.logger import Logger
+from events.nats.bus import NatsBus
+from events.nats.compression import endangered, uncompress
+from events.nats.direct import read_directly
+from events.nats.integrity import check_stream
+from events.nats.leadership import JetStreamLeadership
+from events.nats.link import Link, as_log_errors
+from events.nats.reader import (
+    EndsBefore,
+    NotDelivered,
+    Reader,
+    RecordMissing,
+    ReopenReader,
+    check_still_there,
+    first_since,
+    last_record,
+    record_at,
+)
+from events.nats.snapshots import JetStreamSnapshots
+from events.nats.stream_state import stream_state
+from events.nats.streams import all_streams, find_streams, log_stream, make_streams
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+_RECONNECT_S = 5.0
+_PAUSE_S = 0.1
+_OPEN_S, _CLUSTER_OPEN_S, _LONGEST_OPEN_S = 5.0, 2.0, 20.0
+_ELECTION_TRIES = 4
+_MOST_DOUBLINGS = 10
+_STALE_S = 30.0
+_ASK_S = 1.0
+_TRIES_AT_A_GAP = 3
+_OVERDUE_S = 5.0
+"""How long a record that is surely there may take to come, from a server that is there."""
+_log = Logger(__name__)
+
+
+class Connection:
+    """One connection to a NATS server, and the cluster's log, bus and lease of masters over it."""
+
+    def __init__(self, link: Link, cluster: str, imported: int = 0) -> None:
+        self._link = link
+        self.url = link.url
+        self.cluster = cluster
+        self.log = JetStreamLog(link, cluster, imported)
+        self.bus: Bus = NatsBus(link, names.reports(cluster))
+        self.leadership = JetStreamLeadership(link, cluster)
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        cluster: str,
+        *,
+        name: str = "dorm",
+        timeout: float = 5.0,
+        create: bool = False,
+        replicas: int | None = None,
+        patient: bool = False,
+    ) -> Connection:
+        """Connect, check the server's version, and look up the cluster; with `create` its streams are made unless they
+        are there, which is for those who run a cluster, not for those who ask one.
+
+        `url` names one server or, with commas between, several of one NATS cluster: any of them will do, then and after
+        each outage.  `replicas` of the streams, with `create`: None takes 3 for new ones where there are the servers for
+        it; streams that have fewer than asked for are raised.
+
+        Raises LogUnavailable when nobody answers (at once where the port is closed), LogTooOld, or LogRefused (no such
+        cluster, bad cluster name or address, no JetStream, no permission).  One that is `patient` waits for an answer
+        instead, and says so: servers may start later, or be about to elect their leader.
+        """
+        if patient:
+
+            async def once() -> Connection:
+                return await cls.open(url, cluster, name=name, timeout=timeout, create=create, replicas=replicas)
+
+            return await until_answered(once, f"connecting to {url}")
+        try:
+            names.check_cluster(cluster)
+        except ValueError as error:
+            raise LogRefused(str(error)) from None
+        link = await Link.open(url, name=name, timeout=timeout)
+        try:
+            if create:
+                imported = await make_streams(link, cluster, timeout, replicas)
+            else:
+                imported = await find_streams(link, cluster, timeout)
+        except LogUnavailable:
+            await link.close()
+            if not link.has_jetstream:
+                raise LogRefused(f"JetStream is off at the NATS server at {url}; start it with -js") from None
+            if link.denied:
+                raise LogRefused(f"the NATS server at {url} does not let us use the log: {link.denied}") from None
+            raise
+        except BaseException:
+            await link.close()
+            raise
+        return cls(link, cluster, imported)
+
+    async def uncompress(self) -> None:
+        """Change streams that an earlier release made compressed.  Raises LogUnavailable, LogRefused."""
+        await uncompress(self._link, all_streams(self.cluster), _RECONNECT_S)
+
+    async def endangered(self) -> str:
+        """What threatens the servers' copies of the log, and what to do, in one line; "" where nothing does.  Raises
+        LogUnavailable."""
+        return await endangered(self._link, all_streams(self.cluster), _RECONNECT_S)
+
+    def tell_outages(self, tell: Callable[[bool], None]) -> None:
+        """From now on `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
+        self._link.on_outage = tell
+
+    async def connected(self) -> None:
+        """Wait until there is a connection.  Raises LogUnavailable where it was closed for good."""
+        await self._link.connected()
+
+    async def close(self) -> None:
+        await self._link.close()
+
+
+class JetStreamLog(EventLog):
+    """The cluster's log: a file stream that nobody may delete from."""
+
+    def __init__(self, link: Link, cluster: str, imported: int = 0) -> None:
+        """`imported`: up to which sequence it comes from an archive (`events.log.imported`)."""
+        self._link = link
+        self._imported = imported
+        self._cluster = cluster
+        self._stream = log_stream(cluster)
+        self._taken = names.log_subjects(cluster)
+        self._short_since = math.inf
+        """Since when, by the loop's clock, the log is said to be shorter than what was read of it."""
+        self._read: Record | None = None
+        """The last record read by a reader that follows the whole log."""
+        self._reached_again = False
+        """Since `_read` was last seen to be there."""
+        link.watchers.add(self._note_reached)
+        self._snapshots = JetStreamSnapshots(link, cluster, self._stream)
+
+    def _note_reached(self, what: str) -> None:
+        del what
+        self._reached_again = True
+
+    async def _check_read(self) -> None:
+        """What decides goes by what it has read: a server that was started again may have lost it.  Raises LogDamaged,
+        LogUnavailable."""
+        if self._reached_again and self._read is not None:
+            self._reached_again = False
+            try:
+                await check_still_there(self._link, self._stream, self._read, imported=self._imported)
+            except BaseException:
+                self._reached_again = True
+                raise
+
+    async def append(
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        msg_id: str = "",
+        expected_last: int | None = None,
+        timeout: float = 5.0,
+    ) -> Appended:
+        if not names.valid(subject) or not names.matches(self._taken, subject):
+            raise LogRefused(f"append: {subject[:200]!r} is not a subject of this log ({self._taken})")
+        headers = {"Nats-Expected-Stream": self._stream}
+        if msg_id:
+            if not msg_id.isascii() or not msg_id.isprintable() or msg_id != msg_id.strip():
+                raise LogRefused(f"append: the id {msg_id[:80]!r} is not printable ASCII")
+            headers["Nats-Msg-Id"] = msg_id
+        if expected_last is not None:
+            headers["Nats-Expected-Last-Subject-Sequence"] = str(expected_last)
+        self._link.check_size(body, sum(map(len, headers.values())))
+        await self._link.sendable("append", timeout)
+        if expected_last is not None:
+            await self._check_read()
+        try:
+            with as_log_errors("append"):
+                ack = await self._link.client.jetstream().publish(subject, body, timeout=timeout, headers=headers)
+        except LogUnavailable as error:
+            if isinstance(error.__cause__, TimeoutError) and await self._only_stores_nothing():
+                raise LogUnavailable(
+                    f"append: the NATS server answers and stores nothing: is its disk full ({self._link.url})? With room "
+                    "there again it has to be started anew; its log says more"
+                ) from None
+            raise
+        return Appended(ack.seq, duplicate=bool(ack.duplicate))
+
+    async def _only_stores_nothing(self) -> bool:
+        """A stream whose disk was full once takes no message and says nothing, not even when there is room again."""
+        with contextlib.suppress(LogError), as_log_errors("asking"):
+            info = await self._link.client.jetstream(timeout=_ASK_S).stream_info(self._stream)
+            return info.cluster is None or bool(info.cluster.leader)
+        return False
+
+    async def read(
+        self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        until = None if follow else await self._end_of(after, subjects)
+        at_the_server = self._filters(subjects)
+        gaps = failures = 0
+        last: Record | None = None
+        while until is None or after < until:
+            try:
+                await self._link.connected(None if follow else _RECONNECT_S)
+                patience = self._patience(failures)
+                async with Reader(self._link, self._stream, after, at_the_server, self._imported, patience) as reader:
+                    failures, self._short_since = 0, math.inf
+                    if last is not None:
+                        await check_still_there(self._link, self._stream, last, imported=self._imported)
+                    while until is None or after < until:
+                        batch = await reader.next(None if until is None else _OVERDUE_S)
+                        last, gaps = batch[-1], 0
+                        after = last.seq
+                        if follow and not subjects:
+                            self._read = last
+                        wanted = self._wanted(batch, until, () if at_the_server else subjects)
+                        if wanted:
+                            yield wanted
+                return
+            except EndsBefore as error:
+                reason: Exception = self._ends_before(str(error))
+                if isinstance(reason, LogDamaged):
+                    raise reason from None
+            except ReopenReader as error:
+                reason = error
+                gaps += isinstance(error, RecordMissing | NotDelivered)
+                if gaps == 1 and isinstance(error, RecordMissing):
+                    _log.warning("a server's copy of the log may be damaged, asking again", reason=str(error))
+                if gaps == _TRIES_AT_A_GAP:
+                    # With filters only the last record that has to come is known.
+                    reason, gaps = await self._at_a_gap(error, (until or 0) if at_the_server else after + 1), 0
+                    if isinstance(reason, LogDamaged) or not follow:
+                        raise reason from None
+            except LogUnavailable as error:
+                if not follow:
+                    raise
+                if self._link.client.is_closed:
+                    raise LogClosed(f"the connection to {self._link.url} is closed") from None
+                reason = error
+            _log.debug("reading again", after=after, reason=str(reason))
+            await asyncio.sleep(min(_PAUSE_S * 2**failures, self._patience(failures) / 4))
+            failures = min(failures + 1, _MOST_DOUBLINGS)
+            if follow and self._link.clustered and self._link.client.is_connected:
+                batch = await read_directly(self._link, self._stream, after, self._imported)
+                last = batch[-1] if batch else last
+                after = last.seq if batch and last else after
+                if wanted := self._wanted(batch, None, subjects):
+                    yield wanted
+
+    def _patience(self, failures: int) -> float:
+        """How long a reader's making may take.  Where many can't be made because they are too many at once, more tries make it
+        worse; on several servers it is an election that is waited for at first."""
+        if self._link.clustered:
+            return min(_CLUSTER_OPEN_S * 2.0 ** max(0, failures - _ELECTION_TRIES), _LONGEST_OPEN_S)
+        return min(_OPEN_S * 2.0**failures, _LONGEST_OPEN_S)
+
+    def _filters(self, subjects: Sequence[str]) -> list[str]:
+        """What the server can filter by: patterns within the stream of which no two match the same subject."""
+        patterns = sorted(set(subjects))
+        apart = not any(names.overlap(a, b) for index, a in enumerate(patterns) for b in patterns[:index])
+        within = all(names.matches(self._taken, pattern) and ">" not in pattern for pattern in patterns)
+        return patterns if apart and within else []
+
+    @staticmethod
+    def _wanted(batch: list[Record], until: int | None, subjects: Sequence[str]) -> list[Record]:
+        if until is not None and batch[-1].seq > until:
+            batch = [record for record in batch if record.seq <= until]
+        if subjects:
+            batch = [record for record in batch if any(names.matches(pattern, record.subject) for pattern in subjects)]
+        return batch
+
+    async def _end_of(self, after: int, subjects: Sequence[str]) -> int:
+        """The last sequence that a bounded read has to reach: the last one of these subjects."""
+        while after > (end := await self.end()):
+            error = self._ends_before(f"the log ends at {end}, before {after}")
+            if isinstance(error, LogDamaged):
+                raise error
+            await asyncio.sleep(_ASK_S)
+        self._short_since = math.inf
+        if not subjects:
+            return end
+        last = [await last_record(self._link, self._stream, pattern) for pattern in subjects]
+        return max((min(record.seq, end) for record in last if record), default=0)
+
+    async def end(self) -> int:
+        await self._link.connected(_RECONNECT_S)
+        with as_log_errors("looking up the end of the log"):
+            state = await stream_state(self._link, self._stream, _RECONNECT_S)
+        if state["first_seq"] > 1:
+            raise LogDamaged(f"the log begins at {state['first_seq']}: earlier records were removed behind our back")
+        return int(state["last_seq"])
+
+    def _ends_before(self, words: str) -> LogError:
+        """What it means that the log is shorter than what was read of it.  Of several servers, one that was cut off and is
+        back answers for a while as if it still led; only what is said for long is believed."""
+        now = asyncio.get_running_loop().time()
+        self._short_since = min(self._short_since, now)
+        if self._link.clustered and now - self._short_since < _STALE_S:
+            return LogUnavailable(f"{words}: one of the servers is behind the others")
+        return LogDamaged(words)
+
+    async def _at_a_gap(self, error: ReopenReader, seq: int) -> LogError:
+        """What it means that a record does not come however often it is asked for.  `seq` is of one that has to be there, 0
+        where none is known: a server that has it is slow, or the connection loses what it sends, and the log is whole."""
+        if isinstance(error, RecordMissing):
+            return LogDamaged(f"records are missing from the log: {error}")
+        try:
+            # The end first: a server that is behind the others says so there, and would not have the record either.
+            if 0 < seq <= await self.end() and await record_at(self._link, self._stream, seq) is None:
+                return LogDamaged(f"records are missing from the log: {error}")
+        except LogUnavailable as unavailable:
+            return unavailable
+        return LogUnavailable(f"reading the log: {error}: the server at {self._link.url} is too slow; try again")
+
+    async def renamed_upto(self) -> int:
+        await self._link.connected(_RECONNECT_S)
+        with as_log_errors("looking up where the log comes from"):
+            config = (await self._link.client.jetstream().stream_info(self._stream)).config
+        return renamed_upto(config.metadata, self._cluster)
+
+    async def at_time(self, time: int) -> int:
+        """As the server finds it, in one request.  Where its clock had gone back, that may be any place at which the log
+        passes this time; the fold, which takes the later of two times, then knows only the first of them."""
+        if self._imported and (among := await self._imported_at(time, await self.end())) is not None:
+            return among
+        found = await first_since(self._link, self._stream, time + 1)
+        return await self.end() if found is None else max(found.seq - 1, self._imported)
+
+    async def _imported_at(self, time: int, end: int) -> int | None:
+        """Among records out of an archive, whose times the server does not know; None where it is after all of them."""
+        low, high = 0, min(self._imported, end)
+        latest = high
+        while low < high:
+            middle = (low + high) // 2
+            found = await record_at(self._link, self._stream, middle + 1, imported=self._imported)
+            if found is None:
+                raise LogDamaged(f"record {middle + 1} is missing from the log")
+            low, high = (middle + 1, high) if found.time <= time else (low, middle)
+        return low if low < latest or latest == end else None
+
+    async def check(self) -> None:
+        await self._link.connected(_RECONNECT_S)
+        with as_log_errors("checking the log"):
+            await check_stream(self._link, self._cluster)
+
+    def check_room(self) -> None:
+        takes = self._link.client.max_payload
+        if takes < LEAST_MAX_PAYLOAD:
+            raise LogRefused(
+                f"the NATS server at {self._link.url} takes messages of at most {takes:,} bytes, and a master needs "
+                f"{LEAST_MAX_PAYLOAD:,}: set max_payload to 1MB or more in the server's configuration, and reload it"
+            )
+
+    @property
+    def snapshots(self) -> JetStreamSnapshots:
+        return self._snapshots
+
+    async def last_on(self, subject: str) -> Record | None:
+        return await last_record(self._link, self._stream, subject, imported=self._imported)
+
+    async def record_at(self, seq: int) -> Record | None:
+        return await record_at(self._link, self._stream, seq, imported=self._imported) if seq > 0 else None
+
+    async def close(self) -> None:
+        return None

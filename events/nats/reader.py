@@ -1,0 +1,355 @@
+"""Reading a stream: a pull consumer driven by hand.
+
+Requests are kept up to two ahead and answered into one callback, which is the fastest that Python reads and gives
+back-pressure: nothing is asked for while nobody takes what has come.  The consumer is a throw-away.  Whatever happens to
+it (server killed, heartbeats missing, a gap), `ReopenReader` says so, and another one is opened right after the last
+record that was handed on, so records are neither lost nor repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import math
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import nats.errors
+import nats.js.errors
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+from events.log.imported import original as imported_record
+from events.log.records import LogDamaged, Record
+from events.nats.link import as_log_errors, ended
+from events.nats.stream_state import stream_state
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+    from types import TracebackType
+
+    from nats.aio.subscription import Subscription
+
+    from events.nats.link import Link
+
+BATCH = 2000
+"""Records per request."""
+BATCH_BYTES = 8 * 1024 * 1024
+"""Bytes per request, unless the server's largest message needs more."""
+_EXPIRES_S = 30.0
+_HEARTBEAT_S = 1.0
+_SILENCE_S = 3.5
+"""This long without records or heartbeats, and nothing will come any more."""
+_CLUSTER_SILENCE_S = 2.2
+"""The same where a consumer may die with its server while the connection to another one stands."""
+_UNUSED_S = 60.0
+"""When the server drops a consumer that nobody asks, if we could not."""
+_SERVER_LIMIT = 1024
+"""What the server counts for subject, reply and headers of a message, at most."""
+_MAKING_S = 1.0
+_MSG_ID = b"\r\nNats-Msg-Id:"
+_NO_MESSAGE = 10037
+_LATEST = 2**63 - 1
+"""UTC ns; the server counts time so too."""
+_REQUEST_OVER = ("Batch Completed", "Message Size Exceeds MaxBytes")
+
+
+class ReopenReader(Exception):
+    """The consumer is of no more use; open another one after the last record handed on."""
+
+
+class RecordMissing(ReopenReader):
+    """The server went on from one record to a later one than the next."""
+
+
+class NotDelivered(ReopenReader):
+    """Something did not arrive, or not in time, which alone does not tell whether the server has it."""
+
+
+class EndsBefore(ReopenReader):
+    """The log ends before what had been read from it, says whoever answers for it."""
+
+
+class Reader:
+    """One pull consumer, from its making to its deletion: `async with Reader(…) as reader: await reader.next()`."""
+
+    def __init__(
+        self, link: Link, stream: str, after: int, filters: Sequence[str], imported: int = 0, timeout: float = 5.0
+    ) -> None:
+        """`imported`: up to which sequence records are out of an archive (`events.log.imported`).  `timeout` of each
+        request that makes the consumer, seconds."""
+        self._timeout = timeout
+        self._silence_s = _CLUSTER_SILENCE_S if link.clustered else _SILENCE_S
+        self._link = link
+        self._client = link.client
+        self._stream = stream
+        self._after = after
+        self._filters = list(filters)
+        self._imported = imported
+        self._inbox = self._client.new_inbox()
+        # The name is ours, so that the consumer can be deleted even if we never hear that it was made.
+        self._consumer = self._inbox.rsplit(".", 1)[-1]
+        self._subscription: Subscription | None = None
+        self._buffer: list[Record] = []
+        self._arrived = asyncio.Event()
+        self._broken: ReopenReader | None = None
+        self._delivered = 0
+        self._asked = 0
+        """Records that the server may still send for what was asked."""
+        self._request_body = json.dumps(
+            {
+                "batch": BATCH,
+                "max_bytes": max(BATCH_BYTES, self._client.max_payload + _SERVER_LIMIT),
+                "expires": int(_EXPIRES_S * 1e9),
+                "idle_heartbeat": int(_HEARTBEAT_S * 1e9),
+            }
+        ).encode()
+
+    async def __aenter__(self) -> Reader:
+        """Raises LogUnavailable, LogRefused, or LogDamaged where the stream does not reach back, or up, to `after`."""
+        self._link.watchers.add(self._interrupt)
+        try:
+            await self._open()
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def _open(self) -> None:
+        manager = self._client.jetstream(timeout=self._timeout)
+        config = ConsumerConfig(
+            name=self._consumer,
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=self._after + 1,
+            ack_policy=AckPolicy.NONE,
+            max_deliver=1,
+            mem_storage=True,
+            num_replicas=1,
+            inactive_threshold=_UNUSED_S,
+            filter_subject=self._filters[0] if len(self._filters) == 1 else None,
+            filter_subjects=self._filters if len(self._filters) > 1 else None,
+        )
+        with as_log_errors("reading the log"):
+            state = await stream_state(self._link, self._stream, self._timeout)
+            if state["last_seq"] < self._after:
+                raise EndsBefore(
+                    f"the log ends at {state['last_seq']}, before {self._after} which had been read from it"
+                )
+            if state["first_seq"] > self._after + 1:
+                raise LogDamaged(
+                    f"the log begins at {state['first_seq']}: earlier records were removed behind our back"
+                )
+            self._subscription = await self._link.take(self._inbox, self._take)
+            await _finished(manager.add_consumer(self._stream, config))
+        await self._request()
+        await self._request()
+
+    async def _request(self) -> None:
+        self._asked += BATCH
+        try:
+            await self._client.publish(
+                f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}", self._request_body, reply=self._inbox
+            )
+        except nats.errors.Error as error:
+            raise ReopenReader(str(error)) from None
+
+    def _take(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> None:
+        # $JS.ACK.<stream>.<consumer>.<tries>.<seq>.<delivered>.<time>.<pending>, or with a domain and an account in front.
+        parts = reply.split(b".")
+        try:
+            if len(parts) == 9:
+                seq, delivered, time = int(parts[5]), int(parts[6]), int(parts[7])
+            elif len(parts) > 9:
+                seq, delivered, time = int(parts[7]), int(parts[8]), int(parts[9])
+            else:
+                self._on_status(header)
+                self._arrived.set()
+                return
+        except ValueError:  # Nothing that a server writes; told by the client's reading task, this must not raise.
+            self._break(ReopenReader(f"a message without a place in the log: {reply[:80]!r}"))
+            return
+        self._asked -= 1
+        if self._broken is not None:
+            return
+        if delivered != self._delivered + 1:
+            self._break(NotDelivered(f"between record {self._after} and {seq} something did not arrive"))
+            return
+        if not self._filters and seq != self._after + 1:
+            self._break(RecordMissing(f"after record {self._after} came {seq}"))
+            return
+        self._delivered, self._after = delivered, seq
+        if not self._buffer:
+            self._arrived.set()
+        record = Record(seq, time, _text(subject), body, message_id(header) if header else "")
+        self._buffer.append(record if seq > self._imported else as_it_was(record, header))
+
+    def _on_status(self, header: bytes) -> None:
+        status, description, headers = status_of(header)
+        if status == "100":  # A heartbeat; it says how far the consumer is, so it tells of a lost last record too.
+            sent = headers.get("Nats-Last-Consumer", "")
+            if sent.isdigit() and int(sent) > self._delivered:
+                self._break(NotDelivered(f"after record {self._after} something did not arrive"))
+        elif status in ("404", "408") or (status == "409" and description in _REQUEST_OVER):
+            # This request is over; how much of it was left is said in a header.
+            left = headers.get("Nats-Pending-Messages", "")
+            self._asked -= int(left) if left.isdigit() else BATCH
+        else:  # Consumer deleted, leadership changed, server shutting down, nobody there (503).
+            self._break(ReopenReader(f"status {status} {description}"))
+
+    def _interrupt(self, what: str) -> None:
+        """The connection came back (what had been asked is forgotten) or is closed."""
+        self._break(ReopenReader(what))
+
+    def _break(self, reason: ReopenReader) -> None:
+        self._broken = self._broken or reason
+        self._arrived.set()
+
+    async def next(self, patience: float | None = None) -> list[Record]:
+        """At least one record, in order; waits for ever, or for so long (seconds) where one has to be there.  Raises
+        ReopenReader."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + patience if patience is not None else math.inf
+        while not self._buffer:
+            if self._broken is not None:
+                raise self._broken
+            if loop.time() > ends:
+                raise NotDelivered(f"after record {self._after} none came, and it is not the last")
+            await self._ask_ahead()
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(self._silence_s):
+                    await self._arrived.wait()
+            except TimeoutError:
+                raise ReopenReader("neither records nor heartbeats") from None
+        batch, self._buffer = self._buffer, []
+        if self._broken is None:
+            await self._ask_ahead()
+        return batch
+
+    async def _ask_ahead(self) -> None:
+        while self._asked <= BATCH:
+            await self._request()
+
+    async def _close(self) -> None:
+        self._link.watchers.discard(self._interrupt)
+        with contextlib.suppress(nats.errors.Error):
+            if self._subscription is not None:
+                await self._link.leave(self._subscription)
+        with contextlib.suppress(nats.errors.Error):
+            # Not waited for; where the connection is lost, the server drops the consumer when its time is over.
+            await self._client.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._consumer}", b"")
+
+
+async def _finished(making: Coroutine[Any, Any, object]) -> None:
+    """A deletion may overtake the making that it follows, so one that is cancelled is first waited for, not for long."""
+    task = asyncio.create_task(making)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task}, timeout=_MAKING_S)
+        raise
+    finally:
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await ended(task)
+
+
+async def last_record(
+    link: Link, stream: str, subject: str, timeout: float = 5.0, *, imported: int = 0
+) -> Record | None:
+    """The last record whose subject matches, as the stream's leader has it.  Raises LogUnavailable, LogRefused."""
+    with as_log_errors("reading the last record"):
+        return await _record(link, stream, {"last_by_subj": subject}, timeout, imported)
+
+
+async def record_at(link: Link, stream: str, seq: int, timeout: float = 5.0, *, imported: int = 0) -> Record | None:
+    """The record of a sequence, as the stream's leader has it.  Raises LogUnavailable, LogRefused."""
+    with as_log_errors("reading a record"):
+        return await _record(link, stream, {"seq": seq}, timeout, imported)
+
+
+async def check_still_there(link: Link, stream: str, record: Record, *, imported: int = 0) -> None:
+    """Whether the log has this record, which was read from it, in its place.  A server that lost acknowledged records and took
+    others since then has not.  Raises LogDamaged, LogUnavailable."""
+    found = await record_at(link, stream, record.seq, imported=imported)
+    if found is not None and found != record:
+        raise LogDamaged(
+            f"record {record.seq} is another one than was read before: the log lost records and took others in their place"
+        )
+
+
+async def first_since(link: Link, stream: str, time: int, timeout: float = 5.0) -> Record | None:
+    """The first record whose log time is this (UTC ns) or later, as the stream's leader has it.  Raises LogUnavailable,
+    LogRefused."""
+    with as_log_errors("looking for a time"):
+        return await _record(link, stream, {"start_time": _rfc3339(time)}, timeout)
+
+
+async def _record(link: Link, stream: str, which: dict[str, Any], timeout: float, imported: int = 0) -> Record | None:
+    # Asked by hand, as nats-py gives the time in microseconds only.
+    await link.connected(timeout)
+    reply = await link.client.request(f"$JS.API.STREAM.MSG.GET.{stream}", json.dumps(which).encode(), timeout=timeout)
+    answer: dict[str, Any] = json.loads(reply.data)
+    if error := answer.get("error"):
+        if error.get("err_code") == _NO_MESSAGE:
+            return None
+        raise nats.js.errors.APIError(
+            code=error.get("code"), description=error.get("description"), err_code=error.get("err_code")
+        )
+    message = answer["message"]
+    headers = base64.b64decode(message.get("hdrs", ""))
+    record = Record(
+        message["seq"],
+        nanoseconds(message["time"]),
+        message["subject"],
+        base64.b64decode(message.get("data", "")),
+        message_id(headers),
+    )
+    return record if record.seq > imported else as_it_was(record, headers)
+
+
+def as_it_was(record: Record, headers: bytes) -> Record:
+    """A record that comes from an archive, with the time and the id that it had there."""
+    found = imported_record(headers)
+    if found is not None:
+        record.time, record.msg_id = found
+    return record
+
+
+def nanoseconds(text: str) -> int:
+    """UTC nanoseconds of the server's RFC 3339 time: `2026-11-21T08:54:56.951824524Z`."""
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    return int(datetime.fromisoformat(whole + "+00:00").timestamp()) * 10**9 + int(fraction.ljust(9, "0")[:9] or 0)
+
+
+def _rfc3339(time: int) -> str:
+    """The same the other way round, for any time that a log may be asked for."""
+    seconds, nanoseconds = divmod(min(max(time, 0), _LATEST), 10**9)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09}Z"
+
+
+def message_id(headers: bytes) -> str:
+    begin = headers.find(_MSG_ID)
+    if begin < 0:
+        return ""
+    begin += len(_MSG_ID)
+    return headers[begin : headers.find(b"\r\n", begin)].strip().decode(errors="replace")
+
+
+def status_of(header: bytes) -> tuple[str, str, dict[str, str]]:
+    """Of `NATS/1.0 100 Idle Heartbeat` and the lines after it: the number, its description, the headers."""
+    first, *lines = header.decode(errors="replace").split("\r\n")
+    _, status, description = [*first.split(" ", 2), "", ""][:3]
+    headers = dict(line.split(":", 1) for line in lines if ":" in line)
+    return status, description, {name: value.strip() for name, value in headers.items()}
+
+
+@lru_cache(maxsize=65536)
+def _text(subject: bytes) -> str:
+    return subject.decode(errors="replace")

@@ -1,0 +1,185 @@
+"""Snapshots on NATS JetStream: a stream of their own beside the log's.
+
+    dorm.<cluster>.snapshot.index.all             all infos, as one message: replaced whole
+    dorm.<cluster>.snapshot.body.<content>.<n>    a body in pieces that the server takes, found by its hash
+
+So an info is listed only once its body is whole, and one request lists all.  A writer reads the index, stores the pieces,
+and writes the index on the condition that nobody else has meanwhile; else it begins again.  Pieces that a crash left
+behind are in no index: the first `put` of the next writer writes the index anew, so that whoever is storing pieces right
+now begins again, and removes what had been stored until then and is not listed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+import nats.errors
+import nats.js.errors
+from nats.js.api import StorageType, StreamConfig
+
+from events.log.records import LogDamaged, LogUnavailable, Overtaken
+from events.log.snapshots import SnapshotInfo, Snapshots, content_of
+from events.nats.link import as_log_errors
+from events.nats.reader import last_record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nats.js.manager import JetStreamManager
+
+    from events.nats.link import Link
+
+_PIECE = 256 * 1024
+"""Bytes; servers take a megabyte unless they are told otherwise."""
+_TIMEOUT_S = 5.0
+_TRIES = 5
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[SnapshotInfo]).decode
+
+
+def _stream(cluster: str) -> str:
+    """The log of no cluster, whatever its name, is called so: those begin with `DORM-`."""
+    return f"DORM_snapshots-{cluster}"
+
+
+def snapshot_config(cluster: str) -> StreamConfig:
+    return StreamConfig(
+        name=_stream(cluster),
+        subjects=[f"dorm.{cluster}.snapshot.index.all", f"dorm.{cluster}.snapshot.body.*.*"],
+        storage=StorageType.FILE,
+        max_msgs_per_subject=1,
+        allow_direct=True,
+    )
+
+
+class JetStreamSnapshots(Snapshots):
+    """Of one cluster's log.  A cluster that has no such stream has no snapshots; `put`
+    makes it, with the log's replicas."""
+
+    def __init__(self, link: Link, cluster: str, log_stream: str) -> None:
+        self._link = link
+        self._cluster = cluster
+        self._log_stream = log_stream
+        self._stream = _stream(cluster)
+        self._index = f"dorm.{cluster}.snapshot.index.all"
+        self._ready = False
+        """Whether the stream is there, and what crashes left in it is gone."""
+
+    async def put(self, info: SnapshotInfo, body: bytes) -> None:
+        if not self._ready:
+            await self._prepare()
+        for _ in range(_TRIES):
+            with contextlib.suppress(Overtaken):
+                return await self._put(info, body)
+        raise LogUnavailable("snapshots: others write there all the time")
+
+    async def _put(self, info: SnapshotInfo, body: bytes) -> None:
+        """Raises Overtaken where somebody else was first."""
+        infos, fence = await self._read()
+        for number, first in enumerate(range(0, len(body), _PIECE)):
+            await self._publish(self._piece(info.content, number), body[first : first + _PIECE])
+        kept = {old.seq: old for old in infos} | {info.seq: info}
+        await self._replace([kept[seq] for seq in sorted(kept)], infos, fence)
+
+    async def infos(self) -> Sequence[SnapshotInfo]:
+        return (await self._read())[0]
+
+    async def get(self, info: SnapshotInfo) -> bytes | None:
+        body = b""
+        number = 0
+        while len(body) < info.size:
+            piece = await self._get_piece(self._piece(info.content, number))
+            if not piece:
+                return None
+            body += piece
+            number += 1
+        return body if content_of(body) == info.content else None
+
+    async def drop(self, info: SnapshotInfo) -> None:
+        for _ in range(_TRIES):
+            with contextlib.suppress(Overtaken):
+                infos, fence = await self._read()
+                return await self._replace([one for one in infos if one != info], infos, fence)
+        raise LogUnavailable("snapshots: others write there all the time")
+
+    # --- the index ------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> tuple[list[SnapshotInfo], int]:
+        """What is listed, and the sequence of the index, 0 where there is none.  One that can't be read lists nothing."""
+        try:
+            record = await last_record(self._link, self._stream, self._index, _TIMEOUT_S)
+        except LogDamaged:  # No such stream: nobody has put anything yet.
+            return [], 0
+        if record is None:
+            return [], 0
+        try:
+            return _decode(record.body), record.seq
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return [], record.seq
+
+    async def _replace(self, infos: list[SnapshotInfo], before: list[SnapshotInfo], fence: int) -> None:
+        """Write the index, then remove the pieces that only the one before listed.  Raises Overtaken."""
+        seq = await self._publish(self._index, _encode(infos), fence)
+        listed = {info.content for info in infos}
+        for info in before:
+            if info.content not in listed:
+                await self._purge(info.content, seq)
+
+    async def _publish(self, subject: str, body: bytes, fence: int | None = None) -> int:
+        headers = {"Nats-Expected-Stream": self._stream}
+        if fence is not None:
+            headers["Nats-Expected-Last-Subject-Sequence"] = str(fence)
+        self._link.check_size(body, sum(map(len, headers.values())))
+        await self._link.connected(_TIMEOUT_S)
+        with as_log_errors("storing a snapshot"):
+            ack = await self._link.client.jetstream().publish(subject, body, timeout=_TIMEOUT_S, headers=headers)
+        return int(ack.seq)
+
+    # --- the pieces -----------------------------------------------------------------------------------------------------
+
+    def _piece(self, content: str, number: int | str) -> str:
+        return f"dorm.{self._cluster}.snapshot.body.{content}.{number}"
+
+    async def _get_piece(self, subject: str) -> bytes | None:
+        """As any server of the stream has it; whether all pieces belong together shows by their hash."""
+        await self._link.connected(_TIMEOUT_S)
+        with as_log_errors("reading a snapshot"):
+            try:
+                reply = await self._link.client.request(
+                    f"$JS.API.DIRECT.GET.{self._stream}.{subject}", b"", timeout=_TIMEOUT_S
+                )
+            except nats.errors.NoRespondersError:
+                return None
+        return None if reply.headers and "Status" in reply.headers else reply.data
+
+    async def _purge(self, content: str, before: int) -> None:
+        """Pieces that were stored before this sequence: somebody may be storing the same ones again."""
+        await self._link.connected(_TIMEOUT_S)
+        with as_log_errors("removing a snapshot"):
+            await self._manager().purge_stream(self._stream, seq=before, subject=self._piece(content, "*"))
+
+    async def _prepare(self) -> None:
+        manager = self._manager()
+        pieces = self._piece("*", "*")
+        await self._link.connected(_TIMEOUT_S)
+        with as_log_errors("preparing the store of snapshots"):
+            try:
+                found = await manager.stream_info(self._stream, subjects_filter=pieces)
+            except nats.js.errors.NotFoundError:
+                replicas = (await manager.stream_info(self._log_stream)).config.num_replicas
+                await manager.add_stream(snapshot_config(self._cluster), num_replicas=replicas)
+                found = await manager.stream_info(self._stream, subjects_filter=pieces)
+        infos, fence = await self._read()
+        listed = {info.content for info in infos}
+        stored = {subject.split(".")[4] for subject in found.state.subjects or ()}
+        if left := sorted(stored - listed):
+            with contextlib.suppress(Overtaken):  # Then it is another writer who has just cleared up.
+                await self._publish(self._index, _encode(infos), fence)
+                for content in left:
+                    await self._purge(content, found.state.last_seq + 1)
+        self._ready = True
+
+    def _manager(self) -> JetStreamManager:
+        return self._link.client.jetstream(timeout=_TIMEOUT_S)

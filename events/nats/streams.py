@@ -1,0 +1,270 @@
+"""A cluster's streams at the NATS server: how they are configured, found, made, and held by several servers.
+
+Where servers form a cluster of at least three, new streams are kept by three of them, so that any one may be lost.  Streams
+that are there keep the replicas that they have unless more are asked for; none is ever lowered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import nats.js.errors
+from nats.js.api import DiscardPolicy, PersistMode, RetentionPolicy, StorageType, StreamConfig
+
+from events import subjects as names
+from events.log.imported import imported_upto
+from events.log.records import LogDamaged, LogRefused
+from events.logger import Logger
+from events.nats.compression import uncompress
+from events.nats.leadership import leadership_config
+from events.nats.link import as_log_errors
+from events.nats.snapshots import snapshot_config
+from events.nats.stream_state import api_request
+
+if TYPE_CHECKING:
+    from nats.js.manager import JetStreamManager
+
+    from events.nats.link import Link
+
+DUPLICATE_WINDOW_S = 600.0
+REPORT_AGE_S = 3600.0
+REPLICAS = (1, 3, 5)
+"""How many servers may hold a stream: with an even number no more of them could be lost."""
+_USUAL_REPLICAS = 3
+_TOO_FEW_SERVERS = (10005, 10074)
+"""No suitable peers; more than one replica needs a cluster of servers."""
+_TAKEN = 10058
+"""A stream of this name is there, configured otherwise."""
+_ELECTION_S = 20.0
+_PEERS_S = 6.0
+"""Servers that have just started do not know of each other for a moment, and then find too few for three replicas."""
+_PAUSE_S = 0.1
+_GONE = (
+    "the log of cluster {cluster} is gone from {url}, and {left} is there: the server can't read {log}, as its own log then "
+    "says, or somebody deleted it; put the server's data back from a backup, or take another name for a new cluster"
+)
+_log = Logger(__name__)
+
+
+MOST_READERS = 100_000
+"""Of a log at once: each agent is one.  Servers since 2.15 allow a thousand unless the stream says otherwise."""
+
+
+def log_stream(cluster: str) -> str:
+    return f"DORM-{cluster}"
+
+
+def report_stream(cluster: str) -> str:
+    """Nothing that any cluster's log could be called.  Clusters that were made before have `DORM-<cluster>-reports`."""
+    return f"DORM_reports-{cluster}"
+
+
+def all_streams(cluster: str) -> list[str]:
+    """Names of those that a cluster may have."""
+    return [*(str(config.name) for config in stream_configs(cluster)), f"{log_stream(cluster)}-reports"]
+
+
+def stream_configs(cluster: str) -> list[StreamConfig]:
+    """A cluster's streams: the log's first.  None is compressed (`events.nats.compression`), also where one server holds
+    it: it may be raised to three."""
+    return [
+        StreamConfig(
+            name=log_stream(cluster),
+            subjects=[names.log_subjects(cluster)],
+            retention=RetentionPolicy.LIMITS,
+            storage=StorageType.FILE,
+            discard=DiscardPolicy.NEW,
+            duplicate_window=DUPLICATE_WINDOW_S,
+            deny_delete=True,
+            deny_purge=True,
+            allow_direct=True,
+            max_consumers=MOST_READERS,
+        ),
+        StreamConfig(
+            name=report_stream(cluster),
+            subjects=[names.reports(cluster)],
+            storage=StorageType.FILE,
+            max_age=REPORT_AGE_S,
+            max_msgs_per_subject=720,
+            allow_direct=True,
+            # A server that syncs each write stores some hundred a second then, which a thousand nodes are more than.  What a
+            # killed server loses of them is milliseconds, and a lease has its margin.
+            persist_mode=PersistMode.ASYNC,
+        ),
+        snapshot_config(cluster),
+        leadership_config(cluster),
+    ]
+
+
+async def find_streams(link: Link, cluster: str, timeout: float) -> int:
+    """Up to which sequence the log comes from an archive.  Raises LogRefused where the server has no cluster of this name."""
+    manager = link.client.jetstream(timeout=timeout)
+    with as_log_errors(f"looking up cluster {cluster} at {link.url}"):
+        try:
+            found = await manager.stream_info(log_stream(cluster))
+            if found.config.subjects == [names.log_subjects(cluster)]:
+                return imported_upto(found.config.metadata)
+        except nats.js.errors.NotFoundError:
+            pass
+        there = ", ".join(await _clusters(manager))
+    raise LogRefused(
+        f"there is no cluster {cluster!r} at {link.url}, "
+        + (f"only {there}; name one with --cluster" if there else "and no other")
+        + "; a new one is made by `dorm up` or `dorm master`"
+    )
+
+
+async def _clusters(manager: JetStreamManager) -> list[str]:
+    """Names of the clusters at a server: those whose log takes the subjects that it should."""
+    found: list[str] = []
+    offset = 0
+    while page := await manager.streams_info(offset):
+        offset += len(page)
+        for config in (info.config for info in page):
+            cluster = (config.name or "").removeprefix(log_stream(""))
+            if config.name == log_stream(cluster) and config.subjects == [names.log_subjects(cluster)]:
+                found.append(cluster)
+    return sorted(found)
+
+
+async def make_streams(link: Link, cluster: str, timeout: float, replicas: int | None) -> int:
+    """As `find_streams`, with those made that are not there, and those raised that have fewer than `replicas`."""
+    if replicas is not None and replicas not in REPLICAS:
+        raise LogRefused(f"a log has {', '.join(map(str, REPLICAS))} replicas, not {replicas}")
+    manager = link.client.jetstream(timeout=timeout)
+    imported = 0
+    for config in stream_configs(cluster):
+        with as_log_errors(f"looking up stream {config.name} at {link.url}"):
+            found = await _existing(manager, config, cluster)
+            if found is None:
+                if config.name == log_stream(cluster) and (left := await _left_over(manager, cluster)):
+                    raise LogDamaged(_GONE.format(cluster=cluster, url=link.url, log=config.name, left=left))
+                if await _add(link, manager, config, replicas):
+                    continue
+                found = await _existing(manager, config, cluster)  # Another process was making it at the same moment.
+                assert found is not None
+            if config.name == log_stream(cluster):
+                imported = imported_upto(found.metadata)
+                if (found.max_consumers or 0) < MOST_READERS:
+                    await _raise_readers(link, str(found.name), timeout)
+            if replicas is not None and (found.num_replicas or 1) < replicas:
+                if found.persist_mode == PersistMode.ASYNC:
+                    # That can't be changed.  Heartbeats come anew, and each master counts from when it began to listen.
+                    await manager.delete_stream(str(found.name))
+                    await _add(link, manager, config, replicas)
+                else:
+                    await _raise_replicas(link, str(found.name), replicas, timeout)
+    return imported
+
+
+async def _left_over(manager: JetStreamManager, cluster: str) -> str:
+    """The stream that tells of a cluster that was here and whose log is gone, "" for none.  A server leaves out a stream whose
+    files it can't read, and one made in its place would begin anew as if nothing had been."""
+    for config in stream_configs(cluster)[1:]:
+        if await _is_there(manager, config) and not await _is_there(manager, stream_configs(cluster)[0]):
+            return str(config.name)  # Else somebody is making them just now.
+    return ""
+
+
+async def _is_there(manager: JetStreamManager, config: StreamConfig) -> bool:
+    try:
+        await manager.stream_info(str(config.name))
+    except nats.js.errors.NotFoundError:
+        return False
+    return True
+
+
+async def _add(link: Link, manager: JetStreamManager, config: StreamConfig, replicas: int | None) -> bool:
+    """With as many replicas as were asked for, else as usual: three where there are the servers for them.  False where
+    somebody else has made it meanwhile, with another number of them."""
+    wanted = replicas or (_USUAL_REPLICAS if link.clustered else 1)
+    try:
+        try:
+            await _add_when_peers_are_known(manager, _replicated(config) if wanted > 1 else config, wanted)
+        except nats.js.errors.APIError as error:
+            if error.err_code not in _TOO_FEW_SERVERS:
+                raise
+            if replicas is not None:
+                raise _too_few(link, replicas) from None
+            _log.warning("a stream is held by one server, as there are too few for three", stream=config.name)
+            await manager.add_stream(config, num_replicas=1)
+    except nats.js.errors.APIError as error:
+        if error.err_code != _TAKEN:
+            raise
+        return False
+    return True
+
+
+async def _add_when_peers_are_known(manager: JetStreamManager, config: StreamConfig, replicas: int) -> None:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + (_PEERS_S if replicas > 1 else 0.0)
+    while True:
+        try:
+            await manager.add_stream(config, num_replicas=replicas)
+        except nats.js.errors.APIError as error:
+            if error.err_code != _TOO_FEW_SERVERS[0] or loop.time() >= until:
+                raise
+        else:
+            return
+        await asyncio.sleep(_PAUSE_S)
+
+
+def _replicated(config: StreamConfig) -> StreamConfig:
+    """Servers refuse to replicate what they do not persist before they acknowledge it."""
+    return config.evolve(persist_mode=None)
+
+
+def _too_few(link: Link, replicas: int) -> LogRefused:
+    return LogRefused(
+        f"{replicas} replicas need a NATS cluster of at least {replicas} servers with JetStream, "
+        f"and at {link.url} there are fewer; start more of them, or ask for fewer replicas"
+    )
+
+
+async def _raise_replicas(link: Link, stream: str, replicas: int, timeout: float) -> None:
+    """The configuration goes back as it came, with fields that nats-py does not know.  Returns once the stream takes
+    messages again; the new replicas catch up by and by."""
+    await uncompress(link, [stream], timeout)
+    config = (await api_request(link, f"STREAM.INFO.{stream}", {}, timeout))["config"]
+    try:
+        await api_request(link, f"STREAM.UPDATE.{stream}", config | {"num_replicas": replicas}, timeout)
+    except nats.js.errors.APIError as error:
+        if error.err_code in _TOO_FEW_SERVERS:
+            raise _too_few(link, replicas) from None
+        raise
+    _log.warning("a stream gets more replicas", stream=stream, before=config.get("num_replicas", 1), now=replicas)
+    async with asyncio.timeout(_ELECTION_S):
+        while True:
+            group = (await api_request(link, f"STREAM.INFO.{stream}", {}, timeout)).get("cluster", {})
+            if group.get("leader") and group.get("replicas"):
+                return
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _raise_readers(link: Link, stream: str, timeout: float) -> None:
+    """Of a log that was made before it said so itself.  A server that refuses is one of before, which has no such limit."""
+    config = (await api_request(link, f"STREAM.INFO.{stream}", {}, timeout))["config"]
+    with contextlib.suppress(nats.js.errors.BadRequestError, nats.js.errors.ServerError):
+        await api_request(link, f"STREAM.UPDATE.{stream}", config | {"max_consumers": MOST_READERS}, timeout)
+
+
+async def _existing(manager: JetStreamManager, config: StreamConfig, cluster: str) -> StreamConfig | None:
+    """None where there is no such stream.  Raises LogRefused where a stream of this name holds something else."""
+    assert config.name
+    try:
+        found = (await manager.stream_info(config.name)).config
+    except nats.js.errors.NotFoundError:
+        if config.name != report_stream(cluster):
+            return None
+        # Heartbeats of a cluster that was made before their stream had this name.
+        with contextlib.suppress(nats.js.errors.NotFoundError):
+            return (await manager.stream_info(await manager.find_stream_name_by_subject(names.reports(cluster)))).config
+        return None
+    if found.subjects != config.subjects:
+        raise LogRefused(
+            f"stream {config.name} is there already and holds {', '.join(found.subjects or ())}; "
+            "name the cluster differently, or use another server"
+        )
+    return found

@@ -1,0 +1,234 @@
+"""What a round asks of an audit, and the answer from the state at its basis.
+
+    decide     all facts follow from the state: they are decided again and have to be the same
+    conclude   silence of nodes, which only the shell heard: what it says it heard is an input, what follows is checked
+    elect      a new epoch, one above the last
+    seal       nothing of the state: `replay.audit.seal_checks` checks it against the log
+    void       a round of an earlier epoch: it may change nothing
+    digest     can't be decided again here (see `why_not`), but it was decided on the same state, and by the policy in force
+
+An answer is computed when the fold is at the basis, before the round itself has been read; the verdict when it has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from dorm.core.decide.allocation import SOLVER
+from dorm.core.decide.liveness import conclude
+from dorm.core.decide.next_round import decide
+from dorm.core.state import SCHEMA, Counters, State, digest
+from dorm.policies.registry import names, policy
+from events.codec import decode, encode
+from events.kinds import IdleTicked, LogSealed, MasterElected, NodeLeaseEnded, NodeLost, NodeRecovered, Resized, Round
+from replay.audit.differences import AppDifference, Difference, differences
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from events.log.records import Record
+
+Question = Literal["decide", "conclude", "elect", "seal", "void", "digest"]
+GUARDED = "a solver's time guard fired"
+_CONCLUDED = (NodeLost, NodeRecovered, NodeLeaseEnded)
+_SOLVED = (Resized, IdleTicked)
+"""What a policy was asked for, which names it, its version and its solver."""
+
+
+class Answer(msgspec.Struct):
+    """What the state at the basis says to a question; only what this question needs."""
+
+    facts: list[Any] = []
+    allocated: bool = False
+    digest: str = ""
+    policy: str = ""
+    state: State | None = None
+    """Settings and nodes alone."""
+    places: dict[str, dict[str, int]] = {}
+    """What each app had before an allocation: containers by node."""
+    error: str = ""
+    unknown: str = ""
+    """Why there is no answer, where that is nobody's fault."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """`wrong` is empty where nothing speaks against the round, `unchecked` where all that could be checked was."""
+
+    wrong: str = ""
+    differences: list[Difference] = []
+    apps: list[AppDifference] = []
+    unchecked: str = ""
+
+
+def question_of(record: Record, event: Round, epoch: int) -> Question:
+    """`epoch` is the one in force before this round."""
+    if event.epoch < epoch:
+        return "void"
+    if event.events and all(isinstance(fact, MasterElected) for fact in event.events):
+        return "elect"
+    if event.events and all(isinstance(fact, _CONCLUDED) for fact in event.events):
+        return "conclude"
+    if event.events and all(isinstance(fact, LogSealed) for fact in event.events):
+        return "seal"
+    return "digest" if why_not(record, event) else "decide"
+
+
+def why_not(record: Record, event: Round) -> str:
+    """Why this round can't be decided again by this build, '' where it can."""
+    if event.core != SCHEMA:
+        return f"another version of the core decided it ({event.core}, here {SCHEMA})"
+    if encode(event) != record.body:
+        return "another build wrote it, with more in it than this one reads"
+    for fact in event.events:
+        if isinstance(fact, _SOLVED):
+            if fact.policy not in names():
+                return f"this build has no policy {fact.policy!r}"
+            if fact.policy_version != policy(fact.policy).version:
+                return f"another version of policy {fact.policy!r} decided it"
+            if fact.solver != SOLVER:
+                return f"another solver decided it ({fact.solver}, here {SOLVER})"
+            if fact.status == "guard":
+                return GUARDED
+    return ""
+
+
+def misplaced(event: Round, seq: int, epoch: int, last_round: int) -> str:
+    """What is wrong with a round's epoch or basis, '' if nothing.  `epoch` and `last_round` are those before it."""
+    elected = [fact.epoch for fact in event.events if isinstance(fact, MasterElected)]
+    if not last_round <= event.basis < seq:
+        return f"its basis is {event.basis}, which is not between the last round ({last_round}) and itself"
+    if elected and (elected != [event.epoch] or event.epoch != epoch + 1):
+        return f"it elects for epoch {', '.join(map(str, elected))} in epoch {event.epoch}, after epoch {epoch}"
+    if not elected and event.epoch > epoch:
+        return f"its epoch is {event.epoch}, and nobody was elected since epoch {epoch}"
+    return ""
+
+
+def answer(state: State, question: Question, at: int, *, allocate: bool) -> Answer:
+    """Asked when the fold is at a round's basis, before the round itself is read.  Changes nothing in the state."""
+    if question != "elect" and question != "void" and at < state.time:
+        return Answer(error=f"it says it was decided at {at}, before the log time of its basis, {state.time}")
+    if question == "decide":
+        try:
+            decision = decide(state, at, allocate=allocate)
+            places = _places(state) if decision.allocated else {}
+            return Answer(facts=decision.facts, allocated=decision.allocated, places=places)
+        # A log that nobody's master wrote can hold anything; whatever it trips is found here, not a crash of the audit.
+        except Exception as error:
+            return Answer(error=f"deciding again failed: {type(error).__name__}: {error}")
+    if question == "digest":
+        return Answer(digest=digest(state), policy=state.settings.policy)
+    if question == "conclude":
+        nodes = {name: msgspec.structs.replace(node) for name, node in state.nodes.items()}
+        settings = msgspec.structs.replace(state.settings)
+        return Answer(state=State(nodes=nodes, settings=settings, shortened=dict(state.shortened)))
+    return Answer(digest=essence(state) if question == "void" else "")
+
+
+def _places(state: State) -> dict[str, dict[str, int]]:
+    return {app.id: app.current.by_node() for app in state.live_apps() if app.current is not None}
+
+
+def essence(state: State) -> str:
+    """Digest of what a void round has to leave alone: all but the position in the log, and counters."""
+    return digest(msgspec.structs.replace(state, seq=0, time=0, round_seq=0, counters=Counters()))
+
+
+def compare(record: Record, event: Round, question: Question, given: Answer, after: State) -> Verdict:
+    """What was recorded against what came out.  `after` is the state with the round folded."""
+    if given.error or given.unknown:
+        return Verdict(wrong=given.error, unchecked=given.unknown)
+    if question == "void":
+        return Verdict(wrong="a round of an earlier epoch changed the state" if essence(after) != given.digest else "")
+    if question == "seal":
+        return _compare_seals(event)
+    if question == "digest":
+        verdict = _compare_digest(event, given)
+    elif question == "decide":
+        verdict = _compare_facts(record, event, given)
+    elif question == "conclude" and event.core == SCHEMA:
+        verdict = _compare_conclusions(event, given)
+    else:  # Another version may have gone by settings that this one refuses.
+        verdict = Verdict()
+    return verdict if verdict.wrong or verdict.unchecked else Verdict(unchecked=why_not(record, event))
+
+
+def _compare_facts(record: Record, event: Round, given: Answer) -> Verdict:
+    """Byte for byte; where that fails, field by field, after the same way through the codec, to say where."""
+    body = encode(msgspec.structs.replace(event, events=given.facts, allocated=given.allocated))
+    if body == record.body:
+        return Verdict()
+    if any(isinstance(fact, _SOLVED) and fact.status == "guard" for fact in given.facts):
+        return Verdict(unchecked=GUARDED)
+    again = decode(msgspec.structs.replace(record, body=body))
+    found = differences(event.allocated, given.allocated, "allocated")
+    found += _fact_differences(event.events, again.events if isinstance(again, Round) else given.facts)
+    facts = again.events if isinstance(again, Round) else given.facts
+    apps = _app_differences(event.events, facts, given.places)
+    return Verdict(wrong="deciding again gave something else", differences=found, apps=apps)
+
+
+def _app_differences(
+    recorded: Sequence[Any], again: Sequence[Any], before: dict[str, dict[str, int]]
+) -> list[AppDifference]:
+    """Apps that would have got something else, by their ids."""
+    one, other = _placements(recorded), _placements(again)
+    found = []
+    for app in sorted({*one, *other}):
+        had = before.get(app, {})
+        if one.get(app, had) != other.get(app, had):
+            found.append(AppDifference(app, had, one.get(app, had), other.get(app, had)))
+    return found
+
+
+def _placements(facts: Sequence[Any]) -> dict[str, dict[str, int]]:
+    """Containers by node of each app that is changed."""
+    found: dict[str, dict[str, int]] = {}
+    for fact in facts:
+        for change in fact.changes if isinstance(fact, Resized) else ():
+            nodes = sorted(placed.node for placed in change.placement)
+            found[change.app] = {node: nodes.count(node) for node in dict.fromkeys(nodes)}
+    return found
+
+
+def _compare_seals(event: Round) -> Verdict:
+    for fact in event.events:
+        if isinstance(fact, LogSealed) and fact.upto != event.basis:
+            return Verdict(wrong=f"it seals the log up to {fact.upto}, and its basis is {event.basis}")
+    return Verdict()
+
+
+def _fact_differences(recorded: Sequence[Any], again: Sequence[Any]) -> list[Difference]:
+    kinds = [[type(fact).__name__ for fact in facts] for facts in (recorded, again)]
+    if kinds[0] != kinds[1]:
+        # Which facts there are says more than how the first two that don't match differ.
+        listed = [", ".join(names) or "nothing" for names in kinds]
+        found = [Difference("facts", *listed)]
+    else:
+        found = []
+    for index, (one, other) in enumerate(zip(recorded, again, strict=False)):
+        if type(one) is type(other) and encode(one) != encode(other):
+            found += differences(one, other, f"{type(one).__name__}[{index}]")
+    return found
+
+
+def _compare_conclusions(event: Round, given: Answer) -> Verdict:
+    assert given.state is not None
+    heard = {fact.node: getattr(fact, "last_heard", event.at) for fact in event.events if isinstance(fact, _CONCLUDED)}
+    found = _fact_differences(event.events, conclude(given.state, heard, event.at))
+    return Verdict(wrong="what was heard of these nodes does not give this", differences=found) if found else Verdict()
+
+
+def _compare_digest(event: Round, given: Answer) -> Verdict:
+    if event.core != SCHEMA:
+        return Verdict()  # Another core's state has another digest.
+    for index, fact in enumerate(event.events):
+        if not isinstance(fact, _SOLVED):
+            continue
+        for name, expected in (("digest", given.digest), ("policy", given.policy)):
+            if getattr(fact, name) != expected:
+                found = differences(getattr(fact, name), expected, f"{type(fact).__name__}[{index}].{name}")
+                return Verdict(wrong=f"the {name} is not that of the state at its basis", differences=found)
+    return Verdict()

@@ -1,0 +1,304 @@
+"""Whether a log is what its masters sealed: each seal's link to the records before it, its signature, its key.
+
+A seal says what the log's hash chain was after some record.  The chain is computed anew; where it comes out otherwise, some
+record between the last seal that fits and this one was changed, removed, added or moved, and the marks in the seal tell
+between which two.  Nothing after that can be told from the seals, so the check ends there.
+
+What no seal covers, the records after the last one, anybody may have changed or cut off.  Whoever has kept the end of the
+chain of an earlier check (`Expected`) knows more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.core.fold.evolve import GapError
+from events.chain.hash_chain import MARK_EVERY, START, Chain, mark_places
+from events.chain.seals import is_signed
+from events.codec import decode
+from events.kinds import LogSealed, MasterElected, Round, Unreadable
+from events.subjects import kind_of
+from replay import ReplayError
+from replay.reading import UNKNOWN, Broken, end_of, read_through
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from events.kinds import Event
+    from events.log.interface import EventLog
+    from events.log.records import Record
+    from replay import Progress
+
+MOST_BETWEEN = 1 << 16
+"""Records between a seal's basis and itself; one that comes later is passed over, the next one covers the same and more."""
+_MARK_DIGITS = 16
+_EXPECTED = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
+_WORTH_A_LOOK = (b"LogSealed", b"MasterElected")
+
+
+class SealError(ReplayError):
+    """What is expected of a log can't be read."""
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """The chain after some record, as somebody has kept it elsewhere."""
+
+    seq: int
+    chain: str
+
+    @classmethod
+    def parse(cls, text: str) -> Expected:
+        """`SEQUENCE:CHAIN`, as reports have it.  Raises SealError."""
+        found = _EXPECTED.fullmatch(text.strip().lower())
+        if not found:
+            raise SealError(f"{text[:80]!r} is no SEQUENCE:CHAIN, such as `dorm log verify` prints at its end")
+        return cls(int(found[1]), found[2])
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """A record from `first` to `last` is not what was sealed; the seal at sequence `seal` shows it (0: no seal does)."""
+
+    first: int
+    last: int
+    seal: int
+    what: str
+
+    def __str__(self) -> str:
+        if self.first == self.last:
+            return f"sequence {self.first}: {self.what}"
+        return f"between sequence {self.first} and {self.last}: {self.what}"
+
+
+class KeyUse(msgspec.Struct):
+    """One key's seals: how many, and the sequences of the first and the last."""
+
+    key: str
+    seals: int
+    first: int
+    last: int
+
+
+class SealReport(msgspec.Struct, frozen=True):
+    """What the seals say of a log.  With damage, all else is about what comes before it."""
+
+    start: int
+    """The sequence before the first record: not 0 for a part of a log."""
+    end: int
+    """The last record that was read."""
+    seals: int
+    sealed_upto: int
+    """All records up to here are as they were sealed; `start` where no seal fits."""
+    unsealed: int
+    """Records after it, of which nothing is known."""
+    keys: list[KeyUse]
+    keys_given: bool
+    """Whether the caller said whose seals count.  Otherwise any key does, so that the log was sealed by one of these keys is
+    all that is known."""
+    renamed: int = 0
+    """Seals that a cluster of another name made, whose log was imported: they can't be checked here, and later ones cover the
+    same records."""
+    passed_over: int = 0
+    """Seals that came too late after what they cover to be checked."""
+    chain: str = ""
+    """The chain after `end`: to keep elsewhere, and to expect of the log later on."""
+    expected_seq: int = 0
+    """Up to here the log is what was expected; 0 where nothing was."""
+    damage: Damage | None = None
+    unknown: str = ""
+    """Why nothing at all could be checked."""
+
+    @property
+    def good(self) -> bool:
+        """Nothing speaks against the log: it may have no seal at all."""
+        return self.damage is None and not self.unknown
+
+
+class SealCheck:
+    """Follows a log record by record.  Ends at the first damage: what comes later is taken and not looked at."""
+
+    def __init__(
+        self,
+        *,
+        keys: Collection[str] = (),
+        expected: Expected | None = None,
+        start: int = 0,
+        chain: str = "",
+        renamed: int = 0,
+    ) -> None:
+        """`keys` are the only ones whose seals count, none: any.  It begins after `start`, where the chain was that.  Up to
+        `renamed` the seals are those of a cluster of another name."""
+        self.damage: Damage | None = None
+        self._keys = frozenset(keys)
+        self._expected = expected
+        self._met_expected = False
+        self._start = start
+        self._chain = Chain(start, bytes.fromhex(chain) if chain else START)
+        self._recent: deque[bytes] = deque([self._chain.value], MOST_BETWEEN)
+        """The chain after each of the last records."""
+        self._sealed_upto = start
+        self._seals = 0
+        self._passed_over = 0
+        self._renamed_upto = renamed
+        self._renamed = 0
+        self._uses: dict[str, KeyUse] = {}
+        self._announced: dict[int, str] = {}
+        """By epoch, the key that its master said it has."""
+
+    def take(self, record: Record, event: Event | None = None) -> bool:
+        """The next record (and what it holds, where that is known already); true once there is damage.  Raises GapError."""
+        if self.damage is not None:
+            return True
+        chain = self._chain
+        if record.seq != chain.seq + 1:
+            raise GapError(f"record {record.seq} does not follow {chain.seq}")
+        if kind_of(record.subject) == Round.__name__ and any(word in record.body for word in _WORTH_A_LOOK):
+            self._look_at(record, event or decode(record))
+        chain.follow(record)
+        self._recent.append(chain.value)
+        if self._expected is not None and record.seq == self._expected.seq and self.damage is None:
+            self._compare_expected(self._expected)
+        return self.damage is not None
+
+    def _look_at(self, record: Record, event: Event) -> None:
+        if isinstance(event, Unreadable) and _WORTH_A_LOOK[0] in record.body:
+            self._found(record.seq, record.seq, record.seq, "this seal can't be read")
+        if not isinstance(event, Round):
+            return
+        for fact in event.events:
+            if isinstance(fact, MasterElected):
+                self._announced[event.epoch] = fact.key
+            elif isinstance(fact, LogSealed) and self.damage is None:
+                self._check(record, event.epoch, fact)
+
+    def _check(self, record: Record, epoch: int, seal: LogSealed) -> None:
+        seq = record.seq
+        if seq <= self._renamed_upto:
+            self._renamed += 1
+        elif not is_signed(record.subject.split(".")[1], epoch, seal):
+            self._found(seq, seq, seq, f"this seal is not signed with the key that it names, {seal.key[:80]}")
+        elif self._keys and seal.key not in self._keys:
+            self._found(seq, seq, seq, f"this seal is by another key: {seal.key}")
+        elif self._announced.get(epoch, seal.key) != seal.key:
+            theirs = self._announced[epoch] or "none"
+            self._found(seq, seq, seq, f"this seal is by key {seal.key}, and the master of epoch {epoch} has {theirs}")
+        elif seal.upto >= seq:
+            self._locate(record, seal)
+        elif seq - 1 - seal.upto >= len(self._recent):
+            self._passed_over += 1
+        elif self._recent[seal.upto - seq].hex() != seal.chain:
+            self._locate(record, seal)
+        else:
+            self._fits(seq, seal)
+
+    def _fits(self, seq: int, seal: LogSealed) -> None:
+        self._seals += 1
+        self._sealed_upto = max(self._sealed_upto, seal.upto)
+        self._chain.forget(self._sealed_upto)
+        use = self._uses.setdefault(seal.key, KeyUse(seal.key, 0, seq, seq))
+        use.seals, use.last = use.seals + 1, seq
+
+    def _locate(self, record: Record, seal: LogSealed) -> None:
+        """The first mark that differs, or else what is behind the last."""
+        first, last = self._sealed_upto + 1, min(seal.upto, record.seq)
+        if seal.every > 0 and not seal.every % MARK_EVERY:
+            for index, place in enumerate(mark_places(seal.after, seal.upto, seal.every)):
+                theirs = seal.marks[_MARK_DIGITS * index : _MARK_DIGITS * (index + 1)]
+                ours = self._chain.mark(place)
+                if not theirs or place >= record.seq:
+                    break
+                if ours and ours != theirs:
+                    last = place
+                    break
+                first = max(first, place + 1)
+        what = "a record was changed, added, removed or moved"
+        if seal.upto >= record.seq:
+            what = "records were removed"
+        self._found(min(first, last), last, record.seq, f"{what}: the seal at sequence {record.seq} does not fit")
+
+    def _compare_expected(self, expected: Expected) -> None:
+        if self._chain.value.hex() == expected.chain:
+            self._met_expected = True
+            return
+        first = min(self._sealed_upto + 1, expected.seq)
+        self._found(
+            first, expected.seq, 0, f"a record is not what was expected: the chain after {expected.seq} is another"
+        )
+
+    def _found(self, first: int, last: int, seal: int, what: str) -> None:
+        if self.damage is None:
+            self.damage = Damage(first, last, seal, what)
+
+    def report(self, broken: Broken | None = None, *, whole: bool = True) -> SealReport:
+        """After the last record.  `broken` is where reading ended before it should; not `whole` where nobody read on."""
+        if broken is not None:
+            self._found(broken.seq, broken.seq, 0, broken.what)
+        expected, end = self._expected, self._chain.seq
+        if expected is not None and not self._met_expected and whole:
+            if expected.seq > end:
+                self._found(end + 1, expected.seq, 0, f"these records are missing: the log ends at sequence {end}")
+            elif expected.seq <= self._start:
+                self._found(
+                    expected.seq, expected.seq, 0, f"not in this part of the log, which begins after {self._start}"
+                )
+        return SealReport(
+            start=self._start,
+            end=end,
+            seals=self._seals,
+            sealed_upto=self._sealed_upto,
+            unsealed=end - self._sealed_upto,
+            keys=[self._uses[key] for key in sorted(self._uses, key=lambda key: self._uses[key].first)],
+            keys_given=bool(self._keys),
+            renamed=self._renamed,
+            passed_over=self._passed_over,
+            chain=self._chain.value.hex(),
+            expected_seq=expected.seq if expected is not None and self._met_expected else 0,
+            damage=self.damage,
+        )
+
+
+async def begin(
+    log: EventLog, *, keys: Collection[str] = (), expected: Expected | None = None
+) -> SealCheck | SealReport:
+    """A check from the log's begin on; a report where none is possible."""
+    start = await log.start()
+    why = "names in it were replaced, so no seal can fit" if log.anonymized else ""
+    renamed = await log.renamed_upto()
+    if not start and not why:
+        return SealCheck(keys=keys, expected=expected, renamed=renamed)
+    for info in await log.snapshots.infos() if not why else ():
+        if info.seq == start and info.chain:
+            return SealCheck(keys=keys, expected=expected, start=start, chain=info.chain, renamed=renamed)
+    return SealReport(
+        start=start,
+        end=start,
+        seals=0,
+        sealed_upto=start,
+        unsealed=0,
+        keys=[],
+        keys_given=bool(keys),
+        unknown=why or f"the log begins after sequence {start}, and its chain there is not known",
+    )
+
+
+async def verify_seals(
+    log: EventLog, *, keys: Collection[str] = (), expected: Expected | None = None, progress: Progress | None = None
+) -> SealReport:
+    """Check all seals of a log up to its present end, in one pass.  Raises what `log.read` raises, but for damage, which is
+    reported."""
+    check = await begin(log, keys=keys, expected=expected)
+    if isinstance(check, SealReport):
+        return check
+    end = await end_of(log)
+
+    async def tell(done: int) -> None:
+        if progress and end != UNKNOWN:
+            progress(done, end)
+
+    broken = await read_through(log, await log.start(), end, check.take, tell)
+    if broken is None and (torn := await log.torn()):
+        broken = Broken(end + 1, f"the log is damaged: {torn}")
+    return check.report(broken)

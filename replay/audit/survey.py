@@ -1,0 +1,152 @@
+"""An audit's first pass: a plain fold that cuts the log into slices, each to be audited on its own.
+
+A slice is what an auditor needs and nothing else: the state before it, its records, what its rounds ask (whose bases nobody
+knows before the rounds are read), and what the state after it should be.  So slices can be audited in any order, anywhere.
+
+A cut comes after a round, since what comes later was decided on that round or something after it: no question is open there.
+Where no round comes for very long the cut is made anyway, and that slice is held back until the next round tells whether its
+basis lies in it; then the two stay one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.core.fold.evolve import evolve
+from dorm.core.snapshot import copy
+from dorm.core.state import digest
+from events.kinds import Round
+from events.log.records import Record
+from events.log.snapshots import content_of
+from replay.audit.round_checks import Question, misplaced, question_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dorm.core.state import State
+    from replay.audit.seal_checks import SealCheck
+
+RECORDS = 5000
+ALLOCATIONS = 10
+"""A slice is cut once it has so many of one of these: by far most of the time goes into allocations, where there are any."""
+MOST_RECORDS = 50_000
+"""Without any round."""
+
+
+class Asked(msgspec.Struct, array_like=True, frozen=True):
+    """What the round at `seq` will ask when the fold is at its basis."""
+
+    seq: int
+    basis: int
+    at: int
+    question: Question
+    allocate: bool
+
+
+class Slice(msgspec.Struct, array_like=True):
+    """Some records of a log, and all that is needed to audit them."""
+
+    after: int
+    """The sequence before its first record."""
+    state: bytes
+    """The state there."""
+    records: list[Record]
+    asked: list[Asked]
+    content: str = ""
+    """`content_of` the state after its last record."""
+
+    @property
+    def upto(self) -> int:
+        return self.after + len(self.records)
+
+
+class Misfit(msgspec.Struct, frozen=True):
+    """A snapshot that is not the state which the records up to it give: both digests."""
+
+    seq: int
+    kept: str
+    folded: str
+
+
+class Survey:
+    """Takes the log's records in turn; `ready` has the slices that are complete."""
+
+    def __init__(
+        self,
+        state: State,
+        seals: SealCheck | None = None,
+        snapshots: Mapping[int, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
+        """`state` is that before the first record, and belongs to the survey from now on.  `seals` is shown each record;
+        `snapshots` are the digests that the log's own have, by sequence."""
+        self.state = state
+        self.ready: deque[Slice] = deque()
+        self.misfit: Misfit | None = None
+        """The first snapshot that does not fit: whoever travels by it sees a state that never was."""
+        self._seals = seals
+        self._snapshots = snapshots
+        self._held: Slice | None = None
+        self._open = Slice(state.seq, copy(state).encoded, [], [])
+        self._allocations = 0
+        if state.seq in snapshots:
+            self._compare()
+
+    def take(self, record: Record) -> bool:
+        """True where the log can't be folded on with sense; its last slice tells why.  Raises GapError."""
+        state = self.state
+        epoch, last_round = state.epoch, state.round_seq
+        event = evolve(state, record)
+        self._open.records.append(record)
+        if self._seals is not None:
+            self._seals.take(record, event)
+        if record.seq in self._snapshots:
+            self._compare()
+        if isinstance(event, Round):
+            question = question_of(record, event, epoch)
+            basis = record.seq - 1 if question == "void" else event.basis
+            if question != "void" and misplaced(event, record.seq, epoch, last_round):
+                return True
+            self._ask(Asked(record.seq, basis, event.at, question, event.allocated))
+            if len(self._open.records) >= RECORDS or self._allocations >= ALLOCATIONS:
+                self.ready.append(self._cut())
+        elif len(self._open.records) >= MOST_RECORDS:
+            self._release()
+            self._held = self._cut()
+        return False
+
+    def _compare(self) -> None:
+        folded = digest(self.state)
+        for kept in self._snapshots[self.state.seq]:
+            if kept != folded and self.misfit is None:
+                self.misfit = Misfit(self.state.seq, kept, folded)
+
+    def _ask(self, asked: Asked) -> None:
+        held = self._held
+        if held is not None and asked.basis < held.upto:
+            self._open = Slice(held.after, held.state, held.records + self._open.records, held.asked + self._open.asked)
+            self._held = None
+        self._release()
+        self._open.asked.append(asked)
+        self._allocations += asked.allocate
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self.ready.append(self._held)
+            self._held = None
+
+    def _cut(self) -> Slice:
+        done, encoded = self._open, copy(self.state).encoded
+        done.content = content_of(encoded)
+        self._open = Slice(self.state.seq, encoded, [], [])
+        self._allocations = 0
+        return done
+
+    def finish(self) -> None:
+        """There are no more records."""
+        self._release()
+        if self._open.records:
+            self.ready.append(self._cut())

@@ -1,0 +1,34 @@
+"""One process of an audit: reads slices from its standard input, checks them, writes what came of each to its standard
+output.  See `replay.audit.workers`, which starts it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import msgspec
+
+from replay.audit.slices import check
+from replay.audit.survey import Slice
+from replay.audit.workers import LENGTH
+
+
+def main() -> None:
+    """Until the input ends."""
+    # The solver writes a line to standard output now and then, which nobody wants in the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    decode = msgspec.msgpack.Decoder(Slice).decode
+    try:
+        while header := sys.stdin.buffer.read(LENGTH):
+            part = sys.stdin.buffer.read(int.from_bytes(header, "big"))
+            body = msgspec.msgpack.encode(check(decode(part)))
+            answers.write(len(body).to_bytes(LENGTH, "big") + body)
+            answers.flush()
+    except (BrokenPipeError, msgspec.DecodeError):
+        os._exit(1)  # The audit was killed, perhaps within a slice: nobody is there to be told, or to close for.
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,440 @@
+"""A log with other names in it, which replays as the original does: to hand on an incident, or to keep one as a test.
+
+    pass 1   collects every name (`pseudonyms.Names`), and which rounds say something of the state they were decided on
+    pass 2   puts pseudonyms in their places (`disguise`), and folds what comes of it along
+
+Sequences, times, numbers and the order of names stay, so the same is decided again.  What the master derives from a state,
+its digest and sentences such as "no node has 4 cores free (closest: n7 …)", is not translated: it is what the core says to the
+new state at the round's basis.  So no word of the original gets through, and an audit finds what it found before.  That asks
+each decision again, as an audit does, and takes about as long.
+
+What does not survive: seals; reasons and messages that people or programs wrote, and whatever of a master's words can't be
+derived again (another version of the policy decided it, say): `disguise.WITHHELD` stands there; what this build can't read, of
+which only kind and about the size is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, get_args
+
+import msgpack
+import msgspec
+
+from dorm.core.apps.admission import app_id, name_of
+from dorm.core.decide.next_round import decide
+from dorm.core.fold.evolve import GapError, evolve
+from dorm.core.snapshot import dump
+from dorm.core.state import State, can_be_kept, digest
+from events import kinds as k
+from events import subjects
+from events.codec import decode, encode, submission_of
+from events.log.interface import EventLog
+from events.log.records import Appended, LogDamaged, LogRefused, Record
+from events.log.snapshots import MemorySnapshots
+from events.requirements import requirement
+from replay.export.disguise import Disguise
+from replay.export.pseudonyms import Names, Pseudonyms, words_of
+from replay.export.selection import Selection, range_of
+from replay.frames import build, state_after
+from replay.moments import AtSequence
+from replay.whole_file import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from events.log.snapshots import Snapshots
+    from replay import Progress
+
+_AGENTS = (
+    k.NodeJoined, k.NodeReported, k.NodeLeft, k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppProgressed,
+)  # fmt: skip
+_AGENT_KINDS = frozenset(cls.__name__ for cls in _AGENTS)
+_KINDS = frozenset(cls.__name__ for cls in get_args(k.Published))
+_SOLVED = (k.Resized, k.IdleTicked)
+_REASONED = (k.AppRejected, k.AppFailed, k.AppCancelled, k.GenerationFailed)
+_NO_DIGEST = "0" * 32
+_LARGE = 1000
+"""Bytes of a submission from which on its size is kept: how many answers a round takes goes by their submissions' sizes."""
+
+
+class Question(msgspec.Struct, gc=False):
+    """A round that says something of the state at its basis."""
+
+    seq: int
+    at: int
+    allocated: bool
+    reasons: bool
+    """Whether there are sentences in it, or only the digest."""
+
+
+class Answer(msgspec.Struct):
+    """What the state at the basis, under other names, gives for it."""
+
+    digest: str
+    facts: list[Any]
+
+
+# --- the first pass -----------------------------------------------------------------------------------------------------
+
+
+class Survey:
+    """Collects names and questions."""
+
+    def __init__(self, state: State) -> None:
+        """`state` is that before the first record."""
+        self.names = Names()
+        self.questions: dict[int, list[Question]] = {}
+        """By basis."""
+        self._disguise = Disguise(self)
+        if state.seq:
+            self._disguise.struct(state)
+            for app in state.apps.values():
+                self._app(app.id, app.name, app.submission)
+            for submission in state.submissions.values():
+                self._submitted(submission.id, submission.spec)
+
+    # The part of `Naming` that takes names in: what it says goes nowhere.
+
+    def name(self, kind: str, name: str) -> str:
+        known: set[str] = getattr(self.names, kind)
+        if kind == "requirements" and name not in known:
+            self._require(name)
+        known.add(name)
+        return name
+
+    def request(self, text: str) -> str:
+        return ""
+
+    def beginning(self, prefix: str) -> list[str]:
+        return []
+
+    def take(self, record: Record) -> None:
+        """The next record."""
+        names, event = self.names, decode(record)
+        parts = record.subject.split(".")
+        names.clusters.add(_cluster(parts))
+        if isinstance(event, k.Round):
+            names.masters.add(event.by)
+            self._round(record.seq, event)
+        elif _kind(parts) != k.Round.__name__:
+            told = names.agents if _kind(parts) in _AGENT_KINDS else names.users
+            told |= {event.by, subjects.who_of(record.subject)}
+            if _kind(parts) not in _KINDS:
+                names.kinds.add(_kind(parts))
+        if isinstance(event, k.AppUpdated) or submission_of(event):
+            names.requests.add(event.id)
+        if isinstance(event, k.AppSubmitted):
+            self._submitted(event.id, event.spec)
+        if not isinstance(event, k.Unknown | k.Unreadable):
+            self._disguise.struct(event)
+
+    def _round(self, seq: int, event: k.Round) -> None:
+        asks = reasons = False
+        for fact in event.events:
+            if isinstance(fact, k.AppAccepted):
+                self._app(fact.app, fact.spec.name, fact.submission)
+            asks |= isinstance(fact, _SOLVED)
+            reasons |= isinstance(fact, _REASONED) or (isinstance(fact, k.Resized) and bool(fact.reasons))
+        if (asks or reasons) and event.basis < seq:
+            asked = Question(seq, event.at, event.allocated, reasons)
+            self.questions.setdefault(event.basis, []).append(asked)
+
+    def _submitted(self, submission: str, spec: Any) -> None:
+        name = name_of(spec)
+        if name and can_be_kept(spec):
+            self._app(app_id(name, submission), name, submission)
+
+    def _app(self, app: str, name: str, submission: str) -> None:
+        self.names.app_names.add(name)
+        if app == app_id(name, submission):
+            self.names.apps[app] = name, submission
+
+    def _require(self, text: str) -> None:
+        try:
+            expression = requirement(text).expression
+        except ValueError:
+            return
+        if expression is not None:
+            labels, values = words_of(expression)
+            self.names.labels |= labels
+            self.names.values |= values
+
+
+def _kind(parts: list[str]) -> str:
+    """The kind that a subject's tokens speak of, "" for a foreign subject."""
+    return subjects.kind_of(".".join(parts))
+
+
+def _cluster(parts: list[str]) -> str:
+    return parts[1] if len(parts) > 1 else ""
+
+
+# --- the second pass ----------------------------------------------------------------------------------------------------
+
+
+class Rewriter:
+    """Gives each record anew, and folds what it gives."""
+
+    def __init__(self, pseudonyms: Pseudonyms, questions: dict[int, list[Question]], before: State) -> None:
+        """`before` is the state before the first record, under its own names."""
+        self._names = pseudonyms
+        self._disguise = Disguise(self)
+        self._questions = questions
+        self._answers: dict[int, Answer] = {}
+        # A copy, for what has no name in it is not made anew.
+        self.state: State = self._disguise.struct(msgspec.msgpack.decode(msgspec.msgpack.encode(before), type=State))
+        self._answer()
+
+    def name(self, kind: str, name: str) -> str:
+        found: str = getattr(self._names, kind)[name]
+        return found
+
+    def request(self, text: str) -> str:
+        return self._names.requests.get(text, "")
+
+    def beginning(self, prefix: str) -> list[str]:
+        return [name for app, name in self._names.app_ids.items() if app.startswith(prefix)]
+
+    def take(self, record: Record) -> Record:
+        """The next record under other names.  Raises GapError."""
+        event = decode(record)
+        made = Record(record.seq, record.time, self._subject(record.subject, event), self._body(record, event))
+        if record.msg_id or isinstance(event, k.Unreadable):
+            made.msg_id = self._id(event, record.seq)
+        evolve(self.state, made)
+        self._answer()
+        return made
+
+    # --- envelopes ------------------------------------------------------------------------------------------------------
+
+    def _subject(self, subject: str, event: Any) -> str:
+        parts, names = subject.split("."), self._names
+        kind, cluster = _kind(parts), names.clusters[_cluster(parts)]
+        if kind == k.Round.__name__:
+            return subjects.rounds(cluster)
+        if len(parts) not in (4, 5) or not kind:
+            return f"dorm.{cluster}.foreign"
+        who, shown = subjects.who_of(subject), kind if kind in _KINDS else names.kinds[kind]
+        user = names.user_tokens.get(who) or "user"
+        if kind in _AGENT_KINDS:
+            node: str = getattr(event, "node", "")
+            own = node and subjects.token(node) == who
+            user = subjects.token(names.nodes[node]) if own else names.node_tokens.get(who, user)
+        return f"dorm.{cluster}.{shown}.{user}" if len(parts) == 4 else f"dorm.{cluster}.report.{user}.{shown}"
+
+    def _id(self, event: k.Event, seq: int) -> str:
+        if isinstance(event, k.Round):
+            return f"{self._names.masters[event.by]}.{event.epoch}.{event.basis}"
+        return self._names.requests.get(event.id) or f"event-{seq}"
+
+    def _by(self, event: k.Event) -> str:
+        names = self._names
+        if isinstance(event, k.Round):
+            return names.masters[event.by]
+        if isinstance(event, _AGENTS):
+            return names.nodes.get(event.by) or names.node_tokens.get(event.by) or names.users[event.by]
+        return names.users[event.by]
+
+    # --- bodies ---------------------------------------------------------------------------------------------------------
+
+    def _body(self, record: Record, event: k.Event) -> bytes:
+        about = 1 << max(0, len(record.body).bit_length() - 1)
+        if isinstance(event, k.Unreadable):
+            return b"\xc1" + bytes(about - 1)
+        if isinstance(event, k.Unknown):
+            version = event.name.rpartition(" v")[2]
+            known = {"v": int(version)} if subjects.kind_of(record.subject) in _KINDS and version.isdigit() else {}
+            return _filled(known, about)
+        made = self._disguise.struct(event)
+        if isinstance(made, k.Round):
+            made = self._answered(record.seq, made)
+        body = encode(msgspec.structs.replace(made, id=self._id(event, record.seq), by=self._by(event)))
+        if isinstance(event, k.Round) and encode(event) != record.body:
+            # A build that knows more than this one wrote it, and an audit has to see that.
+            return _with_more(msgpack.unpackb(body, strict_map_key=False), 0)
+        if isinstance(event, k.AppSubmitted) and len(body) < len(record.body) > _LARGE:
+            return _filled(msgpack.unpackb(body, strict_map_key=False), len(record.body))
+        return body
+
+    def _answered(self, seq: int, made: k.Round) -> k.Round:
+        """A round with what the state at its basis says, in the places of digests and sentences."""
+        given = self._answers.pop(seq, None) or Answer(_NO_DIGEST, [])
+        said = {_topic(fact): fact for fact in given.facts}
+        facts = []
+        for fact in made.events:
+            again = said.get(_topic(fact))
+            if isinstance(fact, _SOLVED):
+                fact = msgspec.structs.replace(fact, digest=given.digest)
+            if isinstance(fact, k.Resized) and isinstance(again, k.Resized):
+                fact = msgspec.structs.replace(fact, reasons=_said(fact.reasons, again.reasons))
+            if isinstance(fact, _REASONED) and fact.reason and again is not None:
+                fact = msgspec.structs.replace(fact, reason=again.reason, cause=again.cause)
+            facts.append(fact)
+        return msgspec.structs.replace(made, events=facts)
+
+    def _answer(self) -> None:
+        state = self.state
+        for asked in self._questions.get(state.seq, ()):
+            facts: list[Any] = []
+            if asked.reasons:
+                try:
+                    facts = decide(state, asked.at, allocate=asked.allocated).facts
+                # A log that nobody's master wrote can hold anything.
+                except Exception:
+                    facts = []
+            self._answers[asked.seq] = Answer(digest(state), facts)
+
+
+def _topic(fact: Any) -> tuple[Any, ...]:
+    """What makes two facts about the same."""
+    return type(fact), getattr(fact, "app", ""), getattr(fact, "submission", ""), getattr(fact, "generation", 0)
+
+
+def _said(reasons: dict[str, k.Waiting], again: dict[str, k.Waiting]) -> dict[str, k.Waiting]:
+    return {app: again[app] if app in again and again[app].code == one.code else one for app, one in reasons.items()}
+
+
+def _with_more(body: dict[str, Any], size: int) -> bytes:
+    packed: bytes = msgpack.packb({**body, "withheld": bytes(size)})
+    return packed
+
+
+def _filled(body: dict[str, Any], size: int) -> bytes:
+    """As many bytes."""
+    least = _with_more(body, 0)
+    for more in range(size - len(least), -1, -1):
+        if len(packed := _with_more(body, more)) <= size:
+            return packed
+    return least
+
+
+# --- the log ------------------------------------------------------------------------------------------------------------
+
+
+class AnonymizedLog(EventLog):
+    """Reads through to another log, as far as that went when it was surveyed.  A read begins at the log's begin, whatever
+    it is asked for, since what is said at a moment follows from all before."""
+
+    def __init__(self, log: EventLog, survey: Survey, before: State, end: int, pseudonyms: Pseudonyms) -> None:
+        self._log = log
+        self._survey = survey
+        self._before = before
+        self._end = end
+        self._pseudonyms = pseudonyms
+        self._snapshots = MemorySnapshots()
+
+    async def read(
+        self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        if follow:
+            raise LogRefused("an anonymized log ends where its names were collected, and can't be followed")
+        rewriter = await in_thread(Rewriter, self._pseudonyms, self._survey.questions, self._before)
+
+        def rewrite(batch: list[Record]) -> list[Record]:
+            made = [rewriter.take(record) for record in batch if record.seq <= self._end]
+            return [record for record in made if record.seq > after and _wanted(record, subjects)]
+
+        try:
+            async with aclosing(self._log.read(after=self._before.seq)) as batches:
+                async for batch in batches:
+                    for begin in range(0, len(batch), _AT_ONCE):
+                        if made := await in_thread(rewrite, batch[begin : begin + _AT_ONCE]):
+                            yield made
+                    if batch[-1].seq >= self._end:
+                        break
+        except GapError as error:
+            raise LogDamaged(str(error)) from None
+
+    async def selection_of(self, selection: Selection) -> Selection:
+        """What selects here what this selects of the original.  Raises MomentError, and as `read` does."""
+        apps, users = self._pseudonyms.app_references, self._pseudonyms.users
+        # Sequences are the same, and are found there without a word being rewritten.
+        part = await range_of(self._log, selection)
+        return msgspec.structs.replace(
+            selection,
+            since=None if selection.since is None else AtSequence(part.after + 1),
+            until=None if selection.until is None else AtSequence(min(part.end, self._end)),
+            apps=tuple(apps.get(app, _NOBODY) for app in selection.apps),
+            users=tuple(users.get(user, _NOBODY) for user in selection.users),
+        )
+
+    @property
+    def pseudonyms(self) -> dict[str, dict[str, str]]:
+        """By kind, what stands for what: never to be handed on with the log."""
+        return self._pseudonyms.key()
+
+    async def append(
+        self, subject: str, body: bytes, *, msg_id: str = "", expected_last: int | None = None, timeout: float = 5.0
+    ) -> Appended:
+        raise LogRefused("an anonymized log can't be written to")
+
+    async def start(self) -> int:
+        return self._before.seq
+
+    async def end(self) -> int:
+        return self._end
+
+    async def at_time(self, time: int) -> int:
+        return min(await self._log.at_time(time), self._end)
+
+    @property
+    def snapshots(self) -> Snapshots:
+        return self._snapshots
+
+    @property
+    def anonymized(self) -> bool:
+        return True
+
+    async def torn(self) -> str:
+        return await self._log.torn()
+
+    async def last_on(self, subject: str) -> Record | None:
+        found = None
+        async with aclosing(self.read(subjects=[subject])) as batches:
+            async for batch in batches:
+                found = batch[-1]
+        return found
+
+    async def close(self) -> None:
+        await self._log.close()
+
+
+_NOBODY = "nobody"
+_AT_ONCE = 1000
+"""Records that are rewritten before anybody who waits for the thread is asked again."""
+
+
+def _wanted(record: Record, patterns: Sequence[str]) -> bool:
+    return not patterns or any(subjects.matches(pattern, record.subject) for pattern in patterns)
+
+
+async def anonymized(log: EventLog, *, keep_nodes: bool = False, progress: Progress | None = None) -> AnonymizedLog:
+    """A log up to its present end, under pseudonyms.  Raises what `log.read` raises, LogRefused for a selection of records
+    (`sparse`), from which nothing follows."""
+    if log.sparse:
+        raise LogRefused("a selection of records can't be anonymized; anonymize the log, and select from that")
+    start, end = await log.start(), await log.end()
+    before, _ = await state_after(log, start) if start else (State(), "")
+    survey = await asyncio.to_thread(Survey, before)
+
+    def take(batch: Sequence[Record]) -> None:
+        for record in batch:
+            if record.seq <= end:
+                survey.take(record)
+
+    if start < end:
+        async with aclosing(log.read(after=start)) as batches:
+            async for batch in batches:
+                await in_thread(take, batch)
+                if progress:
+                    progress(min(batch[-1].seq, end) - start, end - start)
+                if batch[-1].seq >= end:
+                    break
+    pseudonyms = await asyncio.to_thread(Pseudonyms, survey.names, keep_nodes=keep_nodes)
+    made = AnonymizedLog(log, survey, before, end, pseudonyms)
+    if start:
+        first = await asyncio.to_thread(Rewriter, pseudonyms, {}, before)
+        await made.snapshots.put(*dump(first.state, build=build()))
+    return made

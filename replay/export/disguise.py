@@ -1,0 +1,272 @@
+"""Events and states with other names in them: which fields hold names of which kind, written down once.
+
+The same walk first collects names and then replaces them (`Naming`).  It leaves numbers alone, and words that the core itself
+chose (`_WORDS`); a text in any other field is not let through.  So a field that is added later says nothing before somebody
+has decided what it may say.
+
+What people and programs wrote for people (reasons, messages) is withheld, for it may say anything.  Of a
+spec that was refused for what stood in a field, the name alone is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from dorm.core.apps.admission import name_of
+from dorm.core.state import can_be_kept
+from dorm.policies.registry import names as policy_names
+from dorm.policies.registry import policy
+from events.kinds import NO_FOLDER
+from events.quantities import duration, resource
+from events.spec import AppSpec, Deadlines, Retries, SpecError, check_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Naming(Protocol):
+    """Who says what stands for a name."""
+
+    def name(self, kind: str, name: str) -> str:
+        """`kind` is a field of `replay.export.pseudonyms.Names`."""
+        ...
+
+    def request(self, text: str) -> str:
+        """What stands for the id of a submission or an update; "" for any other text."""
+        ...
+
+    def beginning(self, prefix: str) -> list[str]:
+        """What stands for ids of apps that begin so."""
+        ...
+
+
+WITHHELD = "(withheld)"
+_FOLDER = re.compile(r"[0-9a-f]{32}")
+_POSITION = re.compile(r"[0-9]+(\.[0-9]+)?")
+_RUNTIMES = ("process", "docker")
+_RETRIES, _DEADLINES = set(Retries.__struct_fields__), set(Deadlines.__struct_fields__)
+_PAUSES = ("backoff", "longest", "reset")
+_WHOLE = range(-(2**63), 2**64)
+_WORDS = {
+    "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
+    "AppRejected.refused", "ContainerExited.reason", "Container.reason",
+}  # fmt: skip
+"""Fields that hold the core's own words."""
+_DROPPED = {"build", "by", "chain", "digest", "id", "key", "marks", "name", "signature", "subject"}
+"""What can't hold for other names, or is put in by whoever knows the record."""
+_NAMES = {
+    "app": "app_references", "App.id": "app_references", "App.name": "app_references", "Submission.app": "app_references",
+    "submission": "requests", "Submission.id": "requests", "Submission.by": "users", "App.user": "users",
+    "node": "nodes", "Node.id": "nodes", "address": "addresses", "identity": "identities", "State.leader": "masters",
+}  # fmt: skip
+_TEXTS = {"reason", "message", "text", "cancel_reason", "end_reason", "Submission.refused"}
+
+
+class Disguise:
+    """Puts other names in the places of names."""
+
+    def __init__(self, naming: Naming) -> None:
+        self._naming = naming
+
+    def struct(self, value: msgspec.Struct) -> Any:
+        """An event, a fact, or a part of a state, of the same class."""
+        if isinstance(value, AppSpec):
+            return msgspec.convert(self._fields_of_spec(msgspec.to_builtins(value)), AppSpec)
+        changed: dict[str, Any] = {}
+        for name, rule in _rules(type(value)):
+            old = getattr(value, name)
+            # Most fields of most events hold what they hold by default.
+            new = rule(self, old) if old else old
+            if new is not old:
+                changed[name] = new
+        return msgspec.structs.replace(value, **changed) if changed else value
+
+    def plain(self, value: Any) -> Any:
+        """What is in a field that holds no names itself."""
+        if isinstance(value, msgspec.Struct):
+            return self.struct(value)
+        if isinstance(value, list):
+            return [self.plain(one) for one in value]
+        if isinstance(value, tuple):
+            return tuple(self.plain(one) for one in value)
+        if isinstance(value, dict):
+            return {key: self.plain(one) for key, one in value.items() if isinstance(key, int) or key.isdigit()}
+        return "" if isinstance(value, str | bytes) else value
+
+    def name(self, kind: str, value: str) -> str:
+        return self._naming.name(kind, value) if value else value
+
+    def keys(self, kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        """A map by names."""
+        return {self.name(kind, key): self.plain(one) for key, one in value.items()}
+
+    def labels(self, value: Mapping[str, str]) -> dict[str, str]:
+        return {self.name("labels", key): self.name("values", one) for key, one in value.items()}
+
+    def cause(self, value: str) -> str:
+        """A position, or the request that it answers."""
+        if _POSITION.fullmatch(value):
+            return value
+        return self._naming.request(value)
+
+    # --- specs ----------------------------------------------------------------------------------------------------------
+
+    def document(self, value: Any) -> Any:
+        """A spec as somebody sent it: one that is refused is refused still, for the same reason where that can be told."""
+        try:
+            check_spec(value)
+        except SpecError as error:
+            return self._refused(value, error) if can_be_kept(value) else {}
+        return self._fields_of_spec(value)
+
+    def _refused(self, value: Any, error: SpecError) -> Any:
+        if not isinstance(value, dict):
+            return None
+        if _harmless(value):
+            made = self._fields_of_spec(value)
+            try:
+                check_spec(made)
+            except SpecError as again:
+                if _field(again) == _field(error):
+                    return made
+        name = name_of(value)
+        return {"name": self.name("app_references", name)} if name else {}
+
+    def _fields_of_spec(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        return {field: _SPEC[field](self, value) if field in _SPEC else value for field, value in spec.items()}
+
+    # --- policies -------------------------------------------------------------------------------------------------------
+
+    def policy(self, value: str) -> str:
+        return value if value in policy_names() else self.name("policies", value)
+
+    def params(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Of parameters that no policy has, and of values that none takes, there is something as bad in their place."""
+        found = {}
+        for number, (name, one) in enumerate(value.items()):
+            if name == "counts":
+                found[name] = self._counts(one)
+            else:
+                found[name if name in _parameters() else f"parameter-{number}"] = _number(one)
+        return found
+
+    def _counts(self, value: Any) -> Any:
+        """Of the policy `static`: by apps' ids, or by how they begin, which is nothing that pseudonyms have in common."""
+        if not isinstance(value, dict) or not all(key and isinstance(key, str) for key in value):
+            return WITHHELD
+        found = {}
+        for key in sorted(value, key=lambda key: (not key.endswith("*"), len(key), key)):
+            # A longer beginning goes before a shorter one, and a whole id before both.
+            if key == "*":
+                found[key] = _number(value[key])
+            elif key.endswith("*"):
+                found |= dict.fromkeys(self._naming.beginning(key[:-1]), _number(value[key]))
+            else:
+                found[self.name("app_references", key)] = _number(value[key])
+        return found
+
+
+def _field(error: SpecError) -> str:
+    """Which field of a spec an error is about."""
+    return re.split(r"[:.\[]", str(error))[0]
+
+
+def _harmless(spec: dict[str, Any]) -> bool:
+    """Whether every field is one that a spec has, holds what it may hold, and a usable name: what is wrong is something else,
+    such as bounds that don't fit together."""
+    try:
+        msgspec.convert({"command": ["-"], "demand": {"cpu": 1}, **spec}, AppSpec)
+        retries, deadlines = spec.get("retries", {}), spec.get("deadlines", {})
+        waits = [spec.get("grace", 0), *(retries.get(name, 0) for name in _PAUSES)]
+        waits += [one for one in deadlines.values() if one != ""]
+        amounts = [resource(name, amount) for name, amount in spec.get("demand", {}).items()]
+        known = not spec.keys() - set(AppSpec.__struct_fields__) and not retries.keys() - _RETRIES
+        known = known and not deadlines.keys() - _DEADLINES
+        return known and min([*amounts, *map(duration, waits)]) >= 0 and name_of(spec) == spec["name"]
+    except (msgspec.ValidationError, ValueError):
+        return False
+
+
+def _number(value: Any) -> Any:
+    """A value that a policy may take; for anything else something that none takes."""
+    if value is None or isinstance(value, bool | float) or (isinstance(value, int) and value in _WHOLE):
+        return value
+    return WITHHELD
+
+
+@cache
+def _parameters() -> frozenset[str]:
+    return frozenset(name for one in policy_names() for name in policy(one).check_params({}))
+
+
+Rule = Callable[[Disguise, Any], Any]
+
+
+def _of(kind: str) -> Rule:
+    return lambda disguise, value: disguise.name(kind, value)
+
+
+def _keys(kind: str) -> Rule:
+    return lambda disguise, value: disguise.keys(kind, value)
+
+
+def _map(kind: str, of: str) -> Rule:
+    """A map from names to names."""
+    return lambda disguise, value: {disguise.name(kind, key): disguise.name(of, one) for key, one in value.items()}
+
+
+def _list(kind: str) -> Rule:
+    return lambda disguise, value: [disguise.name(kind, one) for one in value]
+
+
+def _withheld(disguise: Disguise, value: str) -> str:
+    return WITHHELD
+
+
+def _nothing(disguise: Disguise, value: str) -> str:
+    return ""
+
+
+def _folder(disguise: Disguise, value: str) -> str:
+    """Random ids of folders tell nothing; anything else may be somebody's word."""
+    return value if value in ("", NO_FOLDER) or _FOLDER.fullmatch(value) else WITHHELD
+
+
+_RULES: dict[str, Rule] = {
+    **{field: _of(kind) for field, kind in _NAMES.items()},
+    **dict.fromkeys(_TEXTS, _withheld),
+    **dict.fromkeys(_DROPPED, _nothing),
+    "checkpoints": _folder, "checkpoint_in": _folder,
+    "capacity": _keys("resources"), "used": _keys("resources"), "App.demand": _keys("resources"),
+    "NodeJoined.labels": Disguise.labels, "Node.labels": Disguise.labels,
+    "GenerationReleased.lease_ended": _list("nodes"),
+    "reasons": _keys("app_references"), "shortage": _keys("app_references"),
+    "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),
+    "State.names": _map("app_references", "app_references"),
+    "params": Disguise.params, "set_params": Disguise.params, "policy": Disguise.policy, "cause": Disguise.cause,
+    "AppSubmitted.spec": Disguise.document, "Submission.spec": Disguise.document,
+    "runtime": lambda disguise, value: value if value in _RUNTIMES else "",
+}  # fmt: skip
+_SPEC: dict[str, Rule] = {
+    "name": _of("app_references"), "user": _of("users"), "image": _of("images"), "require": _of("requirements"),
+    "command": _list("arguments"), "resume": _list("arguments"), "checkpoint": _list("arguments"),
+    "demand": lambda disguise, value: {disguise.name("resources", key): one for key, one in value.items()},
+    "env": _map("variables", "settings"), "labels": _map("labels", "values"),
+}  # fmt: skip
+
+
+@cache
+def _rules(cls: type[msgspec.Struct]) -> tuple[tuple[str, Rule], ...]:
+    """What to do with each field of a class that may hold a name."""
+    found = []
+    for field in cls.__struct_fields__:
+        exact = f"{cls.__name__}.{field}"
+        if exact in _WORDS or field in _WORDS:
+            continue
+        found.append((field, _RULES.get(exact) or _RULES.get(field) or Disguise.plain))
+    return tuple(found)

@@ -1,0 +1,207 @@
+"""A log, or a part of it, copied into a file: an archive (records byte for byte, with snapshots), or rows for analysis.
+
+    records of the log ─▶ sink: an archive, or one of `replay.export.tables`, which take what is selected
+
+Whatever should be other than it is in the log (names, say) is put in between as a log of its own that reads through to this
+one, and has no snapshots where they would not fit.
+
+A part from some moment on begins with the state there, so it can be folded as if it were whole.  A selection of records in
+between can't, and says so (`sparse`).
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from importlib.metadata import version
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+
+from dorm.core.snapshot import dump
+from dorm.core.state import State
+from events.archive.blocks import Header
+from events.archive.segments import SegmentWriter
+from events.subjects import cluster_of
+from replay.export.selection import Range, Selection, Sieve, range_of
+from replay.export.sink import FileFormat, Sink
+from replay.frames import FoldedFrames, Frames, NoFrames, Snapshot, TakenFrames, build, own_snapshots, state_after
+from replay.whole_file import ExportError, in_thread, whole_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from events.log.interface import EventLog
+    from events.log.records import Record
+    from replay import Progress
+
+EVERYTHING = Selection()
+
+
+_BY_SUFFIX = {
+    "": FileFormat.archive, ".dorm": FileFormat.archive, ".parquet": FileFormat.parquet,
+    ".ndjson": FileFormat.ndjson, ".jsonl": FileFormat.ndjson,
+}  # fmt: skip
+_PACKED = (".gz", ".zst")
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """What an export wrote."""
+
+    file: str
+    format: FileFormat
+    records: int
+    first: int
+    """The first sequence of the part of the log that was asked for, and its last."""
+    last: int
+    bytes: int
+    """0 where they went to standard output."""
+    rows: int | None = None
+    """Events, one in each row; None for an archive."""
+
+
+def format_of(path: Path) -> FileFormat:
+    """By the ending of the name.  Raises ExportError where that tells none."""
+    name = path.with_suffix("") if path.suffix in _PACKED else path
+    found = _BY_SUFFIX.get(name.suffix)
+    if str(path) == "-":
+        return FileFormat.archive
+    if found is None or (name is not path and found is not FileFormat.ndjson):
+        raise ExportError(
+            f"{path}: the ending tells no format; use .dorm, .parquet, .ndjson, .ndjson.gz or .ndjson.zst, or say --format"
+        )
+    return found
+
+
+async def export(
+    log: EventLog,
+    path: Path,
+    *,
+    selection: Selection = EVERYTHING,
+    form: FileFormat | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Exported:
+    """Copy what is selected of a log, up to its present end, into a file; `-` is standard output.
+
+    The file appears whole and durable under its name, or not at all; `force` puts it in the place of one that is there.
+    Raises ExportError, MomentError, what `log.read` raises, and LogRefused where the file can't be written.
+    """
+    form = form or format_of(path)
+    chosen = await range_of(log, selection)
+    async with whole_file(path, force=force) as file:
+        state, chain = await _state_before(log, chosen, selection, form)
+        sieve = Sieve(selection, state)
+        frames: Frames = NoFrames()
+        if form is FileFormat.archive:
+            header = await _header(log, chosen, selection)
+            first = None if state is None or header.sparse else dump(state, build=build(), chain=chain)
+            sink: Sink = await in_thread(_Archive, file, header, sieve, first)
+            frames = await _frames(log, chosen, header, state)
+        else:
+            from replay.export.tables import table
+
+            sink = await in_thread(table, form, file, path, await cluster_name(log), sieve, state)
+        await _copy(log, chosen, frames, sink, progress)
+        if not sink.records and not selection.some and await log.torn():
+            raise ExportError("no record of the log can be read, so nothing was written")
+        await in_thread(sink.finish)
+        size = 0 if str(path) == "-" else await in_thread(file.tell)
+    return Exported(
+        file=str(path),
+        format=form,
+        records=sink.records,
+        first=chosen.after + 1,
+        last=chosen.end,
+        bytes=size,
+        rows=sink.rows,
+    )
+
+
+async def _copy(log: EventLog, chosen: Range, frames: Frames, sink: Sink, progress: Progress | None) -> None:
+    done = chosen.after
+    if done < chosen.end:
+        async with aclosing(log.read(after=done)) as batches:
+            async for batch in batches:
+                if batch[-1].seq > chosen.end:
+                    batch = [record for record in batch if record.seq <= chosen.end]
+                if batch:
+                    await in_thread(sink.take, batch, await frames.due(batch))
+                    done = batch[-1].seq
+                if progress:
+                    progress(done - chosen.after, chosen.end - chosen.after)
+                if not batch or done == chosen.end:
+                    break
+    if done != chosen.end and not log.sparse:
+        raise ExportError(f"only {done} of {chosen.end} records could be read; nothing was written")
+
+
+async def _state_before(
+    log: EventLog, chosen: Range, selection: Selection, form: FileFormat
+) -> tuple[State | None, str]:
+    """The state and the hash chain before the first record, where they can be known and anybody asks for them."""
+    if log.sparse or not chosen.after or (form is FileFormat.cloudevents and not selection.some):
+        return None, ""
+    return await state_after(log, chosen.after)
+
+
+async def _header(log: EventLog, chosen: Range, selection: Selection) -> Header:
+    return Header(
+        cluster=await cluster_name(log),
+        made_by=f"dorm {version('dorm')}",
+        start=chosen.after,
+        sparse=log.sparse or selection.some,
+        chosen=_words(chosen, selection),
+        anonymized=log.anonymized,
+        renamed=await log.renamed_upto(),
+    )
+
+
+async def _frames(log: EventLog, chosen: Range, header: Header, state: State | None) -> Frames:
+    if header.sparse:
+        return NoFrames()
+    own = await own_snapshots(log, chosen.after, chosen.end)
+    return FoldedFrames(state or State()) if own is None else TakenFrames(log, own)
+
+
+class _Archive(Sink):
+    rows = None
+
+    def __init__(self, file: BinaryIO, header: Header, sieve: Sieve, first: Snapshot | None) -> None:
+        self.records = 0
+        self._sieve = sieve if header.sparse else None
+        self._writer = SegmentWriter(file, header)
+        if first is not None:
+            self._writer.snapshot(*first)
+
+    def take(self, records: list[Record], due: list[Snapshot]) -> None:
+        if self._sieve is not None:
+            records = [record for record in records if self._sieve.any_of(record)]
+        at = 0
+        for info, body in due:
+            upto = info.seq - records[0].seq + 1
+            self._writer.add(records[at:upto])
+            self._writer.snapshot(info, body)
+            at = upto
+        self._writer.add(records[at:])
+        self.records += len(records)
+
+    def finish(self) -> None:
+        self._writer.finish()
+
+
+async def cluster_name(log: EventLog) -> str:
+    """The cluster's name, as the first record's subject has it; '' for an empty log."""
+    async with aclosing(log.read(after=await log.start())) as batches:
+        async for batch in batches:
+            return cluster_of(batch[0].subject)
+    return ""
+
+
+def _words(chosen: Range, selection: Selection) -> dict[str, list[str]]:
+    """What was asked for, for the header."""
+    words = {"app": [*selection.apps], "user": [*selection.users]}
+    if selection.since is not None:
+        words["since"] = [str(chosen.after + 1)]
+    if selection.until is not None:
+        words["until"] = [str(chosen.end)]
+    return {name: values for name, values in words.items() if values}

@@ -1,0 +1,102 @@
+"""Which part of a log is wanted: from one moment to another, and what concerns some apps or users."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.core.query.concerns import Concerns
+from events.positions import logged
+from replay.moments import AtSequence, AtTime, Moment, MomentError
+
+if TYPE_CHECKING:
+    from dorm.core.state import State
+    from events.log.interface import EventLog
+    from events.log.records import Record
+    from events.positions import Logged
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Without anything, all of a log."""
+
+    since: Moment | None = None
+    """From this record, or the first one that is not earlier; how long before the end is meant from the log's end."""
+    until: Moment | None = None
+    """Up to this record, or the last one that is not later."""
+    apps: tuple[str, ...] = ()
+    """What concerns any of these, by their names or ids (`dorm.core.query.concerns`)."""
+    users: tuple[str, ...] = ()
+    """What any of these asked for, and what concerns their apps."""
+
+    @property
+    def some(self) -> bool:
+        """Whether records in between are left out."""
+        return bool(self.apps or self.users)
+
+
+class Range(msgspec.Struct, frozen=True):
+    """Records `after` < sequence ≤ `end`."""
+
+    after: int
+    end: int
+
+
+async def range_of(log: EventLog, selection: Selection) -> Range:
+    """Raises MomentError where nothing is left, and what `log.at_time` raises."""
+    start, end = await log.start(), await log.end()
+    after = start if selection.since is None else max(start, await _before(log, selection.since, end, itself=False))
+    upto = end if selection.until is None else await _before(log, selection.until, end, itself=True)
+    if after >= end and isinstance(selection.since, AtTime):
+        raise MomentError(f"the log ends at {end}, {_clock(await _time_of(log, end))}, before that time")
+    if after >= upto and (selection.since is not None or selection.until is not None):
+        raise MomentError(f"there is no record in that time; the log has {start + 1} to {end}")
+    return Range(after, max(after, upto))
+
+
+async def _before(log: EventLog, moment: Moment, end: int, *, itself: bool) -> int:
+    """The last sequence before a moment; with `itself`, what is at the moment counts as before it."""
+    if isinstance(moment, AtSequence):
+        if moment.seq > end:
+            raise MomentError(f"the log ends at {end}, before {moment.seq}")
+        return moment.seq if itself else max(0, moment.seq - 1)
+    time = moment.time if isinstance(moment, AtTime) else await _time_of(log, end) - moment.span
+    return await log.at_time(time if itself else time - 1)
+
+
+async def _time_of(log: EventLog, seq: int) -> int:
+    """Log time of a record, 0 where there is none."""
+    if seq > await log.start():
+        async with aclosing(log.read(after=seq - 1)) as batches:
+            async for batch in batches:
+                return batch[0].time
+    return 0
+
+
+def _clock(time: int) -> str:
+    return datetime.fromtimestamp(time / 1e9, UTC).isoformat(timespec="seconds")
+
+
+class Sieve:
+    """What of a range is wanted.  To be shown all of it, in order, as it learns by that who has which app."""
+
+    def __init__(self, selection: Selection, state: State | None) -> None:
+        """`state` is that before the first record; None where it is not known, or the log's begin."""
+        self._concerns = Concerns(apps=selection.apps, users=selection.users) if selection.some else None
+        if self._concerns is not None and state is not None:
+            self._concerns.know(state)
+
+    def wants(self, one: Logged) -> bool:
+        return self._concerns is None or self._concerns.wants(one)
+
+    def any_of(self, record: Record) -> bool:
+        """Whether anything in a record is wanted: a round is one record, and stays whole."""
+        if self._concerns is None:
+            return True
+        wanted = False
+        for one in logged(record):
+            # All of a round is asked, for the next answer may depend on it.
+            wanted |= self.wants(one)
+        return wanted

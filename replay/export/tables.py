@@ -1,0 +1,243 @@
+"""Events as rows for analysis: Parquet, lines of JSON, lines of CloudEvents; one for each event, so a round has several.
+
+position   118, or 118.2 in a round: unique, and the same in every tool
+seq, index its two parts; index is null for an event with a record of its own
+log_time   UTC: nanoseconds in Parquet, RFC 3339 in JSON
+kind       AppSubmitted, Resized, …
+app, node  what it is about, where it is about one
+user       whose app that is, else the client who said it
+by, id     who published it, under which id
+body       all of the event: a map in lines of JSON, its text in Parquet
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+from abc import abstractmethod
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import msgspec
+import zstandard
+
+from dorm.core.apps.admission import app_id, name_of
+from events import kinds as k
+from events import subjects
+from events.cloudevents import cloud_event, plain, rfc3339
+from events.positions import Logged, logged
+from replay.export.sink import FileFormat, Sink
+from replay.whole_file import ExportError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dorm.core.state import State
+    from events.log.records import Record
+    from replay.export.selection import Sieve
+    from replay.frames import Snapshot
+
+_GROUP = 32_768
+"""Rows that are written to Parquet at once."""
+_REMEMBERED = 100_000
+"""Apps, and submissions without an answer, whose users are known at a time."""
+_CLIENTS = (k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.NodeDrainRequested, k.PolicyChanged, k.SealRequested)
+_encode = msgspec.json.Encoder().encode
+
+
+def table(form: FileFormat, file: BinaryIO, path: Path, cluster: str, sieve: Sieve, state: State | None) -> Sink:
+    """What writes rows into a file.  `state` is that before the first record, as far as it is known.
+
+    Raises ExportError where a library is missing."""
+    users = Users(state)
+    if form is FileFormat.parquet:
+        return _Parquet(file, sieve, users, cluster)
+    return _Lines(file, path.suffix, sieve, users, cloudevents=form is FileFormat.cloudevents)
+
+
+class _Rows(Sink):
+    """Events one by one, of which those that are not wanted only teach whose app it is."""
+
+    def __init__(self, sieve: Sieve, users: Users) -> None:
+        self.records = 0
+        self.rows: int = 0
+        self._sieve = sieve
+        self._users = users
+
+    def take(self, records: list[Record], due: list[Snapshot]) -> None:
+        for record in records:
+            before = self.rows
+            for one in logged(record):
+                user = self._users.of(one)
+                if self._sieve.wants(one):
+                    self.rows += 1
+                    self._take(one, user)
+            self.records += self.rows > before
+        with _one_line():
+            self._write()
+
+    def finish(self) -> None:
+        with _one_line():
+            self._end()
+
+    @abstractmethod
+    def _take(self, one: Logged, user: str | None) -> None: ...
+
+    @abstractmethod
+    def _write(self) -> None:
+        """What was taken, if it is enough for that."""
+
+    @abstractmethod
+    def _end(self) -> None: ...
+
+
+class Users:
+    """Whose app it is: learned from submissions and answers, in the log's order."""
+
+    def __init__(self, state: State | None) -> None:
+        self._users: OrderedDict[str, str] = OrderedDict()
+        """By app, and by submission until that is answered."""
+        if state is not None:
+            for submission in state.submissions.values():
+                self._learn(submission.id, submission.by)
+            for app in state.apps.values():
+                self._learn(app.id, app.user)
+
+    def of(self, one: Logged) -> str | None:
+        event: Any = one.event
+        if isinstance(event, k.AppSubmitted):
+            named = event.spec.get("user") if isinstance(event.spec, dict) else None
+            user = named if isinstance(named, str) and named != "anonymous" else event.by
+            self._learn(event.id, user)
+            return user
+        if isinstance(event, k.AppAccepted):
+            by = self._users.pop(event.submission, None)
+            user = event.spec.user if event.spec.user != "anonymous" or by is None else by
+            self._learn(event.app, user)
+            return user
+        if isinstance(event, k.AppRejected):
+            return self._users.pop(event.submission, None)
+        known = self._users.get(getattr(event, "app", ""))
+        return known or (subjects.who_of(one.subject) if isinstance(event, _CLIENTS) else None)
+
+    def _learn(self, what: str, user: str) -> None:
+        self._users[what] = user
+        if len(self._users) > _REMEMBERED:
+            self._users.popitem(last=False)
+
+
+def row(one: Logged, user: str | None) -> dict[str, Any]:
+    """An event by the columns above; `body` as JSON, `log_time` in UTC nanoseconds."""
+    event: Any = one.event
+    app = getattr(event, "app", None) or None
+    if isinstance(event, k.AppSubmitted) and (name := name_of(event.spec)):
+        app = app_id(name, event.id)
+    said_in = one.round
+    return {
+        "position": str(one.position),
+        "seq": one.position.seq,
+        "index": one.position.index,
+        "log_time": one.time,
+        "kind": type(event).__name__,
+        "app": app,
+        "node": getattr(event, "node", None) or None,
+        "user": user,
+        "by": event.by or (said_in.by if said_in else ""),
+        "id": event.id or (said_in.id if said_in else ""),
+        "body": _json(event),
+    }
+
+
+def _json(event: k.Event) -> bytes:
+    try:
+        return _encode(event)
+    except (TypeError, ValueError, RecursionError):
+        return _encode(plain(event))  # A stranger's spec may hold what JSON has no words for.
+
+
+class _Lines(_Rows):
+    """Lines of JSON, packed as the name's ending says."""
+
+    def __init__(self, file: BinaryIO, suffix: str, sieve: Sieve, users: Users, *, cloudevents: bool) -> None:
+        super().__init__(sieve, users)
+        self._cloudevents = cloudevents
+        self._lines: list[bytes] = []
+        self._file = file
+        self._packed: BinaryIO | None = None
+        if suffix == ".gz":
+            # Without a time in it, equal exports have equal bytes.
+            self._packed = cast("BinaryIO", gzip.GzipFile("", "wb", 6, file, mtime=0))
+        elif suffix == ".zst":
+            self._packed = cast("BinaryIO", zstandard.ZstdCompressor(level=3).stream_writer(file, closefd=False))
+
+    def _take(self, one: Logged, user: str | None) -> None:
+        if self._cloudevents:
+            made = cloud_event(one)
+        else:
+            made = row(one, user)
+            made["log_time"] = rfc3339(made["log_time"])
+            made["body"] = msgspec.Raw(made["body"])
+        self._lines.append(_encode(made) + b"\n")
+
+    def _write(self) -> None:
+        lines, self._lines = self._lines, []
+        (self._packed or self._file).write(b"".join(lines))
+
+    def _end(self) -> None:
+        if self._packed is not None:
+            self._packed.close()
+        self._file.flush()
+
+
+class _Parquet(_Rows):
+    """Columns by pyarrow, which is there where Dorm was installed with its extra `arrow`."""
+
+    def __init__(self, file: BinaryIO, sieve: Sieve, users: Users, cluster: str) -> None:
+        super().__init__(sieve, users)
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise ExportError("Parquet needs pyarrow: pip install 'dorm[arrow]'") from None
+        text = pyarrow.string()
+        fields = {
+            "position": text, "seq": pyarrow.int64(), "index": pyarrow.int32(),
+            "log_time": pyarrow.timestamp("ns", tz="UTC"), "kind": text, "app": text, "node": text, "user": text,
+            "by": text, "id": text, "body": text,
+        }  # fmt: skip
+        self._schema = pyarrow.schema(fields.items(), metadata={"dorm.cluster": cluster})
+        self._table = pyarrow.Table
+        self._waiting: list[dict[str, Any]] = []
+        self._file = file
+        self._writer = pyarrow.parquet.ParquetWriter(file, self._schema, compression="zstd")
+
+    def _take(self, one: Logged, user: str | None) -> None:
+        made = row(one, user)
+        made["body"] = made["body"].decode()
+        self._waiting.append(made)
+
+    def _write(self) -> None:
+        if len(self._waiting) >= _GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._writer.write_table(self._table.from_pylist(waiting, schema=self._schema))
+
+    def _end(self) -> None:
+        self._flush()
+        self._writer.close()
+        self._file.flush()
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    """A pipe that nobody reads any more is not an error of ours."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ExportError(f"the file can't be written: {error.strerror or error}") from None

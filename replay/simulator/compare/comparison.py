@@ -1,0 +1,186 @@
+"""Several contenders on the same workloads: what each comes to, with its spread over seeds, and how one stands to another.
+
+All runs of a comparison see the same apps arrive at the same moments, so they are compared moment by moment and app by app.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from replay.simulator.compare.outcome import SECOND, Run, mean, speed_ups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+HOUR_S = 3600.0
+LEAST = 0.01
+"""Utilization or fairness loss (both are sums of parts of 1) below which an hour's mean is next to nothing."""
+
+
+class Spread(NamedTuple):
+    """One figure over several seeds."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """None where nothing was measured; what only some seeds have is of those."""
+    found = [value for value in values if value is not None]
+    return Spread(sum(found) / len(found), min(found), max(found)) if found else None
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One contender.  Times in seconds; shares are parts of 1."""
+
+    label: str
+    completed: Spread | None
+    """Apps."""
+    completion_s: Spread | None
+    """Mean over the completed apps."""
+    p95_completion_s: Spread | None
+    wait_s: Spread | None
+    makespan_s: Spread | None
+    utilization: Spread | None
+    """Mean over the window, as a sum over kinds of resources."""
+    fairness_loss: Spread | None
+    adjustments: Spread | None
+    """All of the run."""
+    adjustment_time_share: Spread | None
+    worst_finish_ratio: Spread | None
+    unfair_share: Spread | None
+    """Completed apps with ρ > 1.1: more than a tenth slower than a fair part of the cluster would have made them."""
+    late_share: Spread | None
+    """Completed apps with ρ > 1.01: the first hundredth is what a decision and a start take of anybody."""
+    speed_up: Spread | None
+    """Mean over apps, against the comparison's base."""
+    over_budget: int
+    """Decisions of all runs that changed more apps than θ2 allows."""
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Runs by label, one for each seed, in the same order for all."""
+
+    name: str
+    runs: dict[str, tuple[Run, ...]]
+    base: str = ""
+    """Whom the others are compared with; '' for nobody."""
+    window_s: float | None = None
+    """How much of a run's begin utilization and fairness are looked at, in seconds; never more than until the first of the
+    runs with this seed has ended, so that nobody is measured on an empty cluster while another still works."""
+
+    tasks: dict[str, float] = {}
+    """The part of their containers' time that launches of tasks take, of contenders that share by tasks (`scenario.Tasks`)."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(self.runs)
+
+    @property
+    def seeds(self) -> int:
+        return min((len(runs) for runs in self.runs.values()), default=0)
+
+    def row(self, label: str) -> Row:
+        runs = self.runs[label]
+
+        def over(figure: Callable[[Run], float | None]) -> Spread | None:
+            return spread(figure(run) for run in runs)
+
+        return Row(
+            label=label,
+            completed=over(lambda run: len(run.completions)),
+            completion_s=over(lambda run: run.mean_completion_s),
+            p95_completion_s=over(lambda run: _percentile(list(run.completions.values()), 95)),
+            wait_s=over(lambda run: run.mean_wait_s),
+            makespan_s=over(lambda run: run.makespan_s),
+            utilization=spread(self.window_means(label, "utilization")),
+            fairness_loss=spread(self.window_means(label, "fairness_loss")),
+            adjustments=over(lambda run: run.adjustments),
+            adjustment_time_share=over(lambda run: run.adjustment_time_share),
+            worst_finish_ratio=over(lambda run: run.worst_finish_ratio),
+            unfair_share=over(lambda run: run.unfair_share(1.1)),
+            late_share=over(lambda run: run.unfair_share(1.01)),
+            speed_up=self.speed_up(label),
+            over_budget=sum(run.decisions_over_budget for run in runs),
+        )
+
+    def window_of(self, seed: int) -> float:
+        """Seconds from the begin, of the runs with this seed (by place)."""
+        first = min((runs[seed].end - runs[seed].begin) / SECOND for runs in self.runs.values())
+        return first if self.window_s is None else min(self.window_s, first)
+
+    def window_means(self, label: str, figure: str) -> list[float | None]:
+        """Of `utilization` or `fairness_loss`, one for each seed."""
+        return [
+            mean(getattr(sample, figure) for sample in run.during(0.0, self.window_of(seed)))
+            for seed, run in enumerate(self.runs[label])
+        ]
+
+    def speed_up(self, label: str, base: str | None = None) -> Spread | None:
+        """Mean over apps of how much faster they are done than in the base's run of the same seed."""
+        base = self.base if base is None else base
+        if base not in self.runs:
+            return None
+        pairs = zip(self.runs[label], self.runs[base], strict=False)
+        return spread(mean(speed_ups(run, other).values()) for run, other in pairs)
+
+    def ratio_of_means(self, label: str, base: str, figure: str) -> Spread | None:
+        """The mean of a figure over the window and all seeds, as a multiple of the base's; the least and the largest are those
+        of single seeds.  A mean of ratios would be any number where one seed's base is near 0."""
+        mine, other = self.window_means(label, figure), self.window_means(base, figure)
+        above, below = mean(v for v in mine if v is not None), mean(v for v in other if v is not None)
+        if above is None or not below:
+            return None
+        each = [a / b for a, b in zip(mine, other, strict=False) if a is not None and b]
+        return Spread(above / below, min([*each, above / below]), max([*each, above / below]))
+
+    def best_hour(self, label: str, base: str, figure: str) -> Spread | None:
+        """The largest ratio of the two means over one hour, among hours in which both are at least `LEAST`.
+
+        An hour and a least mean, because at a single moment one may have next to nothing, and any ratio could be had."""
+        found = []
+        for seed, (run, other) in enumerate(zip(self.runs[label], self.runs[base], strict=False)):
+            mine, its = (hourly(one, figure, self.window_of(seed)) for one in (run, other))
+            size = min(len(mine), len(its))
+            ratios = [
+                a / b for a, b in zip(mine[:size].tolist(), its[:size].tolist(), strict=True) if min(a, b) >= LEAST
+            ]
+            found.append(max(ratios, default=None))
+        return spread(found)
+
+    def curve(self, label: str, figure: str, steps: int = 240) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Hours, and one row of values for each seed: means over so many equal parts of the window."""
+        runs = self.runs[label]
+        length = max(self.window_of(seed) for seed in range(len(runs)))
+        every = max((run.every_s for run in runs), default=1.0)
+        parts = max(1, min(steps, int(length / every)))
+        hours = (np.arange(parts) + 0.5) * length / parts / HOUR_S
+        return hours, np.array([_binned(run, figure, length, parts) for run in runs])
+
+
+def hourly(run: Run, figure: str, window_s: float) -> NDArray[np.float64]:
+    """The mean of each whole hour from the begin on; 0 where no sample is in it."""
+    return _binned(run, figure, max(1.0, window_s // HOUR_S) * HOUR_S, max(1, int(window_s // HOUR_S)))
+
+
+def _binned(run: Run, figure: str, length_s: float, parts: int) -> NDArray[np.float64]:
+    """Means over equal parts of a time from the begin; after a run's end there is nothing held and nothing lost."""
+    if not run.samples:
+        return np.zeros(parts)
+    at = np.array([sample.at - run.begin for sample in run.samples], np.float64) / SECOND
+    values = np.array([getattr(sample, figure) for sample in run.samples], np.float64)
+    place = (at / length_s * parts).astype(np.int64)
+    inside = place < parts
+    total = np.bincount(place[inside], weights=values[inside], minlength=parts)
+    size = np.bincount(place[inside], minlength=parts)
+    return np.divide(total, size, out=np.zeros(parts), where=size > 0)
+
+
+def _percentile(values: Sequence[float], percent: float) -> float | None:
+    return float(np.percentile(np.array(values), percent)) if values else None

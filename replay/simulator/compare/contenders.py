@@ -1,0 +1,203 @@
+"""Who is compared: a policy with its parameters, and what sharing in its way costs.
+
+    dorm,theta1=0.2,theta2=0.1          a policy with parameters, values as YAML reads them
+    dorm,static,task-level              three contenders: a part without = begins the next one
+    static,counts={lr-*: 8, mf-*: 4}    commas in brackets are part of a value
+    static,counts=paper                 the counts of the paper's baseline on its workload
+    fair:dorm,theta1=0                  under a name of its own
+    dorm,timings=live                   its apps are resized while they run
+    task-level,task_s=2,overhead_s=0.1  how long tasks take, and what each costs
+
+Whoever shares by tasks has nothing to adjust and pays with every task; the others pay for adjustments (`timings`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import yaml
+
+from dorm.policies.registry import policy
+from events.quantities import short
+from replay.simulator import SimulationError
+from replay.simulator.scenario import Rounds, Tasks
+from replay.simulator.timings import FREE, LIVE, Timings
+from replay.simulator.workloads.paper import STATIC_COUNTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from replay.simulator.scenario import Scenario
+
+BY_TASKS = ("task-level",)
+"""Policies that hand out slots for short tasks: adjusting is free there, and every task pays."""
+BY_TIME = ("optimus", "tiresias")
+"""Policies that may answer otherwise though nothing has happened, since they go by what apps were served or have left: they
+are asked every so often."""
+ROUND_S = 60.0
+"""How often, unless the scenario has rounds (Pollux, OSDI 2021, §5.1)."""
+TIMINGS = {"docker": Timings(), "live": LIVE, "free": FREE}
+"""By name."""
+_PAUSE = "pause="
+_OPENS, _CLOSES, _QUOTES = "[{(", ")}]", "\"'"
+
+
+class Contender(msgspec.Struct, frozen=True):
+    """One of those that are compared on the same workload."""
+
+    label: str
+    """How tables and plots call it."""
+    policy: str
+    params: dict[str, Any] = {}
+    tasks: Tasks | None = None
+    """Set where it shares by tasks."""
+    timings: Timings | None = None
+    """Of all its apps, where they are other than the scenario's and the apps' own."""
+
+    def of(self, scenario: Scenario) -> Scenario:
+        """The same scenario with this policy."""
+        rounds = scenario.rounds
+        if self.policy in BY_TIME:
+            rounds = Rounds(rounds.every_s if rounds else ROUND_S, always=True)
+        changed = msgspec.structs.replace(
+            scenario, policy=self.policy, params=self.params, tasks=self.tasks, rounds=rounds
+        )
+        return changed if self.timings is None else with_timings(changed, self.timings)
+
+
+def parse(text: str) -> Contender:
+    """`dorm,theta1=0.2,theta2=0.1`; the text is the label as well, and `LABEL:dorm,…` gives another one.
+
+    Raises SimulationError for an unknown policy or parameter, and for a value that makes no sense."""
+    label, colon, rest = text.partition(":")
+    if not colon or "," in label or "=" in label:
+        label, rest = text, text
+    if not label.strip():
+        raise SimulationError(f"{short(text)}: write LABEL:policy or the policy alone")
+    name, *pairs = _split(rest)
+    name = name.strip()
+    own: dict[str, str] = {}
+    params: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        key = key.strip()
+        if not sign or not key:
+            raise SimulationError(f"{short(text)}: write policy,key=value,…; {pair.strip()!r} is no key=value")
+        if key in params or key in own:
+            raise SimulationError(f"{short(text)}: {key} is given twice")
+        if key in ("timings", "pause") or (name in BY_TASKS and key in Tasks.__struct_fields__):
+            own[key] = value.strip()
+        elif (name, key, value.strip()) == ("static", "counts", "paper"):
+            params[key] = dict(STATIC_COUNTS)
+        else:
+            params[key] = _value(text, key, value)
+    try:
+        policy(name).check_params(params)
+    except (LookupError, ValueError) as error:
+        raise SimulationError(str(error)) from None
+    return Contender(
+        label=label.strip(),
+        policy=name,
+        params=params,
+        tasks=_tasks(text, own) if name in BY_TASKS else None,
+        timings=_own_timings(text, own),
+    )
+
+
+def parse_all(texts: Sequence[str]) -> list[Contender]:
+    """Each text names one or several; no two may have the same label.  Raises SimulationError."""
+    contenders = [parse(one) for text in texts for one in _each(text)]
+    labels = [contender.label for contender in contenders]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise SimulationError(f"{twice[0]!r} is given twice; LABEL:{twice[0]} gives one of them another name")
+    return contenders
+
+
+def parse_timings(text: str) -> Timings:
+    """`docker`, `live`, `free`, or `pause=30` for so many seconds without work at each start and restart, in which the
+    containers are held (as in the simulators of Pollux, OSDI 2021, §5.1, and Sia, SOSP 2023).
+
+    Raises SimulationError."""
+    if text.startswith(_PAUSE):
+        return _pause(text.removeprefix(_PAUSE))
+    if text not in TIMINGS:
+        raise SimulationError(f"timings {short(text)}: there are {', '.join(TIMINGS)}, and pause=SECONDS")
+    return TIMINGS[text]
+
+
+def with_timings(scenario: Scenario, timings: Timings) -> Scenario:
+    """The same scenario with these timings for every app, whatever they had."""
+    apps = tuple(app if app.timings is None else msgspec.structs.replace(app, timings=None) for app in scenario.apps)
+    return msgspec.structs.replace(scenario, apps=apps, timings=timings)
+
+
+def _each(text: str) -> list[str]:
+    """One text for each policy that is named."""
+    found: list[str] = []
+    for part in _split(text):
+        if "=" in part and found:
+            found[-1] += f",{part}"
+        else:
+            found.append(part.strip())
+    return found
+
+
+def _split(text: str) -> list[str]:
+    """At the commas outside of brackets and quotes."""
+    parts, depth, quote = [""], 0, ""
+    for sign in text:
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in _QUOTES:
+            quote = sign
+        elif sign in _OPENS:
+            depth += 1
+        elif sign in _CLOSES:
+            depth -= 1
+        elif sign == "," and depth <= 0:
+            parts.append("")
+            continue
+        parts[-1] += sign
+    return parts
+
+
+def _value(text: str, key: str, value: str) -> Any:
+    try:
+        return yaml.safe_load(value)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise SimulationError(f"{short(text)}: {key} has a value that is not YAML: {short(value.strip())}") from None
+
+
+def _seconds(what: str, value: str, *, least: float) -> float:
+    try:
+        seconds = float(value.strip().removesuffix("s"))
+    except ValueError:
+        raise SimulationError(f"{what}: {short(value)} is no number of seconds") from None
+    if not least <= seconds <= 1e9:
+        raise SimulationError(f"{what}: {value} is not between {least:g} and 1e9 seconds")
+    return seconds
+
+
+def _pause(value: str) -> Timings:
+    seconds = _seconds("pause", value, least=0.0)
+    return Timings(checkpoint_s=0.0, stop_s=0.0, start_s=0.0, boot_s=seconds, resume_s=seconds)
+
+
+def _own_timings(text: str, own: dict[str, str]) -> Timings | None:
+    if "pause" in own and "timings" in own:
+        raise SimulationError(f"{short(text)}: timings and pause say the same twice; give one of them")
+    if "pause" in own:
+        return _pause(own["pause"])
+    return parse_timings(own["timings"]) if "timings" in own else None
+
+
+def _tasks(text: str, own: dict[str, str]) -> Tasks:
+    given = {
+        key: _seconds(f"{short(text)}: {key}", own[key], least=0.0) for key in Tasks.__struct_fields__ if key in own
+    }
+    tasks = Tasks(**given)
+    if tasks.task_s <= 0:
+        raise SimulationError(f"{short(text)}: task_s has to be more than 0")
+    return tasks

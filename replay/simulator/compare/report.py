@@ -1,0 +1,133 @@
+"""A report in blocks, written once and given as Markdown or as a page (`replay.simulator.compare.page`); the table
+of a comparison."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from replay.simulator.compare.comparison import Comparison
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from replay.simulator.compare.comparison import Row, Spread
+
+
+class Heading(msgspec.Struct, frozen=True):
+    text: str
+    level: int = 2
+
+
+class Text(msgspec.Struct, frozen=True):
+    """One paragraph, without markup."""
+
+    text: str
+
+
+class Bullets(msgspec.Struct, frozen=True):
+    items: tuple[str, ...]
+
+
+class Table(msgspec.Struct, frozen=True):
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    """The first cell names its row; all others are figures."""
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """All plots of a comparison."""
+
+    comparison: Comparison
+    slug: str
+    """What the names of their files begin with."""
+
+
+Block = Heading | Text | Bullets | Table | Figures
+
+
+def figure_file(slug: str, figure: str) -> str:
+    return f"{slug}-{figure}.png"
+
+
+def markdown(blocks: Sequence[Block], figures: Sequence[str]) -> str:
+    """`figures` are the names of those that were drawn (`plots.FIGURES`)."""
+    parts = []
+    for block in blocks:
+        if isinstance(block, Heading):
+            parts.append(f"{'#' * block.level} {block.text}")
+        elif isinstance(block, Text):
+            parts.append(block.text)
+        elif isinstance(block, Bullets):
+            parts.append("\n".join(f"* {item}" for item in block.items))
+        elif isinstance(block, Table):
+            parts.append(_table(block))
+        else:
+            named = [(name, figure_file(block.slug, name)) for name in figures]
+            parts.extend(f"![{name.replace('-', ' ')}, {block.comparison.name}]({file})" for name, file in named)
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(table: Table) -> str:
+    lines = [table.headers, tuple("---" if not index else "---:" for index in range(len(table.headers))), *table.rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def seconds(value: float) -> str:
+    """For a table: whole seconds, in groups of three."""
+    return f"{value:,.0f} s" if abs(value) >= 100 else f"{value:.3g} s"
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.3g} %" if abs(value) >= 1e-4 or not value else f"{100 * value:.1e} %"
+
+
+def plain(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def times(value: float) -> str:
+    return f"{value:.2f}×"
+
+
+def words(spread: Spread | None, write: Callable[[float], str] = plain) -> str:
+    """The mean, and the lowest and highest seed where they differ."""
+    if spread is None:
+        return "-"
+    if write(spread.low) == write(spread.high):
+        return write(spread.mean)
+    return f"{write(spread.mean)} ({write(spread.low)}-{write(spread.high)})"
+
+
+_COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
+    ("contender", lambda row: row.label),
+    ("completed", lambda row: words(row.completed)),
+    ("mean completion", lambda row: words(row.completion_s, seconds)),
+    ("p95", lambda row: words(row.p95_completion_s, seconds)),
+    ("wait", lambda row: words(row.wait_s, seconds)),
+    ("makespan", lambda row: words(row.makespan_s, seconds)),
+    ("utilization", lambda row: words(row.utilization)),
+    ("fairness loss", lambda row: words(row.fairness_loss)),
+    ("speed-up", lambda row: words(row.speed_up, times)),
+    ("adjustments", lambda row: words(row.adjustments)),
+    ("lost to them", lambda row: words(row.adjustment_time_share, percent)),
+    ("worst ρ", lambda row: words(row.worst_finish_ratio)),
+    ("ρ > 1.1", lambda row: words(row.unfair_share, percent)),
+    ("over θ2", lambda row: str(row.over_budget)),
+)
+
+
+def table(comparison: Comparison) -> Table:
+    """All contenders beside each other: the mean over seeds, and from the lowest to the highest."""
+    columns = [column for column in _COLUMNS if column[0] != "speed-up" or comparison.base]
+    rows = [comparison.row(label) for label in comparison.labels]
+    return Table(tuple(name for name, _ in columns), tuple(tuple(cell(row) for _, cell in columns) for row in rows))
+
+
+def blocks(comparison: Comparison, title: str) -> list[Block]:
+    """A report of one comparison."""
+    about = f"{comparison.seeds} seed{'s' if comparison.seeds != 1 else ''}"
+    if comparison.base:
+        about += f"; speed-ups are against {comparison.base}"
+    return [Heading(title, 1), Text(f"{about}."), table(comparison), Figures(comparison, "comparison")]

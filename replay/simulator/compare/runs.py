@@ -1,0 +1,250 @@
+"""Running scenarios: one here, or many over several processes, each measured alike, and each with its log if it is wanted.
+
+A run is all computing, and one process has one core.  The processes start anew (`spawn`), so nothing of this one's threads
+and loops is in them, and a script that calls `run_all` needs the usual `if __name__ == "__main__":`.  They are done away with
+however this ends: they look at a flag while they run, and they leave when the process that started them is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import threading
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from importlib.metadata import version
+from multiprocessing.connection import wait as wait_for
+from typing import TYPE_CHECKING, Any
+
+from dorm.core.snapshot import dump
+from events import kinds as k
+from events.archive.blocks import Header
+from events.archive.segments import SegmentWriter
+from replay.frames import EVERY, build
+from replay.simulator import SimulationError
+from replay.simulator.compare.measures import EVERY_S, Measures
+from replay.simulator.simulation import Simulation
+from replay.whole_file import whole_file_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from events.log.records import Record
+    from replay import Progress
+    from replay.simulator.compare.measures import Run
+    from replay.simulator.scenario import Scenario
+
+    Tell = Callable[[int], None]
+    """Told now and then how many apps of a run have ended."""
+
+_TELL_EVERY = 200
+"""Records between two looks at whether anybody still wants the run."""
+_POLL_S = 0.2
+_ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled, k.AppRejected)
+
+
+class Stopped(SimulationError):
+    """Nobody wants this run any more."""
+
+
+def run(
+    scenario: Scenario,
+    *,
+    every_s: float = EVERY_S,
+    log: Path | None = None,
+    force: bool = False,
+    tell: Tell | None = None,
+) -> Run:
+    """One run, in this thread, which it keeps busy.  Utilization and fairness are sampled every `every_s` virtual seconds.
+    `log` is written as an archive, whole or not at all; with `force` in the place of one that is there.
+
+    Raises SimulationError, ExportError, LogRefused, and what `tell` raises, which ends the run."""
+    simulation = Simulation(scenario)
+    measures = Measures.of(simulation, every_s)
+    if tell is not None:
+        simulation.observe(_Teller(tell))
+    with contextlib.ExitStack() as stack:
+        if log is not None:
+            file = stack.enter_context(whole_file_now(log, force=force))
+            header = Header(cluster=scenario.cluster, made_by=f"dorm {version('dorm')}")
+            writer = _LogWriter(SegmentWriter(file, header), simulation)
+            simulation.observe(writer)
+        simulation.run()
+        if log is not None:
+            writer.finish()
+    return measures.result(simulation.agenda.now)
+
+
+class _Teller:
+    """Counts apps that have ended."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._ended = 0
+
+    def __call__(self, record: Record, event: k.Event) -> None:
+        if isinstance(event, k.Round):
+            self._ended += sum(isinstance(fact, _ENDS) for fact in event.events)
+        if record.seq % _TELL_EVERY == 0:
+            self._tell(self._ended)
+
+
+class _LogWriter:
+    """The records of a run as an archive, with snapshots of its state between them."""
+
+    def __init__(self, writer: SegmentWriter, simulation: Simulation) -> None:
+        self._writer = writer
+        self._simulation = simulation
+        self._waiting: list[Record] = []
+
+    def __call__(self, record: Record, event: k.Event) -> None:
+        self._waiting.append(record)
+        due = record.seq % EVERY == 0
+        if due or len(self._waiting) == _TELL_EVERY:
+            self._flush()
+        if due:
+            self._writer.snapshot(*dump(self._simulation.state, build=build()))
+
+    def _flush(self) -> None:
+        self._writer.add(self._waiting)
+        self._waiting = []
+
+    def finish(self) -> None:
+        self._flush()
+        self._writer.finish()
+
+
+def run_all(
+    scenarios: Sequence[Scenario],
+    *,
+    every_s: float = EVERY_S,
+    workers: int | None = None,
+    tell: Progress | None = None,
+    logs: Sequence[Path | None] | None = None,
+    force: bool = False,
+) -> list[Run]:
+    """All of them, at most `workers` at once (default: one for each core), the results in the order of the scenarios.
+
+    `tell` is told several times a second how many apps of how many have ended; what it raises (a Ctrl-C, say) ends all runs
+    and passes.  What a process has in memory is what its one run needs.  Raises what `run` does, of the first that fails."""
+    files = list(logs) if logs is not None else [None] * len(scenarios)
+    total = sum(len(scenario.apps) for scenario in scenarios)
+    count = min(workers or os.cpu_count() or 1, len(scenarios))
+    if count <= 1:
+        return _one_after_the_other(scenarios, files, total, every_s=every_s, tell=tell, force=force)
+    context = multiprocessing.get_context("spawn")
+    ended: ctypes.Array[ctypes.c_longlong] = context.RawArray(ctypes.c_longlong, len(scenarios) + 1)
+    jobs = [(index, scenario, every_s, files[index], force) for index, scenario in enumerate(scenarios)]
+    with ProcessPoolExecutor(count, context, initializer=_begin, initargs=(ended,)) as pool:
+        results: dict[int, Run] = {}
+        try:
+            _work_off(pool, jobs, count, results, lambda: _told(tell, ended, total))
+        except BaseException:
+            ended[-1] = 1  # The pool's own end waits for its processes, which now hurry.
+            raise
+    return [results[index] for index in range(len(scenarios))]
+
+
+def _one_after_the_other(
+    scenarios: Sequence[Scenario],
+    files: Sequence[Path | None],
+    total: int,
+    *,
+    every_s: float,
+    tell: Progress | None,
+    force: bool,
+) -> list[Run]:
+    results = []
+    before = 0
+    for scenario, file in zip(scenarios, files, strict=True):
+
+        def told(ended: int, before: int = before) -> None:
+            if tell is not None:
+                tell(before + ended, total)
+
+        results.append(run(scenario, every_s=every_s, log=file, force=force, tell=told))
+        before += len(scenario.apps)
+        told(0, before)
+    return results
+
+
+def _work_off(
+    pool: ProcessPoolExecutor,
+    jobs: Sequence[tuple[Any, ...]],
+    count: int,
+    results: dict[int, Run],
+    poll: Callable[[], None],
+) -> None:
+    """No more jobs are sent than there are processes, so that scenarios are not copied long before they run."""
+    left = iter(jobs)
+    running: dict[Future[Run], int] = {}
+
+    def send() -> None:
+        for job in left:
+            with _no_interrupts():
+                running[pool.submit(_job, *job)] = job[0]
+            return
+
+    for _ in range(count):
+        send()
+    while running:
+        done, _ = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+        for future in done:
+            index = running.pop(future)
+            try:
+                results[index] = future.result()
+            except BrokenProcessPool:
+                raise SimulationError("a process of the simulation was killed; run fewer at once (--workers)") from None
+            send()
+        poll()
+
+
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """A process that begins meanwhile never gets one: Ctrl-C goes to all processes of a terminal, and this one decides what
+    becomes of the others.  One that comes here meanwhile is only late."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _told(tell: Progress | None, ended: ctypes.Array[ctypes.c_longlong], total: int) -> None:
+    if tell is not None:
+        tell(sum(ended[:-1]), total)
+
+
+_ended: ctypes.Array[ctypes.c_longlong] | None = None
+"""In a process of `run_all`: apps that have ended, by run; the last tells whether to stop."""
+
+
+def _begin(ended: ctypes.Array[ctypes.c_longlong]) -> None:
+    """A process begins."""
+    global _ended
+    _ended = ended
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait_for([parent.sentinel])
+        os._exit(1)
+
+
+def _job(index: int, scenario: Scenario, every_s: float, log: Path | None, force: bool) -> Run:
+    def tell(ended: int) -> None:
+        assert _ended is not None
+        _ended[index] = ended
+        if _ended[-1]:
+            raise Stopped("stopped")
+
+    result = run(scenario, every_s=every_s, log=log, force=force, tell=tell)
+    tell(len(scenario.apps))
+    return result

@@ -1,0 +1,174 @@
+"""How far a simulation of what happened is from what happened: the error that stands beside every what-if.
+
+The same moment of the same log, nothing changed, played on in the simulator and compared with the log's own rest: when apps
+ended and first ran, how much of the cluster was used, how fairly, and how often apps were adjusted.  What the models know
+makes the difference between two kinds: `hindsight` is of a fork with a future on the log, whose models know how much work the
+apps of that time turned out to have, so the error is the simulator's alone; without it (a fork at the log's end, tested at an
+earlier moment) they know what was known then, so the error is that of a forecast.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from replay.simulator.compare.outcome import SECOND, mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from replay.simulator.compare.outcome import AppRun, Run
+
+
+FAR_OFF = 0.5
+"""A mean error of completion, as a part of what it took, from which on a simulation says next to nothing."""
+
+_LITTLE_S = 1.0
+"""An error that is no larger says nothing, however short what was left to do is: rounds and starts take as long."""
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """One figure, as it really was and as it was simulated; None where nothing was measured."""
+
+    really: float | None
+    simulated: float | None
+
+
+class Backtest(msgspec.Struct, frozen=True, kw_only=True):
+    """Errors of the unchanged simulation."""
+
+    seq: int
+    """Where it forks the log."""
+    at: int
+    """The log time there (UTC ns)."""
+    window_s: float
+    """From there to the log's end."""
+    hindsight: bool
+    apps: int
+    """Apps of which ends are compared: those that ended by themselves in the window, and `early` ones."""
+    late: int
+    """How many of them had not ended in the simulation when it was cut off: their errors are larger than what is counted."""
+    early: int
+    """How many of them ended in the simulation only and really still ran when the log ended.  They are counted with the least
+    error that they can have: without them the error would be smallest where models are worst."""
+    completion_error_s: float | None
+    """Mean absolute error of when they ended; None without any."""
+    completion_error: float | None
+    """The same as a part of the time from the fork, or their submission, until they really ended, or the log did."""
+    waits: int
+    """Apps that first ran in the window."""
+    wait_error_s: float | None
+    """Mean absolute error of when they first ran."""
+    utilization: Pair
+    fairness_loss: Pair
+    adjustments: Pair
+
+    @property
+    def far_off(self) -> bool:
+        """Whether the simulation of what happened is so far from it that no other should be gone by."""
+        error, error_s = self.completion_error, self.completion_error_s
+        return error is not None and error_s is not None and error >= FAR_OFF and error_s > _LITTLE_S
+
+
+def compare(really: Run, simulated: Run, *, seq: int, hindsight: bool) -> Backtest:
+    """Two runs that begin at the same moment; the window is the real one's.  The simulated one may go on for longer."""
+    there = {app.app: app for app in simulated.apps}
+    ended = [app for app in really.apps if _by_itself(app) and app.ended > really.begin]
+    early = [app for app in really.apps if not app.ended and _ended_by(there.get(app.app), really.end)]
+    errors = [
+        abs(_moment(there.get(app.app), "ended", simulated.end) - (app.ended or really.end)) for app in ended + early
+    ]
+    spans = [(app.ended or really.end) - max(app.submitted, really.begin) for app in ended + early]
+    began = [app for app in really.apps if app.started > really.begin]
+    waits = [abs(_moment(there.get(app.app), "started", simulated.end) - app.started) for app in began]
+    window_s = (really.end - really.begin) / SECOND
+    return Backtest(
+        seq=seq,
+        at=really.begin,
+        window_s=window_s,
+        hindsight=hindsight,
+        apps=len(errors),
+        late=sum(1 for app in ended if not (one := there.get(app.app)) or not one.ended),
+        early=len(early),
+        completion_error_s=_seconds(mean(errors)),
+        completion_error=sum(errors) / sum(spans) if sum(spans) > 0 else None,
+        waits=len(began),
+        wait_error_s=_seconds(mean(waits)),
+        utilization=Pair(utilization(really, window_s), utilization(simulated, window_s)),
+        fairness_loss=Pair(fairness_loss(really, window_s), fairness_loss(simulated, window_s)),
+        adjustments=Pair(adjustments(really, window_s), adjustments(simulated, window_s)),
+    )
+
+
+def _by_itself(app: AppRun) -> bool:
+    return app.how in ("completed", "failed")
+
+
+def _ended_by(app: AppRun | None, end: int) -> bool:
+    return app is not None and _by_itself(app) and app.ended < end
+
+
+def _moment(app: AppRun | None, which: str, otherwise: int) -> int:
+    return (getattr(app, which) if app is not None else 0) or otherwise
+
+
+def _seconds(nanoseconds: float | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / SECOND
+
+
+def utilization(run: Run, window_s: float) -> float | None:
+    """Mean of it over so many seconds from the run's begin."""
+    return mean(sample.utilization for sample in run.during(0.0, window_s))
+
+
+def fairness_loss(run: Run, window_s: float) -> float | None:
+    return mean(sample.fairness_loss for sample in run.during(0.0, window_s))
+
+
+def adjustments(run: Run, window_s: float) -> int:
+    """How many times apps that ran were changed, in so many seconds from the run's begin."""
+    until = run.begin + int(window_s * SECOND)
+    return sum(one.changed + one.forced for one in run.decisions if one.at <= until)
+
+
+def in_words(found: Backtest | None) -> str:
+    """In one line, for beside a result."""
+    if found is None:
+        return "none possible: no app ended after a moment at which the log could be forked"
+    parts = []
+    if found.completion_error is not None and found.completion_error_s is not None:
+        of = [_counted(found.apps)]
+        if found.late:
+            of.append(f"{found.late} of them had not ended in the simulation")
+        if found.early:
+            of.append(f"{found.early} of them ended in it and really still ran, so the error is larger")
+        error_s = _length(found.completion_error_s)
+        parts.append(f"completion ±{_percent(found.completion_error)} (±{error_s}, {', '.join(of)})")
+    if found.wait_error_s is not None:
+        parts.append(f"start ±{_length(found.wait_error_s)} ({_counted(found.waits)})")
+    for name, pair in (("utilization", found.utilization), ("fairness loss", found.fairness_loss)):
+        if pair.really is not None and pair.simulated is not None:
+            parts.append(f"{name} {pair.simulated:.3g} (really {pair.really:.3g})")
+    parts.append(f"adjustments {found.adjustments.simulated:g} (really {found.adjustments.really:g})")
+    return "; ".join(parts)
+
+
+def _counted(apps: int) -> str:
+    return f"{apps} app{'' if apps == 1 else 's'}"
+
+
+def _length(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 0.001 else "0 s"
+
+
+def _percent(part: float) -> str:
+    if part < 1e-5:
+        return "0 %"
+    return f"{part:.0%}".replace("%", " %") if part >= 0.1 else f"{part * 100:.2g} %"
+
+
+def common(runs: Iterable[Run | None]) -> set[str]:
+    """Ids of the apps that completed in all of these runs."""
+    found = [{app.app for app in run.apps if app.how == "completed"} for run in runs if run is not None]
+    return set.intersection(*found) if found else set()

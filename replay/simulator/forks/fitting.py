@@ -1,0 +1,363 @@
+"""Models of a real log's apps: how fast they work, how much they have to do, how long adjusting them takes.
+
+Each part says what it rests on (`Basis`), and a result names the apps of which something is a guess:
+
+    speed     paces that were measured, by number of containers; beyond them Amdahl's law, fitted to the app's own paces,
+              else its owner's table, else those of alike apps, else in proportion
+    work      what it did, of one that has ended (worked out by its speed where its last pace was never seen, which is less
+              than known); else the steps that its owner declared; else what alike apps needed; else as much again as it
+              has done; never less than the log has seen it do
+    timings   its own phases, else those of all apps, else the defaults
+
+Apps that tell of no steps are measured in container-seconds, each container as good as any other: the most favourable
+assumption, and the only one that needs no measurement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from replay.simulator.forks.fitting_timings import fit as fit_timings
+from replay.simulator.workloads.speed import Linear, Table, interpolated
+from replay.simulator.workloads.workload import Failure, SimulatedApp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dorm.core.state import App
+    from events.spec import AppSpec
+    from replay.simulator.forks.history import Course, History
+    from replay.simulator.timings import Timings
+    from replay.simulator.workloads.speed import Speed
+
+SECOND = 1_000_000_000
+UNKNOWN_S = 600.0
+"""Seconds that an app is taken to run with n_min containers, of which and of whose like nothing at all is known."""
+NEVER_DONE = 1e6
+"""Of an app that was cancelled it is only known that its work was not done by then: so many times what it had done."""
+
+ENOUGH_ALIKE = 5
+"""Alike apps from which on the range of what they needed is taken for that of the next one."""
+
+Bound = Literal["least", "likely", "most"]
+Basis = Literal["known", "cancelled", "declared", "measured", "alike", "guess"]
+"""`known`: the log tells how it came out; `cancelled`: its owner ended it before its work was done; `declared` by its owner;
+`measured` of this app; measured of `alike` apps."""
+
+
+class Curve(msgspec.Struct, frozen=True, tag="curve"):
+    """Measured paces, and Amdahl's law (AFIPS 1967) beyond them: S(n) = 1 / ((1 - p) + p / n)."""
+
+    points: tuple[tuple[int, float], ...]
+    """Containers and units per second, ascending by containers."""
+    parallel: float = 1.0
+    """p, from 0 to 1; 1 is in proportion."""
+    across: float = 1.0
+    """How fast it is on several nodes, as a part of its speed on one."""
+
+    def rate(self, placement: Sequence[int]) -> float:
+        n = sum(placement)
+        if n <= 0 or not self.points:
+            return 0.0
+        first, last = self.points[0], self.points[-1]
+        near = first if n < first[0] else last if n > last[0] else None
+        rate = near[1] * speed_up(self.parallel, n) / speed_up(self.parallel, near[0]) if near else 0.0
+        return (rate if near else interpolated(self.points, n)) * (self.across if len(placement) > 1 else 1.0)
+
+
+def speed_up(parallel: float, n: int) -> float:
+    """S(n) of Amdahl's law."""
+    return 1 / ((1 - parallel) + parallel / n)
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    """One app's model, and what each part of it rests on."""
+
+    app: str
+    model: SimulatedApp
+    """Its `at_s` is from the moment that was asked for; negative before it."""
+    done: float
+    """Units of work that it has done by then."""
+    saved: float
+    """Units that a restart would begin with."""
+    failures: int
+    """How many of its model's failures are behind it."""
+    least: float
+    """Units that it has to do at the least, and"""
+    most: float
+    """at the most, as far as its history and alike apps tell; the model's own work where that is known."""
+    work_from: Basis
+    speed_from: Basis
+    timings_from: Basis
+
+    @property
+    def guessed(self) -> bool:
+        """Whether when it ends is a guess."""
+        return self.work_from == "guess" or (self.speed_from == "guess" and self.work_from != "cancelled")
+
+    def as_if(self, bound: Bound) -> Fitted:
+        """With as little or as much work as seems possible, where that is not known."""
+        work = {"least": self.least, "likely": self.model.work, "most": self.most}[bound]
+        return msgspec.structs.replace(self, model=msgspec.structs.replace(self.model, work=work))
+
+
+class _Work(NamedTuple):
+    """All that an app has to do: what is likely, and between what bounds it seems to be."""
+
+    likely: float
+    basis: Basis
+    least: float
+    most: float
+
+
+class _Did(NamedTuple):
+    """What an app has done, in units of work."""
+
+    done: float
+    """By the moment that was asked for."""
+    by_end: float
+    """By the history's end, which may know more of it."""
+    basis: Basis
+    """What `by_end` rests on: `known`, or, where its last pace was never seen, what its speed does."""
+
+
+def _surely(work: float, basis: Basis) -> _Work:
+    return _Work(work, basis, work, work)
+
+
+@dataclass
+class _Pace:
+    """An app's speed as it was measured, or of others like it."""
+
+    points: tuple[tuple[int, float], ...]
+    parallel: float | None
+    """None where a single number of containers says nothing of it."""
+    across: float
+
+
+class Fitting:
+    """What a history tells of all apps; `fit` gives the model of one of them at a moment."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._paces = {course.app: pace for course in history.courses.values() if (pace := _pace(course))}
+        self._alike: dict[tuple[object, ...], list[Course]] = defaultdict(list)
+        for course in history.courses.values():
+            for key in _likeness(course.spec, course.user):
+                self._alike[key].append(course)
+        phases = history.phases.phases
+        self._phases = defaultdict(list)
+        for one in phases:
+            self._phases[one.app].append(one)
+        self.common = fit_timings(phases)
+        """Timings of all apps together."""
+        self._measured = bool(phases)
+        known = [pace.parallel for pace in self._paces.values() if pace.parallel is not None]
+        self._parallel = median(known) if known else None
+
+    def fit(self, course: Course, at: int, app: App | None = None) -> Fitted:
+        """Its model, seen from `at` (UTC ns), and where it stands then: at the begin, unless `app` is the state's own."""
+        in_steps, speed, speed_from = self._speed(course)
+        timings, timings_from = self._timings(course, in_steps=in_steps)
+        if app is None:
+            done = saved = 0.0
+        elif in_steps:
+            done, saved = _steps_of(app, at, speed, timings)
+        else:
+            done = saved = course.kept_s(at)
+        failures = tuple(
+            Failure(course.steps_at(one, speed) if in_steps else course.work_s(one), one.exit_code)
+            for one in course.failures
+        )
+        by_end = (
+            course.steps_at_end(speed, timings, self._history.end) if in_steps else course.kept_s(self._history.end)
+        )
+        exact: Basis = "known" if course.tells_its_end or not in_steps else speed_from
+        work = self._work(course, _Did(done, by_end, exact), speed, failures, in_steps=in_steps)
+        model = SimulatedApp(
+            at_s=(course.submitted_at - at) / SECOND,
+            spec=course.spec,
+            work=max(work.likely, done),
+            speed=speed,
+            timings=timings,
+            submission=course.submission,
+            fails_at=failures,
+        )
+        return Fitted(
+            app=course.app,
+            model=model,
+            done=done,
+            saved=saved,
+            failures=sum(1 for one in course.failures if one.at <= at),
+            least=max(work.least, done),
+            most=max(work.most, done),
+            work_from=work.basis,
+            speed_from=speed_from,
+            timings_from=timings_from,
+        )
+
+    # --- speed ----------------------------------------------------------------------------------------------------------
+
+    def _speed(self, course: Course) -> tuple[bool, Speed, Basis]:
+        """Whether its work is counted in steps, how fast it does them, and how that is known."""
+        own, spec = self._paces.get(course.app), course.spec
+        declared = tuple((int(n), float(rate)) for n, rate in spec.speed)
+        like = self._like_pace(course)
+        if own is not None:
+            if own.parallel is not None or spec.n_min == spec.n_max == own.points[0][0]:
+                return True, Curve(own.points, 1.0 if own.parallel is None else own.parallel, own.across), "measured"
+            if declared:
+                return True, _through(own.points[0], declared), "declared"
+            if like is not None and like.parallel is not None:
+                return True, Curve(own.points, like.parallel, own.across), "alike"
+            return True, Curve(own.points, 1.0 if self._parallel is None else self._parallel, own.across), "guess"
+        if declared:
+            return True, Table(declared), "declared"
+        if like is not None and not course.stretches:
+            return True, Curve(like.points, 1.0 if like.parallel is None else like.parallel, like.across), "alike"
+        return False, Linear(), "guess"
+
+    def _like_pace(self, course: Course) -> _Pace | None:
+        """Of the apps most alike: all their paces taken together."""
+        for key in _likeness(course.spec, course.user):
+            others = [self._paces[one.app] for one in self._alike[key] if one is not course and one.app in self._paces]
+            if others:
+                points = _averaged((n, rate, 1.0) for other in others for n, rate in other.points)
+                return _Pace(points, _parallel(points), median(other.across for other in others))
+        return None
+
+    # --- work -----------------------------------------------------------------------------------------------------------
+
+    def _work(self, course: Course, did: _Did, speed: Speed, failures: Sequence[Failure], *, in_steps: bool) -> _Work:
+        """All that it has to do, and how that is known: at the least what it has done by the history's end."""
+        total, done = did.by_end, max(did.done, did.by_end)
+        if course.ended == "failed" and failures:
+            return _surely(max(total, *(one.work for one in failures)) + 1.0, "known")
+        came_out = course.ended in ("completed", "failed") and total > 0
+        if came_out and did.basis == "known":
+            return _surely(total, "known")
+        if in_steps and course.spec.steps:
+            return _surely(max(float(course.spec.steps), did.by_end), "declared")
+        if came_out:
+            return _surely(total, did.basis)
+        if course.ended == "cancelled" and course.stretches:
+            return _surely(max(total, 1.0) * NEVER_DONE, "cancelled")
+        for key in _likeness(course.spec, course.user):
+            totals = [total for one in self._alike[key] if (total := self._total(one, in_steps=in_steps)) > done]
+            if totals:
+                likely, least, most = median(totals), min(totals), max(totals)
+                if len(totals) < ENOUGH_ALIKE:  # The next one may well be none of these.
+                    least, most = min(least, (done + likely) / 2), max(most, 2 * likely - done, 2 * done)
+                return _Work(likely, "alike", least, most)
+        typical = 0.0 if did.done > 0 else speed.rate((course.spec.n_min,)) * self._typical_s()
+        likely = max(2 * done, typical)
+        return _Work(likely, "guess", (done + likely) / 2, 2 * likely - done)
+
+    def _typical_s(self) -> float:
+        """From submission to completion, of the median app."""
+        ended = [one for one in self._history.courses.values() if one.ended == "completed"]
+        return median((one.ended_at - one.submitted_at) / SECOND for one in ended) if ended else UNKNOWN_S
+
+    def _total(self, course: Course, *, in_steps: bool) -> float:
+        """What a completed app had to do, in the same unit; 0 where that is not known."""
+        if course.ended != "completed":
+            return 0.0
+        if in_steps:
+            return course.steps_at_end() if course.tells else 0.0
+        return 0.0 if course.tells else course.kept_s(course.ended_at)
+
+    # --- timings --------------------------------------------------------------------------------------------------------
+
+    def _timings(self, course: Course, *, in_steps: bool) -> tuple[Timings, Basis]:
+        own = self._phases.get(course.app, [])
+        gaps = self._history.phases.checkpoint_gaps_s.get(course.app, [])
+        timings = fit_timings(own, gaps_s=gaps, default=self.common)
+        basis: Basis = "measured" if own else "alike" if self._measured else "guess"
+        if not any(one.kind == "restart" for one in own):
+            # One that says where to go on from, or saves by itself, is taken to save when it is asked to stop.
+            saves = bool(course.spec.resume or course.spec.checkpoint or gaps) or self.common.can_checkpoint
+            timings = msgspec.structs.replace(timings, can_checkpoint=saves)
+        if not in_steps:
+            # Its work is counted from when its containers had started, so whatever it did before working is in it.
+            timings = msgspec.structs.replace(timings, boot_s=0.0, resume_s=0.0, can_checkpoint=True)
+        return timings, basis
+
+
+def _steps_of(app: App, at: int, speed: Speed, timings: Timings) -> tuple[float, float]:
+    """Steps that it has done at `at` (UTC ns), and those that are saved."""
+    saved = float(app.checkpoint or 0)
+    works = next(
+        (g for g in app.generations.values() if g.released and g.started_at and not g.exited and not g.failed), None
+    )
+    if works is None or app.ended:
+        return saved, saved
+    latest = app.generations[app.generation]
+    until = min(at, latest.decided_at) if latest is not works else at
+    pace = works.pace
+    to_work_s = timings.resume_s if works.resume else timings.boot_s
+    since = pace.last_at if pace else works.started_at + int(to_work_s * SECOND)
+    rate = speed.rate(sorted(works.by_node().values(), reverse=True))
+    return max(saved, app.step + rate * max(0, until - since) / SECOND), saved
+
+
+def _likeness(spec: AppSpec, user: str) -> list[tuple[object, ...]]:
+    """What apps are alike by, the closest first: the same command of one user, then the same name but for its numbers."""
+    stem = re.sub(r"[0-9]+", "#", spec.name)
+    return [("command", user, *spec.command), ("name", user, stem)]
+
+
+def _pace(course: Course) -> _Pace | None:
+    """From the stretches in which it told of at least two steps in time; None where there is none."""
+    seen = [stretch for stretch in course.stretches if stretch.rate > 0 and stretch.containers]
+    if not seen:
+        return None
+    across = _across((len(one.counts) > 1, one.containers, one.rate) for one in seen)
+    found = _averaged(
+        (one.containers, one.rate / (across if len(one.counts) > 1 else 1.0), one.rated_s) for one in seen
+    )
+    return _Pace(found, _parallel(found), across)
+
+
+def _across(seen: Iterable[tuple[bool, int, float]]) -> float:
+    """How fast on several nodes, as a part of the speed on one: of the numbers of containers that were seen both ways."""
+    rates: dict[int, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for several, n, rate in seen:
+        rates[n][several].append(rate)
+    parts = [median(many) / median(one) for one, many in rates.values() if one and many]
+    return median(parts) if parts else 1.0
+
+
+def _averaged(seen: Iterable[tuple[int, float, float]]) -> tuple[tuple[int, float], ...]:
+    """One rate for each number of containers, weighted by how long it was seen."""
+    sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for n, rate, seconds in seen:
+        weight = max(seconds, 1e-3)
+        sums[n][0] += rate * weight
+        sums[n][1] += weight
+    return tuple((n, total / weight) for n, (total, weight) in sorted(sums.items()))
+
+
+def _parallel(points: Sequence[tuple[int, float]]) -> float | None:
+    """p of Amdahl's law through these points: the time of a step is a + b / n, so p = b / (a + b), by least squares.  None
+    for fewer than two."""
+    if len(points) < 2:
+        return None
+    inverse = np.array([1 / n for n, _ in points])
+    times = np.array([1 / rate for _, rate in points])
+    slope, base = np.polyfit(inverse, times, 1)
+    slope, base = max(float(slope), 0.0), max(float(base), 0.0)
+    return slope / (slope + base) if slope + base > 0 else 1.0
+
+
+def _through(point: tuple[int, float], declared: Sequence[tuple[int, float]]) -> Table:
+    """A declared table, scaled so that it goes through what was measured."""
+    expected = interpolated(declared, point[0])
+    scale = point[1] / expected if expected > 0 else 1.0
+    return Table(tuple((n, rate * scale) for n, rate in declared))

@@ -1,0 +1,359 @@
+"""A real log, played on in the simulator from one of its moments: as it was, or with something changed.
+
+A fork begins with the state of that moment and models of its live apps (`fitting`).  What came after it on the log and is
+nobody's decision comes again at its time: submissions, with their own ids; what clients and operators said; nodes that joined,
+left or crashed.  The rest is simulated.  What is changed is said at the fork, as clients, operators and agents would say it.
+
+    make(history, state)                  as it was
+    make(history, state, changes=…)       with what is assumed, as `dorm plan` takes it
+    play(fork, every_s)                   what comes of it, measured
+    simulation_of(fork)                   for who watches himself
+
+Raises PlanError (`dorm.core.query.plans`) where what is assumed can't be, and SimulationError.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from dorm.core.apps.admission import app_id, name_of
+from dorm.core.query.plans import Assumed, PlanError, copy_of, said_for
+from events import kinds as k
+from events.spec import AppSpec, SpecError, check_spec
+from replay.simulator.compare.contenders import BY_TASKS
+from replay.simulator.compare.measures import Measures
+from replay.simulator.forks.fitting import Fitted, Fitting
+from replay.simulator.forks.history import Course
+from replay.simulator.scenario import DecisionTime, Outage, Running, Scenario, Tasks
+from replay.simulator.simulation import Simulation
+from replay.simulator.workloads.speed import Linear
+from replay.simulator.workloads.workload import SimulatedApp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dorm.core.state import State
+    from events.log.records import Record
+    from replay.simulator.compare.measures import Run
+    from replay.simulator.forks.fitting import Bound
+    from replay.simulator.forks.history import History, Silence
+    from replay.simulator.simulation import Observer
+
+SECOND = 1_000_000_000
+TOLD = 500_000
+"""At most about so many times apps tell of their progress in a run, unless something else is asked for."""
+LEAST_TOLD_S = 60.0
+"""How often they do where the log has no apps that tell of it."""
+_LONGEST_NAME = 48
+_REFUSED = AppSpec(name="refused", command=["refused"], demand={"cpu": 1})
+
+
+@dataclass(frozen=True)
+class Fork:
+    """All that a run of it depends on."""
+
+    state: State
+    scenario: Scenario
+    running: dict[str, Running]
+    said: tuple[tuple[float, k.Event, str], ...]
+    """What others say, so many seconds from the fork, and who."""
+    fitted: dict[str, Fitted]
+    """By app, of those that live at the fork or come later."""
+    words: tuple[str, ...] = ()
+    """What is changed."""
+    aliases: dict[str, str] = field(default_factory=dict)
+    """Apps that have to go by another name here, because one of theirs still runs, to the log's own ids."""
+
+
+def make(
+    history: History,
+    state: State,
+    *,
+    now: int = 0,
+    until_s: float | None = None,
+    changes: Assumed | None = None,
+    fitting: Fitting | None = None,
+    known: History | None = None,
+    work: Bound = "likely",
+    told: int = TOLD,
+) -> Fork:
+    """A fork at `state`, of a history that reaches at least so far; `now` (UTC ns) is when that is later than the state's last
+    record.  Of live apps only what `known` tells is believed, where it is given.  `work` is how much those have to do of which
+    that is not known, and `told` how often apps tell of their progress in a run at most."""
+    at = max(state.time or history.begin, now)
+    making = _Making(history, state, at, fitting or Fitting(history), known, work)
+    return making.fork(until_s, changes or Assumed(), told)
+
+
+ROUNDING = SECOND // 1000
+"""Paces are fitted numbers, so what ended with the log ends some microseconds before or after that in a simulation."""
+
+
+class Played(NamedTuple):
+    run: Run
+    window: Run
+    """The same, as it was at the window's end."""
+
+
+def play(fork: Fork, every_s: float, *, window_s: float | None = None, watching: Sequence[Observer] = ()) -> Played:
+    """What comes of it, and what had come of it after `window_s` seconds.  Who watches may raise, which ends the run and
+    passes.  Raises SimulationError."""
+    simulation = simulation_of(fork)
+    measures = Measures(simulation.state, every_s)
+    window_ends = None if window_s is None else simulation.begin + int(window_s * SECOND) + ROUNDING
+    window: Run | None = None
+
+    def look(record: Record, _event: k.Event) -> None:
+        nonlocal window
+        if window is None and window_ends is not None and record.time > window_ends:
+            window = measures.result(window_ends)
+
+    for observer in (look, measures.observe, *watching):  # The window's end is looked at before what comes after it.
+        simulation.observe(observer)
+    simulation.run()
+    until_s = fork.scenario.until_s
+    end = simulation.begin + int(until_s * SECOND) if until_s is not None else simulation.agenda.now
+    if window is None:
+        window = measures.result(end if window_ends is None else min(end, window_ends))
+    run = measures.result(end)
+    return Played(_with_own_names(run, fork.aliases), _with_own_names(window, fork.aliases))
+
+
+def simulation_of(fork: Fork) -> Simulation:
+    """About to run, with all that others will say.  Raises SimulationError."""
+    simulation = Simulation(fork.scenario, state=fork.state, running=fork.running)
+    for at_s, event, who in fork.said:
+        simulation.publish_at(at_s, event, who)
+    return simulation
+
+
+def _with_own_names(run: Run, aliases: dict[str, str]) -> Run:
+    if not aliases:
+        return run
+    apps = tuple(msgspec.structs.replace(app, app=aliases.get(app.app, app.app)) for app in run.apps)
+    return msgspec.structs.replace(run, apps=apps)
+
+
+class _Making:
+    def __init__(
+        self, history: History, state: State, at: int, fitting: Fitting, known: History | None, work: Bound
+    ) -> None:
+        self._history = history
+        self._known = (known, Fitting(known)) if known is not None else (history, fitting)
+        self._fitting = fitting
+        self._work = work
+        self.state = copy_of(state)
+        self.state.time = self.at = at
+        self.fitted: dict[str, Fitted] = {}
+        self.aliases: dict[str, str] = {}
+        self._names = set(state.names)
+
+    def fork(self, until_s: float | None, changes: Assumed, told: int) -> Fork:
+        running = self._live() | self._unanswered()
+        arrivals = self._arrivals()
+        present, arrivals = self._change_arrivals(changes, arrivals)
+        words, events = said_for(self.state, self.at, present)
+        self._bring_back()
+        scenario = self._scenario(until_s, [*self._submitted(changes), *arrivals], changes, told)
+        first = [(0.0, event, who) for event, who in events if not isinstance(event, k.AppSubmitted)]
+        return Fork(
+            state=self.state,
+            scenario=scenario,
+            running=running,
+            said=(*first, *self._later(changes), *self._lost_later(changes)),
+            fitted=self.fitted,
+            words=(*words, *self._words),
+            aliases=self.aliases,
+        )
+
+    # --- apps -----------------------------------------------------------------------------------------------------------
+
+    def _fit(self, course: Course) -> Fitted:
+        """Of one that has nothing yet."""
+        found = self.fitted[course.app] = self._fitting.fit(course, self.at).as_if(self._work)
+        return found
+
+    def _live(self) -> dict[str, Running]:
+        running = {}
+        for app in self.state.live_apps():
+            history, fitting = self._known
+            course = history.courses.get(app.id)
+            if course is None:
+                course = Course(app.id, app.spec, app.user, app.submission, app.submitted_at)
+            found = self.fitted[app.id] = fitting.fit(course, self.at, app).as_if(self._work)
+            running[app.id] = Running(found.model, found.done, found.saved, found.failures)
+        return running
+
+    def _unanswered(self) -> dict[str, Running]:
+        running = {}
+        for submission in self.state.submissions.values():
+            name = name_of(submission.spec)
+            app = app_id(name, submission.id)
+            try:
+                spec = check_spec(submission.spec)
+            except SpecError:
+                running[app] = Running(SimulatedApp(at_s=0.0, spec=_REFUSED, work=0.0, speed=Linear()))
+                continue
+            course = self._history.courses.get(app) or Course(app, spec, spec.user, submission.id, submission.at)
+            running[app] = Running(self._fit(course).model)
+            self._names.add(name)
+        return running
+
+    def _arrivals(self) -> list[SimulatedApp]:
+        """Those that the log accepted later.  A name that is free on the log may not be free here: then it gets a number."""
+        unanswered = {submission.id for submission in self.state.submissions.values()}
+        later = [
+            course
+            for course in self._history.courses.values()
+            if course.app not in self.state.apps
+            and course.submission not in unanswered
+            and course.submitted_at >= self.at
+        ]
+        models = []
+        for course in sorted(later, key=lambda course: course.submitted_at):
+            model = self._fit(course).model
+            name = self._free_name(course.spec.name)
+            if name != course.spec.name:
+                model = msgspec.structs.replace(model, spec=msgspec.structs.replace(course.spec, name=name))
+                self.aliases[app_id(name, course.submission)] = course.app
+            models.append(model)
+        return models
+
+    def _free_name(self, name: str) -> str:
+        number, free = 1, name
+        while free in self._names:
+            number += 1
+            free = f"{name[: _LONGEST_NAME - 8]}-{number}"
+        self._names.add(free)
+        return free
+
+    # --- what is changed ------------------------------------------------------------------------------------------------
+
+    def _change_arrivals(self, changes: Assumed, arrivals: list[SimulatedApp]) -> tuple[Assumed, list[SimulatedApp]]:
+        """What is said of apps that come only later is done to their specs; the rest is said at the fork."""
+        self._words: list[str] = []
+        updated, cancelled = [], []
+        for change in changes.updated:
+            found = None if self.state.find_app(change.app) else _named(arrivals, change.app)
+            if found is None:
+                updated.append(change)
+            else:
+                arrivals = [self._edited(app, change) if app is found else app for app in arrivals]
+        for name in changes.cancelled:
+            found = None if self.state.find_app(name) else _named(arrivals, name)
+            if found is None:
+                cancelled.append(name)
+            else:
+                arrivals = [app for app in arrivals if app is not found]
+                self._words.append(f"without {found.spec.name}")
+        present = msgspec.structs.replace(changes, updated=tuple(updated), cancelled=tuple(cancelled))
+        return present, arrivals
+
+    def _edited(self, app: SimulatedApp, change: k.AppUpdated) -> SimulatedApp:
+        given = {name: getattr(change, name) for name in ("n_min", "n_max", "weight")}
+        given = {name: value for name, value in given.items() if value is not None}
+        try:
+            spec = check_spec({**msgspec.to_builtins(app.spec, str_keys=True), **given})
+        except SpecError as error:
+            raise PlanError(f"{app.spec.name}: {error}") from None
+        before = {name: getattr(app.spec, name) for name in given}
+        edits = [f"{name} = {value} (not {before[name]})" for name, value in given.items()]
+        self._words.append(f"{app.spec.name} with {' and '.join(edits)}")
+        return msgspec.structs.replace(app, spec=spec)
+
+    def _submitted(self, changes: Assumed) -> list[SimulatedApp]:
+        models = []
+        for index, document in enumerate(changes.specs):
+            spec = check_spec(document)
+            submission = f"whatif-{index}"
+            course = Course(app_id(spec.name, submission), spec, spec.user, submission, self.at)
+            models.append(self._fit(course).model)
+        return models
+
+    # --- what comes later -----------------------------------------------------------------------------------------------
+
+    def _later(self, changes: Assumed) -> Iterable[tuple[float, k.Event, str]]:
+        """As it was on the log, unless that would undo what is changed."""
+        updated = {self._id_of(change.app) for change in changes.updated}
+        for said in self._history.said:
+            event = said.event
+            if said.seq <= self.state.seq:
+                continue
+            if isinstance(event, k.PolicyChanged) and changes.settings:
+                continue
+            if isinstance(event, k.AppUpdated) and event.app in updated:
+                continue
+            if isinstance(event, k.NodeJoined | k.NodeDrainRequested) and event.node in (
+                *changes.removed,
+                *changes.drained,
+            ):
+                continue
+            yield (said.at - self.at) / SECOND, event, said.who
+
+    def _id_of(self, name: str) -> str:
+        app = self.state.find_app(name)
+        if app is not None:
+            return app.id
+        return next((one.app for one in self.fitted.values() if one.model.spec.name == name), name)
+
+    def _bring_back(self) -> None:
+        """A node that is lost at the fork and was heard again without having begun anew: its containers never stopped, so to
+        its apps it was as if it had been there."""
+        silent = {silence.node for silence in self._history.silences}
+        for node in self.state.nodes.values():
+            if node.condition == "lost" and node.id not in silent:
+                node.condition, node.lease_ended = "up", False
+
+    def _silences(self, changes: Assumed) -> Iterable[Silence]:
+        """Those that are not over at the fork, of nodes that are left in the cluster."""
+        for silence in self._history.silences:
+            if not (silence.until and silence.until <= self.at) and silence.node not in changes.removed:
+                yield silence
+
+    def _outages(self, changes: Assumed) -> Iterable[Outage]:
+        for silence in self._silences(changes):
+            if silence.node in self.state.nodes:
+                for_s = (silence.until - silence.since) / SECOND if silence.until else None
+                yield Outage(silence.node, (silence.since - self.at) / SECOND, for_s)
+
+    def _lost_later(self, changes: Assumed) -> Iterable[tuple[float, k.Event, str]]:
+        """Outages of nodes that join only after the fork: there they leave and join again."""
+        joined = {said.event.node: said.event for said in self._history.said if isinstance(said.event, k.NodeJoined)}
+        for silence in self._silences(changes):
+            node = silence.node
+            if node in joined and node not in self.state.nodes:
+                yield (silence.since - self.at) / SECOND, k.NodeLeft(node=node), node
+                if silence.until:
+                    yield (silence.until - self.at) / SECOND, joined[node], node
+
+    def _told_every_s(self, until_s: float | None, told: int) -> float:
+        """As often as on the log, since what an adjustment costs is measured by it, but not without end."""
+        total_s = 0.0
+        for one in self.fitted.values():
+            rate = one.model.speed.rate((one.model.spec.n_min,))
+            left_s = (one.model.work - one.done) / rate if rate > 0 else 0.0
+            total_s += min(left_s, until_s if until_s is not None else left_s)
+        return max(self._history.told_every_s or LEAST_TOLD_S, total_s / told)
+
+    def _scenario(self, until_s: float | None, apps: list[SimulatedApp], changes: Assumed, told: int) -> Scenario:
+        policy = changes.settings.get("policy", self.state.settings.policy)
+        decisions = self._history.decisions_s
+        return Scenario(
+            apps=tuple(apps),
+            nodes=(),
+            timings=self._fitting.common,
+            tasks=Tasks() if policy in BY_TASKS else None,
+            decision_time=DecisionTime(median(decisions), 0.0) if decisions else DecisionTime(),
+            outages=tuple(self._outages(changes)),
+            progress_s=self._told_every_s(until_s, told),
+            until_s=until_s,
+            cluster="whatif",
+        )
+
+
+def _named(apps: Iterable[SimulatedApp], name: str) -> SimulatedApp | None:
+    return next((app for app in apps if name in (app.spec.name, app_id(app.spec.name, app.submission))), None)

@@ -1,0 +1,341 @@
+"""What a log tells of its apps' work, and what others did meanwhile: all that a fork of it is made from.
+
+A `History` watches a fold (`history.see(state, record, event)`, as a witness of `replay.story.explain` does) and keeps for
+each app a `Course`: its submission, its stretches of work with so many containers, so placed, at that pace, and its end.
+Beside them is kept what clients, operators and nodes said: facts that no simulation can make up, and that it repeats (`Said`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.core.state import can_be_kept
+from events import kinds as k
+from replay.simulator.forks.fitting_timings import PhaseWatch
+
+if TYPE_CHECKING:
+    from dorm.core.state import App, Generation, Node, Pace, State
+    from events.log.records import Record
+    from events.spec import AppSpec
+    from replay.simulator.timings import Timings
+    from replay.simulator.workloads.speed import Speed
+
+SECOND = 1_000_000_000
+_CLIENTS = (k.AppUpdated, k.AppCancelRequested, k.NodeDrainRequested, k.PolicyChanged)
+_NOT_ITS_OWN = ("lost", "port")
+"""Reasons of exits that are the cluster's doing."""
+_NODES = (k.NodeJoined, k.NodeLeft)
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What somebody outside the master said, and when (UTC ns).  Apps in it are meant by id."""
+
+    seq: int
+    at: int
+    event: k.Event
+    who: str
+
+
+@dataclass
+class Silence:
+    """A node that was lost: its agent came back anew at `until`, or never (0)."""
+
+    node: str
+    since: int
+    until: int = 0
+
+
+@dataclass
+class Stretch:
+    """One generation of an app at work, from when all of its containers had started."""
+
+    generation: int
+    counts: tuple[int, ...]
+    """Containers on each node, most first."""
+    begin: int
+    end: int = 0
+    """When it was decided to stop it, or a container of it had ended (UTC ns); 0 while it works."""
+    kept: bool = True
+    """Whether what it did was kept: not where it ended by itself, unless its work was done."""
+    from_step: int = 0
+    """What it went on from."""
+    pace: Pace | None = None
+    told_s: float = 0.0
+    """Of an adjustment before the history begins, only its pace is known: that over so long."""
+    told_rate: float = 0.0
+
+    @property
+    def containers(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def rate(self) -> float:
+        """Steps per second; 0 where it told of none."""
+        return self.pace.steps_per_s if self.pace else self.told_rate
+
+    @property
+    def rated_s(self) -> float:
+        """For how long it was seen to work at that rate."""
+        return (self.pace.last_at - self.pace.first_at) / SECOND if self.pace else self.told_s
+
+    def served_s(self, until: int) -> float:
+        """Container-seconds until then (UTC ns)."""
+        end = min(self.end or until, until)
+        return self.containers * max(0, end - self.begin) / SECOND if self.begin else 0.0
+
+    def steps_by(self, at: int, speed: Speed | None = None, to_work_s: float = 0.0) -> float:
+        """Those that it told of last, and what it did from there until `at` (UTC ns) at its pace, or, told of less than twice,
+        at the app's `speed`: from `to_work_s` after its begin on, where it told of none."""
+        told = self.pace
+        if told is None and (speed is None or not self.begin):
+            return 0.0
+        rate = self.rate or (speed.rate(self.counts) if speed is not None else 0.0)
+        step, since = (told.last_step, told.last_at) if told else (self.from_step, self.begin + int(to_work_s * SECOND))
+        return step + rate * max(0, at - since) / SECOND
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """A container ended by itself before its work was done, the first of its generation."""
+
+    at: int
+    """UTC ns."""
+    generation: int
+    exit_code: int
+
+
+@dataclass
+class Course:
+    """One app, as far as the log tells."""
+
+    app: str
+    spec: AppSpec
+    user: str
+    submission: str
+    submitted_at: int
+    """UTC ns."""
+    stretches: list[Stretch] = field(default_factory=list)
+    ended: str = ""
+    ended_at: int = 0
+    tells: bool = False
+    """Whether it told of its progress."""
+    step: int = 0
+    """The furthest that it told of."""
+    saved: int = 0
+    """Of its latest checkpoint."""
+    failures: list[Failed] = field(default_factory=list)
+    before_s: float = 0.0
+    """Container-seconds that it had got before the history begins."""
+
+    @property
+    def current(self) -> Stretch | None:
+        """What works now."""
+        return self.stretches[-1] if self.stretches and not self.stretches[-1].end else None
+
+    def kept_s(self, until: int) -> float:
+        """Container-seconds of work until then (UTC ns), without those that it had to do again."""
+        stretches = [one for one in self.stretches if one.begin <= until]
+        return self.before_s + sum(one.served_s(until) for one in stretches if one.kept or one.end > until)
+
+    def work_s(self, failed: Failed) -> float:
+        """Container-seconds that it had done when it failed: what it had kept, and what was lost then."""
+        lost = [
+            one.served_s(failed.at) for one in self.stretches if one.generation == failed.generation and not one.kept
+        ]
+        return self.kept_s(failed.at) + sum(lost)
+
+    def steps_at(self, failed: Failed, speed: Speed) -> float:
+        """Steps that it had done when it failed."""
+        of_it = [one for one in self.stretches if one.generation == failed.generation and one.pace]
+        return of_it[-1].steps_by(failed.at, speed) if of_it else 0.0
+
+    @property
+    def tells_its_end(self) -> bool:
+        """Whether its last stretch told of its pace: without, how much it did until its end is not known but worked out."""
+        return bool(self.stretches) and self.stretches[-1].rate > 0
+
+    def steps_at_end(self, speed: Speed | None = None, timings: Timings | None = None, until: int = 0) -> float:
+        """All steps of one that has ended, or works until then (UTC ns): those that it told of, and at its pace what came
+        until its first exit."""
+        last = self.stretches[-1] if self.stretches else None
+        if last is None:
+            return float(self.step)
+        to_work_s = 0.0 if timings is None else timings.resume_s if last.from_step else timings.boot_s
+        return max(float(self.step), last.steps_by(last.end or until, speed, to_work_s))
+
+
+class History:
+    """Watches a fold.  Its size follows apps and generations, not records."""
+
+    def __init__(self, state: State) -> None:
+        """`state` is the one that is folded into, where the watching begins: at the log's begin or at a later moment."""
+        self.courses: dict[str, Course] = {}
+        """By app, in order of acceptance."""
+        self.said: list[Said] = []
+        self.silences = [Silence(node.id, state.time) for node in state.nodes.values() if node.condition == "lost"]
+        self.begin = self.end = state.time
+        """Log times (UTC ns) of what it saw."""
+        self.decisions_s: list[float] = []
+        """How long decisions took, from their moment to their record."""
+        self.told = 0
+        """How often apps told of their progress."""
+        self.phases = PhaseWatch(state)
+        self._nodes = {node.id: _shape(node) for node in state.nodes.values() if node.condition != "left"}
+        for app in sorted(state.apps.values(), key=lambda app: (app.seq, app.id)):
+            self._begin_with(app)
+
+    @property
+    def told_every_s(self) -> float | None:
+        """How often a working app told of its progress, on average; None where none did."""
+        seen_s = sum(one.rated_s for course in self.courses.values() for one in course.stretches if one.pace)
+        return seen_s / self.told if seen_s and self.told else None
+
+    def see(self, state: State, record: Record, event: k.Event) -> None:
+        """After each record was folded."""
+        self.begin = self.begin or state.time
+        self.end = state.time
+        self.phases.observe(record, event)
+        if isinstance(event, k.AppProgressed | k.AppCheckpointed):
+            self._worked(state, event)
+        elif isinstance(event, k.Round):
+            self._round(state, record, event)
+        elif isinstance(event, k.ContainerStarted):
+            self._started(state, event)
+        elif isinstance(event, k.ContainerExited):
+            self._exited(state, event)
+        elif isinstance(event, _CLIENTS):
+            self._client(state, event)
+        elif isinstance(event, _NODES):
+            self._node(state, event)
+
+    # --- apps -----------------------------------------------------------------------------------------------------------
+
+    def _begin_with(self, app: App) -> None:
+        """What a state tells of an app that was there before."""
+        course = self.courses[app.id] = Course(app.id, app.spec, app.user, app.submission, app.submitted_at)
+        course.ended, course.ended_at, course.step, course.saved = (
+            app.ended,
+            app.ended_at,
+            app.step,
+            app.checkpoint or 0,
+        )
+        course.tells = app.step > 0 or bool(app.steps_per_s)
+        course.before_s = app.served_ns / SECOND
+        for record in app.history:
+            if record.steps_per_s:
+                known = Stretch(record.from_generation, (record.containers_before,), 0, record.decided_at)
+                known.told_rate, known.told_s = record.steps_per_s, 1.0
+                course.stretches.append(known)
+        current = app.current
+        if current is not None and current.started_at and not app.ended:
+            self._work(course, current, current.started_at)
+
+    def _work(self, course: Course, generation: Generation, at: int) -> None:
+        counts = tuple(sorted(generation.by_node().values(), reverse=True))
+        begins_with = course.saved if generation.resume else 0
+        course.stretches.append(Stretch(generation.number, counts, at, from_step=begins_with, pace=generation.pace))
+
+    def _started(self, state: State, event: k.ContainerStarted) -> None:
+        app, course = state.apps.get(event.app), self.courses.get(event.app)
+        generation = app.generations.get(event.generation) if app is not None else None
+        if course is None or generation is None or generation.number != event.generation:
+            return
+        known = course.stretches and course.stretches[-1].generation >= event.generation
+        if not known and generation.started_at == state.time and generation.running == len(generation.containers):
+            self._work(course, generation, state.time)
+
+    def _exited(self, state: State, event: k.ContainerExited) -> None:
+        course = self.courses.get(event.app)
+        current = course.current if course is not None else None
+        if course is None:
+            return
+        if current is not None and current.generation == event.generation:
+            current.end, current.kept = state.time, event.asked or event.exit_code == 0
+        own = event.reason not in _NOT_ITS_OWN and not event.asked and event.exit_code != 0
+        if own and all(known.generation != event.generation for known in course.failures):
+            course.failures.append(Failed(state.time, event.generation, event.exit_code or 1))
+
+    def _worked(self, state: State, event: k.AppProgressed | k.AppCheckpointed) -> None:
+        app, course = state.apps.get(event.app), self.courses.get(event.app)
+        if app is None or course is None:
+            return
+        self.told += isinstance(event, k.AppProgressed)
+        course.tells, course.step, course.saved = True, max(course.step, event.step), app.checkpoint or 0
+        generation = app.generations.get(event.generation)
+        last = course.stretches[-1] if course.stretches else None
+        if generation is not None and generation.pace is not None and last and last.generation == event.generation:
+            last.pace = generation.pace
+
+    # --- the master -----------------------------------------------------------------------------------------------------
+
+    def _round(self, state: State, record: Record, event: k.Round) -> None:
+        if event.allocated and event.at:
+            self.decisions_s.append(max(0, record.time - event.at) / SECOND)
+        for fact in event.events:
+            if isinstance(fact, k.AppAccepted):
+                self._accepted(state, fact)
+            elif isinstance(fact, k.Resized):
+                for change in fact.changes:
+                    self._close(state, change.app)
+            elif isinstance(fact, k.GenerationFailed):
+                self._close(state, fact.app, kept=False)
+            elif isinstance(fact, k.AppCompleted | k.AppFailed | k.AppCancelled):
+                self._ended(state, fact)
+            elif isinstance(fact, k.NodeLost):
+                self.silences.append(Silence(fact.node, fact.last_heard))
+            elif isinstance(fact, k.NodeRecovered):
+                # Its containers have run on all the while: for apps it was as if nothing had been.
+                self.silences = [one for one in self.silences if one.node != fact.node or one.until]
+
+    def _accepted(self, state: State, fact: k.AppAccepted) -> None:
+        app = state.apps.get(fact.app)
+        if app is not None and fact.app not in self.courses:
+            self.courses[fact.app] = Course(fact.app, fact.spec, app.user, fact.submission, app.submitted_at)
+
+    def _close(self, state: State, app: str, *, kept: bool = True) -> None:
+        current = self.courses[app].current if app in self.courses else None
+        if current is not None:
+            current.end, current.kept = state.time, kept
+
+    def _ended(self, state: State, fact: k.AppCompleted | k.AppFailed | k.AppCancelled) -> None:
+        course = self.courses.get(fact.app)
+        if course is None or course.ended:
+            return
+        self._close(state, fact.app)
+        course.ended = type(fact).__name__.removeprefix("App").lower()
+        course.ended_at = state.time
+
+    # --- others ---------------------------------------------------------------------------------------------------------
+
+    def _client(self, state: State, event: k.Event) -> None:
+        if isinstance(event, k.AppUpdated | k.AppCancelRequested):
+            app = state.find_app(event.app)
+            if app is None:
+                return
+            event = msgspec.structs.replace(event, app=app.id)
+        if can_be_kept(event):
+            self.said.append(Said(state.seq, state.time, event, event.by or "operator"))
+
+    def _node(self, state: State, event: k.NodeJoined | k.NodeLeft) -> None:
+        known = state.nodes.get(event.node)
+        if known is not None and known.identity != event.identity:
+            return  # Of another machine of that name: it changes nothing.
+        for silence in self.silences:
+            if silence.node == event.node and not silence.until:
+                silence.until = state.time
+                return
+        node = state.nodes.get(event.node)
+        shape = _shape(node) if node is not None and isinstance(event, k.NodeJoined) else None
+        if shape == self._nodes.get(event.node):
+            return  # An agent that only began anew: what ran there runs on.
+        if shape is None:
+            del self._nodes[event.node]
+        else:
+            self._nodes[event.node] = shape
+        self.said.append(Said(state.seq, state.time, event, event.node))
+
+
+def _shape(node: Node) -> tuple[dict[str, int], dict[str, str]]:
+    return node.capacity, node.labels

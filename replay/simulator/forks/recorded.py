@@ -1,0 +1,319 @@
+"""A log simulated again under its own timings: whether the simulator decides as the log's master did.
+
+Taken from the log is only what a simulation can't know: what clients, operators and joining nodes said, at their log times;
+what containers told (that they started, exited and with which code, their steps), each so long after the master's word that
+led to it; and when the master looked, on which basis, and how long its round took to be stored.  All else is simulated by the
+parts that simulate everything: the agenda, the virtual master with its quiet time and deadlines, the core.  Where a decision
+differs, what it led to would differ as well, so the run ends there and says how.
+
+    recording     what is taken from a log
+    decide_alike  simulate it, and compare round by round, field by field
+
+What silence of nodes led to, elections and seals depend on what only the live master knew: what it had heard is taken from its
+facts, as an audit does.  Rounds that this build can't decide again (another core, policy or solver) are taken as they are and
+counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from dorm.core.decide.liveness import conclude
+from dorm.core.decide.next_round import decide
+from dorm.core.decide.quiet import Quiet
+from dorm.core.fold.evolve import evolve
+from dorm.core.state import SCHEMA, State
+from events import kinds as k
+from events.codec import encode
+from events.log.records import Record
+from replay.audit.differences import Difference, differences
+from replay.audit.round_checks import Answer as Answered
+from replay.audit.round_checks import Question, compare, question_of
+from replay.simulator import SimulationError
+from replay.simulator.master import VirtualMaster
+from replay.simulator.scenario import Scenario
+from replay.simulator.simulation import Simulation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+_OF_CONTAINERS = (k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppProgressed)
+_OTHERWISE = "its simulation came out otherwise"
+_CONCLUDED = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
+
+
+class Cause(NamedTuple):
+    """A fact of the master that agents act on."""
+
+    what: str
+    app: str
+    generation: int
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a container told after a cause."""
+
+    after: int
+    """Nanoseconds."""
+    record: Record
+
+
+class Said(msgspec.Struct, frozen=True):
+    """One round."""
+
+    after: int
+    """Nanoseconds from its basis until it was stored."""
+    record: Record
+    event: k.Round
+    question: Question
+    """What has to be asked for it again; `digest` where that can't be."""
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """What a log says of the outside and of time.  Log times are taken as the fold takes them: they never go back."""
+
+    cluster: str
+    records: list[Record]
+    times: list[int]
+    """By sequence; at 0 there is none."""
+    outside: list[tuple[int, Record]]
+    """With their log times."""
+    answers: dict[Cause, list[Answer]]
+    said: dict[int, Said]
+    """By basis."""
+
+
+class Agreement(msgspec.Struct, frozen=True):
+    """What came of a comparison."""
+
+    records: int
+    """Of the log."""
+    same_records: int
+    """How many at its begin were simulated byte for byte, at the same times."""
+    rounds: int
+    """Decided again, and equal."""
+    decisions: int
+    """Allocations among them: `Resized` that are equal in every field."""
+    not_checked: int
+    """Rounds that this build can't decide again."""
+    seq: int | None = None
+    """The log's first round that was simulated otherwise, None where there is none."""
+    what: str = ""
+    differences: list[Difference] = []
+
+    @property
+    def good(self) -> bool:
+        return self.seq is None
+
+
+def recording(records: Iterable[Record]) -> Recording:
+    """Of a log from its begin.  Raises SimulationError where it begins later, or is empty."""
+    kept = list(records)
+    if not kept or kept[0].seq != 1:
+        raise SimulationError("timings are taken from a whole log: give one that begins with its first record")
+    state, causes, times = State(), _Causes(), [0]
+    taken = Recording(_cluster_of(kept), kept, times, [], {}, {})
+    for record in kept:
+        epoch, void = state.epoch, state.counters.void_rounds
+        event = evolve(state, record)
+        times.append(state.time)
+        if isinstance(event, k.Round) and state.counters.void_rounds == void:
+            after = state.time - times[max(1, event.basis)]  # A run begins with its first record.
+            taken.said[event.basis] = Said(after, record, event, question_of(record, event, epoch))
+            causes.learn(event, state.time)
+        elif isinstance(event, _OF_CONTAINERS) and (found := causes.of(event)) is not None:
+            cause, since = found
+            taken.answers.setdefault(cause, []).append(Answer(state.time - since, record))
+        else:
+            taken.outside.append((state.time, record))
+    return taken
+
+
+def _cluster_of(records: list[Record]) -> str:
+    return records[0].subject.split(".")[1]
+
+
+class _Causes:
+    """Which of the master's facts a container acted on last."""
+
+    def __init__(self) -> None:
+        self._of_generation: dict[tuple[str, int], tuple[int, Cause]] = {}
+        """Log time and cause: its release, or that it had failed."""
+        self._of_app: dict[str, tuple[int, Cause]] = {}
+        """What was decided last, or its end: it concerns all generations before that one."""
+
+    def learn(self, event: k.Round, time: int) -> None:
+        for fact in event.events:
+            for cause in causes_in(fact):
+                if cause.what in ("released", "failed"):
+                    self._of_generation[cause.app, cause.generation] = time, cause
+                else:
+                    self._of_app[cause.app] = time, cause
+
+    def of(self, event: Any) -> tuple[Cause, int] | None:
+        """The cause of a container's fact, and its log time; None for one that nobody was to run."""
+        known = self._of_generation.get((event.app, event.generation))
+        if known is None:
+            return None
+        time, cause = known
+        at, later = self._of_app.get(event.app, (0, cause))
+        if at >= time and later.generation > event.generation:
+            return later, at
+        return cause, time
+
+
+def causes_in(fact: Any) -> list[Cause]:
+    """What agents act on in one fact of the master."""
+    if isinstance(fact, k.Resized):
+        return [Cause("resized", change.app, change.to_generation) for change in fact.changes]
+    if isinstance(fact, k.GenerationReleased):
+        return [Cause("released", fact.app, fact.generation)]
+    if isinstance(fact, k.GenerationFailed):
+        return [Cause("failed", fact.app, fact.generation)]
+    if isinstance(fact, k.AppCompleted | k.AppFailed | k.AppCancelled):
+        return [Cause("ended", fact.app, 2**62)]  # It concerns all of its generations.
+    return []
+
+
+class RecordedMaster(VirtualMaster):
+    """It looks when the log's master looked; whether an allocation is due then, it finds out by itself."""
+
+    def wake(self, at: int) -> None:
+        """Its moments are the log's."""
+
+    def facts(self, said: Said) -> tuple[list[Any], bool]:
+        """What it says in a round, and whether it computed the allocation."""
+        event = said.event
+        if said.question in ("seal", "digest"):
+            return list(event.events), event.allocated
+        if said.question == "elect":
+            # A new master has seen no allocation, so pauses that are over are due at once.
+            self._quiet, self._allocated_at = Quiet(), 0
+            self._quiet.stir(self._agenda.now)
+            return [msgspec.structs.replace(fact, epoch=self._state.epoch + 1) for fact in event.events], False
+        if said.question == "conclude":
+            heard = {
+                fact.node: getattr(fact, "last_heard", event.at)
+                for fact in event.events
+                if isinstance(fact, _CONCLUDED)
+            }
+            return conclude(self._state, heard, event.at), False
+        decision = decide(self._state, event.at, allocate=self._is_due(event.at))
+        if decision.allocated:
+            self._quiet.settle()
+            self._allocated_at = event.at
+        return list(decision.facts), decision.allocated
+
+
+class RecordedRun(Simulation):
+    """One simulation under the timings of a log."""
+
+    def __init__(self, taken: Recording) -> None:
+        super().__init__(Scenario(apps=(), nodes=(), cluster=taken.cluster))
+        self.agenda.now = taken.times[1]
+        self._taken = taken
+        self._open = dict(taken.answers)
+        self._same = self._rounds = self._decisions = self._not_checked = 0
+        self._found: tuple[int, str, list[Difference]] | None = None
+        """Seq, words and details of the first round that came out otherwise."""
+        self.observe(self._count_same)
+
+    def agreement(self) -> Agreement:
+        """So far."""
+        seq, what, details = self._found or (None, "", [])
+        return Agreement(
+            records=len(self._taken.records),
+            same_records=self._same,
+            rounds=self._rounds,
+            decisions=self._decisions,
+            not_checked=self._not_checked,
+            seq=seq,
+            what=what,
+            differences=details,
+        )
+
+    def run(self) -> State:
+        """To the log's end, or to the first round that comes out otherwise."""
+        for time, record in self._taken.outside:
+            self._tell_at(time, record)
+        self._look()
+        while self.agenda and self._found is None:
+            self.agenda.step()
+        missing = [said.record.seq for basis, said in self._taken.said.items() if basis > self.state.seq]
+        if self._found is None and missing:
+            self._found = missing[0], f"the simulation ended with record {self.state.seq}", []
+        return self.state
+
+    # --- Simulation's own parts -----------------------------------------------------------------------------------------
+
+    def _make_master(self) -> VirtualMaster:
+        return RecordedMaster(self.agenda, self.state, self._append, self.scenario.decision_time, "recorded")
+
+    def _take(self, subject: str, body: bytes, msg_id: str) -> None:
+        super()._take(subject, body, msg_id)
+        self._look()
+
+    def _react(self, fact: Any) -> None:
+        """Containers do after the simulated facts what they did after the log's."""
+        for cause in causes_in(fact):
+            for answer in self._open.pop(cause, ()):
+                self._tell_at(self.agenda.now + answer.after, answer.record)
+
+    # --- what the log says ----------------------------------------------------------------------------------------------
+
+    def _tell_at(self, time: int, record: Record) -> None:
+        """Of one moment, all comes in the log's order."""
+        self.agenda.at(time, lambda: self._take(record.subject, record.body, record.msg_id), rank=record.seq)
+
+    def _count_same(self, record: Record, _event: k.Event) -> None:
+        seq, taken = record.seq, self._taken
+        if self._same != seq - 1 or seq > len(taken.records):
+            return
+        original = taken.records[seq - 1]
+        if (record.time, record.subject, record.body) == (taken.times[seq], original.subject, original.body):
+            self._same = seq
+
+    def _look(self) -> None:
+        """The master's, where the log's master looked: at this basis."""
+        said = self._taken.said.get(self.state.seq)
+        if said is None or self._found is not None:
+            return
+        assert isinstance(self.master, RecordedMaster)
+        facts, allocated = self.master.facts(said)
+        wrong, found, unchecked = self._verdict(said, facts, allocated)
+        if wrong:
+            self._found = said.record.seq, wrong, found
+            return
+        body = said.record.body
+        if unchecked:
+            self._not_checked += 1
+        elif said.question != "seal":
+            self._rounds += 1
+            self._decisions += sum(isinstance(fact, k.Resized) for fact in facts)
+        if said.question == "decide" and not unchecked:
+            body = encode(msgspec.structs.replace(said.event, events=facts, allocated=allocated))
+        self._tell_at(self.agenda.now + said.after, msgspec.structs.replace(said.record, body=body))
+
+    def _verdict(self, said: Said, facts: list[Any], allocated: bool) -> tuple[str, list[Difference], bool]:
+        """What is wrong ('' for nothing), in detail, and whether it could not be checked."""
+        if said.question in ("seal", "digest"):
+            return "", [], said.question == "digest"
+        if said.question == "decide":
+            # Byte for byte, as an audit compares them.
+            answered = Answered(facts=facts, allocated=allocated)
+            verdict = compare(said.record, said.event, "decide", answered, self.state)
+            return (_OTHERWISE if verdict.wrong else ""), verdict.differences, bool(verdict.unchecked)
+        if said.event.core != SCHEMA:  # Settings that another core had in force may be refused here.
+            return "", [], True
+        found = differences(list(said.event.events), facts)
+        return (_OTHERWISE if found else ""), found, False
+
+
+def decide_alike(records: Iterable[Record]) -> Agreement:
+    """Whether a log's simulation under its own timings takes the same decisions.  Raises SimulationError."""
+    run = RecordedRun(recording(records))
+    run.run()
+    return run.agreement()

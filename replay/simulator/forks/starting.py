@@ -1,0 +1,210 @@
+"""When an app that waits will start: a few short simulations from now on, and what they assume.
+
+What others still have to do decides it, and of many of them that is not known.  So the present is played on with as much of it
+as is likely, and with as little and as much as seems possible (`fitting`): a range instead of a number.  Nobody is assumed to
+submit anything meanwhile, and no node to fail.
+
+An answer is part of `dorm explain`, so computing is bounded: by decisions of the policy, which are most of it, and which
+cost more on larger clusters.  The bound is a count and no clock, so that the same state gets the same answer.  Where it does
+not reach far enough, it is said until when the app surely waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from events.kinds import Round
+from replay.simulator.forks import fork as forks
+from replay.simulator.forks.fitting import Bound, Fitting
+from replay.simulator.forks.history import History
+from replay.words import span
+
+if TYPE_CHECKING:
+    from dorm.core.state import State
+    from events.kinds import Event
+    from events.log.records import Record
+    from replay.simulator.forks.fork import Fork
+
+SECOND = 1_000_000_000
+BOUNDS: tuple[Bound, ...] = ("likely", "least", "most")
+HORIZON_S = 7 * 86_400.0
+BUDGET_S = 1.5
+"""Seconds of one core that all runs together may take, by the costs below."""
+_SLOW = {"dorm": (0.04, 5e-5), "dorm-exact": (0.1, 1e-3)}
+_QUICK = (0.004, 2e-6)
+"""Seconds that a decision takes on one core: fixed, and for each app times node; measured on small clusters."""
+_LEAST = 6
+"""Decisions below which it is not worth beginning."""
+_TOLD = 2000
+"""How often apps tell of their progress in a run."""
+_MOST_NAMES = 5
+
+
+class Try(msgspec.Struct, frozen=True):
+    """One simulation."""
+
+    work: Bound
+    """How much is left to do for others, where that is not known."""
+    starts_in_s: float | None
+    """None where it did not start as far as this was played."""
+    played_s: float
+    """How far that was."""
+    over: bool
+    """Whether none of the others had anything any more then."""
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """When the app will start.  Seconds from now, None for unknown."""
+
+    earliest_s: float | None
+    latest_s: float | None
+    """None as well where it did not start in all tries, and where nothing but guesses stands in its way: what has run so long
+    may run for any time yet."""
+    not_before_s: float | None
+    """Where it started in none: how far all of them were played."""
+    tries: list[Try]
+    assumptions: list[str]
+    text: str
+    """The same for people, in a sentence."""
+
+
+class Outlook:
+    """Follows a fold as `replay.story.story.follow` wants it, for what a forecast has to know."""
+
+    def __init__(self) -> None:
+        self.history: History | None = None
+
+    def begin(self, state: State) -> None:
+        self.history = History(state)
+
+    def see(self, state: State, record: Record, event: Event) -> None:
+        if self.history is None:
+            self.begin(state)
+        assert self.history is not None
+        self.history.see(state, record, event)
+
+
+class _Enough(Exception):
+    """The run has shown what it was made for."""
+
+
+def starting(history: History, state: State, app: str, now: int) -> Start:
+    """When `app`, an id of a live app of `state` without containers, will start; `now` is UTC ns."""
+    if affordable(state) < _LEAST:
+        return _start([], ["the cluster is too large to be simulated along with an explanation"], _TOO_LARGE)
+    make = partial(forks.make, history, state, now=now, until_s=HORIZON_S, fitting=Fitting(history), told=_TOLD)
+    base = make()
+    unknown = [name for name, one in base.fitted.items() if name != app and one.least < one.most]
+    bounds = BOUNDS if unknown else BOUNDS[:1]
+    decisions = max(1, affordable(state) // len(bounds))
+    tries = [_try(make(work=work), app, work, decisions) for work in bounds]
+    assumptions = ["nobody else submits anything", "no node fails", *_basis(base, unknown)]
+    holders = [one.id for one in state.live_apps() if one.id != app and one.current is not None]
+    # As little as they may have to do is a bound as good as any; as much as they may have is none.
+    bounded = not holders or not all(base.fitted[one].work_from == "guess" for one in holders)
+    return _start(tries, assumptions, "", bounded=bounded)
+
+
+def _basis(fork: Fork, unknown: list[str]) -> list[str]:
+    """What the work of these is taken to be, in words."""
+    models = [fork.fitted[app] for app in unknown]
+    words = []
+    guessed = [one.model.spec.name for one in models if one.work_from == "guess"]
+    if guessed:
+        how = "guessed, from half to twice as much as was done so far"
+        words.append(f"what {_named(guessed)} still {_have(guessed)} to do is {how}")
+    alike = [one.model.spec.name for one in models if one.work_from != "guess"]
+    if alike:
+        words.append(f"{_named(alike)} {_have(alike)} as much to do as apps alike")
+    return words
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def affordable(state: State) -> int:
+    """Decisions that all runs together may make."""
+    fixed_s, each_s = _SLOW.get(state.settings.policy, _QUICK)
+    return int(BUDGET_S / (fixed_s + each_s * len(state.names) * len(state.nodes)))
+
+
+_TOO_LARGE = "When it will start is not simulated here, as the cluster is large; `dorm whatif` does that."
+
+
+def _try(fork: Fork, app: str, work: Bound, decisions: int) -> Try:
+    begin = fork.state.time
+    started_at: int | None = None
+    last = begin
+    left = decisions
+
+    simulation = forks.simulation_of(fork)
+
+    def watch(record: Record, event: Event) -> None:
+        nonlocal started_at, last, left
+        last = max(last, record.time)
+        waiting = simulation.state.apps.get(app)
+        if waiting is None or waiting.ended:
+            raise _Enough
+        if waiting.current is not None and waiting.current.started_at:
+            started_at = record.time
+            raise _Enough
+        if isinstance(event, Round) and event.allocated:
+            left -= 1
+            if left <= 0:
+                raise _Enough
+
+    simulation.observe(watch)
+    over = False
+    with contextlib.suppress(_Enough):
+        over = all(one.id == app or one.current is None for one in simulation.run().live_apps())
+    starts_in_s = None if started_at is None else (started_at - begin) / SECOND
+    return Try(work, starts_in_s, (last - begin) / SECOND, over)
+
+
+def _start(tries: list[Try], assumptions: list[str], text: str, *, bounded: bool = True) -> Start:
+    found = [one.starts_in_s for one in tries if one.starts_in_s is not None]
+    earliest = min(found, default=None)
+    latest = max(found) if found and len(found) == len(tries) and bounded else None
+    played = min((one.played_s for one in tries), default=None) if not found else None
+    if not text:
+        when = _when(earliest, tries[0].starts_in_s, latest, played, over=all(one.over for one in tries))
+        text = f"{when}, if {_and(assumptions)}."
+    return Start(
+        earliest_s=earliest, latest_s=latest, not_before_s=played, tries=tries, assumptions=assumptions, text=text
+    )
+
+
+def _when(
+    earliest: float | None, likely: float | None, latest: float | None, played: float | None, *, over: bool
+) -> str:
+    if earliest is None:
+        if over:
+            return "When it will start is not known: in a simulation it still waits when all others have ended"
+        after = span(played) if played else "now"
+        return f"When it will start is not known: in a simulation not before {after} from now (`dorm whatif` plays further)"
+    low, about = span(earliest), span(earliest if likely is None else likely)
+    if latest is None:
+        if likely is None or low == about:
+            return f"It will start in about {low} at the earliest"
+        return f"It will start in about {about} ({low} at the earliest)"
+    high = span(latest)
+    if low == high:
+        return f"It will start in about {low}"
+    unit = about.split(" ")[1]
+    if all(one.endswith(f" {unit}") for one in (low, high)):
+        low, high = low.split(" ")[0], high.split(" ")[0]
+    return f"It will start in about {about} ({low} to {high})"
+
+
+def _have(names: list[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+def _and(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

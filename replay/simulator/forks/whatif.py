@@ -1,0 +1,426 @@
+"""What if: a log forked at one of its moments and played on twice, as it was and with something changed.
+
+    found = await whatif(log, moment, Assumed(settings={"theta2": 0.3}))
+
+The log is read once to learn how its apps work (`history`, `fitting`), and where the fork has a future on it, what really
+happened is measured in the same pass.  Where it has none, the backtest is made from an earlier moment: the submission of the
+median app, with what was known of live apps then.
+
+    WhatIfError   nothing to play on with
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.core.query.plans import copy_of
+from dorm.core.state import State
+from replay.moments import AtSequence, AtTime, MomentError
+from replay.simulator import SimulationError
+from replay.simulator.compare.measures import Measures
+from replay.simulator.compare.outcome import SECOND, mean
+from replay.simulator.forks import fork as forks
+from replay.simulator.forks.backtest import Backtest, adjustments, common, compare, fairness_loss, utilization
+from replay.simulator.forks.fitting import Basis, Fitting
+from replay.simulator.forks.fork import Played
+from replay.simulator.forks.fork_log import ForkLog
+from replay.simulator.forks.history import History
+from replay.travel.travel import fold_on, state_at, time_of
+from replay.whole_file import whole_file_now
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from dorm.core.query.plans import Assumed
+    from events.kinds import Event
+    from events.log.interface import EventLog
+    from events.log.records import Record
+    from replay import Progress
+    from replay.moments import Moment
+    from replay.simulator.compare.outcome import Run
+    from replay.simulator.forks.fitting import Fitted
+    from replay.simulator.forks.fork import Fork
+    from replay.simulator.simulation import Observer
+
+HORIZON_S = 86_400.0
+"""How far a fork without a future on the log is played on, unless something else is asked for."""
+LEAST_S = 600.0
+_SAMPLES = 2000
+"""Moments at which a run is sampled, so that its figures are means over time."""
+_LOOK_EVERY = 100
+"""Records between two looks at whether anybody still wants the run."""
+
+
+class WhatIfError(SimulationError):
+    """A moment from which nothing can be played on; one line for people."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What becomes of one app.  Seconds; None for what did not happen by the end."""
+
+    how: str
+    """`completed`, `failed` or `cancelled`; '' for one that has not ended."""
+    ended_at: int | None
+    """UTC ns."""
+    completion_s: float | None
+    """From its submission until its end, however it ended."""
+    wait_s: float | None
+    """From its submission until it first ran; None where that was before the fork."""
+    adjustments: int
+    """From the fork on."""
+
+
+class WhatIfApp(msgspec.Struct, frozen=True, kw_only=True):
+    """One app that lives at the fork or comes later, and what its model rests on."""
+
+    app: str
+    name: str
+    submitted_at: int
+    work: float
+    """What it has to do: steps, or container-seconds of one that tells of none."""
+    work_from: Basis
+    speed_from: Basis
+    timings_from: Basis
+    guess: bool
+    """Whether its times are guesses, since its work or its speed is one."""
+    really: Outcome | None
+    """None where it is not on the log after the fork."""
+    unchanged: Outcome | None
+    changed: Outcome | None
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """Of all apps, over the same time in each of the three; None where nothing was measured."""
+
+    completed: int
+    """By the end of that time."""
+    mean_completion_s: float | None
+    """Of the apps that complete in all of the three."""
+    mean_wait_s: float | None
+    """Of the apps that first ran after the fork in all of the three."""
+    utilization: float | None
+    fairness_loss: float | None
+    adjustments: int
+    """How many times apps that ran were changed."""
+    adjustment_time_share: float | None
+    """The part of container-seconds held that adjustments lost."""
+
+
+class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """What `dorm whatif -o json` prints.  Times are UTC ns."""
+
+    seq: int
+    """Where the log is forked."""
+    at: int
+    end: int
+    """Log time of the log's last record."""
+    horizon_s: float
+    """How far the simulations were played on, from the fork."""
+    window_s: float
+    """The time from the fork over which figures are compared: to the log's end, or until nothing more happens."""
+    utilization_max: int
+    assumed: list[str]
+    """What is changed, in words."""
+    assumptions: list[str]
+    backtest: Backtest | None
+    """None where no moment of the log has an app's end after it."""
+    really: Figures | None
+    """None where the log ends at the fork."""
+    unchanged: Figures
+    changed: Figures | None
+    """None where nothing is changed."""
+    completion_difference_s: float | None
+    """Mean completion of the changed run less that of the unchanged one; None where either has none."""
+    within_error: bool | None
+    """Whether that is no more than the backtest's mean error of an app's completion, so that nothing can be said of which is
+    better; None where either is not known."""
+    apps: list[WhatIfApp]
+
+
+@dataclass
+class _Read:
+    """One pass over the log."""
+
+    history: History
+    fork: State
+    measures: Measures | None = None
+    """Of what happened after the fork; None where nothing did."""
+
+
+async def whatif(
+    log: EventLog,
+    moment: Moment | None,
+    changes: Assumed,
+    *,
+    now: int = 0,
+    horizon_s: float | None = None,
+    keep: Path | None = None,
+    force: bool = False,
+    reading: Progress | None = None,
+    playing: Progress | None = None,
+) -> WhatIf:
+    """Forks `log` at `moment`, without one at its end, or `now` (UTC ns) where that is later.  The log of the last simulation
+    is kept in the file `keep`.  `reading` is told of records, `playing` of thousandths of all runs.
+
+    Raises WhatIfError, PlanError where what is assumed can't be, ExportError, and as `replay.travel.travel.state_at`."""
+    end = await log.end()
+    if not end:
+        raise WhatIfError("the log is empty; there is nothing to play on with")
+    fork = await state_at(log, moment, progress=reading)
+    ends_at = await time_of(log, end)
+    read = await _read(log, end, fork, ends_at, reading)
+    future = read.measures is not None
+    after_s = (ends_at - (fork.time or read.history.begin)) / SECOND
+    played_s = horizon_s or (max(2 * after_s, LEAST_S) if future else HORIZON_S)
+    fitting = Fitting(read.history)
+    # What is assumed is checked before anything takes long.
+    now = 0 if future else now
+    changed = forks.make(read.history, read.fork, now=now, until_s=played_s, changes=changes, fitting=fitting)
+    unchanged = forks.make(read.history, read.fork, now=now, until_s=played_s, fitting=fitting)
+    if not changed.fitted:
+        raise WhatIfError(
+            f"nothing runs, waits or comes after sequence {fork.seq}; fork the log earlier (--from), or submit something"
+        )
+    differs = changes != type(changes)()
+    plays = _Plays(1 + differs + (not future), playing)
+    every_s = _every_s(played_s)
+    window_s = after_s if future else None
+    base = await plays.play(unchanged, every_s, window_s=window_s, keep=None if differs else keep, force=force)
+    other = await plays.play(changed, every_s, window_s=window_s, keep=keep, force=force) if differs else None
+    really = read.measures.result(ends_at) if read.measures else None
+    if really is not None:
+        backtest: Backtest | None = compare(really, base.run, seq=fork.seq, hindsight=True)
+    else:
+        backtest = await _backtest(log, end, ends_at, read.history, plays, reading)
+    return _Telling(read, unchanged, changed, really, base, other).tell(backtest, ends_at, played_s)
+
+
+def _every_s(played_s: float) -> float:
+    return max(1.0, played_s / _SAMPLES)
+
+
+async def _read(log: EventLog, end: int, fork: State, ends_at: int, progress: Progress | None) -> _Read:
+    """All of the log up to `end`.  From the fork on what happens is measured."""
+    start = await log.start()
+    state = await state_at(log, AtSequence(start)) if start else State()
+    read = _Read(History(state), fork)
+    begins_at = fork.time or await time_of(log, 1)
+
+    def measure(state: State) -> None:
+        if state.seq == fork.seq < end and ends_at > begins_at:
+            read.measures = Measures(state, _every_s((ends_at - begins_at) / SECOND))
+
+    def seen(state: State, record: Record, event: Event) -> None:
+        read.history.see(state, record, event)
+        if read.measures is not None:
+            read.measures.observe(record, event)
+        else:
+            measure(state)
+
+    measure(state)
+    await fold_on(log, state, end, progress=progress, seen=seen)
+    return read
+
+
+async def _backtest(
+    log: EventLog, end: int, ends_at: int, history: History, plays: _Plays, progress: Progress | None
+) -> Backtest | None:
+    """From an earlier moment, knowing of the apps that lived then what was known of them then."""
+    courses = sorted(history.courses.values(), key=lambda course: course.submitted_at)
+    ends = [course.ended_at for course in courses if course.ended in ("completed", "failed")]
+    if not ends:
+        return None
+    at = min(courses[len(courses) // 2].submitted_at, max(ends) - 1)
+    try:
+        before = await state_at(log, AtTime(at), progress=progress)
+    except MomentError:  # Before the begin of a part of a log.
+        return None
+    then = await _read(log, before.seq, before, before.time, progress)
+    window_s = (ends_at - before.time) / SECOND
+    measures = Measures(before, _every_s(window_s))
+    fork = copy_of(before)
+    await fold_on(
+        log, before, end, progress=progress, seen=lambda _state, record, event: measures.observe(record, event)
+    )
+    made = forks.make(history, fork, until_s=max(2 * window_s, LEAST_S), known=then.history)
+    simulated = await plays.play(made, _every_s(window_s))
+    return compare(measures.result(ends_at), simulated.run, seq=fork.seq, hindsight=False)
+
+
+class _Unwanted(BaseException):
+    """Nobody waits for this run any more: raised in its thread, and seen by nobody."""
+
+
+class _Plays:
+    """Runs, one after the other, each in a thread that ends when it is not waited for any more."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total = total
+        self._progress = progress
+        self._done = 0
+
+    async def play(
+        self,
+        fork: Fork,
+        every_s: float,
+        *,
+        window_s: float | None = None,
+        keep: Path | None = None,
+        force: bool = False,
+    ) -> Played:
+        unwanted = threading.Event()
+        span = max(1, int((fork.scenario.until_s or 1.0) * SECOND))
+        reached = 0
+
+        def watch(record: Record, _event: Event) -> None:
+            nonlocal reached
+            if record.seq % _LOOK_EVERY:
+                return
+            if unwanted.is_set():
+                raise _Unwanted
+            if self._progress and (now := (record.time - fork.state.time) * 1000 // span) > reached:
+                reached = now
+                self._progress(self._done * 1000 + min(reached, 1000), self._total * 1000)
+
+        try:
+            run = await asyncio.to_thread(_play, fork, every_s, window_s, watch, keep, force=force)
+        finally:
+            unwanted.set()
+        self._done += 1
+        if self._progress:
+            self._progress(self._done * 1000, self._total * 1000)
+        return run
+
+
+def _play(
+    fork: Fork, every_s: float, window_s: float | None, watch: Observer, keep: Path | None, *, force: bool
+) -> Played:
+    if keep is None:
+        return forks.play(fork, every_s, window_s=window_s, watching=[watch])
+    with whole_file_now(keep, force=force) as file, ForkLog(file, fork) as kept:
+        return forks.play(fork, every_s, window_s=window_s, watching=[watch, kept])
+
+
+class _Telling:
+    """What was found, for people and programs."""
+
+    def __init__(
+        self, read: _Read, unchanged: Fork, changed: Fork, really: Run | None, base: Played, other: Played | None
+    ) -> None:
+        self._read = read
+        self._forks = (unchanged, changed)
+        self._really, self._base, self._other = Played(really, really) if really else None, base, other
+        plays = (self._really, base, other)
+        self._runs = [one.run for one in plays if one is not None]
+        self._fork_at = base.run.begin
+        self._outcomes = [_outcomes(one.run if one is not None else None) for one in plays]
+
+    def tell(self, backtest: Backtest | None, ends_at: int, played_s: float) -> WhatIf:
+        unchanged, changed = self._forks
+        window_s = (ends_at - self._fork_at) / SECOND if self._really else self._busy_s(played_s)
+        fitted = unchanged.fitted | changed.fitted
+        base = self._figures(self._base, window_s)
+        other = self._figures(self._other, window_s) if self._other else None
+        difference_s = _difference(other.mean_completion_s, base.mean_completion_s) if other is not None else None
+        return WhatIf(
+            seq=self._read.fork.seq,
+            at=self._fork_at,
+            end=ends_at,
+            horizon_s=played_s,
+            window_s=window_s,
+            utilization_max=self._base.run.kinds,
+            assumed=list(changed.words),
+            assumptions=self._assumptions(fitted.values()),
+            backtest=backtest,
+            really=self._figures(self._really, window_s) if self._really else None,
+            unchanged=base,
+            changed=other,
+            completion_difference_s=difference_s,
+            within_error=_within(difference_s, backtest),
+            apps=[self._app(one) for name, one in fitted.items() if any(name in found for found in self._outcomes)],
+        )
+
+    def _busy_s(self, played_s: float) -> float:
+        """Until the last app has ended in all runs, or they were cut off."""
+        lengths = [
+            (max((app.ended or run.end) for app in run.apps) - self._fork_at) / SECOND for run in self._runs if run.apps
+        ]
+        return min(played_s, max(lengths, default=played_s))
+
+    def _figures(self, played: Played, window_s: float) -> Figures:
+        run, window = played
+        completed = common(self._runs)
+        began = [{app.app for app in one.apps if app.started > self._fork_at} for one in self._runs]
+        waited = set.intersection(*began)
+        return Figures(
+            completed=sum(1 for app in window.apps if app.how == "completed"),
+            mean_completion_s=mean(app.completion_s or 0.0 for app in run.apps if app.app in completed),
+            mean_wait_s=mean(app.wait_s or 0.0 for app in run.apps if app.app in waited),
+            utilization=utilization(run, window_s),
+            fairness_loss=fairness_loss(run, window_s),
+            adjustments=adjustments(run, window_s),
+            adjustment_time_share=window.adjustment_time_share,
+        )
+
+    def _app(self, fitted: Fitted) -> WhatIfApp:
+        course = self._read.history.courses.get(fitted.app)
+        return WhatIfApp(
+            app=fitted.app,
+            name=course.spec.name if course is not None else fitted.model.spec.name,
+            submitted_at=self._fork_at + int(fitted.model.at_s * SECOND),
+            work=fitted.model.work,
+            work_from=fitted.work_from,
+            speed_from=fitted.speed_from,
+            timings_from=fitted.timings_from,
+            guess=fitted.guessed,
+            really=self._outcomes[0].get(fitted.app),
+            unchanged=self._outcomes[1].get(fitted.app),
+            changed=self._outcomes[2].get(fitted.app),
+        )
+
+    def _assumptions(self, fitted: Iterable[Fitted]) -> list[str]:
+        names = [one.model.spec.name for one in fitted if one.guessed]
+        words = []
+        if names:
+            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            words.append(f"how long these take is a guess: {', '.join(names[:_MOST_NAMES])}{more}")
+        if self._really is None:
+            words.append("nobody else submits anything, and no node fails")
+        else:
+            words.append("submissions, cancellations and nodes come and go as they did on the log")
+        cut = [app.name for app in (self._other or self._base).run.apps if not app.ended]
+        if cut:
+            words.append(f"{len(cut)} of the apps had not ended when the simulation was cut off (--horizon)")
+        return words
+
+
+_MOST_NAMES = 10
+
+
+def _difference(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
+
+
+def _within(difference_s: float | None, backtest: Backtest | None) -> bool | None:
+    error_s = backtest.completion_error_s if backtest is not None else None
+    return None if difference_s is None or error_s is None else abs(difference_s) <= error_s
+
+
+def _outcomes(run: Run | None) -> dict[str, Outcome]:
+    """By app."""
+    return {
+        app.app: Outcome(
+            how=app.how,
+            ended_at=app.ended or None,
+            completion_s=(app.ended - app.submitted) / SECOND if app.ended else None,
+            wait_s=app.wait_s if run is not None and app.started > run.begin else None,
+            adjustments=app.adjustments,
+        )
+        for app in (run.apps if run is not None else ())
+    }

@@ -1,0 +1,101 @@
+"""Workloads by the text that names one: `paper`, `parametric,apps=50`, `philly:FILE,from=2017-10-01`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from events.quantities import short
+from replay.simulator import SimulationError
+from replay.simulator.workloads import paper, parametric
+from replay.simulator.workloads.declared import told
+from replay.simulator.workloads.options import Options, WrongOption, split
+from replay.simulator.workloads.traces import alibaba, philly, pollux, swf, table
+
+if TYPE_CHECKING:
+    from replay.simulator.workloads.workload import Workload
+
+KINDS = {
+    "paper": "the workload of the Dorm paper",
+    "parametric": "made-up apps, such as parametric,apps=50,arrival=exponential:10m,work=lognormal:10h:1",
+    "philly:": "Microsoft's Philly trace, such as philly:philly.csv,from=2017-10-01,to=2017-11-01",
+    "alibaba:": "the folder of Alibaba's GPU trace, such as alibaba:openb,from=119d,to=126d",
+    "swf:": "a log in the Standard Workload Format, such as swf:log.swf.gz,cores=8",
+    "csv:": "any CSV file, such as csv:jobs.csv,submit=created,duration=runtime,containers=gpus,gpu=1",
+    "pollux:": "a workload of Pollux's simulator, such as pollux:workload-6.csv,profiles=DIR",
+}
+"""How a workload may begin, and what it is."""
+
+
+def load(text: str, *, strict: bool = False, seed: int = 0) -> Workload:
+    """The workload that a text names.  With `strict`, what would be skipped is refused.  Raises SimulationError.
+
+    All kinds have the option `told` (no): whether owners say how much work their apps have and how fast they are."""
+    head, given = split(text)
+    kind, colon, path = head.partition(":")
+    wants_path = f"{kind}:" in KINDS
+    if kind not in KINDS and not wants_path:
+        raise WrongOption(f"there is no workload {short(head)}; write {_choices()}")
+    if wants_path and not path:
+        raise WrongOption(f"workload {kind}: write its file behind the colon, {kind}:FILE")
+    if colon and not wants_path:
+        raise WrongOption(f"workload {kind} has no file; write its options behind a comma, {kind},name=value")
+    options = Options(kind, given)
+    tells = options.choice("told", ["no", "yes"], "no") == "yes"
+    workload = _read(kind, Path(path), options, strict=strict, seed=seed)
+    _refuse_endless(workload)
+    return told(workload) if tells else workload
+
+
+LONGEST_S = 100 * 365.25 * 86400
+"""No workload goes on for longer; virtual time is nanoseconds in 64 bits, and some hundred years are all it has."""
+
+
+def _refuse_endless(workload: Workload) -> None:
+    for app in workload.apps:
+        rate = app.speed.rate((app.spec.n_min,))
+        if app.at_s > LONGEST_S or app.work > LONGEST_S * rate:
+            what = "is submitted after" if app.at_s > LONGEST_S else f"would run with {app.spec.n_min} containers for"
+            raise SimulationError(f"workload {workload.name}: {app.spec.name} {what} more than a hundred years")
+
+
+def _read(kind: str, path: Path, options: Options, *, strict: bool, seed: int) -> Workload:
+    if kind == "paper":
+        return _paper(options, seed)
+    if kind == "parametric":
+        return parametric.workload(options, seed)
+    if kind == "pollux":
+        return _pollux(path, options, strict=strict)
+    return _TRACES[kind](path, options, strict=strict, seed=seed)
+
+
+_TRACES = {"philly": philly.read, "alibaba": alibaba.read, "swf": swf.read, "csv": table.read}
+
+
+def _choices() -> str:
+    *first, last = (f"{kind}FILE" if kind.endswith(":") else kind for kind in KINDS)
+    return f"{', '.join(first)} or {last}"
+
+
+def _paper(options: Options, seed: int) -> Workload:
+    hours = options.number("hours", paper.DURATION_H, above=0, most=10_000)
+    arrival_s = options.seconds("arrival", paper.ARRIVAL_S)
+    speed = options.speed()
+    options.done()
+    return paper.workload(seed, hours=hours, arrival_s=arrival_s, speed=speed)
+
+
+def _pollux(path: Path, options: Options, *, strict: bool) -> Workload:
+    profiles = options.text("profiles")
+    bounds = options.choice("bounds", [*pollux.BOUNDS], "requested")
+    options.done()
+    if profiles is None:
+        raise options.error("profiles", "write profiles=DIR, the folder with the profiles of its applications")
+    workload = pollux.read(path, Path(profiles), bounds=bounds)
+    if strict and workload.skipped:
+        raise SimulationError(f"{path}:{workload.skipped[0].line}: {workload.skipped[0].reason}")
+    if strict and workload.unsorted:
+        raise SimulationError(
+            f"{path}:{workload.unsorted[0]}: submitted before the row above; rows have to be in order"
+        )
+    return workload

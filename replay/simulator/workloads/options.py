@@ -1,0 +1,142 @@
+"""What stands behind a workload's name on the command line: `paper,hours=6,speed=amdahl:0.98`.
+
+A reader of a workload takes the options it knows, one by one, and says `done` at the end; whatever is left over then is a
+mistake, and the message lists what would have been known.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from typing import TYPE_CHECKING, TypeVar
+
+from events.quantities import duration, short
+from replay.simulator import SimulationError
+from replay.simulator.workloads.draws import distribution
+from replay.simulator.workloads.speed import Amdahl, Linear, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from replay.simulator.workloads.draws import Distribution
+    from replay.simulator.workloads.speed import Speed
+
+Choice = TypeVar("Choice", bound=str)
+
+_NEXT = re.compile(r",(?=[a-z_]+=)")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+"""What is a number in options and in traces.  Python would also take `1_000`, `nan` and the digits of other scripts."""
+
+
+class WrongOption(SimulationError):
+    """What names a workload is written wrong; a file that can't be used is none of this."""
+
+
+def split(text: str) -> tuple[str, dict[str, str]]:
+    """What comes before the options, which may itself hold commas, and the options.  Raises WrongOption."""
+    head, *parts = _NEXT.split(text)
+    given: dict[str, str] = {}
+    for part in parts:
+        name, _, value = part.partition("=")
+        if name in given:
+            raise WrongOption(f"workload {short(text)}: {name} is given twice")
+        given[name] = value.strip()
+    return head.strip(), given
+
+
+class Options:
+    """Raises WrongOption for every value that can't be, with the name of the option."""
+
+    def __init__(self, of: str, given: dict[str, str]) -> None:
+        self._of = of
+        self._left = dict(given)
+        self._known: list[str] = []
+
+    def text(self, name: str) -> str | None:
+        self._known.append(name)
+        value = self._left.pop(name, None)
+        if value == "":
+            raise self.error(name, "nothing follows the =")
+        return value
+
+    def number(self, name: str, default: float, *, above: float = -math.inf, most: float = math.inf) -> float:
+        text = self.text(name)
+        if text is None:
+            return default
+        value = float(text) if NUMBER.fullmatch(text) else math.nan
+        if not above < value <= most or math.isinf(value):
+            limits = (f" above {above:g}" if above > -math.inf else "") + (
+                f", at most {most:g}" if most < math.inf else ""
+            )
+            raise self.error(name, f"expected a number{limits}, got {short(text)}")
+        return value
+
+    def whole(self, name: str, default: int | None, *, least: int, most: int) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return default
+        if not re.fullmatch(r"\d{1,12}", text, re.ASCII) or not least <= int(text) <= most:
+            raise self.error(name, f"expected a whole number from {least} to {most}, got {short(text)}")
+        return int(text)
+
+    def seconds(self, name: str, default: float) -> float:
+        text = self.text(name)
+        if text is None:
+            return default
+        try:
+            seconds = duration(text)
+        except ValueError as error:
+            raise self.error(name, str(error)) from None
+        if not seconds:
+            raise self.error(name, "expected more than 0")
+        return seconds
+
+    def choice(self, name: str, choices: Sequence[Choice], default: Choice) -> Choice:
+        text = self.text(name)
+        if text is None:
+            return default
+        for choice in choices:
+            if choice == text:
+                return choice
+        raise self.error(name, f"expected {', '.join(choices[:-1])} or {choices[-1]}, got {short(text)}")
+
+    def drawn(self, name: str, default: str, *, durations: bool = False) -> Distribution:
+        """A distribution; of seconds, which may be written `3h`, where `durations`."""
+        try:
+            return distribution(self.text(name) or default, durations=durations)
+        except ValueError as error:
+            raise self.error(name, str(error)) from None
+
+    def speed(self, name: str = "speed") -> Speed:
+        """`linear`, `amdahl:0.95`, `table:1:1:4:3.5:8:6` (containers and rate in turn), for which one container does 1."""
+        text = self.text(name) or "linear"
+        kind, *values = text.split(":")
+        numbers = [float(value) if NUMBER.fullmatch(value) else math.nan for value in values]
+        if kind == "linear" and not values:
+            return Linear()
+        if kind == "amdahl" and len(numbers) == 1 and 0 <= numbers[0] <= 1:
+            return Amdahl(parallel=numbers[0])
+        if kind == "table" and (table := _table(numbers)):
+            return table
+        raise self.error(name, f"expected linear, amdahl:0.95 or table:1:1:4:3.5, got {short(text)}")
+
+    def done(self) -> None:
+        """No more options are known."""
+        for name in self._left:
+            close = difflib.get_close_matches(name, self._known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(self._known)}"
+            raise WrongOption(f"workload {self._of}: there is no option {short(name)}{hint}")
+
+    def error(self, name: str, words: str) -> WrongOption:
+        return WrongOption(f"workload {self._of}: {name}: {words}")
+
+
+def _table(numbers: list[float]) -> Table | None:
+    """Pairs of containers and rates, ascending by containers; None where it isn't that."""
+    counts, rates = numbers[::2], numbers[1::2]
+    whole = all(0 < count <= 100_000 and count == int(count) for count in counts)  # NaN is in no range.
+    if not numbers or len(numbers) % 2 or not whole or not all(0 < rate < math.inf for rate in rates):
+        return None
+    points = tuple((int(count), rate) for count, rate in zip(counts, rates, strict=True))
+    return Table(points) if list(points) == sorted(dict(points).items()) else None

@@ -1,0 +1,1 @@
+"""replay/simulator/workloads/traces: to be described."""

@@ -1,0 +1,283 @@
+"""From the jobs of a trace to apps: put in order, cut to what was asked for, given bounds and names."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from events.quantities import Quantity, duration, short
+from events.spec import SpecError, check_spec
+from replay.simulator import SimulationError
+from replay.simulator.workloads.draws import Draws
+from replay.simulator.workloads.speed import Amdahl, Linear
+from replay.simulator.workloads.traces.rows import MOST_CONTAINERS, BrokenRow, LeftOutRow, is_calendar, moment
+from replay.simulator.workloads.workload import SimulatedApp, Skipped, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from events.spec import AppSpec
+    from replay.simulator.workloads.options import Options
+    from replay.simulator.workloads.speed import Speed
+    from replay.simulator.workloads.workload import SimulatedNode
+
+BOUNDS = ("elastic", "half", "rigid")
+_LONGEST_NAME = 48
+_NO_NAME = re.compile(r"[^a-z0-9]+")
+_NO_USER = re.compile(r"[^A-Za-z0-9_@+-]+", re.ASCII)
+
+
+class Job(NamedTuple):
+    """One row that is right."""
+
+    at: float
+    """When it was submitted, in seconds: since 1970 where the trace knows the calendar, else on its own clock."""
+    duration_s: float
+    """How long it ran, with the containers that it had."""
+    containers: int
+    demand: tuple[tuple[str, Quantity], ...]
+    """Of one container."""
+    name: str = ""
+    """'' for one of its line."""
+    user: str = ""
+    weight: float = 1.0
+    n_min: int = 0
+    """0: by the rule."""
+    n_max: int = 0
+    require: str = ""
+
+
+class Rules(NamedTuple):
+    """What is asked for of a trace, and what is made of its jobs."""
+
+    begin: str | None
+    end: str | None
+    sample: float
+    scale: float
+    limit: int | None
+    bounds: str
+    grow: float
+    speed: Speed
+
+    @classmethod
+    def of(cls, options: Options) -> Rules:
+        """Options of all traces:
+
+        `from`, `to`      jobs submitted from then on and before then: a date (UTC), or 5d, 12h from the trace's begin
+        `sample` (1)      the part of them that is taken, by chance
+        `scale` (1)       how much faster they come: 2 puts the submissions twice as close together
+        `limit`           the first so many of what is left
+        `bounds` (elastic) n_min..n_max of a job that had n containers: elastic 1..n·grow, half n/2..n·grow, rigid n..n
+        `grow` (2)
+        `speed` (linear)  of an app by containers; with those that it had, a job takes as long as it did, whatever the speed
+        """
+        return cls(
+            begin=options.text("from"),
+            end=options.text("to"),
+            sample=options.number("sample", 1.0, above=0, most=1),
+            scale=options.number("scale", 1.0, above=0, most=1e6),
+            limit=options.whole("limit", None, least=1, most=10**9),
+            bounds=options.choice("bounds", BOUNDS, BOUNDS[0]),
+            grow=options.number("grow", 2.0, above=0, most=1000),
+            speed=options.speed(),
+        )
+
+    def bounds_of(self, job: Job) -> tuple[int, int]:
+        n = job.containers
+        low = {"elastic": 1, "half": math.ceil(n / 2)}.get(self.bounds, n)
+        high = n if self.bounds == "rigid" else min(MOST_CONTAINERS, max(n, int(n * self.grow)))
+        low, high = job.n_min or low, job.n_max or high
+        if low > high:
+            raise BrokenRow(f"its least containers, {low}, are more than its most, {high}")
+        return low, high
+
+    def assumptions(self) -> list[str]:
+        """What is made of the trace, each a sentence."""
+        bounds = {
+            "elastic": f"a job that had n containers may have 1 to {self.grow:g}n",
+            "half": f"a job that had n containers may have n/2 to {self.grow:g}n",
+            "rigid": "a job has exactly the containers that it had",
+        }[self.bounds]
+        parts = [f"The trace does not say how far jobs can be resized: {bounds}."]
+        if self.bounds != "rigid":
+            speed = _in_words(self.speed)
+            parts.append(f"Nor does it say how fast they are then: taken to go {speed}, through the time that it took.")
+        if self.sample < 1:
+            parts.append(f"A part of {self.sample:g} of the jobs, by chance.")
+        if self.scale != 1:
+            parts.append(f"Jobs come {self.scale:g} times as fast as they did.")
+        return parts
+
+
+def _in_words(speed: Speed) -> str:
+    if isinstance(speed, Amdahl):
+        return f"by Amdahl's law with a parallel part of {speed.parallel:g}"
+    return "in proportion to containers" if isinstance(speed, Linear) else "by a table of rates"
+
+
+class Collected:
+    """What was read so far of one file."""
+
+    def __init__(self, path: Path, rules: Rules, *, strict: bool) -> None:
+        self.path = path
+        self.jobs: list[tuple[Job, int, AppSpec]] = []
+        """With the line, and a spec that wants only its name."""
+        self.skipped: list[Skipped] = []
+        self._rules = rules
+        self._strict = strict
+        self._specs: dict[object, AppSpec | str] = {}
+
+    def read(self, rows: Iterable[tuple[int, list[str] | BrokenRow]], job_of: Callable[[list[str]], Job]) -> None:
+        """Raises SimulationError with the first broken row where those are refused."""
+        for line, fields in rows:
+            try:
+                if isinstance(fields, BrokenRow):
+                    raise fields
+                job = job_of(fields)
+                self.jobs.append((job, line, self._spec(job)))
+            except BrokenRow as error:
+                if self._strict:
+                    raise SimulationError(f"{self.path}:{line}: {error}") from None
+                self.skipped.append(Skipped(line, str(error)))
+            except LeftOutRow as error:
+                self.skipped.append(Skipped(line, str(error), broken=False))
+
+    def _spec(self, job: Job) -> AppSpec:
+        """Checked once for all jobs that are alike: a trace has few kinds and many rows."""
+        key = (job.demand, job.containers, job.n_min, job.n_max, job.user, job.weight, job.require)
+        spec = self._specs.get(key)
+        if spec is None:
+            spec = self._specs[key] = self._checked(job)
+        if isinstance(spec, str):
+            raise BrokenRow(spec)
+        return spec
+
+    def _checked(self, job: Job) -> AppSpec | str:
+        n_min, n_max = self._rules.bounds_of(job)
+        document = {
+            "name": "job",
+            "command": ["train"],
+            "demand": dict(job.demand),
+            "n_min": n_min,
+            "n_max": n_max,
+            "weight": job.weight,
+            "require": job.require,
+            "user": _NO_USER.sub("_", job.user)[:64].lstrip("@+-") or "anonymous",
+        }
+        try:
+            return check_spec(document)
+        except SpecError as error:
+            return str(error)
+
+    def workload(
+        self,
+        name: str,
+        seed: int,
+        *,
+        nodes: tuple[SimulatedNode, ...] = (),
+        assumptions: Iterable[str] = (),
+        ordered: bool = True,
+    ) -> Workload:
+        """`ordered`: whether the format promises rows in the order of their submission.  Raises SimulationError."""
+        unsorted = self._unsorted()
+        if unsorted and ordered and self._strict:
+            raise SimulationError(
+                f"{self.path}:{unsorted[0]}: submitted before the row above; rows have to be in order"
+            )
+        jobs = sorted(self.jobs, key=lambda entry: (entry[0].at, entry[1]))
+        begin, chosen = self._chosen(jobs, seed)
+        if not chosen:
+            raise SimulationError(self._nothing_left(len(jobs)))
+        names = _Names()
+        rules = self._rules
+        apps = tuple(
+            SimulatedApp(
+                at_s=round((job.at - begin) / rules.scale, 3),
+                spec=msgspec.structs.replace(spec, name=names.own(job.name or f"job-{line}")),
+                work=job.duration_s * rules.speed.rate((job.containers,)),
+                speed=rules.speed,
+                line=line,
+                had=job.containers,
+            )
+            for job, line, spec in chosen
+        )
+        said = [*assumptions, *rules.assumptions()]
+        if names.renamed:
+            said.append(f"{names.renamed} jobs had a name that was taken, and got a number behind it.")
+        return Workload(
+            name=name,
+            apps=apps,
+            nodes=nodes,
+            skipped=tuple(self.skipped),
+            rows=len(jobs) + len(self.skipped),
+            cut=len(jobs) - len(apps),
+            unsorted=unsorted,
+            assumptions=tuple(said),
+        )
+
+    def _unsorted(self) -> tuple[int, ...]:
+        found, before = [], -math.inf
+        for job, line, _ in self.jobs:
+            if job.at < before:
+                found.append(line)
+            before = job.at
+        return tuple(found)
+
+    def _chosen(self, jobs: list[tuple[Job, int, AppSpec]], seed: int) -> tuple[float, list[tuple[Job, int, AppSpec]]]:
+        """Where the workload begins on the trace's clock, and what is asked for."""
+        rules = self._rules
+        first = jobs[0][0].at if jobs else 0.0
+        begin = self._clock(rules.begin, "from", first)
+        end = self._clock(rules.end, "to", first)
+        if begin is not None and end is not None and begin >= end:
+            raise SimulationError(f"{self.path}: from={rules.begin} is not before to={rules.end}")
+        jobs = [j for j in jobs if (begin is None or j[0].at >= begin) and (end is None or j[0].at < end)]
+        if rules.sample < 1:
+            draws = Draws(seed, "sample")
+            jobs = [job for job in jobs if draws.uniform(0, 1) < rules.sample]
+        return first if begin is None else begin, jobs[: rules.limit]
+
+    def _clock(self, text: str | None, name: str, first: float) -> float | None:
+        if text is None:
+            return None
+        try:
+            if is_calendar(text):
+                if first < _CALENDAR_FROM:
+                    raise SimulationError(f"{self.path}: the trace has no dates; write {name}=5d, from its begin")
+                return moment(text, name)
+            return duration(text) + (first if first >= _CALENDAR_FROM else 0.0)
+        except ValueError:
+            words = f"{name}: {short(text)} is neither a date such as 2017-10-01 nor a time such as 5d or 12h"
+            raise SimulationError(f"{self.path}: {words}") from None
+
+    def _nothing_left(self, good: int) -> str:
+        first = f"; the first, line {self.skipped[0].line}: {self.skipped[0].reason}" if self.skipped else ""
+        counts = f"{good:,} rows are right but not asked for, {len(self.skipped):,} are skipped"
+        return f"{self.path}: no job is left: {counts}{first}"
+
+
+_CALENDAR_FROM = 3e8
+"""A trace that begins later (seconds; 1979) counts from 1970, an earlier one from its own begin."""
+
+
+class _Names:
+    """Names that the core takes, each given once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
+        self.renamed = 0
+
+    def own(self, name: str) -> str:
+        base = own = _NO_NAME.sub("-", name.lower())[:_LONGEST_NAME].strip("-") or "job"
+        if base in self._taken:
+            self.renamed += 1
+        while own in self._taken:
+            number = self._next[base] = self._next.get(base, 1) + 1
+            own = f"{base[: _LONGEST_NAME - len(str(number)) - 1].rstrip('-')}-{number}"
+        self._taken.add(own)
+        return own

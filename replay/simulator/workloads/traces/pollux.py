@@ -1,0 +1,152 @@
+"""The workloads of Pollux's public simulator (`petuum/adaptdl`, folder `simulator/workloads`), with its profiles.
+
+    name,time,application,num_replicas,batch_size
+    cifar10-0,53,cifar10,6,2048
+
+A job has one container for each GPU and the batch size of its row, whatever it is given; its work and its speed are those of
+its application's profile (`replay.simulator.workloads.profiles`).  Times are seconds from the workload's begin.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from events.spec import SpecError, check_spec
+from replay.simulator import SimulationError
+from replay.simulator.workloads.pollux import GPUS_PER_NODE, MOST_GPUS, Profiled, curve, profiled
+from replay.simulator.workloads.profiles import MOST_NODES, Profile
+from replay.simulator.workloads.traces.rows import LATEST_S, BrokenRow, Csv, count, number
+from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode, Skipped, Workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Bounds = Literal["requested", "rigid", "wide"]
+BOUNDS: dict[Bounds, str] = {
+    "requested": "from one container up to as many as the job asked for",
+    "rigid": "exactly as many as the job asked for",
+    "wide": "from one container up to as many as its profile covers, 64 at most",
+}
+"""How many containers an app may have."""
+
+COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
+NODES = tuple(SimulatedNode(f"node-{index:02}", {"gpu": GPUS_PER_NODE}) for index in range(MOST_NODES))
+"""The testbed of the paper: 16 nodes with 4 GPUs each (Pollux, §5.1)."""
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """What jobs of one application and batch size have in common."""
+
+    speed: Profiled
+    steps: float
+    curve: list[tuple[int, float]]
+
+
+def read(path: Path, profiles: Path, *, bounds: Bounds = "requested", strict: bool = False) -> Workload:
+    """Rows that can't be jobs are left out and named, or with `strict` refused.
+
+    Raises SimulationError, also for a file or profiles that can't be read."""
+    if bounds not in BOUNDS:
+        raise SimulationError(f"bounds={bounds}: there are {', '.join(BOUNDS)}")
+    table = Csv(path)
+    places = [table.column(name) for name in COLUMNS]
+    if strict:
+        table.refuse_unknown(COLUMNS)
+    reader = _Reader(profiles, bounds)
+    apps: list[SimulatedApp] = []
+    skipped: list[Skipped] = []
+    unsorted: list[int] = []
+    for line, fields in table.rows():
+        try:
+            if isinstance(fields, BrokenRow):
+                raise fields
+            app = reader.app(*(fields[place] for place in places), line=line)
+        except BrokenRow as error:
+            if strict:
+                raise SimulationError(f"{path}:{line}: {error}") from None
+            skipped.append(Skipped(line, str(error)))
+            continue
+        if apps and app.at_s < apps[-1].at_s:
+            unsorted.append(line)
+        apps.append(app)
+    return Workload(
+        name=f"pollux {path.stem}",
+        apps=tuple(sorted(apps, key=lambda app: app.at_s)),
+        nodes=NODES,
+        skipped=tuple(skipped),
+        rows=len(apps) + len(skipped),
+        unsorted=tuple(unsorted),
+        assumptions=(
+            "Each job keeps the batch size of its row, and is done when its progress is that of the last epoch measured.",
+            f"An app may have {BOUNDS[bounds]}.",
+        ),
+    )
+
+
+def bounded(app: SimulatedApp, bounds: Bounds) -> SimulatedApp:
+    """The same job with other bounds.  What it asked for is its `n_max` as it was read with any but `wide`."""
+    asked = app.spec.n_max
+    most = app.spec.speed[-1][0] if app.spec.speed else asked
+    n_min, n_max = {"requested": (1, asked), "rigid": (asked, asked), "wide": (1, max(asked, most))}[bounds]
+    return msgspec.structs.replace(app, spec=msgspec.structs.replace(app.spec, n_min=n_min, n_max=n_max))
+
+
+class _Reader:
+    """Applications are read when a job first names them."""
+
+    def __init__(self, profiles: Path, bounds: Bounds) -> None:
+        if not profiles.is_dir():
+            raise SimulationError(f"{profiles}: is no folder; profiles=DIR has one folder for each application")
+        self._folder = profiles
+        self._bounds: Bounds = bounds
+        self._profiles: dict[str, Profile] = {}
+        self._known: dict[tuple[str, int], _Known] = {}
+        self._names: set[str] = set()
+
+    def app(self, name: str, time: str, application: str, gpus: str, batch_size: str, *, line: int) -> SimulatedApp:
+        """Raises BrokenRow."""
+        at_s = number(time, "time", most=LATEST_S)
+        asked, batch = count(gpus, "num_replicas"), count(batch_size, "batch_size")
+        known = self._of(application, batch)
+        if asked > len(known.curve):
+            raise BrokenRow(f"{asked} GPUs are more than a batch of {batch} can be spread over ({len(known.curve)})")
+        if name in self._names:
+            raise BrokenRow(f"there is a job {name} above")
+        try:
+            spec = check_spec(
+                {
+                    "name": name,
+                    "command": ["train", application],
+                    "demand": {"gpu": 1},
+                    "n_min": 1,
+                    "n_max": asked,
+                    "steps": max(1, round(known.steps)),
+                    "speed": known.curve,
+                    "labels": {"type": application},
+                }
+            )
+        except SpecError as error:
+            raise BrokenRow(str(error)) from None
+        self._names.add(name)
+        app = SimulatedApp(at_s=at_s, spec=spec, work=known.steps, speed=known.speed, line=line, had=asked)
+        return bounded(app, self._bounds)
+
+    def _of(self, application: str, batch: int) -> _Known:
+        if (application, batch) not in self._known:
+            profile = self._profile(application)
+            if not profile.first_batch <= batch <= profile.last_batch:
+                raise BrokenRow(f"batch_size {batch} is not within {profile.first_batch} to {profile.last_batch}")
+            speed = profiled(profile, batch)
+            self._known[application, batch] = _Known(
+                speed, profile.iterations(batch), curve(speed, min(MOST_GPUS, profile.most_gpus(batch)))
+            )
+        return self._known[application, batch]
+
+    def _profile(self, application: str) -> Profile:
+        if application not in self._profiles:
+            if not application.isidentifier() or not (self._folder / application).is_dir():
+                raise BrokenRow(f"there is no profile of application {application!r}")
+            self._profiles[application] = Profile(self._folder / application)
+        return self._profiles[application]

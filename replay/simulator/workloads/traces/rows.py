@@ -1,0 +1,175 @@
+"""Lines of a trace and values in them.  What is wrong with a row raises `BrokenRow`, which never leaves this package."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import zlib
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TextIO
+
+from events.quantities import short
+from replay.simulator import SimulationError
+from replay.simulator.workloads.options import NUMBER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+LATEST_S = 4e9
+"""No time of a trace is later (seconds): that is the year 2096 in seconds since 1970, and 126 years on a clock of its own."""
+LONGEST_S = 10 * 366 * 86400.0
+"""No job runs longer."""
+LONGEST_LINE = 1 << 20
+"""Characters.  A file without line ends must not fill the memory."""
+MOST_CONTAINERS = 100_000
+_CALENDAR = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?", re.ASCII)
+
+
+class BrokenRow(ValueError):
+    """A row that can't be right; the message says why."""
+
+
+class LeftOutRow(ValueError):
+    """A row that is right and is no job to simulate."""
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines that hold something, with their number from 1; the file may be gzipped.  Raises SimulationError.
+
+    Bytes that are no text come as replacement characters: they are one row's trouble, not the file's."""
+    try:
+        with _opened(path) as file:
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), 1):
+                if len(line) == LONGEST_LINE:
+                    raise SimulationError(f"{path}:{number}: the line does not end; this is no trace")
+                if text := line.rstrip("\r\n"):
+                    yield number, text
+    except OSError as error:
+        raise SimulationError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:  # Such as a NUL in its name.
+        raise SimulationError(f"{short(str(path))}: {error}") from None
+    except (EOFError, zlib.error):
+        raise SimulationError(f"{path}: the compressed file is cut off or damaged") from None
+
+
+def _opened(path: Path) -> TextIO:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace")
+    return path.open(encoding="utf-8-sig", errors="replace")
+
+
+class Csv:
+    """A file with a header: its columns, and then its rows.  One line is one row, also between quotes.
+
+    Raises SimulationError where there is no header, or it lacks a column."""
+
+    def __init__(self, path: Path, *, delimiter: str = ",") -> None:
+        self.path = path
+        self._delimiter = delimiter
+        self._lines = lines(path)
+        first = next(self._lines, None)
+        if first is None:
+            raise SimulationError(f"{path}: the file is empty; its first line has to name the columns")
+        try:
+            self.columns = [name.strip() for name in self._fields(first[1])]
+        except BrokenRow as error:
+            raise SimulationError(f"{path}:{first[0]}: {error}") from None
+        twice = [name for name in self.columns if self.columns.count(name) > 1]
+        if twice:
+            raise SimulationError(f"{path}:{first[0]}: the column {short(twice[0])} is there twice")
+
+    def column(self, name: str) -> int:
+        """Where it is."""
+        if name not in self.columns:
+            raise SimulationError(
+                f"{self.path}: there is no column {short(name)}; it has {', '.join(self.columns)[:200]}"
+            )
+        return self.columns.index(name)
+
+    @property
+    def listed(self) -> str:
+        """All columns, as a message names them."""
+        return ", ".join(name if name.isprintable() else short(name) for name in self.columns)[:200]
+
+    def refuse_unknown(self, known: Sequence[str]) -> None:
+        """A column that the format does not have may mean that this is another format."""
+        for name in self.columns:
+            if name not in known:
+                raise SimulationError(
+                    f"{self.path}:1: the format has no column {short(name)}; it has {', '.join(known)}"
+                )
+
+    def rows(self) -> Iterator[tuple[int, list[str] | BrokenRow]]:
+        """Lines with their fields, or with what is wrong."""
+        width = len(self.columns)
+        for number, line in self._lines:
+            try:
+                fields = self._fields(line)
+            except BrokenRow as error:
+                yield number, error
+                continue
+            if len(fields) != width:
+                yield number, BrokenRow(f"{len(fields)} fields instead of {width}")
+            else:
+                yield number, fields
+
+    def _fields(self, line: str) -> list[str]:
+        if '"' not in line:
+            return line.split(self._delimiter)
+        try:
+            return next(csv.reader([line], delimiter=self._delimiter, strict=True))
+        except csv.Error:
+            raise BrokenRow("a quote is not closed in its line") from None
+
+
+def number(text: str, what: str, *, most: float) -> float:
+    """From 0 to `most`."""
+    value = float(text) if NUMBER.fullmatch(text) else None
+    if value is None:
+        raise BrokenRow(f"{what} is {_shown(text)}, which is no number")
+    if not value >= 0:
+        raise BrokenRow(f"{what} is negative ({_shown(text)})")
+    if value > most:
+        raise BrokenRow(f"{what} is {_shown(text)}, more than {most:,.0f}")
+    return value
+
+
+def count(text: str, what: str, *, least: int = 1) -> int:
+    """A whole number of containers."""
+    value = number(text, what, most=MOST_CONTAINERS)
+    if value != int(value) or value < least:
+        raise BrokenRow(f"{what} is {_shown(text)}, expected a whole number of at least {least}")
+    return int(value)
+
+
+def run_time(text: str, what: str) -> float:
+    """Seconds, more than 0."""
+    value = number(text, what, most=LONGEST_S)
+    if not value:
+        raise BrokenRow(f"{what} is 0")
+    return value
+
+
+def is_calendar(text: str) -> bool:
+    """Whether it is written as a date, and not as a number."""
+    return _CALENDAR.fullmatch(text) is not None
+
+
+def moment(text: str, what: str) -> float:
+    """Seconds since 1970 of `2017-10-09 07:01:55`, in UTC where no zone is said."""
+    try:
+        if not is_calendar(text):
+            raise ValueError
+        time = datetime.fromisoformat(text)
+        seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise BrokenRow(f"{what} is {_shown(text)}, which is no time such as 2017-10-09 07:01:55") from None
+    if not 0 <= seconds <= LATEST_S:
+        raise BrokenRow(f"{what} is {_shown(text)}, {'before 1970' if seconds < 0 else 'in the far future'}")
+    return seconds
+
+
+def _shown(text: str) -> str:
+    return short(text) if text.strip() else "empty"

@@ -1,0 +1,134 @@
+"""Any CSV file with a header, and a mapping that says which of its columns is what:
+
+    csv:jobs.csv,submit=created,duration=runtime,containers=gpus,gpu=1,cpu=cores,memory=mem_mb:MB,user=team
+
+`cpu`, `memory` and `gpu` are what one container takes: a column, with a unit behind a colon where its numbers have one, or an
+amount for all.  Times are seconds on the file's own clock or since 1970, or dates such as 2017-10-09 07:01:55 (UTC).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from events.quantities import resource, short
+from replay.simulator import SimulationError
+from replay.simulator.workloads.traces.jobs import Collected, Job, Rules
+from replay.simulator.workloads.traces.rows import (
+    LATEST_S,
+    BrokenRow,
+    Csv,
+    count,
+    is_calendar,
+    moment,
+    number,
+    run_time,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from events.quantities import Quantity
+    from replay.simulator.workloads.options import Options
+    from replay.simulator.workloads.workload import Workload
+
+RESOURCES = ("cpu", "memory", "gpu")
+DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
+
+
+def read(path: Path, options: Options, *, strict: bool = False, seed: int = 0) -> Workload:
+    """Besides those of all traces, options are columns:
+
+    `submit`                  when it was submitted
+    `duration`                seconds that it ran
+    `containers`              that it had; default: one
+    `cpu` `memory` `gpu`      what one container takes, at least one of them; a column, `column:unit` or an amount
+    `name` `user` `weight`
+    `n_min` `n_max`           instead of the rule `bounds`
+    `delimiter`               comma, semicolon, tab or bar
+
+    Raises SimulationError."""
+    rules = Rules.of(options)
+    delimiter = options.choice("delimiter", tuple(DELIMITERS), "comma")
+    columns = {name: options.text(name) for name in ("submit", "duration", "containers", "name", "user", "weight")}
+    columns |= {name: options.text(name) for name in ("n_min", "n_max")}
+    amounts = {name: text for name in RESOURCES if (text := options.text(name))}
+    options.done()
+    for needed in ("submit", "duration"):
+        if columns[needed] is None:
+            raise options.error(needed, f"write {needed}=COLUMN, the column that says it")
+    if not amounts:
+        raise options.error("cpu", "write cpu=, memory= or gpu=, a column or an amount, for what a container takes")
+    table = Csv(path, delimiter=DELIMITERS[delimiter])
+    collected = Collected(path, rules, strict=strict)
+    collected.read(table.rows(), _reader(table, columns, amounts))
+    return collected.workload("csv", seed)
+
+
+def _reader(table: Csv, columns: dict[str, str | None], amounts: dict[str, str]) -> Callable[[list[str]], Job]:
+    places = {name: table.column(column) for name, column in columns.items() if column is not None}
+    demand = [_amount(table, name, text) for name, text in amounts.items()]
+    clock = _Clock()
+
+    def counted(name: str, fields: list[str], default: int) -> int:
+        return count(fields[places[name]].strip(), columns[name] or name) if name in places else default
+
+    def text(name: str, fields: list[str]) -> str:
+        return fields[places[name]].strip() if name in places else ""
+
+    def job(fields: list[str]) -> Job:
+        duration_s = run_time(text("duration", fields), columns["duration"] or "")
+        weight = number(text("weight", fields), columns["weight"] or "", most=1000) if "weight" in places else 1.0
+        return Job(
+            # Last, since a row that is broken otherwise must not decide which clock the file has.
+            containers=counted("containers", fields, 1),
+            duration_s=duration_s,
+            demand=tuple((name, amount(fields)) for name, amount in demand),
+            name=text("name", fields),
+            user=text("user", fields),
+            weight=weight,
+            n_min=counted("n_min", fields, 0),
+            n_max=counted("n_max", fields, 0),
+            at=clock.seconds(text("submit", fields), columns["submit"] or ""),
+        )
+
+    return job
+
+
+class _Clock:
+    """The first good row decides whether a file has dates or seconds; the two can't be compared."""
+
+    def __init__(self) -> None:
+        self._dates: bool | None = None
+
+    def seconds(self, text: str, what: str) -> float:
+        dates = is_calendar(text)
+        found = moment(text, what) if dates else number(text, what, most=LATEST_S)
+        if self._dates is None:
+            self._dates = dates
+        if dates != self._dates:
+            raise BrokenRow(f"{what} is {short(text)}, and the rows above have {'dates' if self._dates else 'seconds'}")
+        return found
+
+
+def _amount(table: Csv, name: str, text: str) -> tuple[str, Callable[[list[str]], Quantity]]:
+    """What one container takes of a resource, by row, in units of a spec."""
+    column, _, unit = text.partition(":")
+    if column not in table.columns:
+        try:
+            resource(name, text)
+        except ValueError:
+            words = f"{name}: {short(text)} is neither a column ({table.listed}) nor an amount"
+            raise SimulationError(f"{table.path}: {words}") from None
+        return name, lambda _: text
+    place = table.column(column)
+
+    def amount(fields: list[str]) -> Quantity:
+        written = fields[place].strip() + unit
+        try:
+            resource(name, written)
+        except ValueError as error:
+            raise BrokenRow(f"{column}: {error}") from None
+        return written
+
+    return name, amount

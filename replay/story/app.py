@@ -1,0 +1,532 @@
+"""The story of one app, told by whoever watches the log being folded.
+
+Every change of its partition is in a chapter, and so is whatever took its time: waits and their reasons, adjustments by their
+phases, containers that failed, nodes that went, what it was asked by whom.  Progress is summed up by generation.  The story
+is that of the newest app of a name, from its submission on; refused submissions of the name are told as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.core.apps.admission import app_id, name_of
+from dorm.core.apps.costs import cost_s
+from dorm.core.query.views import sizes
+from events import kinds as k
+from replay.story import words
+from replay.story.chapters import Cause, Changed, Chapter, Exit, Phases, Places, Work, gained
+from replay.story.settings import blaming, killed_because, lease_ended_because, lost_because, settings_changed
+from replay.story.spent import Spent
+from replay.story.surroundings import Surroundings, closed, name_in, placed_by
+from replay.words import containers, moment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dorm.core.state import App, State
+    from events.log.records import Record
+    from replay.story.chapters import AppTotals
+
+SECOND = 1_000_000_000
+_PROGRESS = (k.AppProgressed, k.AppCheckpointed)
+_NODES = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
+_ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled)
+_KEPT_THOUGH_IGNORED = k.PolicyChanged
+"""Where the fold refuses its policy and counts it as ignored, it still takes the rest."""
+
+
+class AppTeller:
+    """Follows a fold (`see` is for `replay.travel.travel`'s `seen`) for one app, by name or id.  Kept: its story alone."""
+
+    def __init__(self, wanted: str) -> None:
+        self.wanted = wanted
+        self.around = Surroundings()
+        self._pending: dict[str, Chapter] = {}
+        """Submissions of this name that nobody has answered, by their ids."""
+        self._ignored = self._void = 0
+        self._fresh(None)
+
+    def _fresh(self, app: App | None) -> None:
+        self.id, self.name = (app.id, app.name) if app is not None else ("", "")
+        self._app = app
+        """As the state has it, or had it last."""
+        self._chapters: list[Chapter] = []
+        self.partition: Places = {}
+        """Its places now."""
+        self._code = ""
+        self._spent = Spent()
+        self._ended = False
+        self._released = 0
+        self._sizes: dict[int, int] = {}
+        self._decided: Cause | None = None
+        """The latest change."""
+        self._owed: Cause | None = None
+        """What it waits for a place since: its acceptance, or what took its place away."""
+        self._phases: Phases | None = None
+        self._ready: Cause | None = None
+        """What the latest generation's containers, or its work, followed from."""
+        self._works: dict[int, Work] = {}
+        self._exit: Cause | None = None
+        self._killed: set[int] = set()
+        """Generations of which a container was killed by a lease that had been shortened."""
+        """The latest container that ended as it should, or was asked to, since the latest change."""
+        self._failing: dict[int, tuple[Cause, int]] = {}
+        """The first container of a generation that failed, and how many did."""
+        self._node: dict[str, Cause] = {}
+        """What last befell nodes that it is on."""
+        self._last_failed = 0
+        self._cancel: Cause | None = None
+        self._updates: dict[str, Cause] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self._chapters or self._pending)
+
+    def story(self) -> list[Chapter]:
+        """All so far.  Submissions that are not answered yet come last."""
+        return [*self._chapters, *self._pending.values()]
+
+    def totals(self, state: State) -> AppTotals | None:
+        """Its life in numbers until now; None for one that was never accepted."""
+        return None if self._app is None else self._spent.totals(self._app, self._released, state.time)
+
+    # --- following ------------------------------------------------------------------------------------------------------
+
+    def begin(self, state: State) -> None:
+        """Where the fold does not begin with the log's first record; an app that is there already is taken on."""
+        self.around.begin(state)
+        self._ignored, self._void = state.counters.ignored, state.counters.void_rounds
+        app = state.find_app(self.wanted)
+        if app is None:
+            return
+        self._fresh(app)
+        self._code = app.waiting.code if app.waiting else ""
+        self._ended = bool(app.ended)
+        self._sizes = {number: len(generation.containers) for number, generation in app.generations.items()}
+        self._note(state)
+        self._tell(state, str(state.seq), "known", f"{app.phase} already, where this reading of the log begins")
+
+    def see(self, state: State, record: Record, event: k.Event) -> None:
+        """After each record was folded."""
+        ignored, self._ignored = state.counters.ignored > self._ignored, state.counters.ignored
+        if isinstance(event, _PROGRESS):
+            if not ignored and event.app == self.id:
+                self._progress(state, event)
+            return
+        if isinstance(event, k.Round):
+            void, self._void = state.counters.void_rounds > self._void, state.counters.void_rounds
+            if void:
+                return
+            for index, fact in enumerate(event.events):
+                self._fact(state, event, index, fact)
+                self.around.fact(state, event, index)
+        elif not ignored or isinstance(event, _KEPT_THOUGH_IGNORED):
+            handler = _HANDLERS.get(type(event))
+            if handler is not None:
+                handler(self, state, event)
+            self.around.record(state, event)
+            if getattr(event, "app", self.id) != self.id:
+                return
+        self._note(state)
+
+    def _note(self, state: State) -> None:
+        if self._app is not None:
+            self._spent.note(self._app, state.time)
+
+    def _tell(
+        self,
+        state: State,
+        position: str,
+        what: str,
+        text: str,
+        causes: Sequence[Cause | None] = (),
+        *,
+        of_it: bool = True,
+        **fields: Any,
+    ) -> Cause:
+        """Without `of_it` it is not about the app, so its places are not told with it."""
+        app = self._app
+        placed = sizes(app) if app is not None else {}
+        cause = Cause(position, text.split(";")[0])
+        if of_it and placed != self.partition:
+            self.partition = fields["partition"] = placed
+            self._owed = None if placed else cause
+        known = [one for one in causes if one is not None]
+        self._chapters.append(Chapter(position=position, time=state.time, what=what, text=text, causes=known, **fields))
+        return cause
+
+    @property
+    def _found(self) -> App:
+        assert self._app is not None
+        return self._app
+
+    # --- what clients ask ------------------------------------------------------------------------------------------------
+
+    def _submitted(self, state: State, event: k.AppSubmitted) -> None:
+        name = name_of(event.spec)
+        if event.id in state.submissions and self.wanted in (name, app_id(name, event.id)) and name:
+            user = _user_of(event.spec)
+            text = f"submitted by {event.by}" + (f" for {user}" if user and user != event.by else "")
+            self._pending[event.id] = Chapter(
+                position=str(state.seq), time=state.time, what="submitted", text=text, by=event.by
+            )
+
+    def _updated(self, state: State, event: k.AppUpdated) -> None:
+        app = state.find_app(event.app)
+        if app is None or app.id != self.id:
+            return
+        asked = f"{event.by} asked for {words.updated(event)}"
+        if event.id in state.submissions:
+            self._updates[event.id] = Cause(str(state.seq), asked)
+        else:
+            self._tell(state, str(state.seq), "updated", asked, by=event.by)
+
+    def _cancel_requested(self, state: State, event: k.AppCancelRequested) -> None:
+        app = state.find_app(event.app)
+        if app is None or app.id != self.id or app.changed_seq != state.seq or not app.cancel_requested:
+            return
+        text = f"{event.by} asked to cancel it{words.why(event.reason)}"
+        self._cancel = self._tell(state, str(state.seq), "cancel_requested", text, by=event.by)
+
+    # --- containers and progress ----------------------------------------------------------------------------------------
+
+    def _progress(self, state: State, event: k.AppProgressed | k.AppCheckpointed) -> None:
+        work = self._works.get(event.generation)
+        if work is None:
+            app = self._found
+            work = self._works[event.generation] = Work(
+                generation=event.generation,
+                first_at=state.time,
+                first_step=event.step,
+                last_at=state.time,
+                last_step=event.step,
+            )
+            if self._phases is not None and event.generation == self._phases.generation:
+                self._resumed(state, app, work)
+        if isinstance(event, k.AppCheckpointed):
+            work.checkpoint = event.step
+            return
+        work.last_at, work.last_step = state.time, event.step
+        work.loss = work.loss if event.loss is None else event.loss
+        work.samples_per_s = work.samples_per_s if event.samples_per_s is None else event.samples_per_s
+        generation = self._found.generations[event.generation]
+        work.steps_per_s = generation.pace.steps_per_s if generation.pace else 0.0
+
+    def _resumed(self, state: State, app: App, work: Work) -> None:
+        assert self._phases is not None
+        decided_at = app.generations[work.generation].decided_at
+        seconds = (state.time - decided_at) / SECOND
+        last = app.history[-1] if app.history else None
+        cost = cost_s(last) if last is not None and last.to_generation == work.generation else None
+        phases = self._phases = msgspec.structs.replace(self._phases, resumed_s=seconds, cost_s=cost)
+        text = words.resumed(work, phases, app.steps_per_s)
+        self._tell(state, str(state.seq), "resumed", text, [self._ready], phases=phases)
+
+    def _started(self, state: State, event: k.ContainerStarted) -> None:
+        if event.app != self.id:
+            return
+        generation = self._found.generations[event.generation]
+        phases = self._phases
+        if phases is None or phases.generation != event.generation or generation.running < len(generation.containers):
+            return
+        phases = self._phases = msgspec.structs.replace(
+            phases,
+            start_s=(state.time - generation.released_at) / SECOND,
+            total_s=(state.time - generation.decided_at) / SECOND,
+        )
+        text = words.running(phases, generation.running)
+        self._ready = self._tell(state, str(state.seq), "running", text, [self._ready], phases=phases)
+
+    def _exited(self, state: State, event: k.ContainerExited) -> None:
+        if event.app != self.id:
+            return
+        one = Exit(
+            app=event.app,
+            generation=event.generation,
+            slot=event.slot,
+            node=event.node,
+            exit_code=event.exit_code,
+            reason=event.reason,
+            message=event.message,
+        )
+        changed = killed_because(state, event)
+        cause = Cause(str(state.seq), blaming(words.exited(one), changed))
+        if event.asked or event.exit_code == 0 or self._ended:
+            self._exit = cause
+            if changed is not None and not self._ended and event.generation not in self._killed:
+                self._killed.add(event.generation)
+                self._tell(state, str(state.seq), "killed", cause.text, [changed], exit=one)
+            return
+        first, count = self._failing.get(event.generation, (cause, 0))
+        self._failing[event.generation] = first, count + 1
+        if not count:
+            self._tell(state, str(state.seq), "container_failed", cause.text, exit=one)
+
+    # --- nodes ----------------------------------------------------------------------------------------------------------
+
+    def _on(self, app: App, node: str) -> int:
+        """How many containers of it are, or may be, on a node."""
+        may_run = [
+            container
+            for generation in app.generations.values()
+            if generation.released
+            for container in generation.containers.values()
+            if container.node == node and container.state != "exited"
+        ]
+        return max(len(may_run), self.partition.get(node, 0))
+
+    def _node_event(self, state: State, event: Any) -> None:
+        app = None if self._ended else self._app
+        node = event.node
+        if app is None:
+            return
+        ended = _ended_with(state, app, node) if isinstance(event, k.NodeLeft) else 0
+        if not ended and not self._on(app, node):
+            return
+        if isinstance(event, k.NodeDrainRequested):
+            what = "node_drained" if event.drain else "node_undrained"
+            text = f"{words.drain(event)}, where {words.has(self._on(app, node))}"
+        elif isinstance(event, k.NodeLeft):
+            what, text = "node_left", f"{node} left" + _and_ended(ended)
+        elif sizes(app) != self.partition:
+            what, text = "node_rejoined", f"{node} joined again, not as it was"
+        else:
+            return
+        self._node[node] = self._tell(
+            state, str(state.seq), what, text + self._void_place(app), by=getattr(event, "by", "")
+        )
+
+    def _node_fact(self, state: State, position: str, fact: Any) -> None:
+        app = None if self._ended else self._app
+        if app is None:
+            return
+        ended = _ended_with(state, app, fact.node) if isinstance(fact, k.NodeLeaseEnded) else 0
+        count = self._on(app, fact.node)
+        if not ended and not count:
+            return
+        before, changed = self._node.get(fact.node), None
+        if isinstance(fact, k.NodeLost):
+            what, changed = "node_lost", lost_because(state, fact)
+            text = (
+                f"{fact.node} was not heard after {moment(fact.last_heard)}, where {words.has(count)}; "
+                "whether they run is not known"
+            )
+        elif isinstance(fact, k.NodeRecovered):
+            what, text = "node_recovered", f"{fact.node} was heard again, where {words.has(count)}"
+        else:
+            what, text = "node_lease_ended", f"the lease of {fact.node} ended" + _and_ended(ended)
+            changed = lease_ended_because(state, fact)
+        text = blaming(text + self._void_place(app), changed)
+        self._node[fact.node] = self._tell(state, position, what, text, [before, changed])
+
+    def _settings(self, state: State, event: k.PolicyChanged) -> None:
+        if self._app is not None and not self._ended and (text := settings_changed(state, event)):
+            self._tell(state, str(state.seq), "settings", text)
+
+    def _void_place(self, app: App) -> str:
+        lost = self.partition and not sizes(app)
+        return "; what was decided for it there is void, and it is placed again" if lost else ""
+
+    # --- what the master says -------------------------------------------------------------------------------------------
+
+    def _fact(self, state: State, event: k.Round, index: int, fact: Any) -> None:
+        kind = type(fact)
+        position = f"{state.seq}.{index}"
+        if kind is k.AppAccepted:
+            self._accepted(state, position, fact)
+        elif kind is k.AppRejected:
+            self._rejected(state, position, fact)
+        elif not self.id or self._ended:
+            return
+        elif kind is k.Resized:
+            self._resized(state, event, position, fact)
+        elif kind in _NODES:
+            self._node_fact(state, position, fact)
+        elif getattr(fact, "app", "") != self.id:
+            return
+        elif kind is k.GenerationReleased:
+            self._generation_released(state, position, fact)
+        elif kind is k.GenerationFailed:
+            self._generation_failed(state, position, fact)
+        elif kind in _ENDS:
+            self._end(state, position, fact)
+
+    def _accepted(self, state: State, position: str, fact: k.AppAccepted) -> None:
+        app = state.apps.get(fact.app)
+        if self.wanted not in (fact.app, fact.spec.name) or app is None or fact.app == self.id:
+            return
+        submitted = self._pending.pop(fact.submission, None)
+        self._fresh(app)
+        cause = None
+        if submitted is not None:
+            self._chapters.append(submitted)
+            cause = Cause(submitted.position, f"{app.name} was {submitted.text}")
+        self._owed = self._tell(state, position, "accepted", words.accepted(app), [cause])
+        if app.cancel_requested:
+            self._cancel = self._tell(
+                state, position, "cancel_requested", "it had been asked to cancel it before it was accepted"
+            )
+        self._note(state)
+
+    def _rejected(self, state: State, position: str, fact: k.AppRejected) -> None:
+        submitted = self._pending.pop(fact.submission, None)
+        if submitted is not None:
+            cause = Cause(submitted.position, f"{self.wanted} was {submitted.text}")
+            if not self.id:
+                self._chapters.append(submitted)
+            later = "a later submission of this name was " if self.id else ""
+            self._tell(state, position, "refused", f"{later}refused: {fact.reason}", [cause], of_it=not self.id)
+        elif fact.refused == "update" and (asked := self._updates.pop(fact.submission, None)) is not None:
+            self._tell(state, position, "update_refused", f"that was refused: {fact.reason}", [asked])
+
+    def _resized(self, state: State, event: k.Round, position: str, fact: k.Resized) -> None:
+        app = self._found
+        change = next((change for change in fact.changes if change.app == self.id), None)
+        reason = fact.reasons.get(self.id) or (app.waiting if fact.unsaid else None)
+        code = app.waiting.code if app.waiting else ""
+        if change is not None:
+            generation = app.generations.get(change.to_generation)
+            if generation is not None and generation.decided_seq == state.seq:
+                self._change(state, event, position, fact, change)
+        elif reason is not None and code != self._code:
+            waits = app.current is None
+            what = "waits" if waits else "limited"
+            text = f"{'waits' if waits else 'has no more'} because {reason.text} ({reason.code})"
+            self._tell(state, position, what, text, self.around.behind(state, event, fact, self.id))
+        self._code = code
+
+    def _change(self, state: State, event: k.Round, position: str, fact: k.Resized, change: k.Resize) -> None:
+        app = self._found
+        after, before = placed_by(change), self.around.places.get(self.id, {})
+        left = gained(after, before)
+        found = Changed(
+            adjustment=change.adjustment,
+            generation=change.to_generation,
+            before=before,
+            after=after,
+            trigger=fact.trigger,
+            policy=fact.policy,
+            waited_s=self._spent.waits_s(state.time),
+            room_to=self.around.room_to(state, fact, self.id),
+            room_from=self.around.room_from(state, fact, self.id),
+            closed=closed(state, left),
+            still_waiting=[name_in(state, other) for other in sorted(fact.shortage) if other != self.id][:3],
+            reason=fact.reasons.get(self.id),
+            overtaken=app.generations[change.to_generation].void,
+        )
+        what = _what(found, first=not self._sizes)
+        causes = self.around.behind(state, event, fact, self.id)
+        there = {cause.position for cause in causes}
+        if self._owed is not None and self._owed.position not in there and str(app.seq) not in there:
+            causes = [self._owed, *causes]
+        cause = self._tell(state, position, what, words.changed(what, found), causes, changed=found)
+        self._owed = cause if found.overtaken or not found.after else None
+        self._sizes[change.to_generation] = len(change.placement)
+        self._decided, self._ready, self._phases, self._exit = cause, cause, None, None
+
+    def _generation_released(self, state: State, position: str, fact: k.GenerationReleased) -> None:
+        app = self._found
+        if fact.generation not in app.generations or (self._phases and self._phases.generation >= fact.generation):
+            return
+        self._released += 1
+        self._phases = phases = Phases(
+            generation=fact.generation,
+            previous=fact.previous,
+            stop_s=fact.stop_s,
+            wait_s=fact.wait_s,
+            resume=fact.resume,
+            checkpoint=fact.checkpoint,
+            lost_steps=fact.lost_steps,
+            killed=fact.killed,
+            lease_ended=fact.lease_ended,
+        )
+        decided = self._decided
+        self._ready = Cause(position, "its containers could start")
+        if fact.previous or sizes(app) != self.partition:
+            work = self._works.get(fact.previous)
+            text = words.released(phases, self._sizes.get(fact.previous, 0), work)
+            self._ready = self._tell(state, position, "released", text, [decided, self._exit], phases=phases, work=work)
+        elif decided is not None:
+            self._ready = decided
+        self._works = {number: work for number, work in self._works.items() if number >= fact.generation}
+        self._sizes = {number: size for number, size in self._sizes.items() if number >= fact.generation}
+        self._failing = {number: one for number, one in self._failing.items() if number >= fact.generation}
+
+    def _generation_failed(self, state: State, position: str, fact: k.GenerationFailed) -> None:
+        app = self._found
+        if fact.generation <= self._last_failed or fact.generation not in app.generations:
+            return
+        self._last_failed = fact.generation
+        first, count = self._failing.get(fact.generation, (self._why_lost(app, fact.generation), 0))
+        text = words.tried_again(fact, app, count - 1)
+        work = self._works.get(fact.generation)
+        self._tell(state, position, "retried", text, [first or self._exit], work=work)
+        self._code = "retry"
+
+    def _why_lost(self, app: App, number: int) -> Cause | None:
+        """What befell a node that took containers of this generation with it."""
+        lost = [c.node for c in app.generations[number].containers.values() if c.reason == "lost"]
+        return next((self._node[node] for node in lost if node in self._node), None)
+
+    def _end(self, state: State, position: str, fact: k.AppCompleted | k.AppFailed | k.AppCancelled) -> None:
+        app = self._found
+        if not app.ended:
+            return
+        self._note(state)
+        totals = self._spent.totals(app, self._released, state.time)
+        reason = getattr(fact, "reason", "")
+        text = f"{app.ended}{words.why(reason)}; it {words.totals(totals)}"
+        causes: list[Cause | None] = [self._exit]
+        if isinstance(fact, k.AppFailed):
+            causes = [self._failing.get(fact.generation, (self._exit, 0))[0]]
+        elif isinstance(fact, k.AppCancelled):
+            causes = [self._cancel]
+        work = self._works.get(fact.generation)
+        self._tell(
+            state, position, app.ended, text + (words.worked(work) if work else ""), causes, totals=totals, work=work
+        )
+        self._ended = True
+
+
+_HANDLERS: dict[type, Callable[[AppTeller, State, Any], None]] = {
+    k.AppSubmitted: AppTeller._submitted,
+    k.AppUpdated: AppTeller._updated,
+    k.AppCancelRequested: AppTeller._cancel_requested,
+    k.ContainerStarted: AppTeller._started,
+    k.ContainerExited: AppTeller._exited,
+    k.PolicyChanged: AppTeller._settings,
+    k.NodeJoined: AppTeller._node_event,
+    k.NodeLeft: AppTeller._node_event,
+    k.NodeDrainRequested: AppTeller._node_event,
+}
+
+
+def _what(change: Changed, *, first: bool) -> str:
+    before, after = sum(change.before.values()), sum(change.after.values())
+    if not after:
+        return "stopped"
+    if not before or change.before == change.after:
+        return "started" if first else "restarted"
+    return "moved" if before == after else "grown" if after > before else "shrunk"
+
+
+def _ended_with(state: State, app: App, node: str) -> int:
+    """How many of its containers this record ended because of their node."""
+    return sum(
+        container.node == node and container.reason == "lost" and container.exited_at == state.time
+        for generation in app.generations.values()
+        for container in generation.containers.values()
+    )
+
+
+def _and_ended(count: int) -> str:
+    return f", so {containers(count)} of it there had ended" if count else ""
+
+
+def _user_of(document: Any) -> str:
+    """Whose the app shall be, as a submission says it, checked or not; '' where it doesn't or that can't be shown."""
+    user = document.get("user") if isinstance(document, dict) else None
+    return user[:64] if isinstance(user, str) and user.isascii() and user.isprintable() else ""

@@ -1,0 +1,162 @@
+"""What a story is made of: chapters in the order of the log, each with what led to it.
+
+A chapter says one thing that mattered to an app or a node, in words and as fields; facts that come by the thousand (progress,
+single containers of a generation) are summed up in the chapter that ends them.  Times are log times (UTC ns), lengths seconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from events.kinds import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Places = dict[str, int]
+"""Containers by node."""
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """Something earlier on the log that led to a chapter."""
+
+    position: str
+    """`seq`, or `seq.index` in a round."""
+    text: str
+
+
+class Took(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An app's part in what became of room in one decision."""
+
+    app: str
+    """Id."""
+    name: str
+    did: str
+    """`started`, `grew`, `moved`, `shrank` or `stopped`."""
+    nodes: Places
+    """How many of its containers came to, or went from, the nodes in question."""
+    through: str = ""
+    """Name of the app that moved into the room itself and so made room for this one; empty where it was direct."""
+
+
+class Changed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one decision did with an app's partition."""
+
+    adjustment: str
+    generation: int
+    before: Places
+    after: Places
+    """As decided; where it was overtaken, the app did not get it."""
+    trigger: str
+    """`events`, `idle` or `deadline`; see `events.kinds.Resized`."""
+    policy: str
+    waited_s: float = 0.0
+    """How long it had been without a place."""
+    room_to: list[Took] = []
+    """Who, in the same decision, got what this app gave up and would not have fitted beside it."""
+    room_from: list[Took] = []
+    """Who, in the same decision, gave up what this app got and would not have fitted without."""
+    closed: list[str] = []
+    """Nodes it gave up that took nothing new any more: drained, lost or gone."""
+    still_waiting: list[str] = []
+    """Names of apps that waited on for their n_min: where nobody took the room yet, it may be kept for them."""
+    reason: Waiting | None = None
+    """Why it has no more."""
+    overtaken: bool = False
+    """Something happened between the decision's basis and its round, so that this never took effect."""
+
+
+class Phases(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an adjustment cost so far, by its phases.  None is not known yet, or not told by the app."""
+
+    generation: int
+    previous: int = 0
+    """The generation that was stopped for it; 0 for a start."""
+    stop_s: float = 0.0
+    wait_s: float = 0.0
+    start_s: float | None = None
+    total_s: float | None = None
+    """From the decision until all containers ran."""
+    resumed_s: float | None = None
+    """From the decision until the first sign of work."""
+    cost_s: float | None = None
+    """Seconds of its work that it cost in all, pause and lost steps; see `dorm.core.apps.costs`."""
+    resume: bool = False
+    checkpoint: int | None = None
+    """The step that it goes on from."""
+    lost_steps: int = 0
+    killed: int = 0
+    """Containers that had not ended within their grace time."""
+    lease_ended: list[str] = []
+
+
+class Work(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a generation told of its progress, summed up."""
+
+    generation: int
+    first_at: int
+    first_step: int
+    last_at: int
+    last_step: int
+    steps_per_s: float = 0.0
+    """Over all of it; 0 where that can't be known."""
+    loss: float | None = None
+    samples_per_s: float | None = None
+    checkpoint: int | None = None
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a container ended by itself."""
+
+    app: str
+    generation: int
+    slot: int
+    node: str
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+
+
+class AppTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """An app's life in numbers.  The three lengths add up to the time from its acceptance until its end, or until now."""
+
+    waited_s: float
+    """Without a place."""
+    paused_s: float
+    """With a place, and not all containers of it running: starting, stopping, adjusting."""
+    ran_s: float
+    generations: int
+    adjustments: int
+    failures: int
+    """Those that cost a retry."""
+    lost_steps: int
+    step: int
+
+
+class Chapter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that mattered."""
+
+    position: str
+    time: int
+    what: str
+    """One word for programs: `submitted`, `shrunk`, `running`, `node_lost`, …"""
+    text: str
+    causes: list[Cause] = []
+    partition: Places | None = None
+    """The app's places once this had happened, where it changed them."""
+    by: str = ""
+    """Who asked for it, where somebody did."""
+    app: str = ""
+    """Of a node's story: the id of the app that it is about."""
+    changed: Changed | None = None
+    phases: Phases | None = None
+    work: Work | None = None
+    exit: Exit | None = None
+    totals: AppTotals | None = None
+
+
+def gained(before: Mapping[str, int], after: Mapping[str, int]) -> Places:
+    """Nodes with more containers afterwards, and how many more."""
+    return {node: count - before.get(node, 0) for node, count in sorted(after.items()) if count > before.get(node, 0)}

@@ -1,0 +1,146 @@
+"""Why an app has what it has, at any moment: the state says how things stand, the log says which decision made it so.
+
+A `Witness` watches the log being folded (`replay.travel.travel.state_at(…, seen=witness.see)`) and keeps what the state
+does not: the last decision and the last one that changed the app, since when its reason has been the same, refusals, and
+ends of apps that have left the state.  `explain` puts that and the state together.  Void rounds are no decisions and are
+passed over.
+
+    ExplainError   there is no such app; the message has names that look like it
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.core.apps.admission import name_of
+from dorm.core.apps.costs import adjust_s
+from dorm.core.decide.asking import problem_of
+from dorm.core.query.standing import standings
+from dorm.core.query.views import adjustment, sizes
+from replay import ReplayError
+from replay.story.explain_words import paragraph, without_details
+from replay.story.explanation import Change, Decided, Decision, Explanation, Why, Witness
+
+if TYPE_CHECKING:
+    from dorm.core.state import App, State
+
+LATEST = 5
+"""Adjustments that are told in full."""
+
+
+class ExplainError(ReplayError):
+    """No such app; one line for people."""
+
+
+def explain(state: State, witness: Witness, now: int) -> Explanation:
+    """Why the witness's app has what it has.  `now` (UTC ns) is not before the state's own time.  Raises ExplainError."""
+    app = state.find_app(witness.wanted)
+    if app is not None and not (app.ended and _pending(state, witness.wanted)):
+        return _of_app(state, witness, app, now)
+    pending = _pending(state, witness.wanted)
+    if pending is not None:
+        return _without_details(state, witness, now, "pending", pending.id)
+    refusal, past = witness.refusal, witness.past
+    if past is not None and (refusal is None or refusal.refused == "update" or refusal.seq < past.seq):
+        return _without_details(state, witness, now, "gone", past.app)
+    if refusal is not None and refusal.refused == "submission":
+        return _without_details(state, witness, now, "refused", "")
+    raise ExplainError(f"at sequence {state.seq} there was no app {witness.wanted!r}{_near(state, witness)}")
+
+
+def _pending(state: State, wanted: str) -> Any:
+    """A submission of this name that nobody has answered yet."""
+    found = [one for one in state.submissions.values() if not one.app and name_of(one.spec) == wanted]
+    return found[-1] if found else None
+
+
+def _near(state: State, witness: Witness) -> str:
+    known = sorted({app.name for app in state.apps.values()} | witness.names.keys())
+    near = difflib.get_close_matches(witness.wanted, known, n=3)
+    return f"; did you mean {' or '.join(near)}?" if near else "; `dorm state` lists them"
+
+
+def _without_details(state: State, witness: Witness, now: int, what: str, id: str) -> Explanation:
+    text = without_details(witness, what)
+    return Explanation(
+        name=witness.wanted, id=id, state=what, phase=what, text=text, seq=state.seq, at=now, refusal=witness.refusal
+    )
+
+
+def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
+    standing = standings(problem_of(state, now)).apps.get(app.id)
+    placed = sizes(app)
+    found = Explanation(
+        name=app.name,
+        id=app.id,
+        state="ended" if app.ended else "live",
+        phase=app.phase,
+        text="",
+        seq=state.seq,
+        at=now,
+        containers=sum(placed.values()),
+        n_min=app.n_min,
+        n_max=app.n_max,
+        weight=app.weight,
+        nodes=placed,
+        demand=app.demand,
+        dominant=standing.dominant if standing else "",
+        share=standing.share if standing else None,
+        fair_share=standing.fair if standing else None,
+        reason=Why(app.waiting.code, app.waiting.text, witness.reason_since) if app.waiting else None,
+        waiting_since=app.waiting_since or None if app.current is None else None,
+        decision=_decision(witness.last),
+        last_change=_change(witness.changed, app),
+        adjustments=app.adjustments,
+        lost_steps=app.lost_steps,
+        adjust_s=adjust_s(app),
+        history=[adjustment(app, index) for index in range(max(0, len(app.history) - LATEST), len(app.history))],
+        refusal=witness.refusal,
+        ended_at=app.ended_at or None,
+        settings=witness.settings,
+    )
+    text = paragraph(state, app, found)
+    if (cause := witness.settings) is not None:
+        text += f"  It was disturbed by a change of settings: {cause.text} (record {cause.position})."
+    return msgspec.structs.replace(found, text=text)
+
+
+def _decision(decided: Decided | None) -> Decision | None:
+    if decided is None:
+        return None
+    fact = decided.fact
+    return Decision(
+        position=decided.position,
+        time=decided.time,
+        epoch=decided.epoch,
+        policy=fact.policy,
+        params=fact.params,
+        changed_apps=len(fact.changes),
+        overhead=fact.overhead,
+        overhead_budget=fact.overhead_budget,
+        utilization=fact.utilization,
+        fairness_loss=fact.fairness_loss,
+        fairness_budget=fact.fairness_budget,
+        excess=fact.excess,
+        status=fact.status,
+        bound=fact.bound,
+        change_cost=fact.change_cost,
+        shortage=fact.shortage,
+        trigger=fact.trigger,
+    )
+
+
+def _change(decided: Decided | None, app: App) -> Change | None:
+    if decided is None:
+        return None
+    change = next(change for change in decided.fact.changes if change.app == app.id)
+    return Change(
+        position=decided.position,
+        time=decided.time,
+        adjustment=change.adjustment,
+        containers=len(change.placement),
+        generation=change.to_generation,
+    )

@@ -1,0 +1,129 @@
+"""An explanation in words: one paragraph for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from replay.words import SECOND, containers, moment, span
+
+if TYPE_CHECKING:
+    from dorm.core.state import App, State
+    from replay.story.explanation import Explanation, Witness
+
+
+def without_details(witness: Witness, what: str) -> str:
+    """Of an app that the state does not hold: `pending`, `refused`, `gone`."""
+    name = witness.wanted
+    if what == "pending":
+        return f"{name} is submitted, and no master has answered yet; it is accepted or refused once one runs."
+    if what == "gone":
+        past = witness.past
+        assert past is not None
+        why = f": {past.reason}" if past.reason else ""
+        return (
+            f"{name} {past.ended} at {past.position} ({moment(past.time)}){why}.  That is longer ago than ended apps are "
+            f"kept; an earlier moment (`--at {past.position.split('.')[0]}`) has more."
+        )
+    refusal = witness.refusal
+    assert refusal is not None
+    return f"{name} was refused at {refusal.position} ({moment(refusal.time)}): {refusal.reason}."
+
+
+def paragraph(state: State, app: App, found: Explanation) -> str:
+    """Of an app that the state holds."""
+    if app.ended:
+        sentences = [_ending(app, found)]
+    else:
+        sentences = [_size(state, app, found), *_why_not_more(app, found), *_on_its_way(state, app)]
+    sentences += _cost(app, found)
+    refusal = found.refusal
+    if refusal is not None:
+        what = "A change of it" if refusal.refused == "update" else "A later submission of this name"
+        sentences.append(f"{what} was refused at {refusal.position}: {refusal.reason}.")
+    return "  ".join(sentences)
+
+
+def _ending(app: App, found: Explanation) -> str:
+    why = f": {app.end_reason}" if app.end_reason else ""
+    return f"{app.name} {app.ended} at {moment(app.ended_at)}, {_ago(app.ended_at, found)}{why}."
+
+
+def _ago(time: int, found: Explanation) -> str:
+    return f"{span(max(0, found.at - time) / SECOND)} ago"
+
+
+def _size(state: State, app: App, found: Explanation) -> str:
+    share = ""
+    if found.fair_share is not None and found.share is not None and found.dominant:
+        share = (
+            f"; that is {_part(found.share)} of all {found.dominant}, and a perfectly fair cluster would give it "
+            f"{_part(found.fair_share)}"
+        )
+    if found.containers == 0:
+        since = found.waiting_since or app.accepted_at
+        return (
+            f"{app.name} is {app.phase} and has no containers, for {span(max(0, found.at - since) / SECOND)} now; "
+            f"it needs at least {found.n_min} and can use {found.n_max}{share}."
+        )
+    places = ", ".join(_place(state, node, count) for node, count in found.nodes.items())
+    of = "all" if found.containers == found.n_max else f"{found.containers} of at most"
+    return f"{app.name} is {app.phase} with {of} {containers(found.n_max)}, on {places}{share}."
+
+
+def _part(share: float) -> str:
+    return f"{share * 100:.3g}%"
+
+
+def _place(state: State, node: str, count: int) -> str:
+    known = state.nodes.get(node)
+    trouble = (
+        "" if known is None or known.usable else ", drained" if known.condition == "up" else f", {known.condition}"
+    )
+    return f"{node} ({count}{trouble})"
+
+
+def _why_not_more(app: App, found: Explanation) -> list[str]:
+    decision, reason = found.decision, found.reason
+    by = f"decision {decision.position} ({_ago(decision.time, found)})" if decision else ""
+    if app.retry_at:
+        why = f": {reason.text}" if reason else ""
+        return [f"It failed{why}.  It is tried again at {moment(app.retry_at)}."]
+    if reason is None:
+        if found.containers >= found.n_max:
+            return []
+        return [
+            f"The last decision, {by}, left no reason; the next one looks at it." if by else "Nothing is decided yet."
+        ]
+    have = "is below its n_max" if found.containers else "waits"
+    return [
+        f"It {have} because {reason.text} ({reason.code}).  That was first said {_ago(reason.since, found)}, and last by {by}."
+    ]
+
+
+def _on_its_way(state: State, app: App) -> list[str]:
+    current = app.current
+    if current is None or current.started_at:
+        return []
+    size = containers(len(current.containers))
+    if current.released:
+        return [f"{current.running} of {size} have started."]
+    left = [c for g in app.generations.values() if g is not current and g.released for c in g.containers.values()]
+    running = [c for c in left if c.state != "exited"]
+    if running:
+        lost = sorted({c.node for c in running if c.node in state.nodes and state.nodes[c.node].condition == "lost"})
+        unheard = f"; {', '.join(lost)} can't be heard, so its lease has to end first" if lost else ""
+        return [f"It goes to {size} as soon as {len(running)} of the {len(left)} before have stopped{unheard}."]
+    return [f"Its {size} start as soon as their room is free."]
+
+
+def _cost(app: App, found: Explanation) -> list[str]:
+    if not found.history:
+        return []
+    last = found.history[-1]
+    total = f"took {span(last['total_s'])}" if last["total_s"] is not None else "has not come up again yet"
+    lost = last["lost_steps"]
+    redone = f", and {lost} step{' was' if lost == 1 else 's were'} done again" if lost else ", and no work was lost"
+    if not app.step and app.checkpoint is None:
+        redone = "; whether work was lost is not known, since it tells of no progress"
+    cut = f"; {last['killed']} had to be killed at the end of the grace time" if last["killed"] else ""
+    return [f"Its last adjustment ({last['containers']} containers) {total}{redone}{cut}."]

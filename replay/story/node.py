@@ -1,0 +1,388 @@
+"""The story of one node: when it came and went, what was decided for it, what started and ended there, how full it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from events import kinds as k
+from replay.story import words
+from replay.story.chapters import Cause, Chapter, Exit
+from replay.story.settings import blaming, killed_because, lease_ended_because, lost_because, settings_changed
+from replay.story.surroundings import Surroundings, name_in
+from replay.words import containers, moment, span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dorm.core.state import Node, State
+    from events.log.records import Record
+
+SECOND = 1_000_000_000
+COLUMNS = 48
+"""Columns of the course of use: when they are full, each two become one of twice the length."""
+FAILURES_TOLD = 3
+"""Containers of one generation that failed on the node and are told singly."""
+_PROGRESS = (k.AppProgressed, k.AppCheckpointed)
+_STOPS = (k.AppCancelled, k.AppFailed, k.GenerationFailed)
+"""After these the agents stop what is left of a generation."""
+_KEPT_THOUGH_IGNORED = k.PolicyChanged
+
+
+class Use(msgspec.Struct, frozen=True, kw_only=True):
+    """How full a node was while it was known: parts of its capacity that containers held which ran or might have."""
+
+    resource: str
+    mean: float
+    peak: float
+    column_s: float
+    """Length of each column of the course."""
+    course: list[float]
+    """Mean part in use by columns of time, from when the node joined."""
+
+
+class NodeTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's time in numbers, since it first joined.  Lengths are seconds; a drained node is up as well."""
+
+    up_s: float
+    drained_s: float
+    lost_s: float
+    left_s: float
+    apps: int
+    """How many had containers there."""
+    started: int
+    failed: int
+    """Containers that ended by themselves, and not well."""
+    running: int
+    """Containers that run there now, or may."""
+    use: list[Use]
+
+
+class Course:
+    """The part of a resource that is in use, over time, in bounded memory."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.width = SECOND // 10
+        self.columns = [0.0]
+        """Sums of part times ns, by column."""
+        self.peak = 0.0
+        self._part = 0.0
+        self._at = start
+
+    def set(self, time: int, part: float) -> None:
+        """From now on it is this part."""
+        self._fill(time)
+        self._part, self.peak = part, max(self.peak, part)
+
+    def _fill(self, time: int) -> None:
+        while time - self.start > COLUMNS * self.width:
+            pairs = zip(self.columns[::2], [*self.columns[1::2], 0.0], strict=False)
+            self.columns, self.width = [sum(pair) for pair in pairs], 2 * self.width
+        while self._at < time:
+            column = (self._at - self.start) // self.width
+            until = min(time, self.start + (column + 1) * self.width)
+            self.columns += [0.0] * (column + 1 - len(self.columns))
+            self.columns[column] += self._part * (until - self._at)
+            self._at = until
+
+    def use(self, resource: str, time: int) -> Use:
+        """Until now; asking changes nothing of what is told later."""
+        self._fill(time)
+        length = max(1, time - self.start)
+        sizes = [min(self.width, length - index * self.width) for index in range(len(self.columns))]
+        return Use(
+            resource=resource,
+            mean=sum(self.columns) / length,
+            peak=self.peak,
+            column_s=self.width / SECOND,
+            course=[round(total / size, 4) for total, size in zip(self.columns, sizes, strict=True) if size > 0],
+        )
+
+
+class NodeTeller:
+    """Follows a fold (`see` is for `replay.travel.travel`'s `seen`) for one node.  Kept: its story, and what runs there."""
+
+    def __init__(self, wanted: str) -> None:
+        self.wanted = wanted
+        self.around = Surroundings()
+        self._chapters: list[Chapter] = []
+        self._ignored = self._void = 0
+        self._running: dict[tuple[str, int, int], dict[str, int]] = {}
+        """Demands of containers that run here, or may, by app, generation and slot."""
+        self._moved = False
+        """Whether they, or what the node has, changed since use was last noted."""
+        self._to_start: dict[tuple[str, int], int] = {}
+        self._failures: dict[tuple[str, int], int] = {}
+        self._decided: dict[str, tuple[int, Cause]] = {}
+        """Which generation of an app was last decided that has to do with this node, and where; of one whose containers are
+        stopped for good, the next."""
+        self._courses: dict[str, Course] = {}
+        self._spent = {"up": 0, "drained": 0, "lost": 0, "left": 0}
+        self._since = 0
+        self._doing: list[str] = []
+        self._before: Node | None = None
+        self._trouble: Cause | None = None
+        self._apps: dict[str, None] = {}
+        self._started = self._failed = 0
+
+    @property
+    def known(self) -> bool:
+        return bool(self._chapters)
+
+    def story(self) -> list[Chapter]:
+        """All so far."""
+        return list(self._chapters)
+
+    def used(self) -> dict[str, int]:
+        """What containers hold that run here, or may, by resource."""
+        used: dict[str, int] = {}
+        for demand in self._running.values():
+            for name, amount in demand.items():
+                used[name] = used.get(name, 0) + amount
+        return used
+
+    def totals(self, state: State) -> NodeTotals:
+        spent = dict(self._spent)
+        for doing in self._doing:
+            spent[doing] += state.time - self._since
+        return NodeTotals(
+            **{f"{name}_s": time / SECOND for name, time in spent.items()},
+            apps=len(self._apps),
+            started=self._started,
+            failed=self._failed,
+            running=len(self._running),
+            use=[course.use(name, state.time) for name, course in sorted(self._courses.items())],
+        )
+
+    # --- following ------------------------------------------------------------------------------------------------------
+
+    def begin(self, state: State) -> None:
+        """Where the fold does not begin with the log's first record; a node that is there already is taken on."""
+        self.around.begin(state)
+        self._ignored, self._void = state.counters.ignored, state.counters.void_rounds
+        node = state.nodes.get(self.wanted)
+        if node is None:
+            return
+        for app in state.apps.values():
+            for generation in app.generations.values():
+                self._hold(app.id, generation.number, app.demand, state)
+        self._moved = True
+        condition = "drained" if node.condition == "up" and node.draining else node.condition
+        self._account(state)
+        self._tell(state, str(state.seq), "known", f"{condition} already, where this reading of the log begins")
+
+    def see(self, state: State, record: Record, event: k.Event) -> None:
+        """After each record was folded."""
+        ignored, self._ignored = state.counters.ignored > self._ignored, state.counters.ignored
+        if isinstance(event, _PROGRESS):
+            return
+        if isinstance(event, k.Round):
+            void, self._void = state.counters.void_rounds > self._void, state.counters.void_rounds
+            if void:
+                return
+            for index, fact in enumerate(event.events):
+                self._fact(state, event, index, fact)
+                self.around.fact(state, event, index)
+            if len(self._decided) > 2 * len(state.apps) + 16:
+                self._forget(state)
+        elif not ignored or isinstance(event, _KEPT_THOUGH_IGNORED):
+            here = getattr(event, "node", "") == self.wanted
+            if isinstance(event, k.PolicyChanged) and self.known and (text := settings_changed(state, event)):
+                self._tell(state, str(state.seq), "settings", text)
+            handler = _HANDLERS.get(type(event)) if here else None
+            if handler is not None:
+                handler(self, state, event)
+            self.around.record(state, event)
+            if not here:
+                return
+        self._account(state)
+
+    def _forget(self, state: State) -> None:
+        self._decided = {app: cause for app, cause in self._decided.items() if app in state.apps}
+        self._failures = {key: count for key, count in self._failures.items() if key[0] in state.apps}
+
+    def _account(self, state: State) -> None:
+        node = state.nodes.get(self.wanted)
+        if node is None:
+            return
+        doing = [node.condition, *(["drained"] if node.condition == "up" and node.draining else [])]
+        if doing != self._doing:
+            for what in self._doing:
+                self._spent[what] += state.time - self._since
+            self._doing, self._since = doing, state.time
+        if self._before is not node:
+            self._before = msgspec.structs.replace(node)
+        if not self._moved:
+            return
+        self._moved = False
+        used = self.used()
+        for name, capacity in node.capacity.items():
+            course = self._courses.get(name)
+            if course is None:
+                course = self._courses[name] = Course(state.time)
+            course.set(state.time, used.get(name, 0) / capacity if capacity else 0.0)
+
+    def _tell(
+        self, state: State, position: str, what: str, text: str, causes: Sequence[Cause | None] = (), **fields: Any
+    ) -> Cause:
+        known = [cause for cause in causes if cause is not None]
+        self._chapters.append(Chapter(position=position, time=state.time, what=what, text=text, causes=known, **fields))
+        return Cause(position, text.split(";")[0])
+
+    # --- what its agent and operators say -------------------------------------------------------------------------------
+
+    def _joined(self, state: State, event: k.NodeJoined) -> None:
+        node = state.nodes[self.wanted]
+        if node.identity != event.identity:
+            text = f"another machine at {event.address} asked for this name and was refused: it waits until nothing runs here"
+            self._tell(state, str(state.seq), "refused", text)
+            return
+        self._moved = True
+        has = words.amounts(node.capacity)
+        labels = ", ".join(f"{name}={value}" for name, value in node.labels.items())
+        text = f"with {has}" + (f", labels {labels}" if labels else "") + f", containers by {node.runtime}"
+        before = self._before
+        if before is None:
+            self._tell(state, str(state.seq), "joined", f"joined {text}")
+            return
+        again = f"its agent is up again, {text}" if before.capacity == node.capacity else f"joined anew, {text}"
+        if before.capacity != node.capacity:
+            had = words.amounts(before.capacity)
+            again += f" (before: {had})"
+        trouble = self._trouble if before.condition != "up" else None
+        self._tell(state, str(state.seq), "rejoined", again, [trouble])
+
+    def _drained(self, state: State, event: k.NodeDrainRequested) -> None:
+        what = "drained" if event.drain else "undrained"
+        cause = self._tell(state, str(state.seq), what, words.drain(event), by=event.by)
+        self._trouble = cause
+
+    def _left(self, state: State, event: k.NodeLeft) -> None:
+        ended = self._release_all()
+        text = "left, its agent stopped in good order" + (f"; {containers(ended)} there had ended" if ended else "")
+        self._trouble = self._tell(state, str(state.seq), "left", text)
+
+    def _container_started(self, state: State, event: k.ContainerStarted) -> None:
+        key = (event.app, event.generation)
+        self._started += 1
+        self._apps[event.app] = None
+        left = self._to_start.get(key, 1) - 1
+        self._to_start[key] = left
+        if left > 0:
+            return
+        del self._to_start[key]
+        count = sum(held[:2] == key for held in self._running)
+        text = f"{containers(count)} of {name_in(state, event.app)} (generation {event.generation}) run"
+        number, cause = self._decided.get(event.app, (0, None))
+        causes = [cause] if number == event.generation else []
+        self._tell(state, str(state.seq), "started", text, causes, app=event.app)
+
+    def _container_exited(self, state: State, event: k.ContainerExited) -> None:
+        key = (event.app, event.generation)
+        self._running.pop((*key, event.slot), None)
+        self._moved = True
+        self._apps[event.app] = None
+        one = Exit(
+            app=event.app,
+            generation=event.generation,
+            slot=event.slot,
+            node=event.node,
+            exit_code=event.exit_code,
+            reason=event.reason,
+            message=event.message,
+        )
+        name = name_in(state, event.app)
+        if (changed := killed_because(state, event)) is not None:
+            text = blaming(f"{name} (generation {event.generation}): {words.exited(one)}", changed)
+            self._tell(state, str(state.seq), "container_killed", text, [changed], app=event.app, exit=one)
+        if not event.asked and event.exit_code != 0:
+            self._failed += 1
+            count = self._failures[key] = self._failures.get(key, 0) + 1
+            if count <= FAILURES_TOLD:
+                text = f"{name} (generation {event.generation}): {words.exited(one)}"
+                self._tell(state, str(state.seq), "container_failed", text, app=event.app, exit=one)
+        if not any(held[:2] == key for held in self._running):
+            self._to_start.pop(key, None)
+            failures = self._failures.pop(key, 0)
+            how = f", {failures} of them not well" if failures else ""
+            text = f"all containers of {name} (generation {event.generation}) have ended{how}"
+            number, cause = self._decided.get(event.app, (0, None))
+            causes = [cause] if number > event.generation else []
+            self._tell(state, str(state.seq), "ended", text, causes, app=event.app)
+
+    # --- what the master says -------------------------------------------------------------------------------------------
+
+    def _fact(self, state: State, event: k.Round, index: int, fact: Any) -> None:
+        position = f"{state.seq}.{index}"
+        if isinstance(fact, k.Resized):
+            self._resized(state, event, position, fact)
+        elif isinstance(fact, k.GenerationReleased):
+            app = state.apps.get(fact.app)
+            if app is not None and fact.generation in app.generations:
+                self._hold(fact.app, fact.generation, app.demand, state)
+        elif isinstance(fact, _STOPS):
+            if any(held[0] == fact.app for held in self._running):
+                how = "was cancelled" if isinstance(fact, k.AppCancelled) else "failed"
+                self._decided[fact.app] = fact.generation + 1, Cause(position, f"{name_in(state, fact.app)} {how}")
+        elif getattr(fact, "node", "") == self.wanted and self.wanted in state.nodes:
+            if isinstance(fact, k.NodeLost):
+                text = (
+                    f"lost: it was not heard after {moment(fact.last_heard)}; whether its containers run is not known"
+                )
+                changed = lost_because(state, fact)
+                self._trouble = self._tell(state, position, "lost", blaming(text, changed), [changed])
+            elif isinstance(fact, k.NodeRecovered):
+                after = f" after {span((state.time - self._since) / SECOND)}" if self._doing == ["lost"] else ""
+                self._tell(state, position, "recovered", f"heard again{after}", [self._trouble])
+            elif isinstance(fact, k.NodeLeaseEnded):
+                ended = self._release_all()
+                text = f"its lease ended, so its agent has stopped what ran there: {containers(ended)}"
+                changed = lease_ended_because(state, fact)
+                self._tell(state, position, "lease_ended", blaming(text, changed), [self._trouble, changed])
+
+    def _hold(self, app: str, generation: int, demand: dict[str, int], state: State) -> None:
+        found = state.apps[app].generations[generation]
+        if not found.released:
+            return
+        here = [c for c in found.containers.values() if c.node == self.wanted and c.state != "exited"]
+        self._moved = self._moved or bool(here)
+        for container in here:
+            self._running[app, generation, container.slot] = demand
+        waiting = sum(container.state == "desired" for container in here)
+        if waiting:
+            self._to_start[app, generation] = waiting
+
+    def _release_all(self) -> int:
+        ended = len(self._running)
+        self._running, self._to_start, self._moved = {}, {}, True
+        return ended
+
+    def _resized(self, state: State, event: k.Round, position: str, fact: k.Resized) -> None:
+        """Who gets, gives up and restarts containers here, in one chapter for a decision."""
+        parts: list[str] = []
+        changed: dict[str, int] = {}
+        after = self.around.after(state, fact)
+        for change in sorted(fact.changes, key=lambda change: change.app):
+            before, now = self.around.places.get(change.app, {}), after.get(change.app, {})
+            had, has = before.get(self.wanted, 0), now.get(self.wanted, 0)
+            if change.app not in after or not (had or has):
+                continue
+            changed[change.app] = change.to_generation
+            way = f"gets {has - had}" if has > had else f"gives up {had - has}" if had > has else f"restarts its {has}"
+            parts.append(f"{name_in(state, change.app)} {way}")
+        if parts:
+            causes = self.around.behind(state, event, fact)
+            text = "decided: " + ", ".join(words.names(parts, 8))
+            cause = self._tell(state, position, "decided", text, causes)
+            self._decided.update((app, (generation, cause)) for app, generation in changed.items())
+
+
+_HANDLERS: dict[type, Callable[[NodeTeller, State, Any], None]] = {
+    k.NodeJoined: NodeTeller._joined,
+    k.NodeLeft: NodeTeller._left,
+    k.NodeDrainRequested: NodeTeller._drained,
+    k.ContainerStarted: NodeTeller._container_started,
+    k.ContainerExited: NodeTeller._container_exited,
+}

@@ -1,0 +1,52 @@
+"""Where an app's time went: every moment from its acceptance to its end is spent waiting, paused, or running."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from replay.story.chapters import AppTotals
+
+if TYPE_CHECKING:
+    from dorm.core.state import App
+
+SECOND = 1_000_000_000
+
+
+class Spent:
+    """Told of the app after whatever could change which of the three it is; times are log times (UTC ns)."""
+
+    def __init__(self) -> None:
+        self._spent = {"waited": 0, "paused": 0, "ran": 0}
+        self._doing = ""
+        self._since = 0
+
+    def note(self, app: App, time: int) -> None:
+        """It is so from now on."""
+        current = app.current
+        doing = "" if app.ended else "waited" if current is None else "ran" if current.started_at else "paused"
+        if doing != self._doing:
+            self._end(self._spent, time)
+            self._doing, self._since = doing, time
+
+    def _end(self, spent: dict[str, int], time: int) -> None:
+        if self._doing:
+            spent[self._doing] += time - self._since
+
+    def waits_s(self, time: int) -> float:
+        """For how many seconds it has been without a place; 0 where it has one."""
+        return (time - self._since) / SECOND if self._doing == "waited" else 0.0
+
+    def totals(self, app: App, generations: int, time: int) -> AppTotals:
+        """Until now.  `generations`: how many of its generations could start."""
+        spent = dict(self._spent)
+        self._end(spent, time)
+        return AppTotals(
+            waited_s=spent["waited"] / SECOND,
+            paused_s=spent["paused"] / SECOND,
+            ran_s=spent["ran"] / SECOND,
+            generations=generations,
+            adjustments=app.adjustments,
+            failures=app.failures,
+            lost_steps=app.lost_steps,
+            step=app.step,
+        )

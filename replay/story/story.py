@@ -1,0 +1,181 @@
+"""The story of an app or a node until a moment: what happened to it, in order, each chapter with what led to it.
+
+A log is read from where the story begins, not from its own begin: where there are snapshots, the state at the moment says when
+the app was submitted, and the fold starts from the snapshot before that.  Of an app that has left the state, and of a node,
+that is not known, so all of the log is folded (of a node: from `since` on, if asked).  What is kept is the story itself.
+
+    StoryError   there is no such app or node; the message has names that look like it
+"""
+
+from __future__ import annotations
+
+import difflib
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from dorm.core.snapshot import FOLDED_BY
+from dorm.core.state import SCHEMA, State
+from events.codec import decode
+from events.kinds import Round
+from events.sources import fingerprint
+from replay import ReplayError
+from replay.moments import AtSequence
+from replay.story.app import AppTeller
+from replay.story.chapters import AppTotals, Chapter
+from replay.story.explanation import Witness
+from replay.story.node import NodeTeller, NodeTotals
+from replay.travel.travel import fold_on, state_at
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from events.kinds import Event
+    from events.log.interface import EventLog
+    from events.log.records import Record
+    from replay import Progress
+    from replay.moments import Moment
+    from replay.simulator.forks.starting import Outlook
+    from replay.travel.travel import Seen
+
+    Follower = Witness | AppTeller | NodeTeller | Outlook
+
+
+MARGIN = 10_000
+"""At most so many records before its submission are folded for an app's story: some tens of milliseconds."""
+
+
+class StoryError(ReplayError):
+    """No such app or node; one line for people."""
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True):
+    """What `dorm story -o json` prints.  In a chapter, what is empty is left out."""
+
+    name: str
+    id: str
+    """Of an app; a node's name."""
+    kind: Literal["app", "node"]
+    seq: int
+    """Of the log, where the story ends."""
+    at: int
+    """Its log time there (UTC ns)."""
+    totals: AppTotals | NodeTotals | None
+    """None of an app that was never accepted."""
+    chapters: list[Chapter]
+
+
+async def follow(
+    log: EventLog,
+    name: str,
+    followers: Sequence[Follower],
+    moment: Moment | None = None,
+    *,
+    since: Moment | None = None,
+    progress: Progress | None = None,
+) -> State:
+    """Show followers the log from where the story of an app of this name begins; gives the state at the moment.
+
+    `since` says from where else.  Raises as `replay.travel.travel.state_at` does.
+    """
+    start = await log.start()
+    if since is None and not start and not await _has_snapshots(log):
+        return await state_at(log, moment, progress=progress, seen=_together(followers))
+    final = await state_at(log, moment, progress=progress)
+    end, app = final.seq, final.find_app(name)
+    if since is not None:
+        base = await state_at(log, since, progress=progress)
+        if base.seq > end:
+            raise StoryError(f"it is to begin at sequence {base.seq}, after its end at {end}")
+    elif app is not None:
+        base = await _before(log, app.seq, start, progress)
+    else:
+        base = await _at(log, start, progress)
+    last = await _decision(log, base)
+    for follower in followers:
+        if isinstance(follower, Witness):
+            follower.begin(base, last)
+        else:
+            follower.begin(base)
+    await fold_on(log, base, end, progress=progress, seen=_together(followers))
+    return base
+
+
+async def _has_snapshots(log: EventLog) -> bool:
+    """Whether there are any that this build takes up; without, going back and forth would fold all of it again."""
+    build = fingerprint(*FOLDED_BY)
+    return any((info.core, info.build) == (SCHEMA, build) for info in await log.snapshots.infos())
+
+
+def _together(followers: Sequence[Follower]) -> Seen:
+    """All followers as one."""
+
+    def seen(state: State, record: Record, event: Event) -> None:
+        for follower in followers:
+            follower.see(state, record, event)
+
+    return seen
+
+
+async def _before(log: EventLog, seq: int, start: int, progress: Progress | None) -> State:
+    """The state from which the story of an app begins that was submitted with this sequence: what its first decision
+    answers besides lies after the basis of the decision before it, which may be a little earlier."""
+    state = await _at(log, max(start, seq - 1), progress)
+    last = await _decision(log, state)
+    event = decode(last) if last is not None else None
+    basis = event.basis if isinstance(event, Round) else 0
+    return await _at(log, max(start, basis, seq - 1 - MARGIN), progress) if basis < state.seq else state
+
+
+async def _at(log: EventLog, seq: int, progress: Progress | None) -> State:
+    return await state_at(log, AtSequence(seq), progress=progress) if seq else State()
+
+
+async def _decision(log: EventLog, state: State) -> Record | None:
+    """The round of the last decision that is in a state."""
+    if not state.figures.seq or state.figures.seq <= await log.start():
+        return None
+    async with aclosing(log.read(after=state.figures.seq - 1)) as batches:
+        async for batch in batches:
+            return batch[0]
+    return None
+
+
+async def tell(
+    log: EventLog,
+    name: str,
+    moment: Moment | None = None,
+    *,
+    since: Moment | None = None,
+    node: bool = False,
+    progress: Progress | None = None,
+) -> Story:
+    """The story of the newest app of this name or id, else of the node of this name; with `node` of that alone.
+
+    Raises StoryError where there never was one until then, and as `follow` does.
+    """
+    app_teller, node_teller, witness = AppTeller(name), NodeTeller(name), Witness(name)
+    followers: list[Follower] = [node_teller, witness] if node else [app_teller, node_teller, witness]
+    state = await follow(log, "" if node else name, followers, moment, since=since, progress=progress)
+    if app_teller.known:
+        return Story(
+            name=app_teller.name or name,
+            id=app_teller.id,
+            kind="app",
+            seq=state.seq,
+            at=state.time,
+            totals=app_teller.totals(state),
+            chapters=app_teller.story(),
+        )
+    if node_teller.known:
+        totals = node_teller.totals(state)
+        return Story(
+            name=name, id=name, kind="node", seq=state.seq, at=state.time, totals=totals, chapters=node_teller.story()
+        )
+    known = (
+        sorted(state.nodes) if node else sorted({*witness.names, *state.nodes, *(a.name for a in state.apps.values())})
+    )
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; `dorm state` lists them"
+    raise StoryError(f"until sequence {state.seq} there was no {'node' if node else 'app or node'} {name!r}{hint}")

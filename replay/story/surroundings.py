@@ -1,0 +1,312 @@
+"""What goes on around an app: who has which places, and what stirs decisions.
+
+A story asks it two things of a decision.  *What led to it*: the master decides once the log has been quiet, so a decision
+answers what stirred the allocation since the one before: the latest of it, what came within the longest that a busy log can
+put a decision off, and what came while an adjustment was under way, whose apps can't be changed before it ends.  *For whose
+sake* an app gave room up: worked out from the decision itself, on the nodes in question (see `room_to`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.core.query.views import sizes
+from events import kinds as k
+from replay.story.chapters import Cause, Places, Took, gained
+from replay.story.words import drain, settings, short_name
+from replay.words import containers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from dorm.core.state import App, State
+
+MS = 1_000_000
+KEPT = 64
+"""Stirs that are remembered: far more than are told of one decision."""
+TOLD = 3
+"""Causes of one decision that are told, the latest; the others are counted."""
+
+
+class _Stir(msgspec.Struct, frozen=True):
+    """Something that could change the allocation."""
+
+    seq: int
+    time: int
+    cause: Cause
+    app: str = ""
+    """Whose it is."""
+    weight: int = 2
+    """Of several stirs the weightiest are told: 1 is an adjustment that came to its end."""
+    since: int = 0
+    """Of the end of an adjustment: when that had been decided."""
+
+
+class Surroundings:
+    """Follows all apps and nodes as far as stories need them.  Kept: the places of live apps, and a few stirs."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, Places] = {}
+        """By app, of those that have a place."""
+        self._strong: deque[_Stir] = deque(maxlen=KEPT)
+        self._weak: deque[_Stir] = deque(maxlen=KEPT)
+        self._exit: tuple[int, k.ContainerExited] | None = None
+        """The last container that ended, and its sequence: told where there is nothing else."""
+        self._before: Cause | None = None
+        """The last decision."""
+        self._looked = 0
+        """Basis of the last decision or tick."""
+
+    def begin(self, state: State) -> None:
+        """Where the fold does not begin with the log's first record."""
+        self.places = {app.id: placed for app in state.live_apps() if (placed := held(app))}
+        self._looked = state.figures.seq
+
+    # --- following ------------------------------------------------------------------------------------------------------
+
+    def record(self, state: State, event: k.Event) -> None:
+        """After a fact of anybody but the master was folded, and not ignored."""
+        handler = _RECORDS.get(type(event))
+        if handler is not None:
+            handler(self, state, event)
+
+    def fact(self, state: State, event: k.Round, index: int) -> None:
+        """After a round was folded that is not void; once for each of its facts, in order."""
+        fact = event.events[index]
+        position = f"{state.seq}.{index}"
+        kind = type(fact)
+        if isinstance(fact, k.Resized):
+            for change in fact.changes:
+                self._place(state, change.app)
+            self._looked = event.basis
+            self._before = Cause(position, "the decision before it, which may change only so many apps")
+        elif isinstance(fact, k.IdleTicked):
+            self._looked = event.basis
+        elif kind in _NODES:
+            self._stir(state, position, f"{fact.node} {_NODES[kind]}")  # type: ignore[union-attr]  # these have one
+            self._all_places(state)
+        elif kind in _APPS:
+            self._app_fact(state, position, fact, _APPS[kind])
+            self._place(state, fact.app)  # type: ignore[union-attr]  # these have one
+        elif isinstance(fact, k.GenerationReleased):
+            self._place(state, fact.app)
+
+    def _app_fact(self, state: State, position: str, fact: Any, what: str) -> None:
+        app = state.apps.get(fact.app)
+        text = f"{name_in(state, fact.app)} {what}"
+        if isinstance(fact, k.AppAccepted) and app is not None:
+            text += f" by {app.user}"
+            if 0 < app.seq < state.seq:
+                position = str(app.seq)
+        self._stir(state, position, text, app=fact.app)
+
+    def _updated(self, state: State, event: k.AppUpdated) -> None:
+        app = state.find_app(event.app)
+        if app is not None and event.id not in state.submissions:
+            self._stir(state, str(state.seq), f"{event.by} changed {app.name}", app=app.id)
+
+    def _started(self, state: State, event: k.ContainerStarted) -> None:
+        app = state.apps[event.app]
+        generation = app.generations[event.generation]
+        if generation.running == len(generation.containers) and generation is app.current:
+            text = f"{app.name} ran with {containers(generation.running)}"
+            self._stir(state, str(state.seq), text, app=app.id, weight=1, since=generation.decided_at)
+
+    def _exited(self, state: State, event: k.ContainerExited) -> None:
+        self._exit = (state.seq, event)
+
+    def _node(self, state: State, event: k.NodeJoined | k.NodeLeft) -> None:
+        if isinstance(event, k.NodeJoined) and event.identity != state.nodes[event.node].identity:
+            return  # Another machine of that name, which was refused it.
+        self._stir(state, str(state.seq), f"{event.node} {'joined' if isinstance(event, k.NodeJoined) else 'left'}")
+        self._all_places(state)
+
+    def _drain(self, state: State, event: k.NodeDrainRequested) -> None:
+        self._stir(state, str(state.seq), drain(event))
+        self._all_places(state)
+
+    def _settings(self, state: State, event: k.PolicyChanged) -> None:
+        self._stir(state, str(state.seq), settings(event))
+
+    def _stir(self, state: State, position: str, text: str, *, app: str = "", weight: int = 2, since: int = 0) -> None:
+        stirs = self._strong if weight > 1 else self._weak
+        stirs.append(_Stir(state.seq, state.time, Cause(position, text), app, weight, since or state.time))
+
+    def _place(self, state: State, app_id: str) -> None:
+        app = state.apps.get(app_id)
+        placed = held(app) if app is not None else {}
+        if placed:
+            self.places[app_id] = placed
+        else:
+            self.places.pop(app_id, None)
+
+    def _all_places(self, state: State) -> None:
+        """A node's fate can void many plans at once."""
+        for app_id in state.names.values():
+            self._place(state, app_id)
+
+    # --- what led to a decision -----------------------------------------------------------------------------------------
+
+    def behind(self, state: State, event: k.Round, fact: k.Resized, app: str = "") -> list[Cause]:
+        """What led to a decision, before `fact` is told of it.  `app`'s own causes come first."""
+        if fact.trigger == "idle" and event.events and isinstance(event.events[0], k.IdleTicked):
+            return [Cause(f"{state.seq}.0", "all had been quiet, and the allocation was looked at again")]
+        stirs = self._since_last(event.basis, state.settings.quiet_limit_ms * MS)
+        if not stirs:
+            return self._for_want_of_others(state, event.basis)
+        own = [stir.cause for stir in stirs if app and stir.app == app and stir.weight > 1]
+        causes = own[-1:] + [stir.cause for stir in stirs if stir.cause not in own[-1:]][-TOLD:]
+        left = len(stirs) - len(causes)
+        if left > 0:
+            last = causes[-1]
+            causes[-1] = Cause(last.position, f"{last.text}, and {left} more just before")
+        return causes
+
+    def _for_want_of_others(self, state: State, basis: int) -> list[Cause]:
+        if self._exit is not None and self._looked < self._exit[0] <= basis:
+            seq, exited = self._exit
+            return [Cause(str(seq), f"slot {exited.slot} of {name_in(state, exited.app)} ended")]
+        return [self._before] if self._before is not None else []
+
+    def _since_last(self, basis: int, most: int) -> list[_Stir]:
+        """Stirs that a decision on this basis answers, the weightiest of them, in order."""
+        found = [stir for stir in (*self._strong, *self._weak) if self._looked < stir.seq <= basis]
+        found.sort(key=lambda stir: stir.seq)
+        reach = found[-1].time if found else 0
+        answered: list[_Stir] = []
+        for stir in reversed(found):
+            if stir.time < reach - most:
+                break
+            reach = min(reach, stir.since)
+            answered.append(stir)
+        weight = max((stir.weight for stir in answered), default=0)
+        heavy = [stir for stir in reversed(answered) if stir.weight == weight]
+        # What had to wait for the end of an adjustment names that as well.
+        last = next((stir for stir in answered if stir.weight == 1), None)
+        late = last is not None and weight > 1 and last.seq > heavy[-1].seq
+        return [*heavy, last] if late and last is not None else heavy
+
+    # --- for whose sake -------------------------------------------------------------------------------------------------
+
+    def after(self, state: State, fact: k.Resized) -> dict[str, Places]:
+        """The places of the apps that a decision changes, as decided."""
+        return {change.app: placed_by(change) for change in fact.changes if change.app in state.apps}
+
+    def room_to(self, state: State, fact: k.Resized, app: str) -> list[Took]:
+        """Who got, in the same decision, what `app` gives up.
+
+        An app counts where it gets containers on a node that `app` leaves, needs a kind of resource that `app` used, and
+        what all get there together would not have fitted into what was free before.  One of them that only moved made
+        room elsewhere in turn, so those that got that count through it.
+        """
+        after = self.after(state, fact)
+        direct = self._takers(state, after, app, gained(after.get(app, {}), self.places.get(app, {})))
+        took = {one.app: one for one in direct}
+        for one in direct:
+            if one.did == "moved":
+                left = gained(after[one.app], self.places.get(one.app, {}))
+                for other in self._takers(state, after, one.app, left):
+                    if other.app != app and other.app not in took:
+                        took[other.app] = msgspec.structs.replace(other, through=one.name)
+        return list(took.values())
+
+    def room_from(self, state: State, fact: k.Resized, app: str) -> list[Took]:
+        """Who gave up, in the same decision, what `app` gets: `room_to` the other way round, without ways through others."""
+        after = self.after(state, fact)
+        found = []
+        for other in sorted(after):
+            if other == app:
+                continue
+            left = gained(after[other], self.places.get(other, {}))
+            mine = [one for one in self._takers(state, after, other, left) if one.app == app]
+            if mine:
+                nodes = {node: left[node] for node in mine[0].nodes}
+                found.append(Took(app=other, name=name_in(state, other), did=self._did(after, other), nodes=nodes))
+        return found
+
+    def _takers(self, state: State, after: Mapping[str, Places], app: str, left: Places) -> list[Took]:
+        gains = {other: gained(self.places.get(other, {}), placed) for other, placed in after.items() if other != app}
+        tight = [node for node in left if self._needs_room(state, after, gains, node)]
+        mine = state.apps[app].demand
+        found = []
+        for other in sorted(gains):
+            nodes = {node: gains[other][node] for node in tight if node in gains[other]}
+            if nodes and mine.keys() & state.apps[other].demand.keys():
+                found.append(Took(app=other, name=name_in(state, other), did=self._did(after, other), nodes=nodes))
+        return found
+
+    def _needs_room(self, state: State, after: Mapping[str, Places], gains: Mapping[str, Places], node: str) -> bool:
+        """Whether what apps get on a node would not have fitted beside what was there."""
+        known = state.nodes.get(node)
+        if known is None:
+            return False
+        needed: dict[str, int] = {}
+        for app, counts in [*self.places.items(), *gains.items()]:
+            if node in counts and app in state.apps:
+                for name, amount in state.apps[app].demand.items():
+                    needed[name] = needed.get(name, 0) + amount * counts[node]
+        return any(amount > known.capacity.get(name, 0) for name, amount in needed.items())
+
+    def _did(self, after: Mapping[str, Places], app: str) -> str:
+        before, now = sum(self.places.get(app, {}).values()), sum(after[app].values())
+        if not before or not now:
+            return "started" if now else "stopped"
+        return "moved" if now == before else "grew" if now > before else "shrank"
+
+
+def held(app: App) -> Places:
+    """Containers by node of its place; where that is void, those that still run."""
+    placed = sizes(app)
+    if placed or app.ended:
+        return placed
+    for generation in app.generations.values():
+        if generation.released and not generation.failed:
+            for container in generation.containers.values():
+                if container.state != "exited":
+                    placed[container.node] = placed.get(container.node, 0) + 1
+    return dict(sorted(placed.items()))
+
+
+def placed_by(change: k.Resize) -> Places:
+    """Containers by node of a change, sorted by node."""
+    counts: Places = {}
+    for placed in change.placement:
+        counts[placed.node] = counts.get(placed.node, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def name_in(state: State, app_id: str) -> str:
+    """An app's name; that in its id where the state has let go of it."""
+    app = state.apps.get(app_id)
+    return app.name if app is not None else short_name(app_id)
+
+
+def closed(state: State, nodes: Iterable[str]) -> list[str]:
+    """Those of them that take nothing new."""
+    return [node for node in nodes if node not in state.nodes or not state.nodes[node].usable]
+
+
+_NODES: dict[type, str] = {
+    k.NodeLost: "was lost",
+    k.NodeRecovered: "was heard again",
+    k.NodeLeaseEnded: "had its lease end",
+}
+_APPS: dict[type, str] = {
+    k.AppAccepted: "was submitted",
+    k.GenerationFailed: "failed, and is tried again",
+    k.AppCompleted: "completed",
+    k.AppFailed: "failed",
+    k.AppCancelled: "was cancelled",
+}
+_RECORDS: dict[type, Callable[[Surroundings, State, Any], None]] = {
+    k.AppUpdated: Surroundings._updated,
+    k.ContainerStarted: Surroundings._started,
+    k.ContainerExited: Surroundings._exited,
+    k.NodeJoined: Surroundings._node,
+    k.NodeLeft: Surroundings._node,
+    k.NodeDrainRequested: Surroundings._drain,
+    k.PolicyChanged: Surroundings._settings,
+}

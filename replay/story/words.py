@@ -1,0 +1,234 @@
+"""Chapters of a story in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dorm.core.apps.failures import SHARED, counts_against
+from events.quantities import humanize
+from replay.words import containers, moment, span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from dorm.core.state import App
+    from events import kinds as k
+    from replay.story.chapters import AppTotals, Changed, Exit, Phases, Places, Took, Work
+
+SECOND = 1_000_000_000
+SHOWN = 6
+"""Nodes that are named at once; the fields of a chapter have all of them."""
+_TIMES = ("quiet_ms", "quiet_limit_ms", "idle_s", "node_grace_s", "node_lease_s", "retention_s")
+
+
+def short_name(app_id: str) -> str:
+    """The name in an id, which is the name and a digest."""
+    return app_id.rpartition("-")[0] or app_id
+
+
+def on_nodes(places: Mapping[str, int]) -> str:
+    """`node-1 (2), node-2 (1)`."""
+    named = [f"{node} ({count})" for node, count in list(places.items())[:SHOWN]]
+    left = len(places) - len(named)
+    if left:
+        rest = sum(list(places.values())[SHOWN:])
+        named.append(f"{left} more node{'' if left == 1 else 's'} ({rest})")
+    return ", ".join(named)
+
+
+def listed(names: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def why(reason: str) -> str:
+    """`: too slow`, '' without a reason.  Anybody's own words: on one line, and never long."""
+    line = " ".join(reason.split())
+    return f": {line if len(line) <= 300 else line[:299] + '…'}" if line else ""
+
+
+def accepted(app: App) -> str:
+    weight = "" if app.weight == 1 else f", weight {app.weight:g}"
+    require = f", on nodes with {' '.join(app.spec.require.split())}" if app.spec.require else ""
+    size = containers(app.n_max) if app.n_min == app.n_max else f"{app.n_min} to {containers(app.n_max)}"
+    return f"accepted as {app.id}: {size} of {amounts(app.demand)}{weight}{require}"
+
+
+def updated(event: k.AppUpdated) -> str:
+    given = (("weight", event.weight), ("n_min", event.n_min), ("n_max", event.n_max))
+    return ", ".join(f"{name}={value:g}" for name, value in given if value is not None) or "nothing"
+
+
+def settings(event: k.PolicyChanged) -> str:
+    """`ann changed settings (theta2=0.3)`."""
+    parts = [f"policy={event.policy}"] if event.policy is not None else []
+    given = {**(event.params or {}), **(event.set_params or {})}
+    parts += [f"{name}={value}" for name, value in sorted(given.items())]
+    parts += [f"{name}={getattr(event, name)}" for name in _TIMES if getattr(event, name) is not None]
+    what = ", ".join(parts)
+    return f"{event.by} changed settings ({what if len(what) <= 80 else what[:79] + '…'})"
+
+
+def drain(event: k.NodeDrainRequested) -> str:
+    if not event.drain:
+        return f"{event.by} ended the drain of {event.node}"
+    how = " until its agent is back" if event.until_rejoin else ""
+    return f"{event.by} began to drain {event.node}{how}{why(event.reason)}"
+
+
+# --- decisions ----------------------------------------------------------------------------------------------------------
+
+
+def changed(what: str, change: Changed) -> str:
+    """What a decision did with an app, and for whose sake."""
+    before, after = sum(change.before.values()), sum(change.after.values())
+    if change.before == change.after:
+        text = f"starts again where it is, with {containers(after)} on {on_nodes(change.after)}"
+    elif what in ("started", "restarted"):
+        again = "again " if what == "restarted" else ""
+        text = f"starts {again}with {containers(after)} on {on_nodes(change.after)}"
+        text += f", after it had waited {span(change.waited_s)}" if change.waited_s >= 0.05 else ""
+    elif what == "stopped":
+        text = f"stopped: gives up its {containers(before)} on {on_nodes(change.before)}, and waits"
+    else:
+        sized = f"{what} from {before} to {containers(after)}" if before != after else "moved"
+        text = f"{sized}: {_ways(change.before, change.after)}"
+    parts = [text, *_sakes(change)]
+    if change.reason is not None:
+        parts.append(f"it has no more because {change.reason.text} ({change.reason.code})")
+    if change.overtaken:
+        parts.append("but something had happened meanwhile, so this never took effect, and it is placed again")
+    return "; ".join(parts)
+
+
+def _ways(before: Places, after: Places) -> str:
+    fewer = {node: count - after.get(node, 0) for node, count in before.items() if count > after.get(node, 0)}
+    more = {node: count - before.get(node, 0) for node, count in after.items() if count > before.get(node, 0)}
+    kept = {node: min(count, after[node]) for node, count in before.items() if node in after}
+    named = (("gives up", fewer), ("gets", more), ("keeps", kept))
+    return ", ".join(f"{verb} {on_nodes(places)}" for verb, places in named if places) or "on the same nodes"
+
+
+def _sakes(change: Changed) -> list[str]:
+    parts = []
+    if change.room_to:
+        parts.append("with its room, in the same decision, " + listed(map(_took, change.room_to)))
+    elif change.closed:
+        parts.append(f"{listed(change.closed)} {'takes' if len(change.closed) == 1 else 'take'} nothing new any more")
+    elif any(change.before.get(node, 0) > change.after.get(node, 0) for node in change.before):
+        waiting = f", and {listed(change.still_waiting)} waited for room" if change.still_waiting else ""
+        parts.append(f"no app took that room in this decision{waiting}")
+    if change.room_from:
+        given = [f"{one.name} gave up on {on_nodes(one.nodes)}" for one in change.room_from]
+        parts.append(f"with room that, in the same decision, {listed(given)}")
+    return parts
+
+
+def _took(one: Took) -> str:
+    through = f" (in the room that {one.through} moved out of)" if one.through else ""
+    return f"{one.name} {one.did} on {on_nodes(one.nodes)}{through}"
+
+
+# --- adjustments --------------------------------------------------------------------------------------------------------
+
+
+def released(phases: Phases, before: int, work: Work | None) -> str:
+    """Of an adjustment: what came before has stopped, and the room is free."""
+    lease = f" ({listed(phases.lease_ended)}: by the end of its lease)" if phases.lease_ended else ""
+    text = f"generation {phases.previous} ({containers(before)}) had stopped after {span(phases.stop_s)}{lease}"
+    text += f", {killed(phases.killed)}" if phases.killed else ""
+    text += f", then waited {span(phases.wait_s)} for room" if phases.wait_s >= 0.05 else ""
+    if phases.resume and phases.checkpoint is not None:
+        text += f"; goes on from its checkpoint at step {phases.checkpoint}, "
+    else:
+        text += "; no checkpoint is believed, so it begins anew, "
+    if phases.lost_steps:
+        text += f"{phases.lost_steps} step{'' if phases.lost_steps == 1 else 's'} lost"
+    else:
+        text += "no work lost" if work is not None else "and whether work was lost is not known: it told of no progress"
+    return text + (worked(work) if work is not None else "")
+
+
+def killed(count: int) -> str:
+    """Checkpoints that never came."""
+    return f"{containers(count)} killed at the end of {'its' if count == 1 else 'their'} grace time"
+
+
+def running(phases: Phases, count: int) -> str:
+    took = f" {span(phases.start_s)} after they could" if phases.start_s is not None else ""
+    total = f", {span(phases.total_s)} after the decision" if phases.total_s is not None else ""
+    what = "its only container runs" if count == 1 else f"all {count} containers run"
+    return f"{what}, started{took}{total}"
+
+
+def resumed(work: Work, phases: Phases, rate_before: float) -> str:
+    after = "" if phases.resumed_s is None else f", {span(phases.resumed_s)} after the decision"
+    again = phases.previous > 0
+    pace = f"; it had made {rate_before:.3g} steps/s before" if again and rate_before else ""
+    if again and phases.cost_s is not None:
+        pace += f"; this adjustment cost {span(phases.cost_s)} of its work, pause and lost steps together"
+    return f"{'works again' if again else 'tells of its first progress'}, at step {work.first_step}{after}{pace}"
+
+
+def worked(work: Work) -> str:
+    """`, and had worked from step 3 to 90 (4.2 steps/s)`, '' where it told nothing."""
+    if work.last_step <= work.first_step:
+        return ""
+    pace = f" ({work.steps_per_s:.3g} steps/s)" if work.steps_per_s else ""
+    loss = f", loss {work.loss:.6g}" if work.loss is not None else ""
+    return f"; it had worked from step {work.first_step} to {work.last_step}{pace}{loss}"
+
+
+# --- containers and ends ------------------------------------------------------------------------------------------------
+
+
+def exited(one: Exit) -> str:
+    """How a container ended by itself, without its app."""
+    where = f"slot {one.slot} on {one.node}"
+    if one.exit_code is None:
+        ends = {"out_of_memory": "ran out of memory", "exit": "ended", "unknown": "ended, nobody knows how"}
+        return f"{where} {ends.get(one.reason, f'could not start ({one.reason})')}{why(one.message)}"
+    code = one.exit_code
+    killed = f", killed by signal {code - 128}" if 128 < code < 160 else ""
+    because = "" if one.reason in ("", "exit") else f" ({one.reason.replace('_', ' ')})"
+    return f"{where} ended with exit code {code}{killed}{because}{why(one.message)}"
+
+
+def tried_again(fact: k.GenerationFailed, app: App, others: int) -> str:
+    retries, limit = (fact.retries, fact.limit) if fact.failure else (app.failures, app.spec.retries.limit)
+    own = f" for {fact.failure}" if counts_against(app, fact.failure) != SHARED else ""
+    cost = f"retry {retries} of {limit}{own}" if fact.counted else "it costs no retry"
+    more = f"; {others} other container{'' if others == 1 else 's'} of it ended so too" if others > 0 else ""
+    again = f"it is tried again from {moment(fact.retry_at)} on ({cost})"
+    return f"generation {fact.generation} failed: {fact.reason}{more}; {again}"
+
+
+def totals(found: AppTotals) -> str:
+    """A life in one line."""
+    parts = [
+        f"waited {span(found.waited_s)}", f"was paused {span(found.paused_s)}", f"ran {span(found.ran_s)}",
+        f"{found.generations} generation{'' if found.generations == 1 else 's'}",
+        f"{found.adjustments} adjustment{'' if found.adjustments == 1 else 's'}",
+        f"{found.lost_steps} step{'' if found.lost_steps == 1 else 's'} lost" if found.step or found.lost_steps
+        else "told of no progress",
+    ]  # fmt: skip
+    if found.failures:
+        parts.append(f"tried again {'once' if found.failures == 1 else f'{found.failures} times'}")
+    return ", ".join(parts)
+
+
+def has(count: int) -> str:
+    """`it has 2 containers`."""
+    return f"it has {containers(count)}"
+
+
+def amounts(resources: Mapping[str, int]) -> str:
+    """`4 cores, 8 GiB`."""
+    return ", ".join(humanize(name, amount) for name, amount in resources.items())
+
+
+def names(apps: Sequence[str], most: int = 3) -> list[str]:
+    """The first few, and how many more there are."""
+    shown = list(apps[:most])
+    return [*shown, f"{len(apps) - most} more"] if len(apps) > most else shown

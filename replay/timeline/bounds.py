@@ -1,0 +1,92 @@
+"""How much a timeline may hold: beyond it, what lies within one grain of time becomes one, and grains double until it fits.
+
+Steps, decisions, marks and partitions each have a bound and a grain of their own, so that a flood of one thins no other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from replay.timeline.model import AppLane, Decision, Mark, Timeline
+
+POINTS = 150_000
+"""Changes that a picture keeps at most, all lanes together: what a page of some megabytes has room for."""
+DECISIONS = 4000
+MARKS = 4000
+PARTITIONS = 20_000
+"""Of these as well; a decision takes as much room as thirty changes."""
+_FINEST = 16_384
+"""The first grain is this part of the picture's time."""
+
+
+class Bounds:
+    """Keeps one picture within them."""
+
+    def __init__(self, picture: Timeline) -> None:
+        self._picture = picture
+        self._grains = {"points": 0, "decisions": 0, "marks": 0, "partitions": 0}
+
+    @property
+    def grain(self) -> int:
+        """The coarsest in use (ns), 0 where all was kept."""
+        return max(self._grains.values())
+
+    def keep(self, now: int) -> None:
+        """Thin what has become too much.  `now`: log time so far."""
+        picture, length = self._picture, max(now - self._picture.start, 1)
+        while sum(map(len, picture.all_steps())) > POINTS and (grain := self._coarser("points", length)):
+            for steps in picture.all_steps():
+                steps.thin(grain)
+        while len(picture.decisions) > DECISIONS and (grain := self._coarser("decisions", length)):
+            picture.decisions = _thin_decisions(picture.decisions, grain)
+        while len(picture.marks) > MARKS and (grain := self._coarser("marks", length)):
+            picture.marks = _thin_marks(picture.marks, grain)
+        while self._partitions() > PARTITIONS and (grain := self._coarser("partitions", length)):
+            for lane in picture.apps.values():
+                _thin_partitions(lane, grain)
+
+    def _partitions(self) -> int:
+        return sum(len(lane.partitions) for lane in self._picture.apps.values())
+
+    def _coarser(self, what: str, length: int) -> int:
+        """Twice the grain; 0 where one grain is all of the time, for then the lanes alone are more than the bound."""
+        before = self._grains[what]
+        if before > length:
+            return 0
+        self._grains[what] = max(2 * before, length // _FINEST, 1)
+        return self._grains[what]
+
+
+def _thin_decisions(decisions: Iterable[Decision], grain: int) -> list[Decision]:
+    kept: list[Decision] = []
+    for one in decisions:
+        if not kept or kept[-1].time // grain != one.time // grain:
+            kept.append(one)
+            continue
+        count = kept[-1].stands_for + one.stands_for
+        if one.all_changes > kept[-1].all_changes:
+            kept[-1] = one
+        kept[-1].stands_for = count
+    return kept
+
+
+def _thin_marks(marks: Iterable[Mark], grain: int) -> list[Mark]:
+    """One for each grain and kind."""
+    kept: dict[tuple[int, str], Mark] = {}
+    for one in marks:
+        key = (one.time // grain, one.kind)
+        before = kept.get(key)
+        count = one.stands_for + (before.stands_for if before else 0)
+        if before is None or one.weight > before.weight:
+            kept[key] = one
+        kept[key].stands_for = count
+    return sorted(kept.values(), key=lambda one: one.time)
+
+
+def _thin_partitions(lane: AppLane, grain: int) -> None:
+    """The last one decided in each grain of time."""
+    kept = {one.decided_at // grain: one for one in lane.partitions.values()}
+    lane.partitions = {one.number: one for one in kept.values()}

@@ -1,0 +1,511 @@
+"""A timeline out of a log: folded once, batch by batch in a thread, kept within bounds of memory.
+
+The watcher looks only at what a record can have changed: the app that it names, all that a round names, and everything where
+a node came or went.  Most records of a log tell of progress, and cost nothing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dorm.core.query.views import sizes
+from events import kinds as k
+from replay.moments import AtSequence, AtTime, MomentError
+from replay.timeline.bounds import Bounds
+from replay.timeline.model import (
+    SECOND,
+    AppLane,
+    Change,
+    Decision,
+    Mark,
+    NodeLane,
+    Partition,
+    Phase,
+    Reason,
+    Size,
+    Steps,
+    Timeline,
+    find_apps,
+)
+from replay.timeline.words import duration, exit_text
+from replay.travel.travel import fold, state_at
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from dorm.core.state import App, Node, State
+    from events.kinds import Event
+    from events.log.interface import EventLog
+    from events.log.records import Record
+    from replay import Progress
+    from replay.moments import Moment
+
+CHANGES = 40
+"""Changes of a decision that are kept, and reasons; how many there were is kept as well."""
+REASONS = 12
+_ALL_APPS = (k.NodeLeft, k.NodeJoined, k.NodeDrainRequested)
+"""What may touch any app: plans become void, containers end."""
+_NODE_FACTS = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
+_NODE_WORDS = {
+    "NodeJoined": "joined",
+    "NodeLeft": "left",
+    "NodeLost": "lost",
+    "NodeRecovered": "heard again",
+    "NodeLeaseEnded": "lease ended",
+}
+_APP_FACTS = (k.AppAccepted, k.AppCompleted, k.AppFailed, k.AppCancelled, k.GenerationFailed, k.GenerationReleased)
+
+
+async def timeline(
+    log: EventLog,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    *,
+    names: Collection[str] = (),
+    progress: Progress | None = None,
+) -> Timeline:
+    """What happened between two moments, without them from the log's begin to its end.
+
+    Reasons of the apps in `names` are kept with every decision, before those of others.  Raises MomentError for a moment
+    that the log doesn't reach or an end before the begin, what `log.read` raises, and GapError.
+    """
+    end = await log.end()
+    begin, start = await _place(log, AtSequence(await log.start()) if since is None else since, end)
+    last, finish = await _place(log, AtSequence(end) if until is None else until, end)
+    if last < begin:
+        raise MomentError(f"the end of that time, sequence {last}, is before its begin, {begin}")
+    state = await state_at(log, AtSequence(begin), progress=progress)
+    watcher = Watcher(state, start, frozenset(names))
+    if last > begin:
+        async with aclosing(log.read(after=begin)) as batches:
+            async for batch in batches:
+                reached = await asyncio.to_thread(watcher.fold, state, batch, last)
+                if progress:
+                    progress(state.seq, last)
+                if reached:
+                    break
+    return await asyncio.to_thread(watcher.done, state, finish if last < end else 0)
+
+
+async def _place(log: EventLog, moment: Moment, end: int) -> tuple[int, int]:
+    """The last record that belongs to the time up to a moment, and that moment in log time, 0 where a record is meant.
+    Raises MomentError."""
+    start = await log.start()
+    if isinstance(moment, AtSequence):
+        if not start <= moment.seq <= end:
+            raise MomentError(f"the log has sequences {start + 1} to {end}, so not {moment.seq}")
+        return moment.seq, 0
+    time = moment.time if isinstance(moment, AtTime) else await _time_of(log, end) - moment.span
+    return await log.at_time(time), time
+
+
+async def _time_of(log: EventLog, seq: int) -> int:
+    """Log time of a record, 0 where there is none."""
+    if seq:
+        async with aclosing(log.read(after=seq - 1)) as batches:
+            async for batch in batches:
+                return batch[0].time
+    return 0
+
+
+class Watcher:
+    """Watches a fold from a state on.  `picture` may be looked at once `done` was called."""
+
+    def __init__(self, state: State, start: int = 0, wanted: frozenset[str] = frozenset()) -> None:
+        """`start` is the log time from which on it is drawn, where that is after the state's."""
+        self._time = max(state.time, start) if state.seq else 0
+        self.picture = Timeline(start=self._time, end=self._time, first=state.seq, last=state.seq)
+        self._wanted = wanted
+        self._void = state.counters.void_rounds
+        self._live: dict[str, tuple[dict[str, int], dict[str, int], dict[str, int], bool]] = {}
+        """Of each app that takes part in the figures: demand, containers decided and held by node, and whether it waits."""
+        self._decided = _Taken()
+        self._held = _Taken()
+        self._known: dict[str, App] = {}
+        """Apps that can still change: one that ends may leave the state in the same round."""
+        self._on: dict[str, dict[str, int]] = {}
+        """Of each app that has containers: how many, by node."""
+        self._waits = 0
+        self._void_seen = 0
+        self._resized: dict[int, str] = {}
+        """Position of the decision in a round, of the latest rounds."""
+        self._totals: dict[str, int] = {}
+        """Capacity of usable nodes, together."""
+        self._unusable: dict[str, dict[str, int]] = {}
+        """Capacity of each other node."""
+        self._bounds = Bounds(self.picture)
+        if state.seq:
+            for node in state.nodes.values():
+                self._look_at_node(node)
+            self._count_totals(state)
+            for app in state.apps.values():
+                self._look_at(app, f"as it was at {state.seq}")
+            self._figures()
+
+    def fold(self, state: State, batch: Sequence[Record], last: int) -> bool:
+        """One batch; true where `last` was reached."""
+        reached = fold(state, batch, last, seen=self.see)
+        self._bounds.keep(self._time)
+        return reached
+
+    def done(self, state: State, finish: int = 0) -> Timeline:
+        """The picture, with its end (not before `finish`, log time) and with what it leaves out."""
+        picture = self.picture
+        picture.end, picture.last = max(state.time, picture.start, finish), state.seq
+        picture.nodes = dict(sorted(picture.nodes.items()))
+        picture.grain = self._bounds.grain
+        if picture.grain:
+            picture.notes.append(
+                f"So much happened that changes less than {duration(picture.grain)} apart may be drawn as one; "
+                "a shorter time (--since, --until) has all of them."
+            )
+        if self._void_seen:
+            rounds = "round" if self._void_seen == 1 else "rounds"
+            picture.notes.append(f"Not shown: {self._void_seen} void {rounds} of deposed masters.")
+        return picture
+
+    def see(self, state: State, record: Record, event: Event) -> None:
+        """One record, after it was folded."""
+        self._time = max(state.time, self.picture.start)
+        if not self.picture.start:
+            self.picture.start = state.time
+        if isinstance(event, k.AppProgressed | k.AppCheckpointed):
+            return
+        cause = f"{type(event).__name__} {state.seq}"
+        if isinstance(event, k.Round):
+            self._round(state, event)
+        elif isinstance(event, k.ContainerStarted | k.ContainerExited):
+            self._container(state, event, cause)
+        elif isinstance(event, _ALL_APPS):
+            self._node_event(state, event, cause)
+        elif isinstance(event, k.PolicyChanged):
+            self._mark("cluster", str(state.seq), "settings changed", _settings_text(event), weight=50)
+            return
+        elif isinstance(event, k.AppUpdated | k.AppCancelRequested):
+            app = state.find_app(event.app)
+            if app is not None:
+                self._look_at(app, cause)
+        else:
+            return
+        self._figures()
+
+    # --- what a record touches ------------------------------------------------------------------------------------------
+
+    def _round(self, state: State, event: k.Round) -> None:
+        if state.counters.void_rounds != self._void:
+            self._void, self._void_seen = state.counters.void_rounds, self._void_seen + 1
+            return
+        touched: dict[str, str] = {}
+        everything = ""
+        for index, fact in enumerate(event.events):
+            position = f"{state.seq}.{index}"
+            cause = f"{type(fact).__name__} {position}"
+            if isinstance(fact, k.Resized):
+                self._resized = dict(list(self._resized.items())[-64:]) | {state.seq: position}
+                self._decision(state, event, fact, position)
+                touched.update(dict.fromkeys([change.app for change in fact.changes] + list(fact.reasons), cause))
+            elif isinstance(fact, _NODE_FACTS):
+                everything = cause
+                self._node_fact(state, fact, position)
+            elif isinstance(fact, _APP_FACTS):
+                touched[fact.app] = cause
+                self._app_fact(state, fact, position)
+            elif isinstance(fact, k.AppRejected):
+                what = "submission refused" if fact.refused == "submission" else "update refused"
+                self._mark("cluster", position, what, f"{fact.app or 'without a name'}: {fact.reason}", weight=5)
+            elif isinstance(fact, k.MasterElected):
+                self._mark("cluster", position, f"master elected, epoch {fact.epoch}", fact.build, weight=100)
+        for name in {**self._known, **touched} if everything else touched:
+            app = state.apps.get(name) or self._known.get(name)
+            if app is not None:
+                self._look_at(app, touched.get(name, everything))
+        for fact in event.events:
+            if isinstance(fact, k.GenerationReleased):
+                self._released(fact)
+
+    def _container(self, state: State, event: k.ContainerStarted | k.ContainerExited, cause: str) -> None:
+        app = state.apps.get(event.app)
+        if app is None:
+            return
+        lane = self.picture.apps.get(app.id)
+        before = lane.sizes.last.held if lane and lane.sizes.last else 0
+        self._look_at(app, cause)
+        lane = self.picture.apps.get(app.id)
+        after = lane.sizes.last if lane else None
+        if not isinstance(event, k.ContainerExited) or after is None or after.held >= before:
+            return  # A repeat, or somebody who speaks of what is not his.
+        if not event.asked and event.exit_code != 0:
+            self._mark(
+                "failed", str(state.seq), f"container {event.generation}/{event.slot} {exit_text(event)}",
+                event.message, app=app.id, node=event.node, weight=10,
+            )  # fmt: skip
+
+    def _node_event(self, state: State, event: Any, cause: str) -> None:
+        node = state.nodes.get(event.node)
+        if node is None:
+            return
+        known = self.picture.nodes.get(node.id)
+        before = known.conditions.last if known else None
+        self._look_at_node(node)
+        self._count_totals(state)
+        after = self.picture.nodes[node.id].conditions.last
+        if isinstance(event, k.NodeJoined) and event.identity != node.identity:
+            self._mark("node", str(state.seq), "refused", "another machine asked for the name", node=node.id, weight=20)
+        elif isinstance(event, k.NodeJoined) or after != before:
+            what = _NODE_WORDS.get(type(event).__name__) or ("drained" if node.draining else "used again")
+            self._mark("node", str(state.seq), what, getattr(event, "reason", ""), node=node.id, weight=20)
+        for app in list(self._known.values()):
+            self._look_at(app, cause)
+
+    def _node_fact(self, state: State, fact: Any, position: str) -> None:
+        node = state.nodes.get(fact.node)
+        if node is None:
+            return
+        self._look_at_node(node)
+        self._count_totals(state)
+        silent = self._time - fact.last_heard if getattr(fact, "last_heard", 0) else 0
+        text = f"not heard for {duration(silent)}" if silent > 0 else ""
+        self._mark("node", position, _NODE_WORDS[type(fact).__name__], text, node=node.id, weight=30)
+
+    def _app_fact(self, state: State, fact: Any, position: str) -> None:
+        lane = self.picture.apps.get(fact.app)
+        if isinstance(fact, k.GenerationFailed):
+            if lane is not None:
+                lane.failures += 1
+            counted = "" if fact.counted else ", not counted against its retries"
+            what = f"generation {fact.generation} failed{counted}"
+            self._mark("failed", position, what, fact.reason, app=fact.app, weight=30)
+        elif isinstance(fact, k.AppCompleted | k.AppFailed | k.AppCancelled):
+            what = type(fact).__name__.removeprefix("App").lower()
+            self._mark("ended", position, what, getattr(fact, "reason", ""), app=fact.app, weight=40)
+
+    def _released(self, fact: k.GenerationReleased) -> None:
+        lane = self.picture.apps.get(fact.app)
+        partition = lane.partitions.get(fact.generation) if lane else None
+        if lane is None or partition is None or partition.released_at != self._time:
+            return
+        earlier = lane.partitions.get(fact.previous)
+        partition.previous = fact.previous
+        partition.before = earlier.containers if earlier else partition.before
+        partition.stopped_at = min(partition.decided_at + round(fact.stop_s * SECOND), partition.released_at)
+        partition.resume, partition.checkpoint = fact.resume, fact.checkpoint
+        partition.lost_steps, partition.killed = fact.lost_steps, fact.killed
+        lane.lost_steps += fact.lost_steps
+
+    # --- lanes ----------------------------------------------------------------------------------------------------------
+
+    def _look_at(self, app: App, cause: str) -> None:
+        """Bring the app's lane to what holds now."""
+        lane = self.picture.apps.get(app.id)
+        over = bool(app.ended) and all(generation.ended for generation in app.generations.values())
+        if lane is None:
+            if over and app.ended_at < self.picture.start:
+                return  # Over and done with before the picture begins.
+            begin = max(app.submitted_at, self.picture.start)
+            lane = self.picture.apps[app.id] = AppLane(
+                id=app.id, name=app.name, user=app.user, submitted_at=app.submitted_at, n_min=app.n_min, n_max=app.n_max
+            )
+            if begin < self._time:
+                lane.phases.put(begin, Phase("submitted", 0, "", "", ""))
+        if over:
+            self._known.pop(app.id, None)
+        else:
+            self._known[app.id] = app
+        lane.n_min, lane.n_max = app.n_min, app.n_max
+        code, text = (app.waiting.code, app.waiting.text) if app.waiting else ("", app.end_reason)
+        was, phase = lane.phases.last, app.phase
+        if was is None or (was.phase, was.generation, was.code) != (phase, app.generation, code):
+            lane.phases.put(self._time, Phase(phase, app.generation, code, text, cause))
+        lane.ended, lane.ended_at, lane.end_reason = app.ended, app.ended_at, app.end_reason
+        by_node = self._count(app, lane)
+        for name in {**self._on.get(app.id, {}), **by_node}:
+            if name in self.picture.nodes:
+                held = self.picture.nodes[name].held
+                held.setdefault(app.id, Steps()).put(self._time, by_node.get(name, 0))
+        self._on[app.id] = by_node
+        self._take_into_figures(app, by_node)
+        for number in app.generations:
+            self._look_at_partition(app, lane, number)
+        for number in list(lane.partitions)[-4:]:
+            partition = lane.partitions[number]
+            if not partition.released_at and not partition.ended_at and (app.ended or number not in app.generations):
+                partition.ended_at = self._time  # Another decision came before it could be released, or the app's end.
+
+    def _count(self, app: App, lane: AppLane) -> dict[str, int]:
+        """Containers that may run, by node."""
+        current = None if app.ended else app.current
+        starting = running = stopping = 0
+        nodes: dict[str, int] = {}
+        for generation in app.generations.values():
+            held = len(generation.containers) - generation.exited
+            if not generation.released or not held:
+                continue
+            if generation is current:
+                running, starting = generation.running, held - generation.running
+            else:
+                stopping += held
+            for container in generation.containers.values():
+                if container.state != "exited":
+                    nodes[container.node] = nodes.get(container.node, 0) + 1
+        lane.sizes.put(self._time, Size(len(current.containers) if current else 0, starting, running, stopping))
+        return nodes
+
+    def _look_at_partition(self, app: App, lane: AppLane, number: int) -> None:
+        generation = app.generations[number]
+        partition = lane.partitions.get(number)
+        if partition is None:
+            if not generation.containers:
+                return
+            earlier = [g for n, g in app.generations.items() if n < number and g.released and not g.ended]
+            partition = lane.partitions[number] = Partition(
+                number=number,
+                adjustment=generation.adjustment,
+                decision=self._resized.get(generation.decided_seq, str(generation.decided_seq)),
+                decided_at=generation.decided_at,
+                containers=len(generation.containers),
+                nodes=generation.by_node(),
+                previous=earlier[-1].number if earlier else 0,
+                before=len(earlier[-1].containers) if earlier else 0,
+            )
+        partition.void, partition.failed = generation.void, generation.failed
+        partition.released_at, partition.started_at = generation.released_at, generation.started_at
+        if generation.released and generation.ended:
+            partition.ended_at = generation.stopped_at
+        previous = app.generations.get(partition.previous)
+        if previous is not None and previous.ended and not partition.released_at:
+            partition.stopped_at = max(previous.stopped_at, partition.decided_at)
+
+    def _look_at_node(self, node: Node) -> None:
+        lane = self.picture.nodes.setdefault(node.id, NodeLane(id=node.id, capacity=node.capacity))
+        lane.capacity = node.capacity
+        lane.conditions.put(self._time, "draining" if node.condition == "up" and node.draining else node.condition)
+
+    # --- figures of the cluster -----------------------------------------------------------------------------------------
+
+    def _count_totals(self, state: State) -> None:
+        self._totals, self._unusable = {}, {}
+        for node in state.nodes.values():
+            if node.usable:
+                _add(self._totals, node.capacity, 1)
+            else:
+                self._unusable[node.id] = node.capacity
+
+    def _take_into_figures(self, app: App, held: dict[str, int]) -> None:
+        decided = sizes(app)
+        waits = not app.ended and app.current is None
+        before = self._live.pop(app.id, None)
+        if before is not None:
+            self._waits -= before[3]
+            self._decided.add(before[0], before[1], -1)
+            self._held.add(before[0], before[2], -1)
+        if decided or held or waits:
+            self._live[app.id] = (app.demand, decided, held, waits)
+            self._waits += waits
+            self._decided.add(app.demand, decided, 1)
+            self._held.add(app.demand, held, 1)
+
+    def _figures(self) -> None:
+        picture = self.picture
+        picture.waiting.put(self._time, self._waits)
+        for taken, by_resource in ((self._decided, picture.decided), (self._held, picture.held)):
+            totals = taken.totals(self._totals, self._unusable)
+            for name in sorted({*totals, *picture.decided}):
+                total = totals.get(name, 0)
+                part = round(taken.amounts.get(name, 0) / total, 6) if total else 0.0
+                by_resource.setdefault(name, Steps()).put(self._time, part)
+
+    # --- decisions and marks --------------------------------------------------------------------------------------------
+
+    def _decision(self, state: State, event: k.Round, fact: k.Resized, position: str) -> None:
+        if isfinite(fact.fairness_loss) and isfinite(
+            fact.fairness_budget
+        ):  # Anything can be in a broken master's words.
+            self.picture.fairness_loss.put(self._time, fact.fairness_loss)
+            self.picture.fairness_budget.put(self._time, fact.fairness_budget)
+        changes = [found for change in fact.changes if (found := self._change(state, change)) is not None]
+        named = find_apps(self.picture, self._wanted)
+        changed = {change.app for change in changes}
+        reasons = sorted(fact.reasons.items(), key=lambda one: (one[0] not in named, one[0] not in changed, one[0]))
+        self.picture.decisions.append(
+            Decision(
+                time=self._time,
+                position=position,
+                epoch=event.epoch,
+                policy=fact.policy,
+                policy_version=fact.policy_version,
+                solver=fact.solver,
+                status=fact.status,
+                trigger=fact.trigger,
+                utilization=fact.utilization,
+                bound=fact.bound,
+                fairness_loss=fact.fairness_loss,
+                fairness_budget=fact.fairness_budget,
+                excess=fact.excess,
+                overhead=fact.overhead,
+                overhead_budget=fact.overhead_budget,
+                change_cost=fact.change_cost,
+                short=len(fact.shortage),
+                changes=sorted(changes, key=lambda one: one.app not in named)[:CHANGES],
+                all_changes=len(changes),
+                reasons=[
+                    Reason(app, state.apps[app].name if app in state.apps else app, why.code, why.text)
+                    for app, why in reasons[:REASONS]
+                ],
+                all_reasons=len(reasons),
+            )
+        )
+
+    def _change(self, state: State, change: k.Resize) -> Change | None:
+        """None where the fold did not take it."""
+        app = state.apps.get(change.app)
+        generation = app.generations.get(change.to_generation) if app else None
+        if app is None or (generation is not None and generation.decided_seq != state.seq):
+            return None
+        lane = self.picture.apps.get(app.id)
+        before = lane.sizes.last.decided if lane and lane.sizes.last else 0
+        void = generation is not None and generation.void
+        return Change(app.id, app.name, before, len(change.placement), change.adjustment, change.to_generation, void)
+
+    def _mark(
+        self, kind: str, position: str, what: str, text: str, *, app: str = "", node: str = "", weight: int = 1
+    ) -> None:
+        self.picture.marks.append(Mark(self._time, position, kind, what, text[:400], app=app, node=node, weight=weight))
+
+
+class _Taken:
+    """What containers take: together, and how many are on each node."""
+
+    def __init__(self) -> None:
+        self.amounts: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, demand: dict[str, int], by_node: dict[str, int], sign: int) -> None:
+        _add(self.amounts, demand, sign * sum(by_node.values()))
+        _add(self._counts, by_node, sign)
+
+    def totals(self, usable: dict[str, int], unusable: dict[str, dict[str, int]]) -> dict[str, int]:
+        """Capacity that these are a part of: a node that is drained or lost counts as long as its containers do."""
+        totals = dict(usable)
+        for name, capacity in unusable.items():
+            if self._counts.get(name):
+                _add(totals, capacity, 1)
+        return totals
+
+
+def _add(amounts: dict[str, int], demand: dict[str, int], count: int) -> None:
+    for name, amount in demand.items():
+        amounts[name] = amounts.get(name, 0) + amount * count
+
+
+def _settings_text(event: k.PolicyChanged) -> str:
+    said = {
+        name: value
+        for name, value in msgspec.structs.asdict(event).items()
+        if value is not None and name not in ("id", "at", "by", "cause", "v")
+    }
+    return ", ".join(f"{name} {value}" for name, value in said.items()) + (f" (by {event.by})" if event.by else "")

@@ -1,0 +1,200 @@
+"""A timeline in the Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+    process 1      the cluster: counters of utilization, fairness loss and waits; decisions, masters, settings as instants
+    process 2…     one for each app: a thread of its phases, one of its generations, one of their adjustments; a counter of
+                   its containers
+    then           one for each node: its condition, and a counter of the containers of each app there
+
+A flow leads from a decision to each adjustment that it began.  Format: "Trace Event Format", Google, 2016.  Times are
+microseconds since the picture's begin, for as numbers of a float they would lose their last digits otherwise;
+`otherData.start` has the begin in UTC nanoseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from replay.timeline.model import NOTHING, TimelineError
+from replay.timeline.words import clock, decision_lines, decision_title, mark_line, partition_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from replay.timeline.model import AppLane, NodeLane, Steps, Timeline
+
+Event = dict[str, Any]
+_CLUSTER = 1
+_PHASES, _GENERATIONS, _ADJUSTMENTS = 1, 2, 3
+
+
+def trace(picture: Timeline, title: str) -> str:
+    """The whole file.  Raises TimelineError where there is nothing to draw."""
+    document = {
+        "displayTimeUnit": "ms",
+        "otherData": {"title": title, "start": picture.start, "notes": picture.notes},
+        "traceEvents": events_of(picture),
+    }
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def events_of(picture: Timeline) -> list[Event]:
+    """Names of tracks first, then everything in the order of time; at one time what lasts longer comes first."""
+    if picture.empty:
+        raise TimelineError(NOTHING)
+    found = list(_Trace(picture).events())
+    return sorted(found, key=lambda one: (one["ph"] != "M", one.get("ts", 0.0), -one.get("dur", 0.0)))
+
+
+class _Trace:
+    def __init__(self, picture: Timeline) -> None:
+        self._picture = picture
+        pids = iter(range(_CLUSTER + 1, _CLUSTER + 1 + len(picture.apps) + len(picture.nodes)))
+        self._apps = {name: next(pids) for name in picture.apps}
+        self._nodes = {name: next(pids) for name in picture.nodes}
+
+    def events(self) -> Iterator[Event]:
+        yield from self._cluster()
+        for app in self._picture.apps.values():
+            yield from self._app(app, self._apps[app.id])
+        for node in self._picture.nodes.values():
+            yield from self._node(node, self._nodes[node.id])
+        yield from self._marks()
+        yield from self._flows()
+
+    def _us(self, time: int) -> float:
+        return (max(time, self._picture.start) - self._picture.start) / 1000
+
+    def _slice(self, pid: int, tid: int, name: str, begin: int, end: int, **args: Any) -> Event:
+        ts = self._us(begin)
+        return {
+            "ph": "X",
+            "pid": pid,
+            "tid": tid,
+            "name": name,
+            "cat": "dorm",
+            "ts": ts,
+            "dur": self._us(end) - ts,
+            "args": args,
+        }
+
+    def _counter(self, pid: int, name: str, time: int, **values: float) -> Event:
+        return {"ph": "C", "pid": pid, "tid": 0, "name": name, "ts": self._us(time), "args": values}
+
+    def _instant(self, pid: int, tid: int, name: str, time: int, scope: str, **args: Any) -> Event:
+        return {
+            "ph": "i",
+            "pid": pid,
+            "tid": tid,
+            "name": name,
+            "cat": "dorm",
+            "ts": self._us(time),
+            "s": scope,
+            "args": args,
+        }
+
+    def _cluster(self) -> Iterator[Event]:
+        picture = self._picture
+        yield from _named(_CLUSTER, 0, "cluster", {1: "decisions", 2: "events"})
+        for by_resource, what in ((picture.decided, "given away"), (picture.held, "in use")):
+            for resource, steps in sorted(by_resource.items()):
+                for time, value in _pairs(steps):
+                    yield self._counter(_CLUSTER, f"{resource} {what} %", time, percent=round(100 * value, 3))
+        for time, value in _pairs(picture.fairness_loss):
+            yield self._counter(_CLUSTER, "fairness loss", time, loss=value)
+        for time, count in _pairs(picture.waiting):
+            yield self._counter(_CLUSTER, "apps waiting", time, apps=count)
+        for one in picture.decisions:
+            lines = decision_lines(one, len(picture.decided))
+            yield self._instant(
+                _CLUSTER, 1, decision_title(one), one.time, "g" if one.all_changes else "t",
+                at=clock(one.time), said=lines, policy=one.policy, status=one.status, trigger=one.trigger,
+                utilization=_number(one.utilization), fairness_loss=_number(one.fairness_loss), excess=_number(one.excess),
+            )  # fmt: skip
+
+    def _app(self, lane: AppLane, pid: int) -> Iterator[Event]:
+        end = lane.ended_at or self._picture.end
+        tracks = {_PHASES: "phase", _GENERATIONS: "generation", _ADJUSTMENTS: "adjustment"}
+        yield from _named(pid, pid, lane.name, tracks, f"app {lane.id}, {lane.n_min} to {lane.n_max} containers")
+        for begin, finish, phase in lane.phases.spans(end):
+            if finish > begin:
+                args = {"cause": phase.cause, "why": phase.text}
+                yield self._slice(pid, _PHASES, phase.phase, begin, finish, **{k: v for k, v in args.items() if v})
+        if lane.ended:
+            yield self._instant(pid, _PHASES, lane.ended, end, "p", reason=lane.end_reason)
+        for time, size in _pairs(lane.sizes):
+            yield self._counter(
+                pid, "containers", time, running=size.running, starting=size.starting, stopping=size.stopping
+            )
+        for part in lane.partitions.values():
+            said = partition_lines(part, self._picture.end)
+            over = part.ended_at or self._picture.end
+            if part.released_at and over > max(part.released_at, self._picture.start):
+                name = f"generation {part.number} ×{part.containers}"
+                yield self._slice(
+                    pid, _GENERATIONS, name, part.released_at, over,
+                    said=said, nodes=part.nodes, decision=part.decision, failed=part.failed,
+                )  # fmt: skip
+            for name, begin, finish in part.phases(self._picture.end):
+                if finish > self._picture.start:
+                    yield self._slice(
+                        pid, _ADJUSTMENTS, name, begin, finish,
+                        generation=part.number, decision=part.decision, lost_steps=part.lost_steps,
+                    )  # fmt: skip
+
+    def _node(self, lane: NodeLane, pid: int) -> Iterator[Event]:
+        yield from _named(pid, pid, lane.id, {1: "condition"}, "node")
+        for begin, finish, condition in lane.conditions.spans(self._picture.end):
+            if finish > begin:
+                yield self._slice(pid, 1, condition, begin, finish)
+        for app, steps in lane.held.items():
+            known = self._picture.apps.get(app)
+            for time, count in _pairs(steps):
+                yield self._counter(pid, known.name if known else app, time, containers=count)
+
+    def _marks(self) -> Iterator[Event]:
+        for one in self._picture.marks:
+            if one.kind == "ended":
+                continue  # An app's own track has it.
+            pid = self._apps.get(one.app) or self._nodes.get(one.node) or _CLUSTER
+            tid = _PHASES if pid != _CLUSTER else 2
+            text = mark_line(one, self._picture)
+            yield self._instant(pid, tid, one.what, one.time, "t", text=text, position=one.position)
+
+    def _flows(self) -> Iterator[Event]:
+        """From each decision to the first phase of what it changed."""
+        number = 0
+        for one in self._picture.decisions:
+            for change in one.changes:
+                lane = self._picture.apps.get(change.app)
+                part = lane.partitions.get(change.generation) if lane else None
+                phases = part.phases(self._picture.end) if part else []
+                if part is None or not phases or part.decision != one.position:
+                    continue
+                number += 1
+                flow = {"cat": "adjustment", "name": "decided", "id": number}
+                yield {"ph": "s", "pid": _CLUSTER, "tid": 1, "ts": self._us(one.time), **flow}
+                yield {
+                    "ph": "f", "bp": "e", "pid": self._apps[change.app], "tid": _ADJUSTMENTS,
+                    "ts": self._us(phases[0][1]), **flow,
+                }  # fmt: skip
+
+
+def _number(value: float) -> float | str:
+    """JSON has no infinities."""
+    return value if isfinite(value) else str(value)
+
+
+def _pairs(steps: Steps[Any]) -> Iterator[tuple[int, Any]]:
+    return zip(steps.times, steps.values, strict=True)
+
+
+def _named(pid: int, order: int, name: str, threads: dict[int, str], labels: str = "") -> Iterator[Event]:
+    """A process with its threads."""
+    yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}}
+    yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_sort_index", "args": {"sort_index": order}}
+    if labels:
+        yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_labels", "args": {"labels": labels}}
+    for tid, thread in threads.items():
+        yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": thread}}

@@ -1,0 +1,107 @@
+"""The words of a timeline: what stands beside a decision, a mark, a phase, in lines of plain text."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from replay.words import containers
+
+if TYPE_CHECKING:
+    from events.kinds import ContainerExited
+    from replay.timeline.model import Change, Decision, Mark, Partition, Timeline
+
+SECOND = 1_000_000_000
+_TRIGGERS = {
+    "events": "something had happened",
+    "idle": "looked at again, nothing had happened",
+    "deadline": "a pause or a patience was over",
+}
+
+
+def clock(time: int) -> str:
+    """`2026-11-21 09:00:05.120 UTC`, of nanoseconds."""
+    whole = datetime.fromtimestamp(time // SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{whole}.{time % SECOND // 1_000_000:03d} UTC"
+
+
+def duration(span: int) -> str:
+    """`80 ms`, `4.2 s`, `5.0 min`, `3.1 h`, of nanoseconds."""
+    seconds = span / SECOND
+    for unit, size, least in (("h", 3600, 5400), ("min", 60, 120), ("s", 1, 1)):
+        if seconds >= least:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.001 else f"{span / 1000:.0f} µs"
+
+
+def exit_text(event: ContainerExited) -> str:
+    """How a container ended that nobody had asked to."""
+    code = f"exit code {event.exit_code}" if event.exit_code is not None else "no exit code"
+    if event.reason == "exit":
+        return f"ended with {code}"
+    return f"ended: {event.reason.replace('_', ' ')}, {code}"
+
+
+def change_text(change: Change) -> str:
+    """`digits-mlp 4 → 6 (restart as generation 3)`."""
+    void = ", overtaken" if change.void else ""
+    how = f"{change.adjustment} as generation {change.generation}" if change.after else "has to wait"
+    return f"{change.name} {change.before} → {change.after} ({how}{void})"
+
+
+def decision_title(decision: Decision) -> str:
+    """One line."""
+    others = f", and {decision.stands_for - 1} more close to it" if decision.stands_for > 1 else ""
+    return f"decision {decision.position}{others}"
+
+
+def decision_lines(decision: Decision, resources: int) -> list[str]:
+    """All that is to be said of a decision: who and why, figures, changes, reasons.  `resources`: U's upper bound."""
+    asked = _TRIGGERS.get(decision.trigger, decision.trigger)
+    budget = f" of {decision.fairness_budget:.3g}" if decision.fairness_budget >= 0 else ""
+    excess = f" ({decision.excess:.3g} over)" if decision.excess > 0 else ""
+    overhead = f" of {decision.overhead_budget}" if decision.overhead_budget >= 0 else ""
+    lines = [
+        f"by {decision.policy} {decision.policy_version} ({decision.solver}: {decision.status}), "
+        f"epoch {decision.epoch}; {asked}",
+        f"utilization {decision.utilization:.4g}" + (f" of {resources}" if resources else "")
+        + f", fairness loss {decision.fairness_loss:.3g}{budget}{excess}",
+        f"{decision.overhead}{overhead} running apps changed, priced at {decision.change_cost:.3g}"
+        + (f"; {decision.short} wait for n_min" if decision.short else ""),
+    ]  # fmt: skip
+    lines += [f"• {change_text(change)}" for change in decision.changes]
+    if decision.all_changes > len(decision.changes):
+        lines.append(f"• and {decision.all_changes - len(decision.changes)} more changes")
+    if not decision.all_changes:
+        lines.append("• nothing changed; reasons are new")
+    lines += [f"– {one.name}: {one.text} ({one.code})" for one in decision.reasons]
+    if decision.all_reasons > len(decision.reasons):
+        lines.append(f"– and {decision.all_reasons - len(decision.reasons)} more with reasons")
+    return lines
+
+
+def mark_line(mark: Mark, picture: Timeline) -> str:
+    """One line, with whom it is about."""
+    app = picture.apps.get(mark.app)
+    who = app.name if app else mark.app
+    about = " on ".join(one for one in (who, mark.node) if one)
+    more = f" ({mark.stands_for} of these)" if mark.stands_for > 1 else ""
+    return (f"{about}: " if about else "") + mark.what + (f": {mark.text}" if mark.text else "") + more
+
+
+def partition_lines(partition: Partition, end: int) -> list[str]:
+    """A generation: where it was, and what becoming it took."""
+    places = ", ".join(f"{node}×{count}" for node, count in list(partition.nodes.items())[:8])
+    more = f" and {len(partition.nodes) - 8} more nodes" if len(partition.nodes) > 8 else ""
+    lines = [f"generation {partition.number}: {containers(partition.containers)} on {places}{more}"]
+    if partition.void and not partition.released_at:
+        return [*lines, f"decided at {partition.decision}, overtaken before its release"]
+    took = ", ".join(f"{name} {duration(finish - begin)}" for name, begin, finish in partition.phases(end))
+    lines.append(f"decided at {partition.decision} ({partition.adjustment})" + (f": {took}" if took else ""))
+    if partition.previous:
+        step = f"resumed at step {partition.checkpoint}" if partition.checkpoint is not None else "began anew"
+        steps = "step" if partition.lost_steps == 1 else "steps"
+        lost = f", {partition.lost_steps} {steps} lost" if partition.lost_steps else ", no work lost"
+        killed = f", {partition.killed} killed after the grace time" if partition.killed else ""
+        lines.append(f"from generation {partition.previous} ({containers(partition.before)}): {step}{lost}{killed}")
+    return lines

@@ -1,0 +1,188 @@
+"""What is not the same in two states of one log: apps, nodes, settings, and the cluster as a whole.
+
+What a person would call a change, and so not everything that a digest sees: where containers are and not which ports they
+have, how far an app is and not when it last said so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from dorm.core.query.views import node_rows, sizes, summary
+from dorm.core.settings import TIMES, parameters_in_force
+from dorm.core.state import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dorm.core.state import App, Settings, State
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """One property that is not what it was; None where there is nothing to have it."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+class Thing(msgspec.Struct, frozen=True):
+    """An app or a node that changed."""
+
+    name: str
+    id: str
+    how: Literal["came", "gone", "changed"]
+    """Ended apps stay for a while; `gone` is one that has left the state since."""
+    changes: list[Changed]
+    """Of one that came or is gone: all its properties."""
+
+
+class Point(msgspec.Struct, frozen=True):
+    """Where in the log a state is: log time in UTC nanoseconds."""
+
+    seq: int
+    time: int
+    digest: str
+
+
+class Diff(msgspec.Struct, frozen=True):
+    """From one state to another, which may be the earlier one."""
+
+    before: Point
+    after: Point
+    apps: list[Thing]
+    """By arrival."""
+    nodes: list[Thing]
+    """By name."""
+    settings: list[Changed]
+    """Policy, its parameters and the master's times, as they are called in the log."""
+    cluster: list[Changed]
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing that is told here has changed."""
+        return not (self.apps or self.nodes or self.settings or self.cluster)
+
+
+def diff(before: State, after: State) -> Diff:
+    """Of two states of one log."""
+    arrivals = {app.id: (app.seq, app.id) for state in (before, after) for app in state.apps.values()}
+    old_nodes, new_nodes = _nodes(before), _nodes(after)
+    return Diff(
+        before=_point(before),
+        after=_point(after),
+        apps=[
+            thing
+            for app in sorted(arrivals, key=arrivals.__getitem__)
+            if (thing := _thing(app, _app(before.apps.get(app)), _app(after.apps.get(app))))
+        ],
+        nodes=[
+            thing
+            for node in sorted({*old_nodes, *new_nodes})
+            if (thing := _thing(node, old_nodes.get(node), new_nodes.get(node)))
+        ],
+        settings=_settings_changed(before.settings, after.settings),
+        cluster=_changes(_cluster(before), _cluster(after)),
+    )
+
+
+def only(found: Diff, name: str) -> Diff:
+    """What concerns one app (by name or id) or node."""
+    return msgspec.structs.replace(
+        found,
+        apps=[thing for thing in found.apps if name in (thing.name, thing.id)],
+        nodes=[thing for thing in found.nodes if name == thing.name],
+        settings=[],
+        cluster=[],
+    )
+
+
+def _point(state: State) -> Point:
+    return Point(state.seq, state.time, digest(state))
+
+
+def _thing(identity: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> Thing | None:
+    """None where nothing has changed."""
+    changes = _changes(before or {}, after or {})
+    if not changes:
+        return None
+    name = str((after or before or {}).get("name", identity))
+    return Thing(
+        name=name,
+        id=identity,
+        how="came" if before is None else "gone" if after is None else "changed",
+        changes=[change for change in changes if change.field != "name"],
+    )
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Changed]:
+    return [
+        Changed(field, before.get(field), after.get(field))
+        for field in dict.fromkeys([*before, *after])
+        if before.get(field) != after.get(field) or (field in before) is not (field in after)
+    ]
+
+
+def _app(app: App | None) -> dict[str, Any] | None:
+    if app is None:
+        return None
+    return {
+        "name": app.name,
+        "user": app.user,
+        "phase": app.phase,
+        "why": app.end_reason if app.ended else (app.waiting.text if app.waiting else ""),
+        "placement": sizes(app),
+        "generation": app.generation,
+        "n_min": app.n_min,
+        "n_max": app.n_max,
+        "weight": app.weight,
+        "cancel_requested": app.cancel_requested,
+        "adjustments": app.adjustments,
+        "failures": app.failures,
+        "step": app.step,
+        "loss": app.loss,
+        "checkpoint": app.checkpoint,
+        "lost_steps": app.lost_steps,
+    }
+
+
+def _nodes(state: State) -> dict[str, dict[str, Any]]:
+    return {
+        row.name: {
+            "condition": row.condition,
+            "address": row.address,
+            "runtime": row.runtime,
+            "containers": row.containers,
+            "capacity": row.capacity,
+            "used": row.used,
+            "labels": row.labels,
+        }
+        for row in node_rows(state)
+    }
+
+
+def _settings_changed(before: Settings, after: Settings) -> list[Changed]:
+    # What the parameters in force are, only policies know, and they take a second to import.
+    return [] if before == after else _changes(_settings(before), _settings(after))
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    try:
+        parameters = parameters_in_force(settings)
+    except ValueError:  # Recorded under a policy that this build does not have.
+        parameters = settings.params
+    return {"policy": settings.policy, **parameters, **{name: getattr(settings, name) for name in TIMES}}
+
+
+def _cluster(state: State) -> dict[str, Any]:
+    found = summary(state)
+    return {
+        "epoch": state.epoch,
+        "decisions": state.figures.decisions,
+        "utilization": round(found.utilization, 6),
+        "fairness_loss": round(found.fairness_loss, 6),
+        "unanswered": len(state.submissions),
+        **msgspec.structs.asdict(state.counters),
+    }

@@ -1,0 +1,112 @@
+"""Which events of a log somebody steps over or looks for: a filter as tails have it, decisions, failures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from dorm.core.query.concerns import KINDS, Concerns
+from events import kinds as k
+from replay import ReplayError
+
+if TYPE_CHECKING:
+    from dorm.core.state import State
+    from events.positions import Logged
+
+_KINDS = {
+    "decision": ("Resized",),
+    "failure": ("AppFailed", "GenerationFailed", "NodeLost", "NodeLeaseEnded", "ContainerExited"),
+}
+_FIELDS = {"kind": "kinds", "app": "apps", "user": "users", "node": "nodes"}
+_KINDS_BY_LOWER: dict[str, str] = {kind.lower(): kind for kind in KINDS}
+
+
+class SearchError(ReplayError):
+    """A filter that can't be read."""
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """Each filter that is given has to hold; of one that has several values, any.  Without anything, every event."""
+
+    kinds: tuple[str, ...] = ()
+    apps: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    what: Literal["", "decision", "failure"] = ""
+    """Only decisions, or only what failed; `kinds` then don't count."""
+
+    def __bool__(self) -> bool:
+        return bool(self.kinds or self.apps or self.users or self.nodes or self.what)
+
+    def __str__(self) -> str:
+        words = [f"{name}={value}" for name, field in _FIELDS.items() for value in getattr(self, field)]
+        return " ".join(words)
+
+    def asking(self) -> Asking:
+        return Asking(self)
+
+
+class Asking:
+    """A search on its way through the log, front to back, since it learns as it goes who has which app and where."""
+
+    def __init__(self, search: Search) -> None:
+        kinds = _KINDS.get(search.what, search.kinds)
+        self._concerns = Concerns(kinds=kinds, apps=search.apps, users=search.users, nodes=search.nodes)
+        self._what = search.what
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether it has to `know` the state before the first event that it is asked about."""
+        return bool(self._concerns.knowledge("*"))
+
+    def know(self, state: State) -> None:
+        self._concerns.know(state)
+
+    def subjects(self, cluster: str) -> list[str]:
+        """Where on the log anything for it can be; empty for everywhere."""
+        return self._concerns.subjects(cluster)
+
+    def wants(self, one: Logged) -> bool:
+        # Asked of each, for the answer to a later one may depend on it.
+        wanted = self._concerns.wants(one)
+        return wanted and (self._what != "failure" or _failed(one.event))
+
+
+def _failed(event: Any) -> bool:
+    """Whether a container that ended is a failure: not asked to, and with an exit code that says so, or none."""
+    return not isinstance(event, k.ContainerExited) or (not event.asked and event.exit_code != 0)
+
+
+def parse(text: str, state: State) -> Search:
+    """A filter as people write it: kinds, apps and nodes of this state by their names alone, or `app=digits`, `user=ann`.
+    Raises SearchError."""
+    found: dict[str, list[str]] = {field: [] for field in _FIELDS.values()}
+    for word in text.split():
+        name, equals, value = word.partition("=")
+        if equals and name in _FIELDS:
+            found[_FIELDS[name]].append(_kind(value) if name == "kind" else value)
+        else:
+            found[_field_of(word, state)].append(_KINDS_BY_LOWER.get(word.lower(), word))
+    kinds, apps, users, nodes = (tuple(dict.fromkeys(found[field])) for field in _FIELDS.values())
+    return Search(kinds=kinds, apps=apps, users=users, nodes=nodes)
+
+
+def _kind(word: str) -> str:
+    if word.lower() not in _KINDS_BY_LOWER:
+        raise SearchError(f"there is no kind of event {word[:60]!r}; it is one such as AppSubmitted, Resized, NodeLost")
+    return _KINDS_BY_LOWER[word.lower()]
+
+
+def _field_of(word: str, state: State) -> str:
+    if word.lower() in _KINDS_BY_LOWER:
+        return "kinds"
+    if state.find_app(word) is not None:
+        return "apps"
+    if word in state.nodes:
+        return "nodes"
+    if "=" in word:
+        raise SearchError(f"{word[:60]!r} can't be read; write kind=…, app=…, user=… or node=…")
+    raise SearchError(
+        f"{word[:60]!r} is no kind of event, and no app or node here; for another moment's say app={word[:60]} or node=…"
+    )

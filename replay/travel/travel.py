@@ -1,0 +1,135 @@
+"""The state at a moment of a log, always from what was recorded: the nearest snapshot before it, and a short fold from there.
+
+A snapshot is taken only if this very build would have folded the same (`dorm.core.snapshot`), else an earlier one, else the
+log's begin.  So snapshots decide how long it takes, and never what comes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dorm.core.fold.evolve import evolve
+from dorm.core.snapshot import FOLDED_BY, load
+from dorm.core.state import SCHEMA, State
+from events.kinds import Event
+from events.log.nearest import nearest
+from events.log.records import Record
+from events.sources import fingerprint
+from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from events.log.interface import EventLog
+    from replay import Progress
+    from replay.moments import Moment
+
+Seen = Callable[[State, Record, Event], None]
+"""Told of each record, after it was folded: the state with it, and the event that it held."""
+
+
+async def state_at(
+    log: EventLog, moment: Moment | None = None, *, progress: Progress | None = None, seen: Seen | None = None
+) -> State:
+    """The state at a moment, without one at the log's end.  `seen` is shown each record as it is folded, from the log's first
+    one, for which no later snapshot is taken.
+
+    Raises MomentError where the log does not reach so far, or back, what `log.read` raises, and GapError for a log whose
+    sequences are not 1, 2, 3, …
+    """
+    last, latest = await _bounds(log, await log.end(), moment)
+    state = await _base(log, await log.start() if seen else last, latest)
+    await fold_on(log, state, last, latest, progress=progress, seen=seen)
+    return state
+
+
+async def fold_on(
+    log: EventLog,
+    state: State,
+    last: int,
+    latest: int | None = None,
+    *,
+    progress: Progress | None = None,
+    seen: Seen | None = None,
+) -> None:
+    """Bring a state of this log forward, in place, to the sequence `last` or the log time `latest`.  Raises as `state_at`."""
+    first = state.seq
+    if first >= last:
+        return
+    async with aclosing(log.read(after=first)) as batches:
+        async for batch in batches:
+            reached = await asyncio.to_thread(fold, state, batch, last, latest, seen)
+            if progress:
+                progress(state.seq - first, last - first)
+            if reached:
+                break
+
+
+async def _base(log: EventLog, last: int, latest: int | None) -> State:
+    """What to fold on from."""
+    # What is passed over for its build is decided there; the one at the begin of a part of a log is taken from any.
+    trusting = partial(load, build=None)
+    found = await nearest(log, upto=last, latest=latest, core=SCHEMA, build=fingerprint(*FOLDED_BY), load=trusting)
+    if found is not None:
+        return found[1]
+    start = await log.start()
+    if start == 0:
+        return State()
+    first = next((info for info in await log.snapshots.infos() if info.seq == start), None)
+    if first is not None and latest is not None and first.time > latest:
+        raise MomentError(f"this part of a log begins after sequence {start}, which is later than that")
+    why = (
+        f"is of version {first.core}, and this build has {SCHEMA}"
+        if first and first.core != SCHEMA
+        else "can't be read"
+    )
+    raise MomentError(f"this part of a log begins after sequence {start}, and the state there {why}")
+
+
+def fold(
+    state: State, records: Sequence[Record], last: int, latest: int | None = None, seen: Seen | None = None
+) -> bool:
+    """Fold records up to the sequence `last` or the log time `latest`; true where one of them was reached.
+
+    Log time never goes back in a state, so what follows a record that is too late is too late as well.
+    """
+    if seen is None and latest is None and records and records[-1].seq <= last:
+        # Nearly all of a long log's batches: nothing to ask of each record.
+        for record in records:
+            evolve(state, record)
+        return state.seq >= last
+    for record in records:
+        if record.seq > last or (latest is not None and record.time > latest):
+            return True
+        event = evolve(state, record)
+        if seen:
+            seen(state, record, event)
+    return state.seq >= last
+
+
+async def _bounds(log: EventLog, end: int, moment: Moment | None) -> tuple[int, int | None]:
+    """The last sequence and the latest log time to fold."""
+    if isinstance(moment, AtSequence):
+        if moment.seq > end:
+            raise MomentError(f"the log ends at {end}, before {moment.seq}")
+        if moment.seq < (start := await log.start()):
+            raise MomentError(f"this part of a log begins after sequence {start}, so {moment.seq} is not in it")
+        return moment.seq, None
+    if isinstance(moment, AtTime):
+        return end, moment.time
+    if isinstance(moment, BeforeEnd):
+        return end, await time_of(log, end) - moment.span
+    return end, None
+
+
+async def time_of(log: EventLog, seq: int) -> int:
+    """Log time of a record, 0 where there is none."""
+    if seq:
+        async with aclosing(log.read(after=seq - 1)) as batches:
+            async for batch in batches:
+                return batch[0].time
+    return 0

@@ -1,0 +1,249 @@
+"""The pure part of the Docker runtime: what is asked of the engine and how its answers are read."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from agents.runtime.docker import config
+from agents.runtime.docker.frames import Frames
+from agents.runtime.interface import ContainerSpec, Key, Refused, key_name, spec_hash
+
+HOST = config.Host("c", "n", "0123456789abcdef", "65534:65534", 4, True)
+SPEC = ContainerSpec(
+    Key("app", 3, 1),
+    "image",
+    ("python3", "x.py"),
+    env={"B": "2", "A": "1"},
+    resources={"cpu": 1500, "memory": 1 << 30, "gpu": 2},
+    checkpoint_dir="/ckpt/app",
+    devices=("0", "GPU-7"),
+)
+
+
+def made(spec: ContainerSpec = SPEC) -> config.Json:
+    return config.container_config(HOST, spec, Path("/var/dorm/app-3-1/run"), Path("/ckpt/app"))
+
+
+def test_everything_that_is_asked() -> None:
+    """All of it, so that a change is seen: each line here keeps something in or out."""
+    assert made() == {
+        "Image": "image",
+        "Entrypoint": ["python3", "x.py"],
+        "Cmd": [],
+        "Env": [
+            "A=1",
+            "B=2",
+            "DORM_PROGRESS=/dorm/run/progress.jsonl",
+            "HOME=/dorm/run",
+            "LOGNAME=dorm",
+            "TINI_KILL_PROCESS_GROUP=1",
+        ],
+        "User": "65534:65534",
+        "Labels": {
+            "dorm.cluster": "c",
+            "dorm.node": "n",
+            "dorm.owner": "0123456789abcdef",
+            "dorm.app": "app",
+            "dorm.generation": "3",
+            "dorm.slot": "1",
+            "dorm.spec": spec_hash(SPEC),
+        },
+        "StopSignal": "SIGTERM",
+        "HostConfig": {
+            "NetworkMode": "host",
+            "Init": True,
+            "AutoRemove": False,
+            "RestartPolicy": {"Name": "no"},
+            "LogConfig": {"Type": "local", "Config": {"max-size": "16m", "max-file": "2"}},
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges"],
+            "PidsLimit": 4096,
+            "IpcMode": "private",
+            "Privileged": False,
+            "Mounts": [
+                {
+                    "Type": "bind",
+                    "Source": "/var/dorm/app-3-1/run",
+                    "Target": "/dorm/run",
+                    "BindOptions": {"Propagation": "rprivate"},
+                },
+                {
+                    "Type": "bind",
+                    "Source": "/ckpt/app",
+                    "Target": "/dorm/checkpoints",
+                    "BindOptions": {"Propagation": "rprivate"},
+                },
+            ],
+            "NanoCpus": 1_500_000_000,
+            "Memory": 1 << 30,
+            "MemorySwap": 1 << 30,
+            "ShmSize": 1 << 29,
+            "DeviceRequests": [
+                {
+                    "Driver": "nvidia",
+                    "DeviceIDs": ["0", "GPU-7"],
+                    "Capabilities": [["gpu", "compute", "utility"]],
+                }
+            ],
+        },
+    }
+
+
+def test_two_roots_never_share_a_name_or_a_filter() -> None:
+    other = msgspec.structs.replace(HOST, owner="fedcba9876543210")
+    assert config.container_name(HOST, SPEC.key) == "dorm-c-01234567-app-3-1"
+    assert config.container_name(other, SPEC.key) == "dorm-c-fedcba98-app-3-1"
+    assert set(config.own_labels(HOST)) ^ set(config.own_labels(other)) == {
+        "dorm.owner=0123456789abcdef",
+        "dorm.owner=fedcba9876543210",
+    }
+
+
+def test_the_runtime_has_the_last_word_on_its_own_variables() -> None:
+    spec = msgspec.structs.replace(SPEC, env={"DORM_PROGRESS": "/etc/passwd", "HOME": "/work"})
+    variables = made(spec)["Env"]
+    assert "DORM_PROGRESS=/dorm/run/progress.jsonl" in variables
+    assert "HOME=/work" in variables
+    assert len(variables) == len({variable.split("=")[0] for variable in variables})
+
+
+def info(**state: Any) -> config.Json:
+    defaults = {
+        "Status": "exited",
+        "ExitCode": 0,
+        "Error": "",
+        "OOMKilled": False,
+        "StartedAt": "2026-01-01T00:00:01.5Z",
+        "FinishedAt": "2026-01-01T00:00:02.000000001Z",
+    }
+    return {"State": {**defaults, **state}, "Config": {"Labels": {"dorm.spec": "hash"}}}
+
+
+NEVER = "0001-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ({}, ("exited", 0, "", False)),
+        ({"ExitCode": 137, "OOMKilled": True}, ("exited", 137, "", True)),
+        ({"Status": "running", "FinishedAt": NEVER}, ("running", None, "", False)),
+        ({"Status": "paused", "FinishedAt": NEVER}, ("running", None, "", False)),
+        ({"Status": "restarting"}, ("running", None, "", False)),
+        ({"Status": "dead", "ExitCode": 1}, ("exited", 1, "", False)),
+        ({"Status": "removing", "ExitCode": 2}, ("exited", 2, "", False)),
+        ({"Status": "something new", "Running": True}, ("running", None, "", False)),
+        ({"Status": "something new", "Running": False}, ("exited", 0, "", False)),
+        ({"Status": "created", "StartedAt": NEVER, "FinishedAt": NEVER}, ("created", None, "", False)),
+        (
+            {"Status": "created", "StartedAt": NEVER, "FinishedAt": NEVER, "ExitCode": 128, "Error": "no"},
+            ("exited", None, "no", False),
+        ),
+        (
+            {"Status": "created", "StartedAt": NEVER, "FinishedAt": NEVER, "ExitCode": 127},
+            ("exited", None, "the engine could not start it (code 127)", False),
+        ),
+        (
+            {"Status": "removing", "StartedAt": NEVER, "FinishedAt": NEVER},
+            ("exited", None, "it was removed before it ran", False),
+        ),
+    ],
+    ids=repr,
+)
+def test_states(state: dict[str, Any], expected: tuple[object, ...]) -> None:
+    seen = config.seen(Key("app", 1, 0), info(**state))
+    assert (seen.state, seen.exit_code, seen.error, seen.out_of_memory) == expected
+    assert config.never_ran(seen) == (seen.state == "exited" and bool(seen.error))
+
+
+def test_nothing_ends_before_it_starts() -> None:
+    seen = config.seen(Key("app", 1, 0), info(StartedAt="2026-01-01T00:00:03Z"))
+    assert seen.exited_at == seen.started_at > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1970-01-01T00:00:01Z", 10**9),
+        ("1970-01-01T00:00:01.000000007Z", 10**9 + 7),
+        ("1970-01-01T01:00:01.5+01:00", 15 * 10**8),
+        ("2026-11-21T08:29:28.52764240512Z", 1795249768_527642405),
+        (NEVER, 0),
+        ("", 0),
+        ("yesterday", 0),
+    ],
+)
+def test_times(text: str, expected: int) -> None:
+    assert config.nanoseconds(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ('OCI runtime create failed: exec: "nope": executable file not found in $PATH: unknown', "command"),
+        ('exec: "nvidia-smi": executable file not found in $PATH', "command"),
+        ('could not select device driver "" with capabilities: [[gpu]]', "device"),
+        ("nvidia-container-cli: device error: 9: unknown device", "device"),
+        ("container init was OOM-killed (memory limit too low?)", "spec"),
+        ("no space left on device", None),
+        ("fork/exec /usr/bin/containerd-shim: resource temporarily unavailable", None),
+    ],
+)
+def test_why_a_start_failed(message: str, cause: str | None) -> None:
+    refused = config.refusal(message)
+    assert (refused.cause if refused else None) == cause
+
+
+def test_where_a_command_is_looked_for() -> None:
+    assert config.candidates("sh", ["A=b", "PATH=/bin::/usr/bin"], "/srv") == ("/bin/sh", "/srv/sh", "/usr/bin/sh")
+    assert config.candidates("./run", [], "/srv") == ("/srv/run",)
+    assert config.candidates("../up", [], "") == ("/up",)
+    assert config.candidates("/bin/sh", [], "/work") == ("/bin/sh",)
+
+
+def test_a_hash_names_what_is_asked_and_not_its_order() -> None:
+    turned = msgspec.structs.replace(SPEC, env=dict(reversed(SPEC.env.items())))
+    assert spec_hash(turned) == spec_hash(SPEC)
+    changes: list[dict[str, Any]] = [
+        {"key": Key("app", 4, 1)},
+        {"image": "other"},
+        {"command": ("python3",)},
+        {"env": {"A": "1"}},
+        {"resources": {}},
+        {"checkpoint_dir": ""},
+        {"grace_s": 1.0},
+        {"devices": ()},
+    ]
+    assert {next(iter(change)) for change in changes} == set(SPEC.__struct_fields__)
+    assert len({spec_hash(msgspec.structs.replace(SPEC, **change)) for change in changes} | {spec_hash(SPEC)}) == 9
+    assert (
+        spec_hash(SPEC) == "9e7cc78681cef6470e40d3083aa5e4c6"
+    )  # running containers carry it: a change would turn all into conflicts
+
+
+def test_names_and_keys_are_one_to_one() -> None:
+    keys = [Key("a", 1, 23), Key("a", 12, 3), Key("a-1", 2, 3), Key("a", 1, 2), Key("a-1-2", 3, 0), Key("a", 0, 0)]
+    assert len({key_name(key) for key in keys}) == len(keys)
+    with pytest.raises(Refused):
+        key_name(Key("..", 1, 0))
+
+
+def test_frames_come_together_however_they_are_cut() -> None:
+    rng = random.Random(1)
+    payloads = [rng.randbytes(rng.randrange(1, 300)) for _ in range(50)]
+    stream = b"".join(bytes([1 + i % 2, 0, 0, 0]) + len(p).to_bytes(4, "big") + p for i, p in enumerate(payloads))
+    for _ in range(50):
+        frames, found, at = Frames(), [], 0
+        while at < len(stream):
+            size = rng.randrange(1, 40)
+            found += frames.feed(stream[at : at + size])
+            at += size
+        assert found == payloads
+        assert frames.complete
+    assert not frames.feed(stream[:5])
+    assert not frames.complete

@@ -1,0 +1,22 @@
+"""The Docker runtime on a real engine: the suite of all runtimes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.agents.runtime.conformance import RuntimeConformance
+
+if TYPE_CHECKING:
+    from tests.agents.harness import Harness
+
+pytestmark = pytest.mark.docker
+
+
+class TestDockerRuntime(RuntimeConformance):
+    """All of it; what is Docker's own is in the test_docker_*.py files beside."""
+
+    @pytest.fixture
+    def harness(self, docker_harness: Harness) -> Harness:
+        return docker_harness

@@ -1,0 +1,74 @@
+"""What an app has got, what is left of its work, and how fast it says it is, as policies are told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dorm.core.decide.asking import problem_of
+from dorm.core.query.views import describe
+from events import kinds as k
+from tests.core.records import Bench
+
+if TYPE_CHECKING:
+    from dorm.policies.problem import AppDemand
+
+
+def told(bench: Bench) -> AppDemand:
+    (app,) = problem_of(bench.state, bench.now).apps
+    return app
+
+
+def test_service_is_counted_from_start_to_exit_over_all_generations() -> None:
+    bench = Bench(a=4)
+    bench.submit(n_max=4)
+    bench.settle()
+    bench.wait(30)
+    assert told(bench).served_s == 0, "it has not started"
+    bench.started(slots=[0, 1])
+    bench.wait(5)
+    assert told(bench).served_s == 10
+    bench.started(slots=[2, 3])
+    bench.settle()
+    bench.wait(10)
+    assert told(bench).served_s == 50
+    app = bench.app()
+    bench.add(k.AppUpdated(app=app.id, n_max=2))
+    bench.settle()
+    bench.exited(slot=0, code=143, generation=1, asked=True)
+    assert (app.served_ns, told(bench).served_s) == (15 * 10**9, 50)
+    bench.wait(3)
+    bench.all_exited(code=143, generation=1, asked=True)
+    bench.settle()
+    bench.wait(100)
+    assert told(bench).served_s == 59, "nothing of it runs"
+    bench.started()
+    bench.settle()
+    bench.wait(7)
+    assert told(bench).served_s == 59 + 14
+    bench.all_exited()
+    bench.settle()
+    bench.wait(1000)
+    assert describe(bench.app(), bench.now)["served_s"] == 73
+
+
+def test_service_ends_with_a_node() -> None:
+    bench = Bench(a=4)
+    bench.running(n_max=4)
+    bench.wait(10)
+    bench.conclude(a=100)
+    bench.conclude(a=1000)
+    assert bench.app().served_ns == 40 * 10**9
+    bench.wait(50)
+    assert told(bench).served_s == 40
+
+
+def test_what_is_left_and_how_fast_as_far_as_its_owner_says() -> None:
+    bench = Bench(a=4)
+    app = bench.running(steps=100, speed=[[1, 2.0], [4, 7]])
+    bench.add(k.AppProgressed(app=app.id, generation=1, step=30))
+    assert (told(bench).remaining_steps, told(bench).speed) == (70.0, ((1, 2.0), (4, 7.0)))
+    bench.add(k.AppProgressed(app=app.id, generation=1, step=130))
+    assert told(bench).remaining_steps == 0.0
+    silent = Bench(a=4)
+    silent.running()
+    assert (told(silent).remaining_steps, told(silent).speed) == (None, ())

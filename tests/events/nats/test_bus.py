@@ -1,0 +1,295 @@
+"""Heartbeats and questions, over NATS and in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from events import subjects
+from events.log.interface import AskRefused
+from events.log.memory import MemoryBus
+from events.log.records import LogRefused, LogUnavailable
+from events.nats.log import Connection
+from tests.lab.machines.nats_server import NatsServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+    from pathlib import Path
+
+    from events.log.interface import Answerer, Bus
+    from events.log.records import Record
+
+CLUSTER = "bus"
+ASK = subjects.ask(CLUSTER, "n1", "logs")
+
+
+@pytest.fixture(params=["memory", pytest.param("nats", marks=pytest.mark.nats)])
+def bus_url(request: pytest.FixtureRequest) -> str:
+    if request.param == "memory":
+        return ""
+    server: NatsServer = request.getfixturevalue("nats_server")
+    return server.url
+
+
+@pytest_asyncio.fixture
+async def buses(bus_url: str) -> AsyncIterator[tuple[Bus, Bus]]:
+    """The asker's and the answerer's."""
+    if not bus_url:
+        bus = MemoryBus(time.time_ns)
+        yield bus, bus
+        return
+    connections = [await Connection.open(bus_url, CLUSTER, create=True) for _ in range(2)]
+    yield connections[0].bus, connections[1].bus
+    for connection in connections:
+        await connection.close()
+
+
+@asynccontextmanager
+async def answering(bus: Bus, answerer: Answerer, asker: Bus) -> AsyncIterator[None]:
+    """Until the answerer is heard, then while the test asks."""
+
+    async def answer_or_ping(question: bytes) -> AsyncGenerator[bytes, None]:
+        if question == b"ping":
+            yield b"pong"
+            return
+        async with aclosing(answerer(question)) as pieces:  # type: ignore[type-var]  # all here are generators
+            async for piece in pieces:
+                yield piece
+
+    task = asyncio.create_task(bus.answer(ASK, answer_or_ping))
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                assert await answer(asker, b"ping") == [b"pong"]
+                break
+            except LogUnavailable:
+                await asyncio.sleep(0)
+    yield
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def answer(bus: Bus, question: bytes, timeout: float = 5.0) -> list[bytes]:
+    return [piece async for piece in bus.ask(ASK, question, timeout=timeout)]
+
+
+async def test_an_answer_comes_in_pieces_and_ends(buses: tuple[Bus, Bus]) -> None:
+    async def count(question: bytes) -> AsyncGenerator[bytes, None]:
+        for number in range(int(question)):
+            yield b"%d" % number
+
+    async with answering(buses[1], count, buses[0]), asyncio.timeout(20):
+        assert await answer(buses[0], b"300") == [b"%d" % number for number in range(300)]
+        assert await answer(buses[0], b"0") == []
+
+
+async def test_empty_pieces_are_left_out(buses: tuple[Bus, Bus]) -> None:
+    async def with_gaps(question: bytes) -> AsyncGenerator[bytes, None]:
+        for piece in (b"", b"one", b"", b"two", b""):
+            yield piece
+
+    async with answering(buses[1], with_gaps, buses[0]), asyncio.timeout(20):
+        assert await answer(buses[0], b"") == [b"one", b"two"]
+
+
+async def test_many_ask_at_once(buses: tuple[Bus, Bus]) -> None:
+    async def echo(question: bytes) -> AsyncGenerator[bytes, None]:
+        yield question
+        yield question
+
+    async with answering(buses[1], echo, buses[0]), asyncio.timeout(20):
+        answers = await asyncio.gather(*(answer(buses[0], b"%d" % number) for number in range(50)))
+    assert answers == [[b"%d" % number] * 2 for number in range(50)]
+
+
+async def test_a_refusal_reaches_the_asker_as_it_is(buses: tuple[Bus, Bus]) -> None:
+    async def refuse(question: bytes) -> AsyncGenerator[bytes, None]:
+        yield b"so far"
+        raise AskRefused("slot 3 is not on node n1: für immer")
+
+    pieces = []
+    async with answering(buses[1], refuse, buses[0]), asyncio.timeout(20):
+        asking = buses[0].ask(ASK, b"")
+        pieces.append(await anext(asking))
+        with pytest.raises(LogRefused, match=r"^slot 3 is not on node n1: für immer$"):
+            await anext(asking)
+    assert pieces == [b"so far"]
+
+
+async def test_nobody_there_is_told_at_once(buses: tuple[Bus, Bus]) -> None:
+    async with asyncio.timeout(20):
+        with pytest.raises(LogUnavailable, match="is it running"):
+            await answer(buses[0], b"", timeout=1000.0)
+
+
+class Endless:
+    """An answerer that follows something for ever, and notes how it ends."""
+
+    def __init__(self, silent: bool) -> None:
+        self.silent = silent
+        self.begun = asyncio.Event()
+        self.closed = asyncio.Event()
+        self.given = 0
+
+    async def __call__(self, question: bytes) -> AsyncGenerator[bytes, None]:
+        try:
+            self.begun.set()
+            while True:
+                self.given += 1
+                yield b"%d" % self.given
+                if self.silent and self.given >= 3:
+                    await asyncio.Event().wait()
+        finally:
+            self.closed.set()
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_an_endless_answer_stops_when_the_asker_leaves(buses: tuple[Bus, Bus], silent: bool) -> None:
+    endless = Endless(silent)
+    async with answering(buses[1], endless, buses[0]), asyncio.timeout(20):
+        async with aclosing(buses[0].ask(ASK, b"")) as asking:
+            assert [await anext(asking) for _ in range(3)] == [b"1", b"2", b"3"]
+        await endless.closed.wait()
+
+
+async def test_an_endless_answer_stops_when_the_asker_is_cancelled(buses: tuple[Bus, Bus]) -> None:
+    endless = Endless(silent=True)
+    async with answering(buses[1], endless, buses[0]), asyncio.timeout(20):
+        asking = asyncio.create_task(answer(buses[0], b""))
+        await endless.begun.wait()
+        asking.cancel()
+        await asyncio.wait({asking})
+        await endless.closed.wait()
+
+
+async def test_answers_end_with_the_answerer(buses: tuple[Bus, Bus]) -> None:
+    endless = Endless(silent=True)
+    answerer = asyncio.create_task(buses[1].answer(ASK, endless))
+    async with asyncio.timeout(20), aclosing(buses[0].ask(ASK, b"", timeout=1.0)) as asking:
+        while True:  # Until somebody listens.
+            try:
+                await anext(asking)
+                break
+            except LogUnavailable:
+                await asyncio.sleep(0)
+                asking = buses[0].ask(ASK, b"", timeout=1.0)
+        answerer.cancel()
+        await asyncio.wait({answerer})
+        assert answerer.cancelled()
+        if not isinstance(buses[0], MemoryBus):
+            await endless.closed.wait()
+            with pytest.raises(LogUnavailable):
+                [piece async for piece in asking]
+        await asking.aclose()
+        await endless.closed.wait()
+
+
+async def test_heartbeats(buses: tuple[Bus, Bus]) -> None:
+    subject, other = subjects.report(CLUSTER, "n1"), subjects.report(CLUSTER, "n2")
+    assert await buses[0].last_report(subjects.report(CLUSTER, "never")) is None
+    async with asyncio.timeout(20), aclosing(buses[0].reports(subjects.reports(CLUSTER))) as reports:
+        hearing = asyncio.ensure_future(anext(reports))
+        while not hearing.done():
+            await buses[1].publish_report(subject, b"beat")
+            await asyncio.sleep(0)
+        first = await hearing
+        assert (first.subject, first.body) == (subject, b"beat")
+        await buses[1].publish_report(other, b"last")
+        seen: Record = first
+        while seen.subject != other:
+            seen = await anext(reports)
+        assert seen.body == b"last"
+    stored = await buses[0].last_report(other)
+    assert stored is not None
+    assert (stored.subject, stored.body) == (other, b"last")
+
+
+@pytest_asyncio.fixture
+async def nats(nats_server: NatsServer) -> AsyncIterator[tuple[Bus, Bus]]:
+    connections = [await Connection.open(nats_server.url, CLUSTER, create=True) for _ in range(2)]
+    yield connections[0].bus, connections[1].bus
+    for connection in connections:
+        await connection.close()
+
+
+@pytest.mark.nats
+async def test_a_faulty_answerer_tells_the_asker_and_answers_on(nats: tuple[Bus, Bus]) -> None:
+    async def faulty(question: bytes) -> AsyncGenerator[bytes, None]:
+        if question == b"fail":
+            raise RuntimeError("a fault")
+        yield b"fine"
+
+    async with answering(nats[1], faulty, nats[0]), asyncio.timeout(20):
+        with pytest.raises(LogRefused, match="the agent failed while it answered"):
+            await answer(nats[0], b"fail")
+        assert await answer(nats[0], b"") == [b"fine"]
+
+
+@pytest.mark.nats
+async def test_a_slow_asker_slows_the_answerer_down(nats: tuple[Bus, Bus]) -> None:
+    endless = Endless(silent=False)
+    async with answering(nats[1], endless, nats[0]), asyncio.timeout(20):
+        async with aclosing(nats[0].ask(ASK, b"")) as asking:
+            await anext(asking)
+            for _ in range(20):  # Others get through many times meanwhile, so it has had the time.
+                assert await answer(nats[0], b"ping") == [b"pong"]
+            assert endless.given <= 5
+        await endless.closed.wait()
+
+
+@pytest.mark.nats
+async def test_a_silent_answerer_shows_that_it_is_there(nats: tuple[Bus, Bus]) -> None:
+    done = asyncio.Event()
+
+    async def think(question: bytes) -> AsyncGenerator[bytes, None]:
+        await done.wait()
+        yield b"at last"
+
+    async with answering(nats[1], think, nats[0]), asyncio.timeout(20):
+        asking = asyncio.create_task(answer(nats[0], b"", timeout=1.8))
+        finished, _ = await asyncio.wait({asking}, timeout=4.0)  # More than twice the asker's patience.
+        assert not finished
+        done.set()
+        assert await asking == [b"at last"]
+
+
+@pytest.mark.nats
+async def test_a_piece_too_large_is_refused(nats: tuple[Bus, Bus]) -> None:
+    async def large(question: bytes) -> AsyncGenerator[bytes, None]:
+        yield bytes(7_000_000)
+        yield bytes(9_000_000)
+
+    async with answering(nats[1], large, nats[0]), asyncio.timeout(20):
+        asking = nats[0].ask(ASK, b"")
+        assert len(await anext(asking)) == 7_000_000
+        with pytest.raises(LogRefused, match="larger than the server takes"):
+            await anext(asking)
+
+
+@pytest.mark.nats
+async def test_an_answer_cut_by_a_killed_server_fails_and_has_no_hole(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path / "nats")
+    await server.start()
+    connections = [await Connection.open(server.url, CLUSTER, create=True) for _ in range(2)]
+    endless = Endless(silent=False)
+    async with answering(connections[1].bus, endless, connections[0].bus), asyncio.timeout(30):
+        pieces: list[bytes] = []
+        asking = connections[0].bus.ask(ASK, b"", timeout=2.0)
+        pieces += [await anext(asking) for _ in range(10)]
+        await server.restart()
+        try:
+            while len(pieces) < 1000:  # Either it goes on without a hole, or it fails.
+                pieces.append(await anext(asking))
+        except LogUnavailable:
+            pass
+        await asking.aclose()
+        await endless.closed.wait()
+    assert pieces == [b"%d" % number for number in range(1, len(pieces) + 1)]
+    for connection in connections:
+        await connection.close()
+    await server.stop()

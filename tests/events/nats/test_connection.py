@@ -1,0 +1,265 @@
+"""Connecting to what is not there, or not what the log needs: the right error, one clear line, quickly."""
+# ruff: noqa: ASYNC110 - only the server knows when it is ready
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nats
+import pytest
+
+from events import subjects
+from events.log.records import LogError, LogRefused, LogTooOld, LogUnavailable
+from events.nats.log import Connection
+from tests.events.log.conformance import CLUSTER
+from tests.lab.machines.nats_server import NatsServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.nats
+
+
+async def refusal(url: str, cluster: str = CLUSTER, timeout: float = 1.0, *, create: bool = True) -> LogError:
+    """Why no connection was made.  The time limit is for a connection that hangs."""
+    async with asyncio.timeout(timeout + 9):
+        with pytest.raises(LogError) as error:
+            await Connection.open(url, cluster, timeout=timeout, create=create)
+    assert "\n" not in str(error.value)
+    return error.value
+
+
+@asynccontextmanager
+async def listening(greeting: bytes, *, hang_up: bool = False) -> AsyncIterator[str]:
+    """A server that greets with these bytes, and answers a PING as NATS does."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+        while not hang_up and (line := await reader.readline()):
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield f"nats://127.0.0.1:{port}"
+    finally:
+        server.close()
+
+
+async def test_a_closed_port_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    # The timeout is far longer than this test may take: only what is told at once passes.
+    async with asyncio.timeout(20):
+        with pytest.raises(LogUnavailable, match=rf"no NATS server answers at nats://127\.0\.0\.1:{port} .*dorm up"):
+            await Connection.open(f"nats://127.0.0.1:{port}", CLUSTER, timeout=1000.0)
+
+
+async def test_of_several_servers_any_will_do(nats_server: NatsServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closed = f"nats://127.0.0.1:{listener.getsockname()[1]}"
+    async with listening(b"") as silent:
+        several = f"{closed}, {silent},{nats_server.url}"
+        connection = await Connection.open(several, "several", timeout=9.0, create=True)
+        assert connection.url == several.replace(" ", "")
+        assert (await connection.log.append("dorm.several.A.x", b"")).seq == 1
+        await connection.close()
+
+
+async def test_of_several_closed_ports_all_are_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        url = ",".join(f"nats://127.0.0.1:{listener.getsockname()[1]}" for listener in (one, two))
+    async with asyncio.timeout(20):
+        with pytest.raises(LogUnavailable, match=f"no NATS server answers at {url} .*dorm up"):
+            await Connection.open(url, CLUSTER, timeout=1000.0)
+
+
+async def test_one_server_holds_no_three_replicas(nats_server: NatsServer) -> None:
+    for replicas, why in ((3, "3 replicas need a NATS cluster of at least 3 servers"), (2, "1, 3, 5 replicas, not 2")):
+        with pytest.raises(LogRefused, match=why):
+            await Connection.open(nats_server.url, "replicated", create=True, replicas=replicas)
+
+
+async def test_an_unknown_host() -> None:
+    assert isinstance(await refusal("nats://nowhere.invalid:4222"), LogUnavailable)
+
+
+async def test_a_server_that_says_nothing() -> None:
+    async with listening(b"") as url:
+        error = await refusal(url)
+    assert isinstance(error, LogUnavailable)
+
+
+@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH\r\n", b"INFO {\r\n"])
+async def test_a_server_of_another_kind(greeting: bytes) -> None:
+    async with listening(greeting) as url:
+        assert isinstance(await refusal(url), LogUnavailable)
+
+
+async def test_a_server_that_hangs_up() -> None:
+    async with listening(b"", hang_up=True) as url:
+        assert isinstance(await refusal(url), LogUnavailable)
+
+
+async def test_a_server_too_old() -> None:
+    info = b'INFO {"version": "2.9.10", "max_payload": 1048576, "headers": true, "jetstream": true}\r\n'
+    async with listening(info) as url:
+        error = await refusal(url)
+    assert isinstance(error, LogTooOld)
+    assert "is 2.9.10; Dorm needs 2.12 or later" in str(error)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nats://127.0.0.1:port",
+        "nats://127.0.0.1:4222,",
+        "nats://a b,nats://c",
+        "http://127.0.0.1:1",
+        "nats://127.0.0.1:99999",
+        "nats://[::1",
+        "",
+        "nats://",
+        "a b",
+    ],
+)
+async def test_an_address_that_is_none(url: str) -> None:
+    assert isinstance(await refusal(url), LogRefused)
+
+
+@pytest.mark.parametrize("cluster", ["", "a.b", "a b", "a*", ">", "a\n", "a" * 65])
+async def test_a_bad_cluster_name(cluster: str) -> None:
+    error = await refusal("nats://127.0.0.1:1", cluster)
+    assert isinstance(error, LogRefused)
+    assert "use 1 to 64 letters, digits, '-' and '_'" in str(error)
+
+
+@asynccontextmanager
+async def plain_server(tmp_path: Path, *options: str) -> AsyncIterator[str]:
+    """A NATS server without JetStream."""
+    binary = Path(sys.executable).with_name("nats-server")
+    ports = tmp_path / "ports"
+    ports.mkdir()
+    process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+        [binary, "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", ports, *options], stderr=subprocess.DEVNULL
+    )
+    try:
+        async with asyncio.timeout(20):
+            while not (found := list(ports.glob("*.ports"))) or not (text := found[0].read_text()).endswith("}"):
+                await asyncio.sleep(0.01)
+        yield "nats://" + text.split("nats://", 1)[1].split('"', 1)[0]
+    finally:
+        process.kill()
+        await asyncio.to_thread(process.wait)
+
+
+async def test_jetstream_is_off(tmp_path: Path) -> None:
+    async with plain_server(tmp_path) as url:
+        error = await refusal(url)
+    assert isinstance(error, LogRefused)
+    assert "JetStream is off" in str(error)
+
+
+async def test_a_password_is_wanted(tmp_path: Path) -> None:
+    async with plain_server(tmp_path, "--user", "dorm", "--pass", "secret") as url:
+        error = await refusal(url, timeout=5.0)
+    assert isinstance(error, LogRefused)
+    assert "does not let us in" in str(error)
+
+
+async def test_several_open_the_same_new_log_at_once(nats_server: NatsServer) -> None:
+    connections = await asyncio.gather(*(Connection.open(nats_server.url, "together", create=True) for _ in range(5)))
+    assert sorted([(await c.log.append("dorm.together.A.x", b"")).seq for c in connections]) == [1, 2, 3, 4, 5]
+    await asyncio.gather(*(connection.close() for connection in connections))
+
+
+async def test_who_only_asks_makes_no_cluster(tmp_path: Path) -> None:
+    """Neither by asking for one that is not there, nor with its name being the beginning of another's."""
+    server = NatsServer(tmp_path)
+    await server.start()
+    try:
+        alone = str(await refusal(server.url, "lab", create=False))
+        assert alone.startswith(f"there is no cluster 'lab' at {server.url}, and no other; ")
+        assert "`dorm up` or `dorm master`" in alone
+        for cluster in ("lab-reports", "farm"):
+            await (await Connection.open(server.url, cluster, create=True)).close()
+        among = str(await refusal(server.url, "lab", create=False))
+        assert f"there is no cluster 'lab' at {server.url}, only farm, lab-reports; name one with --cluster" in among
+        assert str(await refusal(server.url, "lab", create=False)) == among
+        await (await Connection.open(server.url, "farm")).close()
+        assert "there is no cluster 'farm-reports'" in str(await refusal(server.url, "farm-reports", create=False))
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("other", ["named-reports", "named-snapshots", "reports-named", "snapshots-named"])
+async def test_clusters_of_any_name_live_beside_each_other(nats_server: NatsServer, other: str) -> None:
+    for cluster in ("named", other):
+        connection = await Connection.open(nats_server.url, cluster, create=True)
+        assert (await connection.log.append(f"dorm.{cluster}.AppSubmitted.ann", b"first")).seq == 1
+        await connection.bus.publish_report(subjects.report(cluster, "n1"), cluster.encode())
+        report = await connection.bus.last_report(subjects.report(cluster, "n1"))
+        assert report is not None
+        assert report.body == cluster.encode()
+        await connection.close()
+    await delete_all(nats_server.url)
+
+
+async def test_heartbeats_of_a_cluster_that_was_made_before_they_had_another_stream(nats_server: NatsServer) -> None:
+    client = await nats.connect(nats_server.url)
+    await client.jetstream().add_stream(name="DORM-older-reports", subjects=[subjects.reports("older")])
+    for _ in range(2):
+        connection = await Connection.open(nats_server.url, "older", create=True)
+        await connection.bus.publish_report(subjects.report("older", "n1"), b"here")
+        assert await connection.bus.last_report(subjects.report("older", "n1")) is not None
+        await connection.close()
+    with pytest.raises(LogRefused, match="DORM-older-reports is there already and holds dorm"):
+        await Connection.open(nats_server.url, "older-reports", create=True)
+    await client.close()
+    await delete_all(nats_server.url)
+
+
+async def delete_all(url: str) -> None:
+    client = await nats.connect(url)
+    for stream in await client.jetstream().streams_info():
+        assert stream.config.name
+        if "named" in stream.config.name or "older" in stream.config.name:
+            await client.jetstream().delete_stream(stream.config.name)
+    await client.close()
+
+
+async def test_a_log_may_have_more_readers_than_a_server_allows_by_itself(nats_server: NatsServer) -> None:
+    """Also one that was made before it said so: the server's thousand would leave out the agents beyond."""
+    client = await nats.connect(nats_server.url)
+    try:
+        stream = client.jetstream()
+        await stream.add_stream(name="DORM-crowd", subjects=[subjects.log_subjects("crowd")])
+        for cluster in ("crowd", "crowd-new"):
+            connection = await Connection.open(nats_server.url, cluster, create=True)
+            await connection.close()
+            assert (await stream.stream_info(f"DORM-{cluster}")).config.max_consumers == 100_000
+    finally:
+        await client.close()
+
+
+async def test_only_what_may_be_lost_is_acknowledged_before_it_is_on_the_disk(nats_server: NatsServer) -> None:
+    """A server that syncs each write stores some hundred a second, and a thousand nodes report more than that."""
+    connection = await Connection.open(nats_server.url, "fast", create=True)
+    await connection.close()
+    client = await nats.connect(nats_server.url)
+    try:
+        stream = client.jetstream()
+        modes = {
+            name: (await stream.stream_info(name)).config.persist_mode for name in ("DORM-fast", "DORM_reports-fast")
+        }
+    finally:
+        await client.close()
+    assert modes == {"DORM-fast": None, "DORM_reports-fast": "async"}

@@ -1,0 +1,1 @@
+"""Real faults on three machines in network namespaces: `make chaos`."""

@@ -1,0 +1,1 @@
+"""Machines, engines, servers, disks and browsers for tests."""

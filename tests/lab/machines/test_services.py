@@ -1,0 +1,86 @@
+"""A service is started again whenever it ends, unless its machine is down; and it is gone with its task."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.lab.machines.services import End, Service
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+PATIENCE_S = 30.0
+SAYS_ITS_PID = "echo $$; exec sleep 1000"
+
+
+@contextlib.asynccontextmanager
+async def running(output: Path, script: str) -> AsyncIterator[Service]:
+    service = Service("some", ["sh", "-c", script], output, os.environ)
+    task = asyncio.create_task(service.run())
+    try:
+        yield service
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110  (nothing tells of other programs)
+            await asyncio.sleep(0.01)
+
+
+def pids(output: Path) -> list[int]:
+    return [int(line) for line in output.read_text().splitlines()] if output.exists() else []
+
+
+async def test_what_is_killed_is_started_again_and_gone_at_the_end(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    async with running(output, SAYS_ITS_PID) as service:
+        await until(lambda: len(pids(output)) == 1)
+        service.kill()
+        await until(lambda: len(pids(output)) == 2)
+        assert service.running
+        assert service.ends == [End(-9, True)]
+    assert not any(psutil.pid_exists(pid) for pid in pids(output))
+
+
+async def test_what_is_held_is_started_only_when_it_is_allowed(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    async with running(output, SAYS_ITS_PID) as service:
+        await until(lambda: len(pids(output)) == 1)
+        service.hold()
+        service.kill()
+        await until(lambda: not service.running)
+        await asyncio.sleep(0.1)
+        assert len(pids(output)) == 1
+        service.allow()
+        await until(lambda: len(pids(output)) == 2)
+
+
+async def test_an_end_of_its_own_is_told_from_one_that_was_asked_for(tmp_path: Path) -> None:
+    async with running(tmp_path / "out", "exit 3") as service:
+        await until(lambda: len(service.ends) >= 2)
+    assert service.ends[:2] == [End(3, False)] * 2
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+async def test_what_is_paused_stands_still_and_can_be_ended(tmp_path: Path, resumed: bool) -> None:
+    output = tmp_path / "out"
+    async with running(output, SAYS_ITS_PID) as service:
+        await until(lambda: len(pids(output)) == 1)
+        (pid,) = pids(output)
+        service.pause()
+        await until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+        if resumed:
+            service.resume()
+            await until(lambda: psutil.Process(pid).status() != psutil.STATUS_STOPPED)
+    assert not psutil.pid_exists(pid)

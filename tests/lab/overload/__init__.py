@@ -1,0 +1,1 @@
+"""A thousand real agents, and floods: `make overload`."""

@@ -1,0 +1,187 @@
+"""A process with many agents, each with a connection of its own and toy containers: a part of `dorm bench overload`.
+
+python -m tests.lab.overload.toy_agents      reads one line of JSON (`Part`), runs until its standard input ends, prints `Told`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from agents.agent import Agent
+from agents.config import NodeConfig
+from events.log.interface import Bus
+from events.log.records import LogError
+from events.nats.log import Connection
+from tests.lab.overload.toy_runtime import ToyRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from events.log.interface import Answerer
+    from events.log.records import Record
+
+READY = "ready"
+"""Printed once all agents have joined."""
+_CONNECT_S = 60.0
+"""A thousand connect at once."""
+_AT_ONCE = 50
+"""Agents of one process that connect at a time."""
+
+
+class Part(msgspec.Struct):
+    """What one process runs."""
+
+    url: str
+    cluster: str
+    first: int
+    count: int
+    capacity: dict[str, int]
+    report_interval_s: float
+    checkpoints: str
+    """A folder that all processes share."""
+
+
+class Told(msgspec.Struct):
+    """What it has to say in the end: of each report that was stored when it was sent (monotonic seconds, the same clock in
+    all processes of a machine) and how long that took; how many were not."""
+
+    reports: list[tuple[float, float]]
+    reports_failed: int
+    cpu_s: float
+    ended: list[str]
+    """Agents that ended by themselves, and why."""
+
+
+class _TimedBus(Bus):
+    """A bus that notes how long reports take."""
+
+    def __init__(self, bus: Bus, told: Told) -> None:
+        self._bus = bus
+        self._told = told
+
+    async def publish_report(self, subject: str, body: bytes, *, timeout: float = 5.0) -> None:
+        began = time.monotonic()
+        try:
+            await self._bus.publish_report(subject, body, timeout=timeout)
+        except LogError:
+            self._told.reports_failed += 1
+            raise
+        self._told.reports.append((began, time.monotonic() - began))
+
+    def reports(self, subject: str) -> AsyncGenerator[Record, None]:
+        return self._bus.reports(subject)
+
+    async def last_report(self, subject: str) -> Record | None:
+        return await self._bus.last_report(subject)
+
+    def ask(self, subject: str, question: bytes, *, timeout: float = 5.0) -> AsyncGenerator[bytes, None]:
+        return self._bus.ask(subject, question, timeout=timeout)
+
+    async def answer(self, subject: str, answerer: Answerer) -> None:
+        await self._bus.answer(subject, answerer)
+
+
+def node_name(index: int) -> str:
+    return f"toy-{index:04}"
+
+
+async def _run(part: Part, root: Path) -> None:
+    told = Told([], 0, 0.0, [])
+    connections: list[Connection] = []
+    try:
+        slots = asyncio.Semaphore(_AT_ONCE)
+        agents = await asyncio.gather(
+            *(
+                _agent(part, index, root, told, slots, connections)
+                for index in range(part.first, part.first + part.count)
+            )
+        )
+        running = [asyncio.create_task(_lives(agent, told)) for agent in agents]
+        joined = asyncio.create_task(_all_joined(agents))
+        ended = asyncio.create_task(_input_ended())
+        await asyncio.wait({joined, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if joined.done():
+            print(READY, flush=True)
+        joined.cancel()
+        await ended
+        told.cpu_s = time.process_time()
+        print(msgspec.json.encode(told).decode(), flush=True)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    finally:
+        await asyncio.gather(*(connection.close() for connection in connections), return_exceptions=True)
+
+
+async def _all_joined(agents: list[Agent]) -> None:
+    for agent in agents:
+        await agent.joined.wait()
+
+
+async def _agent(
+    part: Part, index: int, root: Path, told: Told, slots: asyncio.Semaphore, connections: list[Connection]
+) -> Agent:
+    name = node_name(index)
+    async with slots:
+        connection = await Connection.open(part.url, part.cluster, name=name, timeout=_CONNECT_S)
+    connections.append(connection)
+    config = NodeConfig(
+        name=name,
+        address=f"10.{index >> 16}.{index >> 8 & 255}.{index & 255}",
+        capacity=part.capacity,
+        checkpoints=Path(part.checkpoints),
+        report_interval_s=part.report_interval_s,
+    )
+    home = root / name
+    return Agent(
+        connection.log,
+        _TimedBus(connection.bus, told),
+        part.cluster,
+        config,
+        ToyRuntime(home / "run"),
+        root=home,
+        clock=time.time_ns,
+        port_taken=lambda *_: False,
+    )
+
+
+async def _lives(agent: Agent, told: Told) -> None:
+    try:
+        await agent.run()
+    except Exception as error:
+        told.ended.append(f"{agent.config.name}: {error!r}"[:300])
+
+
+async def _input_ended() -> None:
+    """The parent closes it to end this, and so does the parent's end."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while await reader.read(1 << 16):
+        pass
+
+
+def main() -> None:
+    part = msgspec.json.decode(sys.stdin.readline(), type=Part)
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="dorm-toys-", dir=shared if shared.is_dir() else None) as folder:
+        asyncio.run(_run(part, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()

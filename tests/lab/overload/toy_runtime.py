@@ -1,0 +1,139 @@
+"""A runtime whose containers are only said to run: for benches of everything else, with a thousand nodes on one machine.
+
+An app works for as many seconds as its command says (`toy 30`), tells of its steps in a real progress file, saves and ends
+when it is asked to stop, and goes on from there in its next generation, as a training app does.  No container survives the
+process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agents.runtime.interface import PROGRESS_FILE, Seen, Use, key_name, spec_hash
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from agents.runtime.interface import ContainerSpec, Key
+
+_SAVING_S = 0.1
+"""From the request to stop to the end."""
+_MEMORY = 64 << 20
+
+
+class ToyRuntime:
+    """One node's; `root` is a folder of its own, best in memory."""
+
+    name = "toy"
+    limits = False
+    checkpoint_mount = ""
+
+    def __init__(self, root: Path, *, tells_s: float = 2.0) -> None:
+        """`tells_s`: seconds between two lines of progress."""
+        self._root = root
+        self._tells_s = tells_s
+        self._seen: dict[Key, Seen] = {}
+        self._working: dict[Key, asyncio.Task[None]] = {}
+        self._hint = asyncio.Event()
+        self._lease_ends: float | None = None
+
+    async def open(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        for task in self._working.values():
+            task.cancel()
+        await asyncio.gather(*self._working.values(), return_exceptions=True)
+        self._working.clear()
+
+    async def list(self) -> list[Seen]:
+        return sorted(self._seen.values(), key=lambda seen: seen.key)
+
+    async def ensure(self, spec: ContainerSpec) -> Seen:
+        key = spec.key
+        if key not in self._seen:
+            self.run_dir(key).mkdir(parents=True, exist_ok=True)
+            self._seen[key] = Seen(key, "running", spec_hash(spec), started_at=time.time_ns())
+            self._working[key] = asyncio.get_running_loop().create_task(self._work(spec))
+        return self._seen[key]
+
+    async def _work(self, spec: ContainerSpec) -> None:
+        loop, saved = asyncio.get_running_loop(), Path(spec.checkpoint_dir) / "seconds"
+        before = float(saved.read_text() or 0) if saved.exists() else 0.0  # a few bytes, in memory
+        began, step = loop.time(), int(before)
+        try:
+            while (left := float(spec.command[-1]) - before - (loop.time() - began)) > 0:
+                await asyncio.sleep(min(left, self._tells_s))
+                step = int(before + loop.time() - began)
+                self._tell(spec.key, {"step": step, "loss": 1 / (1 + step)})
+        finally:
+            if spec.key.slot == 0:
+                saved.write_text(str(before + loop.time() - began))
+            self._tell(spec.key, {"checkpoint": step})
+        self._end(spec.key, 0)
+
+    def _tell(self, key: Key, line: dict[str, float]) -> None:
+        """As in a training app, one worker tells for all of them."""
+        if key.slot == 0:
+            # A short line to a file in memory takes less than handing it to a thread.
+            with open(self.run_dir(key) / PROGRESS_FILE, "a") as file:
+                file.write(json.dumps(line) + "\n")
+
+    def _end(self, key: Key, code: int) -> None:
+        seen = self._seen[key]
+        if seen.state == "running":
+            self._seen[key] = msgspec.structs.replace(seen, state="exited", exited_at=time.time_ns(), exit_code=code)
+            self._working.pop(key, None)
+            self._hint.set()
+
+    async def stop(self, key: Key, grace_s: float) -> bool:
+        """It saves and ends in time, always; without any grace time it is killed."""
+        working = self._working.get(key)
+        if working is None:
+            return False
+        if grace_s:
+            await asyncio.sleep(min(_SAVING_S, grace_s))
+        working.cancel()
+        self._end(key, 0 if grace_s else 137)
+        return not grace_s
+
+    async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
+        return 0
+
+    async def remove(self, key: Key) -> None:
+        if self._seen.pop(key, None) is not None:
+            (self.run_dir(key) / PROGRESS_FILE).unlink(missing_ok=True)
+            self.run_dir(key).rmdir()
+
+    async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
+        if key not in self._seen:
+            raise KeyError(key)
+        yield b"a toy has nothing to say\n"
+
+    async def use(self, key: Key) -> Use | None:
+        return Use(cpu_s=1.0, memory=_MEMORY) if key in self._working else None
+
+    def run_dir(self, key: Key) -> Path:
+        return self._root / key_name(key)
+
+    async def hints(self) -> AsyncGenerator[None, None]:
+        while True:
+            self._hint.clear()
+            yield
+            await self._hint.wait()
+
+    async def extend_lease(self, seconds: float) -> None:
+        """Noted only: what could outlive its agent here ends with it."""
+        self._lease_ends = asyncio.get_running_loop().time() + seconds
+
+    async def lease_left(self) -> float | None:
+        return None if self._lease_ends is None else self._lease_ends - asyncio.get_running_loop().time()
+
+    async def root_id(self) -> str:
+        return "toy"

@@ -1,0 +1,184 @@
+"""A bit of a server's block file is flipped while the server is down: no master leads what is left, and it says what to do."""
+# ruff: noqa: ASYNC110 - only the servers know what they do, and they have to be asked
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dorm.master.integrity import LogAltered
+from dorm.master.master import Master
+from events import subjects
+from events.codec import encode
+from events.kinds import AppCancelRequested
+from events.log.records import LogDamaged, LogError
+from events.nats.log import Connection
+from events.nats.streams import log_stream
+from tests.lab.chaos.replicas import compare, differences, stored
+from tests.lab.machines.nats_server import NatsCluster, NatsServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from events.log.records import Record
+
+pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.timeout(180)]
+CLUSTER = "lab"
+RECORDS = 40
+PLACES = {"first record": 0.001, "early": 0.3, "middle": 0.5, "late": 0.8, "last record": 0.995, "last bytes": 0.9999}
+"""By how far into the file the bit is, as a part of it."""
+
+
+def folder_of(server: NatsServer) -> Path:
+    return server.home / "data/jetstream/$G/streams" / log_stream(CLUSTER)
+
+
+def flip(server: NatsServer, part: float, seed: int, *, block: int = 0) -> None:
+    file = sorted((folder_of(server) / "msgs").glob("*.blk"), key=lambda path: int(path.stem))[block]
+    content = bytearray(file.read_bytes())
+    content[int(part * len(content))] ^= 1 << random.Random(seed).randrange(8)
+    file.write_bytes(content)
+
+
+@contextlib.asynccontextmanager
+async def leading(url: str) -> AsyncIterator[Master]:
+    """A master that knows nothing but the log and the lease.  Raises what ends it before it leads."""
+    connection = await Connection.open(url, CLUSTER, create=True)
+    master = Master(
+        connection.log,
+        connection.bus,
+        CLUSTER,
+        name=f"m{time.monotonic_ns()}",
+        clock=time.time_ns,
+        leadership=connection.leadership,
+        lease_s=1.0,
+    )
+    task, elected = asyncio.create_task(master.run()), asyncio.create_task(master.elected.wait())
+    try:
+        async with asyncio.timeout(40.0):
+            await asyncio.wait({task, elected}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task
+        yield master
+    finally:
+        task.cancel()
+        elected.cancel()
+        await asyncio.wait({task, elected})
+        await connection.close()
+
+
+async def lived(url: str, body: bytes = b"") -> list[Record]:
+    """What a cluster leaves behind whose master was there until a moment ago."""
+    async with leading(url) as master:
+        log = master._log
+        for number in range(RECORDS):
+            said = encode(AppCancelRequested(app=f"none-{number}", reason="x" * 200))
+            await log.append(subjects.fact(CLUSTER, "AppCancelRequested", "u"), body or said)
+        async with asyncio.timeout(20.0):
+            while master.state.seq < RECORDS + 1 or master.state.seq < await log.end():
+                await asyncio.sleep(0.01)
+        return [record async for batch in log.read() for record in batch]
+
+
+async def refusal(url: str) -> str:
+    with pytest.raises((ExceptionGroup, LogAltered, LogDamaged)) as ended:
+        async with leading(url):
+            pass
+    error: BaseException = ended.value
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, LogAltered | LogDamaged), error
+    return str(error)
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+@pytest.mark.parametrize("place", PLACES)
+async def test_no_master_leads_what_one_server_has_left(server: NatsServer, place: str, how: str) -> None:
+    await lived(server.url)
+    await (server.stop() if how == "stopped" else server.kill())
+    flip(server, PLACES[place], seed=len(place))
+    await server.start()
+    for _ in range(2):
+        assert await refusal(server.url)
+
+
+@pytest.mark.parametrize("place", ["early", "last record"])
+async def test_a_master_that_leads_does_not_go_on(server: NatsServer, place: str) -> None:
+    """It is there all the time: what it has read is not on the log any more when its server is back."""
+    other = await Connection.open(server.url, CLUSTER, create=True)
+    subject = subjects.fact(CLUSTER, "AppCancelRequested", "u")
+    async with leading(server.url) as master:
+        for number in range(RECORDS):
+            await other.log.append(subject, encode(AppCancelRequested(app=f"none-{number}")))
+        end = await other.log.end()
+        async with asyncio.timeout(20.0):
+            while master.state.seq < end:
+                await asyncio.sleep(0.01)
+        await server.kill()
+        flip(server, PLACES[place], seed=1)
+        await server.start()
+        for _ in range(RECORDS):  # Others take the places of what is gone.
+            with contextlib.suppress(LogError):
+                await other.log.append(subject, b"{}")
+        async with asyncio.timeout(40.0):
+            while master.elected.is_set():
+                await asyncio.sleep(0.05)
+        left = await other.log.end()
+    assert await refusal(server.url)
+    written = [record async for batch in other.log.read(subjects=[subjects.rounds(CLUSTER)]) for record in batch]
+    assert [record.seq for record in written if record.seq > 1] == [], f"it went on, up to {left}"
+    await other.close()
+
+
+async def test_of_three_servers_the_damaged_one_is_named_and_gets_a_new_copy(tmp_path: Path) -> None:
+    cluster = NatsCluster(tmp_path / "nats")
+    await cluster.start()
+    try:
+        records = await lived(cluster.url, os.urandom(600_000))  # More than one block file.
+        copies = {server.name: folder_of(server) for server in cluster.servers}
+        assert await compare(copies, records) == []
+        victim = await cluster.leader(log_stream(CLUSTER))
+        await asyncio.gather(*(server.stop() for server in cluster.servers))
+        flip(victim, 0.3, seed=1)
+        (
+            folder_of(victim) / "msgs" / "index.db"
+        ).unlink()  # Else the server believes this, and looks only when it is read.
+        await asyncio.gather(*(server.start() for server in cluster.servers))
+        await cluster.ready()
+        assert differences(victim.name, stored(copies[victim.name]), records), "the fault did nothing"
+        others = {name: folder for name, folder in copies.items() if name != victim.name}
+        assert await compare(others, records) == []
+        await lead(cluster, victim)
+        words = await refusal(cluster.url)
+        assert f"this is the copy of NATS server {victim.name}: stop that server, move its folder" in words
+        await victim.stop()
+        shutil.move(folder_of(victim), tmp_path / "moved away")
+        await victim.start()
+        await cluster.ready()
+        assert await compare(copies, records) == []
+        async with leading(cluster.url):
+            pass
+    finally:
+        await cluster.stop()
+
+
+async def lead(cluster: NatsCluster, server: NatsServer) -> None:
+    """Have this server lead the log's stream."""
+    async with asyncio.timeout(40.0):
+        while await cluster.leader(log_stream(CLUSTER)) is not server:
+            async with cluster.owner() as jetstream:
+                wanted = json.dumps({"placement": {"preferred": server.name}}).encode()
+                with contextlib.suppress(TimeoutError):
+                    await jetstream._nc.request(
+                        f"$JS.API.STREAM.LEADER.STEPDOWN.{log_stream(CLUSTER)}", wanted, timeout=2
+                    )
+            await asyncio.sleep(0.5)

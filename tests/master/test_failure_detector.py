@@ -1,0 +1,143 @@
+"""Who counts as silent: nobody who was heard, and nobody while the master could not have heard; and whoever really is."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import example, given, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from dorm.master.failure_detector import DEAF_NS, Hearing
+from dorm.master.log_time import LogTime
+from tests.tries import tries
+
+SECOND = 1_000_000_000
+NODES = ("a", "b", "c")
+BEGAN = 1_000 * SECOND
+UTC = 1_700_000_000 * SECOND
+
+
+class Listening(RuleBasedStateMachine):
+    """A master and three nodes; what happens is remembered beside, in the plainest way."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.hearing = Hearing()
+        self.now = BEGAN
+        self.hearing.restart(NODES, self.now)
+        self.pulses = [self.now]
+        self.restarts = [self.now]
+        self.signs: dict[str, list[int]] = {node: [] for node in NODES}
+        self.stored = dict.fromkeys(NODES, b"")
+        """The last heartbeat that each has sent, heard here or not."""
+        self.known = dict.fromkeys(NODES, b"")
+
+    @rule(ms=st.integers(0, 20_000))
+    def wait(self, ms: int) -> None:
+        self.now += ms * SECOND // 1000
+
+    @rule()
+    def pulse(self) -> None:
+        if self.now - self.pulses[-1] > DEAF_NS:
+            self.restarts.append(self.now)
+        self.pulses.append(self.now)
+        self.hearing.pulse(self.now)
+
+    @rule(node=st.sampled_from(NODES), heard=st.booleans())
+    def beat(self, node: str, heard: bool) -> None:
+        self.stored[node] = b"%d" % self.now
+        if heard:
+            self.signs[node].append(self.now)
+            self.known[node] = self.stored[node]
+            self.hearing.hear(node, self.now, self.stored[node])
+
+    @rule(node=st.sampled_from(NODES))
+    def look_at_what_is_stored(self, node: str) -> None:
+        self.hearing.stored(node, self.stored[node] or None, self.now)
+        if self.stored[node] != self.known[node]:
+            self.known[node] = self.stored[node]
+            silence = UTC - self.hearing.heard(self.now, UTC)[node]
+            assert silence == 0, "a heartbeat that was not heard says that it lives"
+            assert node not in self.hearing.alive, "but not when it was sent"
+
+    @rule()
+    def begin_to_lead(self) -> None:
+        self.hearing.restart(NODES, self.now)
+        self.restarts.append(self.now)
+        self.pulses.append(self.now)
+
+    @invariant()
+    def silence_is_never_longer_than_it_was(self) -> None:
+        if not hasattr(self, "hearing"):
+            return
+        heard = self.hearing.heard(self.now, UTC)
+        assert [*heard] == sorted(NODES)
+        for node, at in heard.items():
+            assert UTC - at <= self.now - max([self.restarts[-1], *self.signs[node]])
+
+    @invariant()
+    def only_who_was_heard_since_is_alive(self) -> None:
+        if hasattr(self, "hearing"):
+            for node in self.hearing.alive:
+                assert max(self.signs[node], default=0) >= self.restarts[-1]
+
+    @invariant()
+    def a_master_without_an_answer_is_deaf(self) -> None:
+        if hasattr(self, "hearing"):
+            assert self.hearing.deaf(self.now) == (self.now - self.pulses[-1] > DEAF_NS)
+
+
+TestListening = Listening.TestCase
+TestListening.settings = settings(max_examples=tries(60, 2000), stateful_step_count=30, deadline=None)
+
+
+@given(st.lists(st.integers(0, DEAF_NS), min_size=1, max_size=20))
+def test_a_master_that_hears_well_notices_silence(pauses: list[int]) -> None:
+    hearing = Hearing()
+    now = BEGAN
+    hearing.restart(NODES, now)
+    for pause in pauses:
+        now += pause
+        hearing.pulse(now)
+        hearing.hear("a", now, b"%d" % now)
+        hearing.stored("b", None, now)
+    assert hearing.heard(now, UTC) == {"a": UTC, "b": UTC - (now - BEGAN), "c": UTC - (now - BEGAN)}
+    assert hearing.alive == {"a"}
+
+
+def test_what_was_stored_and_heard_changes_nothing() -> None:
+    hearing = Hearing()
+    hearing.restart(NODES, BEGAN)
+    hearing.hear("a", BEGAN + 1, b"one")
+    hearing.stored("a", b"one", BEGAN + 5)
+    assert hearing.heard(BEGAN + 5, UTC)["a"] == UTC - 4
+    assert hearing.alive == {"a"}
+
+
+# --- log time -----------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10 * SECOND), st.integers(-3600 * SECOND, 3600 * SECOND)), min_size=1, max_size=30
+    )
+)
+@example([(SECOND, 0), (SECOND, -3600 * SECOND), (SECOND, 0)])
+@settings(max_examples=tries(100, 2000))
+def test_log_time_goes_on_between_records_and_never_back(steps: list[tuple[int, int]]) -> None:
+    """`steps`: how long until the next record, and by how much the server's clock was set meanwhile."""
+    time, at, server, log_time, before = LogTime(), 5 * SECOND, UTC, 0, 0
+    for pause, set_by in steps:
+        at += pause
+        server += pause + set_by
+        log_time = max(log_time, server)  # As the fold has it.
+        time.folded(log_time, at)
+        now = time.now(log_time, at)
+        assert now >= log_time
+        assert now >= before
+        assert time.now(log_time, at + 7 * SECOND) == now + 7 * SECOND
+        before = now
+
+
+def test_before_the_first_record_it_is_the_logs_time() -> None:
+    assert LogTime().now(0, 5 * SECOND) == 0
+    assert LogTime().now(UTC, 5 * SECOND) == UTC

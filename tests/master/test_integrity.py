@@ -1,0 +1,256 @@
+"""A log that was cut off, changed or made anew behind the masters' back is not led, unless somebody means it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from dorm.local.home import key_file, witness_file
+from dorm.master.integrity import Integrity, LogAltered, Sighting
+from dorm.master.master import Master
+from events import subjects
+from events.chain.seals import SealKey, new_seed
+from events.codec import encode
+from events.kinds import AppCancelRequested
+from events.log.leadership import MemoryLeadership
+from events.log.memory import MemoryBus, MemoryLog
+from events.log.records import LogDamaged
+from events.nats.log import Connection
+from tests.e2e.commands import refused, running, until_said
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from pathlib import Path
+
+    from events.log.leadership import Leadership
+    from events.log.records import Record
+    from tests.lab.machines.nats_server import NatsServer
+
+CLUSTER = "local"
+KEY = SealKey(new_seed())
+RECORDS = 20
+
+
+@contextlib.asynccontextmanager
+async def leading(
+    log: MemoryLog,
+    witness: Path | None,
+    *,
+    accept: bool = False,
+    key: SealKey | None = KEY,
+    leadership: Leadership | None = None,
+) -> AsyncIterator[Master]:
+    """Raises what ends it before it leads."""
+    master = Master(
+        log,
+        MemoryBus(time.time_ns),
+        CLUSTER,
+        name=f"m{time.monotonic_ns()}",
+        clock=time.time_ns,
+        key=key,
+        leadership=leadership or MemoryLeadership(),
+        witness=witness,
+        accept_log=accept,
+    )
+    task = asyncio.create_task(master.run())
+    elected = asyncio.create_task(master.elected.wait())
+    try:
+        async with asyncio.timeout(20.0):
+            await asyncio.wait({task, elected}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task
+        yield master
+    finally:
+        task.cancel()
+        elected.cancel()
+        await asyncio.wait({task, elected})
+
+
+async def say(log: MemoryLog, count: int = RECORDS) -> None:
+    for number in range(count):
+        await log.append(
+            subjects.fact(CLUSTER, "AppCancelRequested", "u"), encode(AppCancelRequested(app=f"none-{number}"))
+        )
+
+
+async def lived(witness: Path | None, leadership: Leadership | None = None) -> list[Record]:
+    """What a cluster leaves behind, sealed and seen."""
+    log = MemoryLog(time.time_ns)
+    async with leading(log, witness, leadership=leadership) as master:
+        await say(log)
+        async with asyncio.timeout(20.0):
+            while master.state.seq < RECORDS:  # noqa: ASYNC110  # a master tells nobody how far it is
+                await asyncio.sleep(0.005)
+    return log.records
+
+
+async def refusal(records: Sequence[Record], witness: Path | None) -> str:
+    with pytest.raises((ExceptionGroup, LogAltered)) as ended:
+        async with leading(MemoryLog(time.time_ns, records), witness):
+            pass
+    error = ended.value
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, LogAltered)
+    return str(error)
+
+
+def changed(records: Sequence[Record], seq: int) -> list[Record]:
+    return [
+        msgspec.structs.replace(record, body=encode(AppCancelRequested(app="another"))) if record.seq == seq else record
+        for record in records
+    ]
+
+
+async def test_a_log_that_is_what_it_was_is_led_on(tmp_path: Path) -> None:
+    witness = tmp_path / "master.seen"
+    records = await lived(witness)
+    seen = msgspec.json.decode(witness.read_bytes(), type=Sighting)
+    assert seen.seq == len(records)
+    for _ in range(2):
+        async with leading(log := MemoryLog(time.time_ns, records), witness):
+            pass
+        records = log.records
+    assert [path.name for path in tmp_path.iterdir()] == ["master.seen"]
+
+
+@pytest.mark.parametrize("left", [0, 1, RECORDS])
+async def test_a_log_that_was_cut_off_is_refused(tmp_path: Path, left: int) -> None:
+    witness = tmp_path / "master.seen"
+    records = await lived(witness)
+    words = await refusal(records[:left], witness)
+    assert words.startswith(f"the log ends at record {left}, and record {len(records)} was there before: ")
+    assert "`dorm replay import`" in words
+    assert "--accept-log" in words
+    assert (await refusal(records[:left], witness)) == words, "to have refused it changes nothing"
+    shorter = MemoryLog(time.time_ns, records[:left])
+    async with leading(shorter, witness, accept=True):
+        await say(shorter, 40)  # Past what was seen of the other log.
+    async with leading(shorter, witness):
+        pass
+
+
+async def test_a_log_whose_records_are_others_is_refused(tmp_path: Path) -> None:
+    witness = tmp_path / "master.seen"
+    async with leading(log := MemoryLog(time.time_ns), witness, key=None):
+        pass
+    others = [msgspec.structs.replace(record, time=record.time + 1) for record in log.records]
+    words = await refusal(others, witness)
+    assert words.startswith(
+        f"the records up to {len(others)} are not those that this master or the last leader has seen: "
+    )
+
+
+async def test_a_log_that_does_not_fit_its_seals_is_refused_by_any_master() -> None:
+    records = await lived(None)
+    words = await refusal(changed(records, 7), None)
+    assert words.startswith(f"the records before {len(records)} are not those that the seal there was made of: ")
+    async with leading(MemoryLog(time.time_ns, changed(records, 7)), None, accept=True):
+        pass
+
+
+@pytest.mark.parametrize("left", [0, 1, RECORDS])
+async def test_what_the_last_leader_saw_is_expected_by_every_other_master(left: int) -> None:
+    """The lease says it: none of them has a witness."""
+    leadership = MemoryLeadership()
+    records = await lived(None, leadership)
+    held = await leadership.look()
+    assert held is not None
+    assert (held.holder, held.seq) == ("", len(records))
+    for others in (records[:left], [msgspec.structs.replace(record, time=record.time + 1) for record in records]):
+        with pytest.raises((ExceptionGroup, LogAltered)):
+            async with leading(MemoryLog(time.time_ns, others), None, key=None, leadership=leadership):
+                pass
+    shorter = MemoryLog(time.time_ns, records[:left])
+    async with leading(shorter, None, accept=True, leadership=leadership):
+        pass
+    async with leading(shorter, None, leadership=leadership):
+        await say(shorter)
+
+
+class Behind(MemoryLog):
+    """A server that has yet to hear of the last records, and says so only to readers."""
+
+    behind = 3
+
+    async def end(self) -> int:
+        return len(self.records) - self.behind
+
+    def read(
+        self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        self.behind = 0
+        return super().read(after=after, subjects=subjects, follow=follow)
+
+
+async def test_a_server_that_is_behind_has_lost_nothing() -> None:
+    log = Behind(time.time_ns)
+    await say(log, 10)
+    assert await Integrity(CLUSTER, None).open(log, [10]) == 10
+
+
+class Unprotected(MemoryLog):
+    """Its server says so."""
+
+    async def check(self) -> None:
+        raise LogDamaged("anybody may delete records from the log")
+
+
+async def test_a_log_whose_server_lets_it_be_altered_is_refused() -> None:
+    with pytest.raises(LogDamaged, match="anybody may delete"):
+        async with leading(Unprotected(time.time_ns), None):
+            pass
+    async with leading(Unprotected(time.time_ns), None, accept=True):
+        pass
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff", b"[]", b'{"cluster": "other", "seq": 99, "chain": ""}', b"0" * 5000])
+async def test_a_witness_that_says_nothing_is_passed_over(tmp_path: Path, text: bytes) -> None:
+    witness = tmp_path / "master.seen"
+    witness.write_bytes(text)
+    async with leading(MemoryLog(time.time_ns), witness):
+        pass
+    assert msgspec.json.decode(witness.read_bytes(), type=Sighting).cluster == CLUSTER
+
+
+async def test_a_witness_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    async with leading(MemoryLog(time.time_ns), tmp_path / "file" / "master.seen"):
+        pass
+
+
+async def test_what_a_snapshot_has_led_past_is_not_compared(tmp_path: Path) -> None:
+    witness = tmp_path / "master.seen"
+    witness.write_bytes(msgspec.json.encode(Sighting(CLUSTER, 5, "0" * 64)))
+    integrity = Integrity(CLUSTER, witness)
+    log = MemoryLog(time.time_ns)
+    await say(log, 10)
+    assert await integrity.open(log, [6]) == 10
+    integrity.folded(7, "1" * 64)
+    integrity.check()
+
+
+@pytest.mark.nats
+async def test_the_command_says_what_to_do(tmp_path: Path, nats_server: NatsServer) -> None:
+    name = f"doubt-{tmp_path.name[-30:]}"
+    home = tmp_path / "home"
+    await (await Connection.open(nats_server.url, name, create=True)).close()
+    witness = home / key_file(name).relative_to(key_file(name).parents[1])
+    witness = witness_file(witness)
+    witness.parent.mkdir(parents=True)
+    witness.write_bytes(msgspec.json.encode(Sighting(name, 5000, "0" * 64)))
+    command = ["master", "--url", nats_server.url, "--cluster", name]
+    words = await refused(home, *command, code=1)
+    assert words == (
+        "the log ends at record 0, and record 5000 was there before: records were lost or changed behind the masters' back. "
+        "Restore a backup with `dorm replay import`, or, if this log is the one that you mean, start once with --accept-log"
+    )
+    log = tmp_path / "master.log"
+    async with running(home, log, *command, "--accept-log") as process:
+        await until_said(log, "leading", process)
+    assert "the log is taken as it is" in log.read_text()

@@ -1,0 +1,92 @@
+"""A policy without sense: any placement that keeps the rules.  The core has to live with whatever a policy answers."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import Any
+
+import msgspec
+
+from dorm.policies import registry as policies
+from dorm.policies.problem import Allocation, AppDemand, Problem, Reason
+
+NAME = "any"
+
+
+def register() -> None:
+    """Make it known by its name, as a policy of ours is."""
+    policies._REGISTRY[NAME] = (__name__, "AnyPolicy")
+
+
+class AnyPolicy:
+    """Keeps, moves, resizes, stops and starts apps as a digest of the problem says."""
+
+    name = NAME
+    version = 1
+
+    def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        if params:
+            raise ValueError("policy any: it has no parameters")
+        return {}
+
+    def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
+        chance = random.Random(hashlib.blake2b(msgspec.msgpack.encode(problem)).digest())
+        free = {node.id: dict(node.capacity) for node in problem.nodes if not node.drained}
+        counts: dict[str, dict[str, int]] = {}
+        for app in problem.apps:
+            if app.pinned:
+                counts[app.id] = dict(app.current)
+                _take(free, app, app.current)
+        askers = [app for app in problem.apps if not app.pinned]
+        chance.shuffle(askers)
+        for app in askers:
+            wanted = app.current if chance.random() < 0.5 else {}
+            if not wanted or not _fits(free, app, wanted):
+                wanted = _anywhere(chance, free, app) if chance.random() < 0.9 else {}
+            counts[app.id] = wanted
+            _take(free, app, wanted)
+        reasons = {
+            app.id: Reason("resources", "chance") for app in problem.apps if sum(counts[app.id].values()) < app.n_max
+        }
+        return Allocation(
+            counts=dict(sorted(counts.items())),
+            reasons=reasons,
+            utilization=0.0,
+            fairness_loss=0.0,
+            fairness_budget=-1.0,
+            excess=0.0,
+            overhead=0,
+            overhead_budget=-1,
+            shortage={},
+            status="optimal",
+            bound=0.0,
+        )
+
+
+def _fits(free: dict[str, dict[str, int]], app: AppDemand, wanted: dict[str, int]) -> bool:
+    if not app.n_min <= sum(wanted.values()) <= app.n_max:
+        return False
+    return all(
+        node in free and free[node].get(name, 0) >= amount * count
+        for node, count in wanted.items()
+        for name, amount in app.demand.items()
+    )
+
+
+def _anywhere(chance: random.Random, free: dict[str, dict[str, int]], app: AppDemand) -> dict[str, int]:
+    wanted: dict[str, int] = {}
+    count = chance.randint(app.n_min, app.n_max)
+    for node in chance.sample(sorted(free), len(free)):
+        fits = min(free[node].get(name, 0) // amount for name, amount in app.demand.items())
+        here = min(fits, count - sum(wanted.values()))
+        if here > 0:
+            wanted[node] = here
+    return dict(sorted(wanted.items())) if sum(wanted.values()) >= app.n_min else {}
+
+
+def _take(free: dict[str, dict[str, int]], app: AppDemand, wanted: dict[str, int]) -> None:
+    for node, count in wanted.items():
+        for name, amount in app.demand.items():
+            if node in free:
+                free[node][name] = free[node].get(name, 0) - amount * count

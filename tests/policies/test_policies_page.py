@@ -1,0 +1,36 @@
+"""docs/policies.md: its example does what the page says, with nothing of ours but the policies."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from dorm.policies.problem import AppDemand, NodeRoom
+from dorm.policies.registry import names
+from tests.policies import any_policy
+
+PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
+
+
+def test_the_example_prints_what_the_page_says_and_needs_no_log_or_master() -> None:
+    text = PAGE.read_text()
+    found = re.search(r"```python\n(.*?)```\nprints\n```\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    code, wanted = found.groups()
+    asks = (
+        "import sys\nprint(*[name for name in sys.modules if name.startswith(('dorm.', 'replay', 'agents', 'nats'))])\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code + asks], capture_output=True, text=True, check=True).stdout
+    printed, _, modules = said.rstrip("\n").rpartition("\n")
+    assert printed == wanted.rstrip("\n")
+    assert all(name.startswith("dorm.core") for name in modules.split())
+
+
+def test_it_names_every_policy_and_every_field() -> None:
+    text = PAGE.read_text()
+    missing = [name for name in names() if name != any_policy.NAME and f"| `{name}` |" not in text]
+    fields = [field for kind in (NodeRoom, AppDemand) for field in kind.__struct_fields__ if f"`{field}`" not in text]
+    assert not missing
+    assert not fields

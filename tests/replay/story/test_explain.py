@@ -1,0 +1,245 @@
+"""Explanations: what they say is what the log says."""
+
+from __future__ import annotations
+
+import pytest
+
+from dorm.core.state import State
+from events import kinds as k
+from replay.moments import AtSequence
+from replay.story.explain import ExplainError, explain
+from replay.story.explanation import Explanation, Witness
+from replay.travel.travel import fold, state_at
+from tests.core.records import SECOND, Bench
+from tests.replay.made_log import all_facts, log_of, rounds_with, two_apps
+
+
+def explained(bench: Bench, name: str = "app", *, at: int | None = None) -> Explanation:
+    """Of the bench's log, folded anew."""
+    state, witness = State(), Witness(name)
+    last = len(bench.records) if at is None else at
+    fold(state, bench.records, last, None, witness.see)
+    return explain(state, witness, max(state.time, bench.now) if at is None else state.time)
+
+
+def full() -> Bench:
+    """Two nodes of four cores, all taken by one app with bounds 6 and 8; another waits."""
+    bench = Bench(n1=4, n2=4)
+    bench.add(k.PolicyChanged(policy="dorm-exact"))
+    bench.running("app", n_min=6, n_max=8)
+    bench.wait(30)
+    bench.submit("late", n_min=4, n_max=8)
+    bench.settle()
+    return bench
+
+
+def test_an_app_with_all_it_can_use() -> None:
+    bench = Bench(n1=4)
+    bench.running("app", n_max=2)
+    found = explained(bench)
+    assert (found.state, found.phase, found.containers, found.n_max) == ("live", "running", 2, 2)
+    assert found.nodes == {"n1": 2}
+    assert (found.dominant, found.share, found.fair_share) == ("cpu", 0.5, 0.5)
+    assert found.reason is None
+    assert "app is running with all 2 containers, on n1 (2); that is 50% of all cpu" in found.text
+    assert found.last_change is not None
+    assert (found.last_change.adjustment, found.last_change.containers) == ("start", 2)
+
+
+def test_an_app_that_waits() -> None:
+    bench = full()
+    bench.wait(60)
+    found = explained(bench, "late")
+    app = bench.app("late")
+    assert app.waiting is not None
+    assert found.reason is not None
+    assert (found.reason.code, found.reason.text) == (app.waiting.code, app.waiting.text)
+    assert found.containers == 0
+    assert found.share == 0
+    assert found.waiting_since == app.accepted_at
+    assert "late is waiting and has no containers, for 60 s now; it needs at least 4 and can use 8" in found.text
+    assert app.waiting.text in found.text
+    assert found.last_change is None
+
+
+def test_the_decision_is_the_last_one_and_where_it_is() -> None:
+    bench = full()
+    found = explained(bench, "late")
+    seqs = rounds_with(bench.records, k.Resized)
+    fact = all_facts(bench.records, k.Resized)[-1]
+    assert found.decision is not None
+    assert found.decision.position.split(".")[0] == str(seqs[-1])
+    for name in ("utilization", "fairness_loss", "fairness_budget", "overhead", "overhead_budget", "status", "excess"):
+        assert getattr(found.decision, name) == getattr(fact, name)
+    # The app before it was changed by an earlier one.
+    change = explained(bench).last_change
+    assert change is not None
+    assert change.position.split(".")[0] == str(seqs[0])
+    assert found.decision.position in found.text
+
+
+def test_a_reason_lasts_since_its_code_came() -> None:
+    bench = full()
+    since = bench.state.time
+    bench.wait(100)
+    bench.submit("third", n_min=4, n_max=4)
+    bench.settle()
+    found = explained(bench, "late")
+    assert found.reason is not None
+    assert found.reason.since == since
+    third = explained(bench, "third").reason
+    assert third is not None
+    assert third.since == since + 100 * SECOND
+
+
+def test_an_earlier_moment() -> None:
+    bench = full()
+    seq = rounds_with(bench.records, k.AppAccepted)[-1]
+    found = explained(bench, "late", at=seq)
+    assert found.seq == seq
+    assert found.reason is None
+    assert found.phase == "waiting"
+    assert "left no reason; the next one looks at it" in found.text
+    found = explained(bench, "late", at=seq - 1)
+    assert (found.state, found.phase) == ("pending", "pending")
+    assert "no master has answered yet" in found.text
+    with pytest.raises(ExplainError, match=f"at sequence {seq - 2} there was no app 'late'"):
+        explained(bench, "late", at=seq - 2)
+
+
+def test_an_adjustment_under_way_and_what_it_cost() -> None:
+    bench = Bench(n1=4)
+    bench.add(k.PolicyChanged(policy="dorm-exact", params={"theta2": 1.0}))
+    bench.running("app", n_max=4)
+    bench.submit("new", n_max=4)
+    bench.settle()
+    found = explained(bench)
+    assert found.phase == "adjusting"
+    assert f"It goes to {found.containers} containers as soon as 4 of the 4 before have stopped" in found.text
+    bench.wait(2)
+    bench.all_exited("app", 143, generation=1, asked=True)
+    bench.settle()
+    assert "0 of 2 containers have started" in explained(bench).text
+    bench.wait(3)
+    bench.started("app")
+    found = explained(bench)
+    assert found.adjustments == 1
+    assert "Its last adjustment (4 -> 2 containers) took 5.0 s; whether work was lost is not known" in found.text
+    assert found.history[-1]["stop_s"] == 2
+    assert found.history[-1]["start_s"] == 3
+    assert found.adjust_s == 5.0
+
+
+def test_a_drained_node_is_named() -> None:
+    bench = Bench(n1=4)
+    bench.running("app", n_max=2)
+    bench.add(k.NodeDrainRequested(node="n1"))
+    assert "on n1 (2, drained)" in explained(bench).text
+
+
+def test_an_app_that_is_tried_again() -> None:
+    bench = Bench(n1=4)
+    bench.running("app", n_max=1)
+    bench.exited("app", code=3)
+    bench.decide()
+    found = explained(bench)
+    assert found.phase in ("retrying", "stopping")
+    assert "It failed: slot 0 on n1 ended with exit code 3.  It is tried again at " in found.text
+
+
+@pytest.mark.parametrize(("code", "ended"), [(0, "completed"), (3, "failed")])
+def test_an_app_that_has_ended(code: int, ended: str) -> None:
+    bench = Bench(n1=4)
+    bench.running("app", n_max=1, retries={"limit": 0})
+    bench.exited("app", code=code)
+    bench.decide()
+    bench.wait(7)
+    found = explained(bench)
+    assert (found.state, found.phase) == ("ended", ended)
+    assert f"app {ended} at " in found.text
+    assert "7.0 s ago" in found.text
+    assert found.ended_at
+
+
+def test_an_app_that_has_left_the_state() -> None:
+    bench = Bench(n1=4)
+    bench.add(k.PolicyChanged(retention_s=1.0))
+    bench.running("app", n_max=1)
+    bench.exited("app")
+    bench.decide()
+    seq = len(bench.records)
+    bench.wait(10)
+    bench.submit("other")
+    bench.settle()
+    assert bench.state.find_app("app") is None
+    found = explained(bench)
+    assert found.state == "gone"
+    assert f"app completed at {seq}.0" in found.text
+    assert explained(bench, at=seq).state == "ended"
+
+
+def test_a_refused_app_says_why() -> None:
+    bench = Bench(n1=4)
+    bench.submit("big", cpu=5)
+    bench.settle()
+    found = explained(bench, "big")
+    assert found.state == "refused"
+    assert found.refusal is not None
+    assert "one container needs 5 cores" in found.refusal.reason
+    assert found.refusal.reason in found.text
+    with pytest.raises(ExplainError, match="no app 'bog'; did you mean big"):
+        explained(bench, "bog")
+    # Accepted later, the refusal is history.
+    bench.add(k.NodeJoined(node="n9", address="a", capacity={"cpu": 8000}, ports=(20000, 20100)))
+    bench.running("big", cpu=5)
+    found = explained(bench, "big")
+    assert (found.state, found.refusal) == ("live", None)
+
+
+def test_a_refused_update_is_told() -> None:
+    bench = Bench(n1=4)
+    app = bench.running("app", n_max=2)
+    bench.add(k.AppUpdated(app="app", n_min=3))
+    bench.settle()
+    for name in ("app", app.id):
+        assert "A change of it was refused" in explained(bench, name).text
+
+
+def test_a_later_submission_of_the_name_is_told() -> None:
+    bench = Bench(n1=4)
+    bench.running("app", n_max=2)
+    bench.submit("app", id="second")
+    bench.settle()
+    assert "A later submission of this name was refused" in explained(bench).text
+
+
+def test_void_rounds_are_no_decisions() -> None:
+    bench = full()
+    before = explained(bench, "late")
+    fact = all_facts(bench.records, k.Resized)[-1]
+    bench.say(fact, epoch=0)
+    bench.say(k.AppRejected(app="x", submission="s", reason="never said"), epoch=0)
+    assert bench.state.counters.void_rounds == 2
+    after = explained(bench, "late")
+    assert (after.decision, after.reason) == (before.decision, before.reason)
+    with pytest.raises(ExplainError):
+        explained(bench, "x")
+
+
+async def test_every_moment_of_a_log_explains_every_app() -> None:
+    log = log_of(two_apps().records)
+    states = set()
+    for seq in range(len(log.records) + 1):
+        for name in ("one", "two", "three", "bad"):
+            witness = Witness(name)
+            state = await state_at(log, AtSequence(seq), seen=witness.see)
+            try:
+                found = explain(state, witness, state.time)
+            except ExplainError:
+                assert state.find_app(name) is None
+                continue
+            states.add((found.state, found.phase))
+            assert found.text.startswith(name)
+            assert found.text.endswith((".", ")"))
+    assert {("live", "waiting"), ("live", "running"), ("refused", "refused"), ("pending", "pending")} <= states
+    assert ("ended", "completed") in states

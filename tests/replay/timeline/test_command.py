@@ -1,0 +1,137 @@
+"""`dorm replay timeline` as people use it: what it writes, what it says, its exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dorm.cli.main import main
+from dorm.cli.output import console
+from replay.export.export import export
+from tests.replay.made_log import log_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from events.log.records import Record
+    from replay.timeline.model import Timeline
+
+    Dorm = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def dorm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dorm:
+    """Runs the command in this process; gives exit code, standard output and standard error."""
+    monkeypatch.setenv("DORM_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(console, "width", 200)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dorm", "replay", "timeline", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capsys.readouterr()
+        return int(left.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def log_file(written: list[Record], tmp_path: Path) -> Path:
+    path = tmp_path / "incident.dorm"
+    asyncio.run(export(log_of(written), path))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"), [("a.html", b"<!doctype html>"), ("a.PNG", b"\x89PNG\r\n"), ("a.json", b'{"displayTimeUnit"')]
+)
+def test_by_the_files_ending(dorm: Dorm, log_file: Path, tmp_path: Path, name: str, begins: bytes) -> None:
+    code, out, err = dorm("-o", tmp_path / name, "--file", log_file)
+    assert (code, err) == (0, "")
+    written = (tmp_path / name).read_bytes()
+    assert written.startswith(begins)
+    assert "2 apps, 3 nodes and " in out or "3 apps, 3 nodes and " in out
+    assert f"({len(written):,} bytes)" in out
+    assert sorted(one.name for one in tmp_path.iterdir() if one.name != "home") == sorted([name, "incident.dorm"])
+
+
+def test_a_file_that_is_there_stays(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("precious")
+    code, _, err = dorm("-o", path, "--file", log_file)
+    assert (code, err) == (1, f"error: {path} is there already; choose another name, or replace it with --force\n")
+    assert path.read_text() == "precious"
+    assert dorm("-o", path, "--file", log_file, "--force")[0] == 0
+    assert json.loads(path.read_text())["traceEvents"]
+
+
+def test_only_a_part(dorm: Dorm, log_file: Path, written: list[Record], tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    words = ("-o", path, "--file", log_file, "--force")
+    assert dorm(*words, "--app", "two", "--since", "20", "--until", "-100ms")[0] == 0
+    document = json.loads(path.read_text())
+    names = {one["args"]["name"] for one in document["traceEvents"] if one["name"] == "process_name"}
+    assert {"cluster", "two"} <= names
+    assert "one" not in names
+    assert document["otherData"]["start"] == written[19].time
+    for wrong, said in (
+        (("--app", "nobody"), "nothing in this time is about 'nobody'; there were "),
+        (("--node", "n9"), "nothing in this time is about 'n9'; there were n0, n1"),
+        (("--since", "99999"), "so not 99999"),
+        (("--since", "30", "--until", "20"), "is before its begin, 30"),
+        (("--until", "0"), "nothing happened in this time"),
+    ):
+        code, _, err = dorm(*words, *wrong)
+        assert code == 1
+        assert said in err
+        assert err.count("\n") == 1
+
+
+def test_wrong_usage(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
+    for words, said in (
+        (("-o", tmp_path / "a.pdf"), "name a file that ends in .html, .png or .json"),
+        ((), "-o"),
+        (("-o", tmp_path / "a.png", "--since", "yesterday"), "is no moment"),
+    ):
+        code, _, err = dorm(*words, "--file", log_file)
+        assert code == 2
+        assert said in err
+    code, _, err = dorm("-o", tmp_path / "nowhere" / "a.json", "--file", log_file)
+    assert (code, err) == (1, f"error: {tmp_path / 'nowhere' / 'a.json'}: No such file or directory\n")
+
+
+def test_what_is_missing_is_named_before_anything_is_folded(
+    dorm: Dorm, log_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replay.timeline.model.find_spec", lambda name: None)
+    monkeypatch.setattr("replay.timeline.fold.timeline", None)
+    for name, package in (("a.html", "plotly"), ("a.png", "matplotlib")):
+        code, _, err = dorm("-o", tmp_path / name, "--file", log_file)
+        assert (code, err) == (1, f"error: this timeline needs {package}: pip install 'dorm[plots]'\n")
+        assert not (tmp_path / name).exists()
+
+
+def test_a_drawing_that_fails_leaves_no_file(
+    dorm: Dorm, log_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(picture: Timeline, title: str) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("replay.timeline.trace.trace", full)
+    code, _, err = dorm("-o", tmp_path / "a.json", "--file", log_file)
+    assert (code, "No space left" in err) == (1, True)
+    assert [one.name for one in tmp_path.iterdir() if one.name != "home"] == ["incident.dorm"]
+
+
+def test_a_trace_on_standard_output(log_file: Path) -> None:
+    program = str(Path(sys.executable).with_name("dorm"))
+    words = [program, "replay", "timeline", "-o", "-", "--file", str(log_file)]
+    done = subprocess.run(words, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout)["traceEvents"]
