@@ -4,6 +4,8 @@
     reconcile    pure: desired containers against seen ones gives actions
     contract     pure: what a container finds in its environment, and which command starts it
     agent        the shell: follows the log, drives the runtime, keeps the node's lease
+    identity     who this node is, whatever its name
+    checkpoint_folder  proof that this node shares the cluster's checkpoints
     reporter     facts about containers;  outbox: facts on their way to the log;  progress: an app's progress file
     heartbeat    the node's sign of life;  lease: until when containers may run, agent or not
     ledger       what must outlive a crash of the agent;  desired_file: what it has folded

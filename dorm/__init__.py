@@ -7,6 +7,7 @@ Approach", arXiv 1704.06738).  This package holds the side that decides:
     policies/   pure: a problem in, an allocation out
     core/       pure: state, fold, decisions, questions; no I/O, no clock, no randomness
     master/     the shell around the core: follows the log, folds it, publishes decisions
+    snapshots   which snapshot of a cluster's log to start from
     client/     what a user's program calls: submit, cancel, watch, tail
     local/      a whole cluster on this machine, built from its real parts
     bench/      measurements, all in one form

@@ -8,8 +8,12 @@
     subjects      the NATS subject of each event, and which kind is believed there
     positions     an event with its place in the log (`118.2`)
     cloudevents   events as CloudEvents 1.0
+    limits        bounds on numbers, texts and messages
+    times         how the cluster's times depend on each other
+    holders       which machine holds a node's name
+    appending     an event stored once, and never taken for another sender's record
     requests      what clients ask agents beside the log
-    sources       the build that runs: a hash of its own sources
+    sources       the build that runs: a hash of its own sources;  logger: for modules that others import
 
     log/          the interface of the log, its errors, and what is independent of NATS: memory, snapshots, leadership
     chain/        the hash chain over all records, and the seals that masters sign

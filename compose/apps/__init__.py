@@ -1,16 +1,16 @@
 """Sample apps: real data-parallel training in NumPy over TCP, written against Dorm's contract with apps and nothing else.
 
     logistic, factorize, mlp   programs and their models: `python3 -m compose.apps.logistic --steps 400 [--resume]`
-    model        what a model gives to the loop
+    model        what a model gives to the loop;  softmax: classification, as two of them need it;  arrays: types
     options      the command line that all programs share
     training     the loop: shard gradients, sum, update, report, save, stop
     batches      which samples a step uses, and which worker computes which of its shards
-    collective   the ring that sums over workers
+    collective   the ring that sums over workers;  rendezvous: how they find each other;  frames: what travels
     checkpoint   saving and resuming, atomically
-    progress     the lines in DORM_PROGRESS
+    progress     the lines in DORM_PROGRESS;  presence: when a worker was there, by its own record
     contract     the DORM_* environment
     process      signals and threads of a worker, set before NumPy loads
-    digits       the data
+    digits       the data;  heldout: the part kept for accuracy
     failures     everything that ends a worker, and its exit code
 
 Python and NumPy are all they need.  They run under any cluster manager that keeps the contract, and alone.

@@ -5,6 +5,10 @@
     output       `-o table|wide|json|yaml`, the same for every command
     connect      which cluster: `--url`, `$DORM_URL`, what `dorm up` wrote down, the default
     source       which log a command reads: a cluster's or a file
+    signals      Ctrl-C, SIGTERM and SIGHUP as events;  program_logs: the program's own logs
+    terminal     text of other people, made safe for a terminal;  tables: apps and nodes
+    settings     settings as people write them;  changes: the event that changes them
+    schema       `dorm schema`;  completion: `dorm completion`
 
     apps/        submit, ps, describe, explain, story, plan
     cluster/     up, demo, master, masters, agent, nodes, policy

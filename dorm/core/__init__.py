@@ -6,6 +6,7 @@
     decide/      `decide(state, now)` gives the facts of the next round; when it is due
     query/       what people ask of a state: views, standings, plans, which events concern whom
     settings     what a `PolicyChanged` makes of the settings
+    round_size   what fits into one message
     invariants   what holds in every state
     snapshot     a state as bytes
 

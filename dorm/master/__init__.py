@@ -5,6 +5,7 @@
     failure_detector   which nodes are silent, as far as silence means anything
     log_time           the time that decisions go by
     integrity          whether the log is still the one that was seen
+    refusals           what follows when the log refuses a round
     sealing            the master's key, and when a seal is due
     snapshots          where to start, and when to take a snapshot
 

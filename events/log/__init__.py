@@ -4,6 +4,7 @@
     memory       both in memory, for tests and simulations
     leadership   the interface of the masters' lease, and one in memory
     snapshots    states kept beside a log, which bound how much a start has to fold
+    waiting      for a log that does not answer
     nearest      the snapshot to fold from
     imported     records in a stream that come from an archive: their original times and ids
 

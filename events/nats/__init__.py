@@ -9,6 +9,7 @@
     snapshots      snapshots in a stream of their own
     leadership     the masters' lease as a key in a KV bucket
     stream_state   what a server says of a stream, and when to believe it
+    compression    streams of earlier releases that compress records
     integrity      whether the stream is whole and protected
     importing      an archive's records written to a new stream
 

@@ -1,0 +1,1 @@
+"""The sample apps: training that survives resizes, and failures that end it."""

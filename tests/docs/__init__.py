@@ -1,0 +1,1 @@
+"""The documentation: every command it shows runs, and the generated references are up to date."""

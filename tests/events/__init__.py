@@ -1,0 +1,1 @@
+"""The vocabulary, and the conformance suites of logs (`log/`)."""

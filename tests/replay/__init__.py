@@ -1,0 +1,1 @@
+"""The log's past: travel, audits, stories, timelines, exports."""

@@ -1,0 +1,1 @@
+"""The simulator: runs, workloads, comparisons, what-if."""

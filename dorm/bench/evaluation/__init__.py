@@ -2,5 +2,6 @@
 
 evaluation   runs a plan and writes the report
 parts        runs that are compared with each other;  paper, traces: which there are
+crash_loop   what a crash loop costs its neighbor
 figures      the figures, with their goals;  text: what the report says
 """

@@ -1,1 +1,8 @@
-"""Commands about apps."""
+"""Commands about apps.
+
+commands   submit, ps, logs, update, cancel;  waiting: what they say while nothing is decided
+describe   everything about one app
+explain    why an app has what it has
+story      what happened to an app or a node
+plan       the next decision, without doing anything
+"""

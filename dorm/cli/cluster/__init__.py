@@ -1,1 +1,8 @@
-"""Commands that run a cluster, its nodes and its settings."""
+"""Commands that run a cluster, its nodes and its settings.
+
+up, demo        a whole cluster on this machine
+master, agent   one process of a cluster
+masters         who leads
+nodes           list nodes, drain them
+policy          show and change settings;  policy_dry_run: what a change would do
+"""
