@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 Quantity = int | float | str
 
+SECOND = 1_000_000_000
+MILLISECOND = 1_000_000
+"""In nanoseconds, the unit of all times on the log and in the state."""
+
 CPU = "cpu"
 MEMORY = "memory"
 GPU = "gpu"

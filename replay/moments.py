@@ -6,10 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from events.quantities import duration, short
+from events.quantities import SECOND, duration, short
 from replay import ReplayError
 
-SECOND = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

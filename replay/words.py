@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-SECOND = 1_000_000_000
+from events.quantities import SECOND
 
 
 def moment(time: int) -> str:

@@ -50,6 +50,7 @@ from events.codec import decode, encode
 from events.kinds import MasterElected, NodeJoined, NodeLeaseEnded, NodeLost, NodeReported, Round
 from events.log.records import LogError, LogRefused, LogUnavailable, Overtaken
 from events.log.waiting import until_answered
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,7 +72,6 @@ _PULSE_S = 1.0
 _PULSE_TIMEOUT_S = 2.0
 _WITNESS_S = 5.0
 _PAUSE_S = 0.2
-SECOND = 1_000_000_000
 
 
 def _loop_ns() -> int:

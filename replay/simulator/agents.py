@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from dorm.core.invariants import may_run
 from events import kinds as k
-from replay.simulator.partitions import NEVER, SECOND, Partition
+from events.quantities import SECOND
+from replay.simulator.partitions import NEVER, Partition
 from replay.simulator.timings import FREE
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from dorm.core.decide.liveness import LEASE_MARGIN_S, conclude
 from dorm.core.decide.next_round import decide
-from dorm.core.decide.quiet import MILLISECOND, Quiet
+from dorm.core.decide.quiet import Quiet
 from dorm.core.decide.timing import next_deadline
 from dorm.core.state import SCHEMA
 from events.kinds import MasterElected, Round
+from events.quantities import MILLISECOND, SECOND
 from replay.simulator.agenda import LAST
 from replay.simulator.scenario import BEGIN
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from events.kinds import Event
     from replay.simulator.agenda import Agenda
     from replay.simulator.scenario import DecisionTime, Rounds
-
-SECOND = 1_000_000_000
 
 
 class VirtualMaster:

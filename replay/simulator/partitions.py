@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from events.quantities import SECOND
+
 if TYPE_CHECKING:
     from replay.simulator.timings import Timings
     from replay.simulator.workloads.workload import SimulatedApp
 
-SECOND = 1_000_000_000
 NEVER = 2**62
 """UTC ns (the year 2116): what would come later is taken as never, so that every time fits into the log."""
 

@@ -22,17 +22,18 @@ from events import kinds as k
 from events import subjects
 from events.codec import encode
 from events.log.records import Record
+from events.quantities import SECOND
 from events.spec import document_of
 from replay.simulator import SimulationError
 from replay.simulator.agenda import Agenda
 from replay.simulator.agents import VirtualAgents
 from replay.simulator.master import RoundsMaster, VirtualMaster
-from replay.simulator.partitions import SECOND, Partition
 from replay.simulator.scenario import BEGIN, Running
 from replay.simulator.workloads.speed import Linear
 from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
 
 if TYPE_CHECKING:
+    from replay.simulator.partitions import Partition
     from collections.abc import Callable, Iterator, Mapping
 
     from replay.simulator.scenario import Outage, Scenario

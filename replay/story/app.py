@@ -15,6 +15,7 @@ from dorm.core.apps.admission import app_id, name_of
 from dorm.core.apps.costs import cost_s
 from dorm.core.query.views import sizes
 from events import kinds as k
+from events.quantities import SECOND
 from replay.story import words
 from replay.story.chapters import Cause, Changed, Chapter, Exit, Phases, Places, Work, gained
 from replay.story.settings import blaming, killed_because, lease_ended_because, lost_because, settings_changed
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from events.log.records import Record
     from replay.story.chapters import AppTotals
 
-SECOND = 1_000_000_000
 _PROGRESS = (k.AppProgressed, k.AppCheckpointed)
 _NODES = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
 _ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replay.words import SECOND, containers, moment, span
+from events.quantities import SECOND
+from replay.words import containers, moment, span
 
 if TYPE_CHECKING:
     from dorm.core.state import App, State

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from events import kinds as k
+from events.quantities import SECOND
 from replay.story import words
 from replay.story.chapters import Cause, Chapter, Exit
 from replay.story.settings import blaming, killed_because, lease_ended_because, lost_because, settings_changed
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from dorm.core.state import Node, State
     from events.log.records import Record
 
-SECOND = 1_000_000_000
 COLUMNS = 48
 """Columns of the course of use: when they are full, each two become one of twice the length."""
 FAILURES_TOLD = 3

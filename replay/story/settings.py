@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from events import kinds as k
+from events.quantities import SECOND
 from events.times import written
 from replay.story.chapters import Cause
 
 if TYPE_CHECKING:
     from dorm.core.state import State
 
-SECOND = 1_000_000_000
 NEAR_S = 3600.0
 """Where nobody knows how long a node was silent, a change counts as the cause for so long, or for as long as the lease that it
 replaced."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from events.quantities import SECOND
 from replay.story.chapters import AppTotals
 
 if TYPE_CHECKING:
     from dorm.core.state import App
-
-SECOND = 1_000_000_000
 
 
 class Spent:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from events import kinds as k
     from replay.story.chapters import AppTotals, Changed, Exit, Phases, Places, Took, Work
 
-SECOND = 1_000_000_000
 SHOWN = 6
 """Nodes that are named at once; the fields of a chapter have all of them."""
 _TIMES = ("quiet_ms", "quiet_limit_ms", "idle_s", "node_grace_s", "node_lease_s", "retention_s")

@@ -15,10 +15,10 @@ import msgspec
 
 from dorm.core.query.views import sizes
 from events import kinds as k
+from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, MomentError
 from replay.timeline.bounds import Bounds
 from replay.timeline.model import (
-    SECOND,
     AppLane,
     Change,
     Decision,

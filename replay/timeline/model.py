@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 Value = TypeVar("Value")
-SECOND = 1_000_000_000
 
 
 NOTHING = "nothing happened in this time, so there is nothing to draw"

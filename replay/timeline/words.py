@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from events.quantities import SECOND
 from replay.words import containers
 
 if TYPE_CHECKING:
     from events.kinds import ContainerExited
     from replay.timeline.model import Change, Decision, Mark, Partition, Timeline
 
-SECOND = 1_000_000_000
 _TRIGGERS = {
     "events": "something had happened",
     "idle": "looked at again, nothing had happened",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from events.quantities import humanize
+from events.quantities import SECOND, humanize
 from replay.words import moment, span
 
 if TYPE_CHECKING:
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from replay.travel.diff import Changed, Diff, Point, Thing
 
-SECOND = 1_000_000_000
 _CLUSTER = {
     "epoch": "masters elected",
     "decisions": "decisions",

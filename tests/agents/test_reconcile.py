@@ -9,9 +9,10 @@ from agents.reconcile import Action, Discard, Halt, Launch, ReportExited, Report
 from agents.runtime.interface import Key, Seen
 from agents.runtime.interface import State as EngineState
 from events.kinds import Placed
+from events.quantities import SECOND
 from events.spec import check_spec
 from events.times import Times
-from tests.core.records import SECOND, START, document
+from tests.core.records import START, document
 
 KEY = Key("app", 2, 0)
 NOW = START

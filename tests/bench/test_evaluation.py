@@ -19,9 +19,10 @@ from dorm.bench.evaluation.plan import Plan
 from dorm.bench.evaluation.text import blocks
 from dorm.bench.evaluation.traces import busiest_week
 from dorm.bench.report import Report, this_machine
+from events.quantities import SECOND
 from replay.simulator.compare import plots, report
 from replay.simulator.compare.comparison import Comparison
-from replay.simulator.compare.outcome import SECOND, AppRun, Run, Sample
+from replay.simulator.compare.outcome import AppRun, Run, Sample
 from replay.simulator.compare.runs import run
 from replay.simulator.workloads import paper
 from replay.simulator.workloads.by_name import load

@@ -13,12 +13,12 @@ from events import kinds as k
 from events import subjects
 from events.codec import encode
 from events.log.records import Record
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from dorm.core.state import App
 
 CLUSTER = "test"
-SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
 GIB = 2**30
 

@@ -25,8 +25,9 @@ from dorm.core.state import SCHEMA, State, digest
 from events import kinds as k
 from events.codec import decode, encode
 from events.log.records import Record
+from events.quantities import SECOND
 from tests.core.nonsense import nonsense
-from tests.core.records import CLUSTER, SECOND, START, document, subject_of
+from tests.core.records import CLUSTER, START, document, subject_of
 from tests.core.virtual_node import Toy, VirtualNode
 from tests.policies import any_policy
 

@@ -10,7 +10,8 @@ from agents.desired import Desired
 from agents.runtime.interface import Key, Seen
 from events import kinds as k
 from events import subjects
-from tests.core.records import CLUSTER, SECOND
+from events.quantities import SECOND
+from tests.core.records import CLUSTER
 
 if TYPE_CHECKING:
     from agents.runtime.interface import State as EngineState

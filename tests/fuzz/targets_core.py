@@ -26,6 +26,7 @@ from events import subjects
 from events.codec import decode, encode
 from events.kinds import Round
 from events.log.records import Record
+from events.quantities import SECOND
 from tests.fuzz import samples
 from tests.fuzz.mutations import msgpack_of
 from tests.fuzz.target import Parts, Simple, pack_parts, parts_of
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
     from dorm.core.snapshot import Copy
     from dorm.core.state import State
-
-SECOND = 1_000_000_000
 
 
 def _make(random: Random) -> bytes:

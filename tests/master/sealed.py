@@ -12,6 +12,7 @@ from events.chain.seals import SealKey, new_seed
 from events.codec import encode
 from events.kinds import AppCancelRequested, LogSealed, MasterElected, Round
 from events.log.records import Record
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from events.kinds import Event
 
 CLUSTER = "sealed"
-SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
 
 

@@ -8,9 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dorm.master.failure_detector import DEAF_NS, Hearing
 from dorm.master.log_time import LogTime
+from events.quantities import SECOND
 from tests.tries import tries
 
-SECOND = 1_000_000_000
 NODES = ("a", "b", "c")
 BEGAN = 1_000 * SECOND
 UTC = 1_700_000_000 * SECOND

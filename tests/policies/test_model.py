@@ -25,8 +25,9 @@ from agents.desired import Desired
 from dorm.core.state import State, digest
 from events import kinds as k
 from events.codec import decode
+from events.quantities import SECOND
 from tests.core.mutants import mutate, mutate_method
-from tests.core.records import SECOND, document
+from tests.core.records import document
 from tests.core.virtual import World
 from tests.policies import any_policy
 from tests.tries import tries

@@ -18,12 +18,12 @@ from events import kinds as k
 from events import subjects
 from events.codec import encode
 from events.log.records import Record
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Generation
 
 CLUSTER = "busy"
-SECOND = 1_000_000_000
 START = 1_763_712_000 * SECOND
 _WORDS = ("resnet", "bert", "gpt", "unet", "wave", "yolo", "mlp", "gan", "t5", "vit")
 

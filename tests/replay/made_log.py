@@ -25,13 +25,13 @@ from events.kinds import (
 )
 from events.log.memory import MemoryLog
 from events.log.records import Record
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Fact = TypeVar("Fact", bound=Event)
 CLUSTER = "story"
-SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
 
 

@@ -19,6 +19,7 @@ from dorm.core.apps.bounds import SETTLE_S, TRIAL_S
 from dorm.core.apps.claims import HOLD_S, last_of
 from dorm.core.apps.failures import is_interruption
 from events import kinds as k
+from events.quantities import SECOND
 from tests.simulation.apps import AppPlan
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
     from tests.simulation.shells import AgentProcess
 
-SECOND = 1_000_000_000
 _LEAVE_S = 20.0
 _LOOPS = 2000
 """Where the indexes of these apps begin, so that no other app has one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextvars
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from events.quantities import SECOND
 from tests.simulation.loop import OWNER, Life
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 P = TypeVar("P", bound="Process")
-SECOND = 1_000_000_000
 
 
 class Process(Life):

@@ -15,6 +15,7 @@ import msgspec
 from events.log.leadership import Held
 from events.log.records import Appended, LogDamaged, LogFull, LogRefused, LogUnavailable, Overtaken, Record
 from events.log.snapshots import MemorySnapshots
+from events.quantities import SECOND
 from events.subjects import matches
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ MAX_PAYLOAD = 2**20
 """Bytes of a message, as by default."""
 HEADER_ROOM = 1024
 SYNC_S = (0.0002, 0.003)
-SECOND = 1_000_000_000
 
 
 class Subscription:

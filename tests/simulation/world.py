@@ -37,6 +37,7 @@ from dorm.core.invariants import violations
 from dorm.core.state import State
 from events.chain.seals import SealKey
 from events.log.snapshots import EVERY
+from events.quantities import SECOND
 from events.subjects import kind_of
 from tests.simulation.connection import Connection
 from tests.simulation.loop import OWNER, Loop, SimulationError
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from events.log.records import Appended, Record
     from tests.simulation.network import Link
 
-SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
 """Wall time at the begin, UTC nanoseconds."""
 PROGRESS_POLL_S = 1.0

@@ -6,9 +6,10 @@ import struct
 
 import pytest
 
+from events.quantities import SECOND
 from replay.simulator.compare import page, plots, report
 from replay.simulator.compare.comparison import Comparison, Spread, hourly
-from replay.simulator.compare.outcome import SECOND, AppRun, DecisionRun, Run, Sample
+from replay.simulator.compare.outcome import AppRun, DecisionRun, Run, Sample
 
 HOUR = 3600
 

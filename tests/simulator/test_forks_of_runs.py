@@ -13,8 +13,8 @@ from dorm.core.invariants import violations
 from dorm.core.query.plans import copy_of
 from dorm.core.state import digest
 from events import kinds as k
+from events.quantities import SECOND
 from replay.simulator import SimulationError
-from replay.simulator.partitions import SECOND
 from replay.simulator.scenario import Outage, Running, Scenario
 from replay.simulator.simulation import Simulation
 from replay.simulator.workloads.workload import SimulatedNode

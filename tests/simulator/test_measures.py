@@ -16,10 +16,11 @@ from dorm.core.query.views import summary
 from dorm.core.state import State
 from events import kinds as k
 from events.archive.appendable import open_archive
+from events.quantities import SECOND
 from events.spec import check_spec
 from replay.simulator.compare.finish_times import contention, fair_containers, fair_rate
 from replay.simulator.compare.measures import Measures
-from replay.simulator.compare.outcome import SECOND, speed_ups
+from replay.simulator.compare.outcome import speed_ups
 from replay.simulator.scenario import DecisionTime, Outage, Scenario, Tasks
 from replay.simulator.simulation import Simulation
 from replay.simulator.timings import Timings

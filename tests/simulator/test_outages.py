@@ -13,10 +13,10 @@ from dorm.core.invariants import violations
 from dorm.core.state import Settings
 from events import kinds as k
 from events.log.memory import MemoryLog
+from events.quantities import SECOND
 from replay.audit.audit import verify
 from replay.simulator import SimulationError
 from replay.simulator.outages import DAY_S, LLAMA3_MTBF_S, poisson
-from replay.simulator.partitions import SECOND
 from replay.simulator.scenario import DecisionTime, Outage, Scenario
 from replay.simulator.timings import Timings
 from replay.simulator.workloads.workload import Failure

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from dorm.core.invariants import violations
 from events import kinds as k
 from events.log.memory import MemoryLog
+from events.quantities import SECOND
 from replay.audit.audit import verify
 from replay.simulator import SimulationError
-from replay.simulator.partitions import SECOND
 from replay.simulator.scenario import BEGIN, DecisionTime, Outage, Scenario
 from replay.simulator.simulation import Simulation
 from replay.simulator.timings import Timings

@@ -19,9 +19,9 @@ from events.codec import decode, encode
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import Record
 from events.nats.log import Connection
+from events.quantities import SECOND
 from replay.simulator import SimulationError
 from replay.simulator.forks.recorded import decide_alike
-from replay.simulator.partitions import SECOND
 from replay.simulator.scenario import Scenario
 from replay.simulator.simulation import Simulation
 from tests.golden.made import FOLDER, archives

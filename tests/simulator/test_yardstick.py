@@ -9,6 +9,7 @@ import pytest
 
 from dorm.core.state import digest
 from events import kinds as k
+from events.quantities import SECOND
 from events.spec import check_spec
 from replay.simulator.compare import yardstick
 from replay.simulator.compare.contenders import parse
@@ -20,8 +21,6 @@ from tests.simulator.scenarios import Written, play
 
 if TYPE_CHECKING:
     from replay.simulator.workloads.speed import Speed
-
-SECOND = 1_000_000_000
 
 
 def job(name: str, at_s: float, gpus: int, work_s: float, *curve: tuple[int, float]) -> SimulatedApp:

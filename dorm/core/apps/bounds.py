@@ -23,12 +23,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from events.quantities import SECOND
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dorm.core.state import App, Generation, Held
 
-SECOND = 1_000_000_000
 TRIAL_S = 60
 """Longer than what breaks at once takes to break, and nothing against the hours that an app runs."""
 

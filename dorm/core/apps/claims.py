@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dorm.core.apps.bounds import bounds, in_debt
 from dorm.policies.integer import satisfies
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dorm.core.state import App, Generation, Node, State
 
-SECOND = 1_000_000_000
 KEPT_S = 300
 """As long as some ten restarts at 30 s: in a shorter pause growing and shrinking again costs more than the room gives."""
 HOLD_S = 60

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from events.quantities import SECOND
+
 if TYPE_CHECKING:
     from dorm.core.state import AdjustmentRecord, App
 
-SECOND = 1_000_000_000
 LATEST = 5
 """How many adjustments count: enough to even out one that waited for somebody else's room, few enough to follow an app
 whose checkpoints grow."""

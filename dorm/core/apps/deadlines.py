@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from events.quantities import SECOND
+
 if TYPE_CHECKING:
     from dorm.core.state import App, Container, Generation, State
     from events.quantities import Quantity
 
-SECOND = 1_000_000_000
 MARGIN_S = 2
 """A master looks at what it heard once a second."""
 _NAMED = 3

@@ -20,12 +20,12 @@ from dorm.core.apps import deadlines
 from dorm.core.apps.bounds import ran_well
 from dorm.core.round_size import MOST_NAMED
 from events.kinds import AppFailed, Failure, GenerationFailed
+from events.quantities import SECOND
 from events.spec import OWN_LIMITS
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Container, Generation, State
 
-SECOND = 1_000_000_000
 MOST_PORTS = 10
 """Taken ports that are excused; an app that says so of every port it is given is at fault itself."""
 MOST_UNMOUNTED = 10

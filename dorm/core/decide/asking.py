@@ -23,6 +23,7 @@ from dorm.core.round_size import MOST_CONTAINERS
 from dorm.policies import integer
 from dorm.policies.problem import AppDemand, NodeRoom, Problem, Reason
 from events.kinds import Waiting
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Generation, State
     from dorm.policies.problem import Allocation, Policy
 
-SECOND = 1_000_000_000
 _ITS_OWN = ("no_nodes", "drained", "ports", "constraint")
 """Codes of reasons for which an app can't start whoever else waits."""
 

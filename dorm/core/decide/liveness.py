@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from events.kinds import Event, NodeLeaseEnded, NodeLost, NodeRecovered
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from dorm.core.state import State
 
-SECOND = 1_000_000_000
 LEASE_MARGIN_S = 10.0
 """Added to the lease: an agent that fences itself still needs time to kill what it runs."""
 

@@ -19,6 +19,7 @@ from dorm.core.decide.placement import all_ports, held_ports
 from dorm.core.round_size import MOST_NAMED, first_that_fit, size
 from events.kinds import AppAccepted, AppCancelled, AppCompleted, AppFailed, Event, GenerationFailed, GenerationReleased
 from events.limits import LARGEST_FACTS
+from events.quantities import SECOND
 from events.spec import LARGEST_SPEC
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from dorm.core.state import App, Generation, State, Submission
 
-SECOND = 1_000_000_000
 MOST_ANSWERS = 1000
 LARGEST_ANSWERS = LARGEST_FACTS // 2
 """Bytes of answers that one round carries: a flood of submissions must not keep ends and releases from being written."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from events.quantities import MILLISECOND
+
 if TYPE_CHECKING:
     from dorm.core.state import Settings
-
-MILLISECOND = 1_000_000
 
 
 class Quiet:

@@ -28,14 +28,13 @@ from dorm.core.apps.claims import claims_end_at
 from dorm.core.apps.deadlines import due_at
 from dorm.core.fold.shared_folder import left_alone_until
 from dorm.core.settings import parameters_in_force
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dorm.core.state import State
     from events.kinds import Trigger
-
-SECOND = 1_000_000_000
 
 
 def next_deadline(state: State, after: int) -> int | None:

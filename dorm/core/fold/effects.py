@@ -23,7 +23,7 @@ def stir(state: State) -> None:
 
 def loosen(state: State) -> None:
     """More might be had than the decisions that follow at once can give, since each may change only a few apps: the
-    allocation is to be looked at again when all is quiet (`dorm.core.ticks`)."""
+    allocation is to be looked at again when all is quiet (`dorm.core.decide.timing`)."""
     state.loose_at = state.time
 
 

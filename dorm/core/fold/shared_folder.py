@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from dorm.core.fold.effects import loosen, stir, void_plans_on
 from events.kinds import NO_FOLDER
+from events.quantities import SECOND
 
-SECOND = 1_000_000_000
 LEFT_ALONE_S = 15
 """Agents look at their folders every 5 s.  Where the folder itself is gone, all of them have said so by then, and nothing is
 moved from one node without it to another."""

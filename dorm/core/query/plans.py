@@ -32,14 +32,13 @@ from events import kinds as k
 from events import subjects
 from events.codec import encode
 from events.log.records import Record
-from events.quantities import humanize
+from events.quantities import SECOND, humanize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dorm.core.state import App, Container, Generation, Node
 
-SECOND = 1_000_000_000
 _CLUSTER = "plan"
 _WHO = "plan"
 _PORTS = (20_000, 31_999)

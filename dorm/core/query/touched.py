@@ -8,6 +8,7 @@ import msgspec
 
 from dorm.core.fold.shared_folder import folder_refusal
 from dorm.core.settings import all_after, times_of
+from events.quantities import SECOND
 from events.times import Rule, asked, rules
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
     from dorm.core.state import Settings, State
     from events.kinds import PolicyChanged
-
-SECOND = 1_000_000_000
 
 
 class Touched(msgspec.Struct, frozen=True):

@@ -10,12 +10,10 @@ from dorm.core.apps.bounds import bounds
 from dorm.core.apps.costs import adjust_s
 from dorm.core.apps.failures import limit_of
 from dorm.core.fold.shared_folder import trouble
-from events.quantities import humanize
+from events.quantities import SECOND, humanize
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Node, State
-
-SECOND = 1_000_000_000
 
 
 class AppRow(msgspec.Struct, frozen=True):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from replay.simulator.compare.outcome import SECOND, Run, mean, speed_ups
+from events.quantities import SECOND
+from replay.simulator.compare.outcome import Run, mean, speed_ups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

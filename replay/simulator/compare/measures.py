@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from dorm.core.apps.costs import cost_s
 from dorm.policies import shares
 from events import kinds as k
+from events.quantities import SECOND
 from replay.simulator.compare.finish_times import contention, fair_containers, fair_rate
 from replay.simulator.compare.holdings import Holdings
-from replay.simulator.compare.outcome import SECOND, AppRun, DecisionRun, Run, Sample
+from replay.simulator.compare.outcome import AppRun, DecisionRun, Run, Sample
 from replay.simulator.timings import FREE
 
 if TYPE_CHECKING:

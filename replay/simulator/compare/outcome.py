@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from events.quantities import SECOND
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-SECOND = 1_000_000_000
 
 
 class AppRun(msgspec.Struct, frozen=True, gc=False):

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from events.quantities import SECOND
 from replay.simulator.compare import report
-from replay.simulator.compare.outcome import SECOND, speed_ups
+from replay.simulator.compare.outcome import speed_ups
 from replay.simulator.compare.plots import DASHES, color, need
 
 if TYPE_CHECKING:

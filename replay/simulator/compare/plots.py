@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from events.quantities import SECOND
 from replay.simulator import SimulationError
-from replay.simulator.compare.outcome import SECOND, speed_ups
+from replay.simulator.compare.outcome import speed_ups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

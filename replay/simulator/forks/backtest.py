@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from replay.simulator.compare.outcome import SECOND, mean
+from events.quantities import SECOND
+from replay.simulator.compare.outcome import mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

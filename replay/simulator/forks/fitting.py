@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from events.quantities import SECOND
 from replay.simulator.forks.fitting_timings import fit as fit_timings
 from replay.simulator.workloads.speed import Linear, Table, interpolated
 from replay.simulator.workloads.workload import Failure, SimulatedApp
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from replay.simulator.timings import Timings
     from replay.simulator.workloads.speed import Speed
 
-SECOND = 1_000_000_000
 UNKNOWN_S = 600.0
 """Seconds that an app is taken to run with n_min containers, of which and of whose like nothing at all is known."""
 NEVER_DONE = 1e6

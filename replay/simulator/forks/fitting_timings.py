@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from events import kinds as k
+from events.quantities import SECOND
 from replay.simulator.timings import Timings
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from dorm.core.state import State
     from events.log.records import Record
-
-SECOND = 1_000_000_000
 
 
 class Phases(msgspec.Struct, frozen=True):

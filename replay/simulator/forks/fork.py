@@ -23,6 +23,7 @@ import msgspec
 from dorm.core.apps.admission import app_id, name_of
 from dorm.core.query.plans import Assumed, PlanError, copy_of, said_for
 from events import kinds as k
+from events.quantities import SECOND
 from events.spec import AppSpec, SpecError, check_spec
 from replay.simulator.compare.contenders import BY_TASKS
 from replay.simulator.compare.measures import Measures
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from replay.simulator.forks.history import History, Silence
     from replay.simulator.simulation import Observer
 
-SECOND = 1_000_000_000
 TOLD = 500_000
 """At most about so many times apps tell of their progress in a run, unless something else is asked for."""
 LEAST_TOLD_S = 60.0

@@ -14,6 +14,7 @@ import msgspec
 
 from dorm.core.state import can_be_kept
 from events import kinds as k
+from events.quantities import SECOND
 from replay.simulator.forks.fitting_timings import PhaseWatch
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from replay.simulator.timings import Timings
     from replay.simulator.workloads.speed import Speed
 
-SECOND = 1_000_000_000
 _CLIENTS = (k.AppUpdated, k.AppCancelRequested, k.NodeDrainRequested, k.PolicyChanged)
 _NOT_ITS_OWN = ("lost", "port")
 """Reasons of exits that are the cluster's doing."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from events.quantities import SECOND
 from replay.simulator import SimulationError
 from replay.simulator.forks.fitting_timings import Phases, PhaseWatch
 from replay.simulator.forks.history import Course
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from replay.simulator.forks.history import History
     from replay.simulator.timings import Timings
 
-SECOND = 1_000_000_000
 _LEAD_S = 1.0
 """From the simulation's begin to its first submission: nodes have joined by then."""
 _TOLD_S = 0.5

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from events.kinds import Round
+from events.quantities import SECOND
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.fitting import Bound, Fitting
 from replay.simulator.forks.history import History
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from events.log.records import Record
     from replay.simulator.forks.fork import Fork
 
-SECOND = 1_000_000_000
 BOUNDS: tuple[Bound, ...] = ("likely", "least", "most")
 HORIZON_S = 7 * 86_400.0
 BUDGET_S = 1.5

@@ -20,10 +20,11 @@ import msgspec
 
 from dorm.core.query.plans import copy_of
 from dorm.core.state import State
+from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, MomentError
 from replay.simulator import SimulationError
 from replay.simulator.compare.measures import Measures
-from replay.simulator.compare.outcome import SECOND, mean
+from replay.simulator.compare.outcome import mean
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.backtest import Backtest, adjustments, common, compare, fairness_loss, utilization
 from replay.simulator.forks.fitting import Basis, Fitting

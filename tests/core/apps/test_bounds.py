@@ -9,7 +9,8 @@ import pytest
 from dorm.core.apps.bounds import ROOM_S, TRIAL_S, bounds
 from dorm.core.decide.timing import next_deadline
 from events import kinds as k
-from tests.core.records import SECOND, Bench, joined
+from events.quantities import SECOND
+from tests.core.records import Bench, joined
 
 
 def size(bench: Bench, name: str = "app") -> int:

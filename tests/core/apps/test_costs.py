@@ -11,7 +11,8 @@ from dorm.core.apps.costs import LATEST, adjust_s, cost_s
 from dorm.core.decide.asking import problem_of
 from dorm.core.state import HISTORY, AdjustmentRecord
 from events import kinds as k
-from tests.core.records import SECOND, Bench
+from events.quantities import SECOND
+from tests.core.records import Bench
 
 if TYPE_CHECKING:
     from typing import Any

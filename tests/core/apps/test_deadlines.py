@@ -9,7 +9,8 @@ import pytest
 from dorm.core.apps.deadlines import MARGIN_S
 from dorm.core.decide.timing import next_deadline
 from events import kinds as k
-from tests.core.records import SECOND, Bench, joined
+from events.quantities import SECOND
+from tests.core.records import Bench, joined
 
 GRACE_S = 15 + MARGIN_S
 MORE = ", nor in the 17 s more in which a silent node would have been noticed"

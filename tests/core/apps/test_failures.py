@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from events import kinds as k
-from tests.core.records import SECOND, Bench
+from events.quantities import SECOND
+from tests.core.records import Bench
 
 
 def fails(bench: Bench, code: int | None = 1, **how: Any) -> k.GenerationFailed | k.AppFailed:

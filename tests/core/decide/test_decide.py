@@ -8,7 +8,8 @@ from dorm.core.apps.failures import MOST_PORTS
 from dorm.core.decide.timing import next_deadline
 from dorm.core.state import digest
 from events import kinds as k
-from tests.core.records import SECOND, Bench, joined
+from events.quantities import SECOND
+from tests.core.records import Bench, joined
 
 
 class TestCompletion:

@@ -13,7 +13,8 @@ from dorm.core.apps.claims import HOLD_S, KEPT_S
 from dorm.core.decide.timing import next_deadline
 from dorm.core.query.views import describe
 from events import kinds as k
-from tests.core.records import SECOND, Bench, joined
+from events.quantities import SECOND
+from tests.core.records import Bench, joined
 from tests.tries import tries
 
 POLICIES = ("dorm", "dorm-exact", "static", "tiresias", "optimus", "app-level", "task-level")

@@ -13,7 +13,8 @@ from dorm.core.decide.timing import next_deadline, tick_is_due, trigger
 from dorm.policies import registry as policies
 from dorm.policies.problem import Allocation, Problem
 from events import kinds as k
-from tests.core.records import SECOND, Bench, joined
+from events.quantities import SECOND
+from tests.core.records import Bench, joined
 from tests.tries import tries
 
 if TYPE_CHECKING:

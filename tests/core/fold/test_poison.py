@@ -24,7 +24,8 @@ from events import kinds as k
 from events import subjects
 from events.codec import decode, encode
 from events.log.records import Record
-from tests.core.records import CLUSTER, SECOND, Bench
+from events.quantities import SECOND
+from tests.core.records import CLUSTER, Bench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

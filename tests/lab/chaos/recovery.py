@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from events.quantities import SECOND
 from tests.lab.chaos.log import first_after
 from tests.lab.chaos.record import stalls, steps
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from tests.lab.chaos.record import Stay
     from tests.lab.chaos.work import Probe
 
-SECOND = 1_000_000_000
 _LONGEST_STEP = 2 * SECOND
 """What is no pause yet: a step by one worker takes a quarter of a second where the machine has time."""
 _AFTERMATH = 20 * SECOND

@@ -6,11 +6,12 @@ import pytest
 
 from dorm.core.state import State
 from events import kinds as k
+from events.quantities import SECOND
 from replay.moments import AtSequence
 from replay.story.explain import ExplainError, explain
 from replay.story.explanation import Explanation, Witness
 from replay.travel.travel import fold, state_at
-from tests.core.records import SECOND, Bench
+from tests.core.records import Bench
 from tests.replay.made_log import all_facts, log_of, rounds_with, two_apps
 
 

@@ -11,8 +11,6 @@ from replay.story.chapters import Cause, Chapter, Places
 from replay.travel.travel import fold
 from tests.core.records import Bench, joined
 
-SECOND = 1_000_000_000
-
 
 def told(bench: Bench, name: str = "app", *, at: int | None = None) -> list[Chapter]:
     """Of the bench's log, folded anew."""

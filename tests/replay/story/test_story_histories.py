@@ -12,6 +12,7 @@ from dorm.core.state import State
 from events import kinds as k
 from events.codec import decode
 from events.positions import parse
+from events.quantities import SECOND
 from replay.story.app import AppTeller
 from replay.story.node import NodeTeller
 from tests.core.virtual import World
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from events.log.records import Record
     from events.positions import Position
     from replay.story.chapters import Chapter
-
-SECOND = 1_000_000_000
 
 
 def place(position: Position) -> tuple[int, int]:

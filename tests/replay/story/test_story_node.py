@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from dorm.core.state import State
 from events import kinds as k
+from events.quantities import SECOND
 from replay.story.node import COLUMNS, Course, NodeTeller, NodeTotals
 from replay.travel.travel import fold
-from tests.core.records import SECOND, START, Bench, joined
+from tests.core.records import START, Bench, joined
 
 if TYPE_CHECKING:
     from replay.story.chapters import Chapter

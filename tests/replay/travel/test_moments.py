@@ -6,9 +6,8 @@ import time
 
 import pytest
 
+from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, BeforeEnd, Moment, MomentError, parse
-
-SECOND = 1_000_000_000
 
 
 @pytest.mark.parametrize(
