@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
+from dorm.core.leader import Leader, Moment, Publish, settle
 from dorm.core.state import State
 from dorm.local.spec_files import load_spec
 from events import kinds as k
 from events import subjects
 from events.codec import encode
 from events.log.records import Record
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Generation
@@ -38,12 +39,14 @@ _CAPACITY = {"cpu": 1000, "memory": 2 * 2**30}
 _APPS = (("logistic.yaml", 0), ("mlp.yaml", 8_000), ("factorize.yaml", 16_000))
 """Spec files and when they are submitted, in ms."""
 _LONGEST_MS = 600_000
+_LATER = 3600 * SECOND
+"""Any quiet time is over by then."""
 
 
 def demo_log() -> list[Record]:
     """The same records every time, except where the solver's version makes other decisions."""
     demo = _Demo()
-    demo.say(k.Round(epoch=1, basis=0, allocated=False, events=[k.MasterElected(epoch=1)]), _MASTER)
+    demo.elect()
     for index in range(_NODES):
         demo.join(index)
     for now in range(0, _LONGEST_MS, _TICK_MS):
@@ -57,6 +60,7 @@ class _Demo:
     def __init__(self) -> None:
         self.state = State()
         self.records: list[Record] = []
+        self._leader = Leader(self.state)
         self._now = _START
         self._steps: dict[str, float] = {}
         self.arrivals = list(_APPS)
@@ -69,6 +73,11 @@ class _Demo:
         whole = msgspec.structs.replace(event, id=identity, at=self._now - _MS, by=who)
         self.records.append(Record(len(self.records) + 1, self._now, subject, encode(whole), identity))
         evolve(self.state, self.records[-1])
+        self._leader.folded(self._now)
+
+    def elect(self) -> None:
+        self.say(self._leader.elect(self._now).round, _MASTER)
+        self._leader.elected(self._now, dirty_at=self._now)
 
     def join(self, index: int) -> None:
         node, first = f"node-{index + 1}", 20_000 + 333 * index
@@ -92,21 +101,18 @@ class _Demo:
     # --- the master -----------------------------------------------------------------------------------------------------
 
     def _master(self) -> None:
-        """Rounds until nothing follows any more; agents do at once what each of them says."""
-        while True:
-            decision = decide(self.state, self._now, allocate=False)
-            if not decision.facts:
-                decision = decide(self.state, self._now, allocate=True)
-            if not decision.facts:
-                return
-            basis = self.state.seq
-            self.say(k.Round(epoch=1, basis=basis, allocated=decision.allocated, events=decision.facts), _MASTER)
-            for fact in decision.facts:
-                if isinstance(fact, k.Resized):
-                    for change in fact.changes:
-                        self._stop_previous(self.state.apps[change.app])
-                elif isinstance(fact, k.GenerationReleased):
-                    self._start(self.state.apps[fact.app])
+        """Rounds until nothing follows any more, without any quiet time."""
+        settle(self._leader, lambda: Moment(self._now, self._now + _LATER), self._publish)
+
+    def _publish(self, said: Publish) -> None:
+        """A round, and what agents do about it, at once."""
+        self.say(said.round, _MASTER)
+        for fact in said.round.events:
+            if isinstance(fact, k.Resized):
+                for change in fact.changes:
+                    self._stop_previous(self.state.apps[change.app])
+            elif isinstance(fact, k.GenerationReleased):
+                self._start(self.state.apps[fact.app])
 
     # --- agents ---------------------------------------------------------------------------------------------------------
 

@@ -19,16 +19,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from dorm.core.leader import Moment
 
 DEAF_NS = 4_000_000_000
 """Without an answer of the log for so long, heartbeats may have been missed as well."""
 
 
-class Hearing:
-    """One master's ears; no I/O and no clock."""
+LOOK_NS = 1_000_000_000
+"""Between two looks at who is silent."""
 
-    def __init__(self) -> None:
+
+class FailureDetector:
+    """What one master has heard; no I/O and no clock.  The leader looks at it once a second."""
+
+    asks = True
+    """Before a silence has consequences, the last stored heartbeat is read."""
+
+    def __init__(self, doubts: Callable[[], bool] = lambda: False) -> None:
+        """`doubts` says whether something else tells that this master is cut off, such as a lease that is not renewed."""
+        self._doubts = doubts
         self.alive: set[str] = set()
         """Nodes that were heard since the last restart."""
         self._at: dict[str, int] = {}
@@ -36,6 +47,15 @@ class Hearing:
         self._words: dict[str, bytes] = {}
         """The last heartbeat of each that was heard, or was found stored."""
         self._pulse_at = 0
+        self._looked_at = 0
+
+    def look_at(self) -> int:
+        """When to look at who is silent next."""
+        return self._looked_at + LOOK_NS if self._looked_at else 0
+
+    def looked(self, at: int) -> None:
+        """Who is silent was looked at."""
+        self._looked_at = at
 
     def restart(self, nodes: Iterable[str], now: int) -> None:
         """From now on these nodes are listened for, and count as heard now."""
@@ -61,6 +81,10 @@ class Hearing:
         """Whether nobody's silence means anything."""
         return now - self._pulse_at > DEAF_NS
 
+    def unsure(self, at: int) -> bool:
+        """Whether nobody's silence means anything, or may not."""
+        return self.deaf(at) or self._doubts()
+
     def stored(self, node: str, words: bytes | None, now: int) -> None:
         """The last heartbeat that the log's bus has stored of a node, None for none."""
         if words is not None and self._words.get(node) != words:
@@ -68,6 +92,6 @@ class Hearing:
             self._at[node] = now
             self.alive.discard(node)
 
-    def heard(self, now: int, utc: int) -> dict[str, int]:
-        """When each node was last heard, as UTC nanoseconds; `utc` is the time now."""
-        return {node: utc - (now - at) for node, at in self._at.items()}
+    def heard(self, moment: Moment) -> dict[str, int]:
+        """When each node was last heard, as UTC nanoseconds."""
+        return {node: moment.now - (moment.at - at) for node, at in self._at.items()}

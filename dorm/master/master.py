@@ -3,12 +3,11 @@
     run      load the newest snapshot, fold to the end, and then for ever: follow until the lease is ours, lead until it is not
     follow   fold what the one that leads writes, listen to nodes, say nothing
     lead     fold to the end, publish MasterElected, then for ever: fold what came, say what follows
-    round    one message, chained on the last one by its expected sequence, so that another master can't be written over
-    quiet    an allocation waits until the log has been quiet for a moment (with a bound); nothing else waits
-    timing   what is due without any record (`dorm.core.decide.timing`) is asked for when it is
-    nodes    their silence counts only while this master would have heard them (`dorm.master.failure_detector`)
-    seal     now and then, and last of all, a seal of the log by this master's key (`dorm.master.sealing`)
-    doubts   a log that is not what was seen of it is not led (`dorm.master.integrity`)
+    leader   what to publish and when, quiet time and timers: the pure state machine that this shell drives
+    (`dorm.core.leader`) round    one message, chained on the last one by its expected sequence, so that another master
+    can't be written over nodes    their silence counts only while this master would have heard them
+    (`dorm.master.failure_detector`) seal     now and then, and last of all, a seal of the log by this master's key
+    (`dorm.master.sealing`) doubts   a log that is not what was seen of it is not led (`dorm.master.integrity`)
 
     MasterError
     ├── Deposed        a later master has written: this one leads no longer
@@ -27,16 +26,14 @@ import contextlib
 import secrets
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 
-from dorm.core.decide.liveness import conclude
 from dorm.core.decide.next_round import decide
-from dorm.core.decide.quiet import Quiet
-from dorm.core.decide.timing import next_deadline
 from dorm.core.fold.evolve import evolve
-from dorm.core.round_size import first_that_fit
-from dorm.core.state import SCHEMA, State
-from dorm.master.failure_detector import Hearing
+from dorm.core.leader import Leader, Moment
+from dorm.core.state import State
+from dorm.master.failure_detector import FailureDetector
 from dorm.master.integrity import Integrity
 from dorm.master.lease import Lease, LeaseLost
 from dorm.master.log_time import LogTime
@@ -47,7 +44,7 @@ from dorm.snapshots import SnapshotTaker
 from events import subjects
 from events.appending import append_event
 from events.codec import decode, encode
-from events.kinds import MasterElected, NodeJoined, NodeLeaseEnded, NodeLost, NodeReported, Round
+from events.kinds import NodeJoined, NodeReported, Round
 from events.log.records import LogError, LogRefused, LogUnavailable, Overtaken
 from events.log.waiting import until_answered
 from events.quantities import SECOND
@@ -56,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from dorm.core.leader import Publish
     from events.chain.seals import SealKey
     from events.log.interface import Bus, EventLog
     from events.log.leadership import Leadership
@@ -64,6 +62,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _TICK_S = 1.0
+"""Between two looks at what no record brings: whether there is time for a snapshot."""
 _QUIET_S = 5.0
 """Without a record for so long, there is time for a snapshot."""
 _QUEUE = 64
@@ -134,8 +133,8 @@ class Master:
         self._solve = solve
         self._key = key
         self._sealer = Sealer(cluster, key)
-        self._epoch = 0
-        self._hearing = Hearing()
+        self._detector = FailureDetector(lambda: self._lease is not None and self._lease.troubled)
+        self._leader = Leader(self.state, self._detector)
         self._time = LogTime()
         self._records: asyncio.Queue[list[Record]] = asyncio.Queue(_QUEUE)
         self._snapshots = SnapshotTaker(log)
@@ -144,8 +143,6 @@ class Master:
         self._last_at = 0.0
         """When, by the loop's clock."""
         self._following = False
-        self._quiet = Quiet()
-        self._allocated_at = 0
         self._integrity = Integrity(cluster, witness, accept=accept_log)
         self._refusals = Refusals()
 
@@ -183,6 +180,7 @@ class Master:
         newest = await self._snapshots.newest()
         if newest is not None and newest[0].chain:  # Without, there would be no seal of what comes after it.
             self.state = newest[1]
+            self._leader = Leader(self.state, self._detector)
             self._sealer = Sealer(self._cluster, self._key, self.state.seq, newest[0].chain, renamed=renamed)
             self._integrity.folded(self.state.seq, newest[0].chain)
             _log.info("from a snapshot", seq=self.state.seq, still_to_fold=end - self.state.seq)
@@ -201,7 +199,7 @@ class Master:
             # Tokens and names of nodes are equal: agents refuse other names.
             node = record.subject.split(".")[3]
             if node in self.state.nodes and self._is_holders(node, record):
-                self._hearing.hear(node, _loop_ns(), record.body)
+                self._detector.hear(node, _loop_ns(), record.body)
 
     def _is_holders(self, node: str, record: Record) -> bool:
         """Whether a heartbeat is of the machine that holds the node's name: another one's keeps nothing alive."""
@@ -216,22 +214,23 @@ class Master:
     def _now(self) -> int:
         return self._time.now(self.state.time, _loop_ns())
 
+    def _moment(self) -> Moment:
+        return Moment(self._now(), _loop_ns())
+
     # --- folding --------------------------------------------------------------------------------------------------------
 
     def _fold(self, batch: Sequence[Record]) -> None:
-        stirred = self.state.stirred_seq
         for record in batch:
             event = evolve(self.state, record)
             self._sealer.take(record, event)
             self._integrity.folded(record.seq, self._sealer.chain)
             if isinstance(event, NodeJoined | NodeReported) and self._is_from(event, record):
-                self._hearing.hear(event.node, _loop_ns())
+                self._detector.hear(event.node, _loop_ns())
         self._last, self._last_at = batch[-1], asyncio.get_running_loop().time()
         self._time.folded(self.state.time, _loop_ns())
         if not self._following:  # The one that leads takes them.
             self._snapshots.offer(self.state, self._last, chain=self._sealer.chain)
-        if self.state.stirred_seq != stirred:
-            self._quiet.stir(_loop_ns())
+        self._leader.folded(_loop_ns())
 
     def _is_from(self, event: NodeJoined | NodeReported, record: Record) -> bool:
         """Whether it is a node of this cluster that says so, and neither somebody else nor another machine of its name."""
@@ -287,7 +286,7 @@ class Master:
             if self._lease is None:
                 raise
             # What a solver is still at in its thread is wanted by nobody.
-            _log.warning("leading no longer", reason=str(ended.exceptions[0]), epoch=self._epoch)
+            _log.warning("leading no longer", reason=str(ended.exceptions[0]), epoch=self._leader.epoch)
             if ended.subgroup(RoundsRefused) is not None:
                 await self._lease.give_back()
                 await asyncio.sleep(LONGEST_PAUSE_S)
@@ -309,15 +308,13 @@ class Master:
                 raise RoundsRefused(str(error)) from None
             if self._lease is not None:
                 self._lease.vouch()
-            self._epoch = self.state.epoch + 1
-            elected = MasterElected(epoch=self._epoch, build=self._build, key=self._sealer.public)
-            # Nobody knows when the last record was; nothing follows from what is said here.
-            if await self._publish([elected], max(self._clock(), self.state.time), allocated=False):
+            # Nobody knows when the last record was; nothing follows from the time of this round.
+            now = max(self._clock(), self.state.time)
+            if await self._publish(self._leader.elect(now, build=self._build, key=self._sealer.public)):
                 break
-        self._hearing.restart(self.state.nodes, _loop_ns())
-        self._quiet, self._allocated_at = Quiet(), 0
-        self._quiet.stir(_loop_ns())
-        _log.info("leading", epoch=self._epoch, seq=self.state.seq, apps=len(self.state.names))
+        self._detector.restart(self.state.nodes, _loop_ns())
+        self._leader.elected(_loop_ns(), dirty_at=_loop_ns())
+        _log.info("leading", epoch=self._leader.epoch, seq=self.state.seq, apps=len(self.state.names))
         self.elected.set()
         self.settled.set()
 
@@ -340,36 +337,63 @@ class Master:
         Raises Deposed, LeaseLost."""
         if self._lease is not None:
             self._lease.check()
-        if self.state.epoch > self._epoch and self.elected.is_set():
+        if self._leader.deposed and self.elected.is_set():
             raise Deposed(f"another master leads since epoch {self.state.epoch}")
 
     # --- leading --------------------------------------------------------------------------------------------------------
 
     async def _lead(self) -> None:
-        next_tick = 0.0
-        loop = asyncio.get_running_loop()
+        """Carry out what the leader asks for, and fold what comes.  Nothing is folded while an allocation is computed: its
+        basis is the state it saw."""
         while True:
-            if loop.time() >= next_tick:
-                next_tick = loop.time() + _TICK_S
-                await self._conclude()
-                if self._last is not None and loop.time() - self._last_at > _QUIET_S:
-                    self._snapshots.offer(self.state, self._last, chain=self._sealer.chain, quiet=True)
-            if await self._decide():
+            ready = self._leader.step(self._moment())
+            said = ready.publish
+            if ready.ask:
+                await self._ask(ready.ask)
+                continue
+            if ready.compute is not None:
+                decision = await self._solve(decide, self.state, ready.compute.now, allocate=True)
+                said = self._leader.computed(ready.compute, decision)
+                if said is None:
+                    continue
+            if said is not None:
+                if not await self._publish(said):
+                    self._leader.overtaken(said, _loop_ns())
                 continue
             await self._seal()
-            try:
-                async with asyncio.timeout(max(0.0, self._next_wake(next_tick) - loop.time())):
-                    self._fold(await self._records.get())
-            except TimeoutError:
-                continue
+            await self._wait(ready.wake)
+
+    async def _wait(self, wake: int | None) -> None:
+        """For records, until `wake` (monotonic ns) or the next tick."""
+        loop = asyncio.get_running_loop()
+        if self._last is not None and loop.time() - self._last_at > _QUIET_S:
+            self._snapshots.offer(self.state, self._last, chain=self._sealer.chain, quiet=True)
+        wait_s = _TICK_S if wake is None else min(_TICK_S, wake / SECOND - loop.time())
+        if (seal_at := self._sealer.due()) is not None:
+            wait_s = min(wait_s, (seal_at - self._now()) / SECOND)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, wait_s)):
+                self._fold(await self._records.get())
             self._fold_waiting()
             self._check_leading()  # An idle master publishes nothing, and would not notice that it was succeeded.
+
+    async def _ask(self, nodes: Sequence[str]) -> None:
+        """For the stored heartbeats of silent nodes, before their silence has consequences."""
+        for node in nodes:
+            try:
+                record = await self._bus.last_report(subjects.report(self._cluster, node))
+            except LogError as error:
+                _log.debug("a silent node can't be asked for", node=node, reason=str(error))
+                self._leader.give_up_look(_loop_ns())
+                return
+            words = record.body if record and self._is_holders(node, record) else None
+            self._detector.stored(node, words, _loop_ns())
 
     async def _seal(self) -> None:
         """If it is time to; where another round comes first, the next turn of the loop tries again."""
         due, now = self._sealer.due(), self._now()
         if due is not None and due <= now:
-            await self._publish([self._sealer.seal(self._epoch)], now, allocated=False)
+            await self._publish(self._leader.round([self._sealer.seal(self._leader.epoch)], now))
 
     async def _seal_last(self) -> None:
         """On the way out.  One that can't be made is made by the next master."""
@@ -379,73 +403,10 @@ class Master:
             async with asyncio.timeout(_LAST_SEAL_S):
                 await self._fold_until(await self._log.end())
                 while self._sealer.due() is not None:
-                    if await self._publish([self._sealer.seal(self._epoch)], self._now(), allocated=False):
+                    if await self._publish(self._leader.round([self._sealer.seal(self._leader.epoch)], self._now())):
                         break  # Whatever came meanwhile would go on coming.
         except (TimeoutError, LogError, MasterError, LeaseLost) as error:
             _log.info("the last records are not sealed", reason=str(error) or "the log did not answer in time")
-
-    def _next_wake(self, next_tick: float) -> float:
-        wake = next_tick
-        quiet_ends = self._quiet.ends(self.state.settings)
-        if quiet_ends is not None:
-            wake = min(wake, quiet_ends / SECOND)
-        for deadline in (next_deadline(self.state, self._allocated_at), self._sealer.due()):
-            if deadline is not None:
-                wake = min(wake, asyncio.get_running_loop().time() + (deadline - self._now()) / SECOND)
-        return wake
-
-    def _allocation_is_due(self, now: int) -> bool:
-        deadline = next_deadline(self.state, self._allocated_at)
-        if deadline is not None and deadline <= now:
-            return True
-        quiet_ends = self._quiet.ends(self.state.settings)
-        return quiet_ends is not None and quiet_ends <= _loop_ns()
-
-    async def _decide(self) -> bool:
-        """Say what follows now; whether anything did, so that there may be more.  Nothing is folded while a decision is
-        computed: its basis is the state it saw.  Silence is looked at in between, however long this takes: whose node is
-        lost has missed no deadline."""
-        now = self._now()
-        due = self._allocation_is_due(now)
-        decision = (
-            await self._solve(decide, self.state, now, allocate=True)
-            if due
-            else decide(self.state, now, allocate=False)
-        )
-        if decision.allocated:
-            self._quiet.settle()
-            self._allocated_at = now
-        if not decision.facts:
-            return False
-        if not await self._publish(decision.facts, now, allocated=decision.allocated) and decision.allocated:
-            self._quiet.stir(_loop_ns())
-        return True
-
-    async def _conclude(self) -> None:
-        """Facts about nodes that were heard or not; nobody's silence has consequences before the stored heartbeats were
-        looked at."""
-        asked: set[str] = set()
-        while True:
-            at, now = _loop_ns(), self._now()
-            if self._hearing.deaf(at) or (self._lease is not None and self._lease.troubled):
-                return
-            facts = conclude(self.state, self._hearing.heard(at, now), now, self._hearing.alive)
-            silent = {fact.node for fact in facts if isinstance(fact, NodeLost | NodeLeaseEnded)}
-            if silent <= asked:
-                break
-            for node in sorted(silent - asked):
-                try:
-                    record = await self._bus.last_report(subjects.report(self._cluster, node))
-                except LogError as error:
-                    _log.debug("a silent node can't be asked for", node=node, reason=str(error))
-                    return
-                words = record.body if record and self._is_holders(node, record) else None
-                self._hearing.stored(node, words, _loop_ns())
-            asked |= silent
-        for fact in facts:
-            _log.warning("node", fact=type(fact).__name__, node=getattr(fact, "node", ""))
-        if facts:
-            await self._publish(first_that_fit(facts), now, allocated=False)
 
     async def _feel_pulse(self) -> None:
         """A log that answers and stores nothing (its disk is full, say) keeps nodes from being heard as well."""
@@ -454,35 +415,26 @@ class Master:
                 async with asyncio.timeout(_PULSE_TIMEOUT_S):
                     await self._log.end()
                 if self._lease is None or not self._lease.troubled:
-                    self._hearing.pulse(_loop_ns())
+                    self._detector.pulse(_loop_ns())
             await asyncio.sleep(_PULSE_S)
 
     # --- publishing -----------------------------------------------------------------------------------------------------
 
-    async def _publish(self, facts: Sequence[Any], now: int, *, allocated: bool) -> bool:
-        """One round, and fold up to it.  False where another record of ours or another master's was first: fold on and
-        decide anew.  Raises Deposed, LeaseLost."""
-        basis = self.state.seq
-        event = Round(
-            # Nobody can use it first who does not know the last part.
-            id=f"{self.name}.{self._epoch}.{basis}.{secrets.token_hex(4)}",
-            at=now,
-            by=self.name,
-            epoch=self._epoch,
-            basis=basis,
-            allocated=allocated,
-            events=list(facts),
-            core=SCHEMA,
-        )
-        seq = await self._append(event)
+    async def _publish(self, said: Publish) -> bool:
+        """One round, and fold up to it.  False where another record of ours or another master's round was first.  Raises
+        Deposed, LeaseLost, RoundsRefused."""
+        # Nobody can take the id first who does not know the last part.
+        id = f"{self.name}.{said.round.epoch}.{said.round.basis}.{secrets.token_hex(4)}"
+        event = msgspec.structs.replace(said.round, id=id, by=self.name)
+        seq = await self._append(event, said.expected_last)
         if seq is None:
             await self._catch_up()
             return False
         await self._fold_until(seq)
-        _log.debug("round", seq=seq, basis=basis, facts=[type(fact).__name__ for fact in facts])
+        _log.debug("round", seq=seq, basis=event.basis, facts=[type(fact).__name__ for fact in event.events])
         return True
 
-    async def _append(self, event: Round) -> int | None:
+    async def _append(self, event: Round, expected_last: int) -> int | None:
         """Its sequence; None when another round was first.  Waits out a log that can't be reached: the id makes the
         repeat harmless, and after an ambiguous try a refusal may be our own success.  No other round has the same body, as
         its id has a part that is drawn."""
@@ -492,7 +444,7 @@ class Master:
         while True:
             self._check_leading()
             try:
-                stored = await append_event(self._log, subject, event, expected_last=self.state.round_seq)
+                stored = await append_event(self._log, subject, event, expected_last=expected_last)
             except LogUnavailable as error:
                 _log.warning("the log can't be reached, trying again", reason=str(error))
                 await asyncio.sleep(pause)

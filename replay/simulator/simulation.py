@@ -33,9 +33,9 @@ from replay.simulator.workloads.speed import Linear
 from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
 
 if TYPE_CHECKING:
-    from replay.simulator.partitions import Partition
     from collections.abc import Callable, Iterator, Mapping
 
+    from replay.simulator.partitions import Partition
     from replay.simulator.scenario import Outage, Scenario
 
     Observer = Callable[[Record, k.Event], None]
@@ -221,7 +221,7 @@ class Simulation:
             self._react(event)
         news = not isinstance(event, _TELLS_NOTHING_DUE)
         if news or self.state.stirred_seq != stirred:
-            self.master.note(stirred, news=news)
+            self.master.note(news=news)
 
     def _react(self, fact: Any) -> None:
         if isinstance(fact, k.AppAccepted):

@@ -17,11 +17,11 @@ import msgspec
 
 import dorm.core.decide.liveness as living
 import dorm.core.decide.next_round as deciding
-import dorm.core.decide.timing as timing
 import dorm.core.fold.evolve as evolving
+import dorm.core.leader as leading
 from agents.runtime.interface import Key
 from dorm.core.invariants import violations
-from dorm.core.state import SCHEMA, State, digest
+from dorm.core.state import State, digest
 from events import kinds as k
 from events.codec import decode, encode
 from events.log.records import Record
@@ -42,6 +42,9 @@ RETRIES: list[dict[str, Any]] = [
 ]
 
 
+LATER = 3600 * SECOND
+
+
 class Broken(AssertionError):
     """A promise was broken; the message begins with the seed."""
 
@@ -55,65 +58,55 @@ class VirtualMaster:
         self.state = State()
         self.epoch = 0
         self.dead = False
-        self.allocated_at = 0
-        self.allocated_stir = -1
+        self.leader = leading.Leader(self.state, Heard(world))
 
     def fold(self, most: int) -> None:
         for record in self.world.log[self.state.seq : self.state.seq + most]:
             evolving.evolve(self.state, record)
+        self.leader.folded(self.world.now)
 
-    def publish(self, facts: list[Any], now: int, *, allocated: bool = False, slip: bool = True) -> bool:
-        basis = self.state.seq
+    def publish(self, said: leading.Publish, *, slip: bool = True) -> bool:
         if slip:
             self.world.something_slips_in()
-        event = k.Round(
-            id=f"{self.name}.{self.epoch}.{basis}",
-            at=now,
-            by="m",
-            epoch=self.epoch,
-            basis=basis,
-            allocated=allocated,
-            events=facts,
-            core=SCHEMA,
-        )
-        seq = self.world.append(subject_of(event, "master"), encode(event), expected_last=self.state.round_seq)
+        event = msgspec.structs.replace(said.round, id=f"{self.name}.{said.round.epoch}.{said.round.basis}", by="m")
+        seq = self.world.append(subject_of(event, "master"), encode(event), expected_last=said.expected_last)
         self.fold(seq - self.state.seq if seq else len(self.world.log))
         # A deposed master may get a few void rounds through before it notices.
-        self.dead = self.state.epoch > self.epoch > 0
+        self.dead = self.leader.deposed and self.epoch > 0
         return seq is not None
 
     def elect(self) -> None:
         self.fold(len(self.world.log))
-        self.epoch = self.state.epoch + 1
-        if self.publish([k.MasterElected(epoch=self.epoch)], self.now()):
+        if self.publish(self.leader.elect(self.now())):
+            self.epoch = self.leader.epoch
+            self.leader.elected(self.world.now, dirty_at=self.world.now)
             self.world.heard = dict.fromkeys(self.state.nodes, self.now())
-        else:
-            self.epoch = 0
 
     def now(self) -> int:
         return max(self.world.now, self.state.time)
 
-    def due(self) -> bool:
-        deadline = timing.next_deadline(self.state, self.allocated_at)
-        return self.state.stirred_seq > self.allocated_stir or (deadline is not None and deadline <= self.now())
+    def moment(self) -> leading.Moment:
+        """Its quiet time is over whenever it is asked: how records fall together is drawn by the world."""
+        return leading.Moment(self.now(), self.world.now + LATER)
 
     def decide(self, *, slip: bool = True) -> bool:
         """One round; False where there was nothing to say."""
         if self.epoch == 0:
             self.elect()
             return True
-        if self.due() and not self.conclude():
-            return not self.dead  # As the real one: what a silent node was given is not late but unknown.
-        now, before = self.now(), digest(self.state)
-        decision = deciding.decide(self.state, now, allocate=self.due())
+        before = digest(self.state)
+        ready = self.leader.step(self.moment())
+        said = ready.publish
+        if ready.compute is not None:
+            decision = deciding.decide(self.state, ready.compute.now, allocate=True)
+            said = self.leader.computed(ready.compute, decision)
         self.world.hold(digest(self.state) == before, "a decision changed the state it was made on")
-        self.check_tick(decision.facts)
-        stirred = self.state.stirred_seq
-        if decision.allocated:
-            self.allocated_stir, self.allocated_at = stirred, now
-        if decision.facts and not self.publish(decision.facts, now, allocated=decision.allocated, slip=slip):
-            self.allocated_stir = -1
-        return bool(decision.facts)
+        if said is None:
+            return False
+        self.check_tick(said.round.events)
+        if not self.publish(said, slip=slip):
+            self.leader.overtaken(said, self.world.now)
+        return True
 
     def idle(self) -> bool:
         """Nothing has happened since the last allocation, so another one moves nobody (a reason may be put anew)."""
@@ -128,10 +121,35 @@ class VirtualMaster:
             quiet = self.now() - max(self.state.stirred_at, self.state.ticked_at)
             self.world.hold(ticks == [0] and quiet >= idle, f"a tick after {quiet / SECOND} s: {facts}")
 
-    def conclude(self) -> bool:
-        """False where that is still to be said."""
+    def conclude(self) -> None:
+        """What follows from silence, and from nothing else."""
         facts = living.conclude(self.state, self.world.heard, self.now()) if self.epoch else []
-        return not facts or self.publish(facts, self.now())
+        if facts:
+            self.publish(self.leader.round(facts, self.now()))
+
+
+class Heard:
+    """When each node of a world was heard last; looked at before every decision."""
+
+    alive = None
+    asks = False
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def look_at(self) -> int:
+        return 0
+
+    def looked(self, at: int) -> None:
+        del at
+
+    def unsure(self, at: int) -> bool:
+        del at
+        return False
+
+    def heard(self, moment: leading.Moment) -> dict[str, int]:
+        del moment
+        return self._world.heard
 
 
 def _content(state: State) -> bytes:

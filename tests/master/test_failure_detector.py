@@ -6,7 +6,8 @@ import hypothesis.strategies as st
 from hypothesis import example, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dorm.master.failure_detector import DEAF_NS, Hearing
+from dorm.core.leader import Moment
+from dorm.master.failure_detector import DEAF_NS, FailureDetector
 from dorm.master.log_time import LogTime
 from events.quantities import SECOND
 from tests.tries import tries
@@ -21,9 +22,9 @@ class Listening(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.hearing = Hearing()
+        self.detector = FailureDetector()
         self.now = BEGAN
-        self.hearing.restart(NODES, self.now)
+        self.detector.restart(NODES, self.now)
         self.pulses = [self.now]
         self.restarts = [self.now]
         self.signs: dict[str, list[int]] = {node: [] for node in NODES}
@@ -40,7 +41,7 @@ class Listening(RuleBasedStateMachine):
         if self.now - self.pulses[-1] > DEAF_NS:
             self.restarts.append(self.now)
         self.pulses.append(self.now)
-        self.hearing.pulse(self.now)
+        self.detector.pulse(self.now)
 
     @rule(node=st.sampled_from(NODES), heard=st.booleans())
     def beat(self, node: str, heard: bool) -> None:
@@ -48,20 +49,20 @@ class Listening(RuleBasedStateMachine):
         if heard:
             self.signs[node].append(self.now)
             self.known[node] = self.stored[node]
-            self.hearing.hear(node, self.now, self.stored[node])
+            self.detector.hear(node, self.now, self.stored[node])
 
     @rule(node=st.sampled_from(NODES))
     def look_at_what_is_stored(self, node: str) -> None:
-        self.hearing.stored(node, self.stored[node] or None, self.now)
+        self.detector.stored(node, self.stored[node] or None, self.now)
         if self.stored[node] != self.known[node]:
             self.known[node] = self.stored[node]
-            silence = UTC - self.hearing.heard(self.now, UTC)[node]
+            silence = UTC - self.detector.heard(Moment(UTC, self.now))[node]
             assert silence == 0, "a heartbeat that was not heard says that it lives"
-            assert node not in self.hearing.alive, "but not when it was sent"
+            assert node not in self.detector.alive, "but not when it was sent"
 
     @rule()
     def begin_to_lead(self) -> None:
-        self.hearing.restart(NODES, self.now)
+        self.detector.restart(NODES, self.now)
         self.restarts.append(self.now)
         self.pulses.append(self.now)
 
@@ -69,7 +70,7 @@ class Listening(RuleBasedStateMachine):
     def silence_is_never_longer_than_it_was(self) -> None:
         if not hasattr(self, "hearing"):
             return
-        heard = self.hearing.heard(self.now, UTC)
+        heard = self.detector.heard(Moment(UTC, self.now))
         assert [*heard] == sorted(NODES)
         for node, at in heard.items():
             assert UTC - at <= self.now - max([self.restarts[-1], *self.signs[node]])
@@ -77,13 +78,13 @@ class Listening(RuleBasedStateMachine):
     @invariant()
     def only_who_was_heard_since_is_alive(self) -> None:
         if hasattr(self, "hearing"):
-            for node in self.hearing.alive:
+            for node in self.detector.alive:
                 assert max(self.signs[node], default=0) >= self.restarts[-1]
 
     @invariant()
     def a_master_without_an_answer_is_deaf(self) -> None:
         if hasattr(self, "hearing"):
-            assert self.hearing.deaf(self.now) == (self.now - self.pulses[-1] > DEAF_NS)
+            assert self.detector.deaf(self.now) == (self.now - self.pulses[-1] > DEAF_NS)
 
 
 TestListening = Listening.TestCase
@@ -92,25 +93,25 @@ TestListening.settings = settings(max_examples=tries(60, 2000), stateful_step_co
 
 @given(st.lists(st.integers(0, DEAF_NS), min_size=1, max_size=20))
 def test_a_master_that_hears_well_notices_silence(pauses: list[int]) -> None:
-    hearing = Hearing()
+    detector = FailureDetector()
     now = BEGAN
-    hearing.restart(NODES, now)
+    detector.restart(NODES, now)
     for pause in pauses:
         now += pause
-        hearing.pulse(now)
-        hearing.hear("a", now, b"%d" % now)
-        hearing.stored("b", None, now)
-    assert hearing.heard(now, UTC) == {"a": UTC, "b": UTC - (now - BEGAN), "c": UTC - (now - BEGAN)}
-    assert hearing.alive == {"a"}
+        detector.pulse(now)
+        detector.hear("a", now, b"%d" % now)
+        detector.stored("b", None, now)
+    assert detector.heard(Moment(UTC, now)) == {"a": UTC, "b": UTC - (now - BEGAN), "c": UTC - (now - BEGAN)}
+    assert detector.alive == {"a"}
 
 
 def test_what_was_stored_and_heard_changes_nothing() -> None:
-    hearing = Hearing()
-    hearing.restart(NODES, BEGAN)
-    hearing.hear("a", BEGAN + 1, b"one")
-    hearing.stored("a", b"one", BEGAN + 5)
-    assert hearing.heard(BEGAN + 5, UTC)["a"] == UTC - 4
-    assert hearing.alive == {"a"}
+    detector = FailureDetector()
+    detector.restart(NODES, BEGAN)
+    detector.hear("a", BEGAN + 1, b"one")
+    detector.stored("a", b"one", BEGAN + 5)
+    assert detector.heard(Moment(UTC, BEGAN + 5))["a"] == UTC - 4
+    assert detector.alive == {"a"}
 
 
 # --- log time -----------------------------------------------------------------------------------------------------------

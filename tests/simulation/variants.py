@@ -33,7 +33,7 @@ from dorm.core.decide.liveness import conclude
 from dorm.core.fold import rounds
 from dorm.core.fold.evolve import evolve
 from dorm.core.state import Node
-from dorm.master.failure_detector import Hearing
+from dorm.master.failure_detector import FailureDetector
 from dorm.master.lease import Lease
 from dorm.master.master import Master
 from events import appending, holders
@@ -131,16 +131,16 @@ def _runtime_forgets_lease(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nothing_is_silence_of_ours(patch: pytest.MonkeyPatch) -> None:
-    def restart(self: Hearing, nodes: Iterable[str], now: int) -> None:
+    def restart(self: FailureDetector, nodes: Iterable[str], now: int) -> None:
         self._at = {node: self._at.get(node, now) for node in sorted(nodes)}
 
-    patch.setattr(Hearing, "restart", restart)
-    patch.setattr(Hearing, "deaf", lambda self, now: False)
-    patch.setattr(Hearing, "stored", lambda self, node, words, now: None)
+    patch.setattr(FailureDetector, "restart", restart)
+    patch.setattr(FailureDetector, "deaf", lambda self, now: False)
+    patch.setattr(FailureDetector, "stored", lambda self, node, words, now: None)
 
 
 def _wall_clock(patch: pytest.MonkeyPatch) -> None:
-    for method in (Master._listen, Master._fold, Master._elect, Master._conclude, Master._feel_pulse):
+    for method in (Master._listen, Master._fold, Master._elect, Master._moment, Master._ask, Master._feel_pulse):
         _code(method, ("_loop_ns()", "self._clock()"))(patch)
 
 
@@ -215,7 +215,7 @@ VARIANTS: dict[str, Variant] = {
     "a refused round is sent again with the new sequence": Variant(
         _code(
             Master._append,
-            (_NO_ANSWER_YET, "self.state.round_seq = last.seq if last else 0"),
+            (_NO_ANSWER_YET, "expected_last = last.seq if last else 0"),
         )
     ),
     "a duplicate is believed of rounds": Variant(
@@ -229,7 +229,7 @@ VARIANTS: dict[str, Variant] = {
         _all(
             _nothing_is_silence_of_ours,
             _code(
-                Master._conclude,
+                Master._ask,
                 ("except LogError", "except ZeroDivisionError"),
                 ("record = await", "record = 0 and await"),
             ),

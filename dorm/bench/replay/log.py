@@ -21,10 +21,9 @@ import msgspec
 
 from dorm.core.apps.admission import app_id
 from dorm.core.decide.liveness import conclude
-from dorm.core.decide.next_round import decide
-from dorm.core.decide.timing import next_deadline
 from dorm.core.fold.evolve import evolve
-from dorm.core.state import SCHEMA, State
+from dorm.core.leader import Leader, Moment, settle
+from dorm.core.state import State
 from events import kinds as k
 from events import subjects
 from events.codec import decode, encode
@@ -33,6 +32,7 @@ from events.log.records import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from dorm.core.leader import Publish
     from dorm.core.state import App, Generation
 
 STRETCH = 10_000
@@ -158,13 +158,14 @@ class _World:
         self._lengths: dict[str, int] = {}
         self._saved_at: dict[str, int] = {}
         self._silent: dict[str, int] = {}
-        self._allocated_at = self._allocated_stir = 0
+        self._leader = Leader(self.state)
         self._waking = 0
         self._arrived = 0
         self._until = 0
 
     def begin(self) -> int:
-        self._round([k.MasterElected(epoch=1, build="dorm")], allocated=False, epoch=1)
+        self._publish(self._leader.elect(self.now, build="dorm"))
+        self._leader.elected(self.now, dirty_at=None)
         for index in range(NODES):
             self._join(f"node-{index + 1}")
         return len(self.records)
@@ -195,6 +196,7 @@ class _World:
         whole = msgspec.structs.replace(event, id=identity, at=self.now, by=who)
         self.records.append(Record(len(self.records) + 1, self.now, subject, encode(whole), identity))
         evolve(self.state, self.records[-1])
+        self._leader.folded(self.now)
         self.now += _MS
 
     # --- clients and nodes ----------------------------------------------------------------------------------------------
@@ -252,40 +254,29 @@ class _World:
     def _conclude(self) -> None:
         heard = {node: self._silent.get(node, self.now) for node in self.state.nodes}
         if facts := conclude(self.state, heard, self.now):
-            self._round(facts, allocated=False)
+            self._publish(self._leader.round(facts, self.now))
 
-    def _round(self, facts: list[Any], *, allocated: bool, epoch: int = 0) -> None:
-        state = self.state
-        said = k.Round(
-            epoch=epoch or state.epoch, basis=state.seq, allocated=allocated, events=facts, core=SCHEMA
-        )  # fmt: skip
-        self._say(said, _MASTER, f"{_MASTER}.{said.epoch}.{said.basis}")
-        for fact in facts:
+    def _publish(self, said: Publish) -> None:
+        self._say(said.round, _MASTER, f"{_MASTER}.{said.round.epoch}.{said.round.basis}")
+        for fact in said.round.events:
             self._obey(fact)
 
     def _master(self) -> None:
-        """What follows at once; an allocation is for later."""
-        while facts := decide(self.state, self.now, allocate=False).facts:
-            self._round(facts, allocated=False)
-        if self.state.stirred_seq > self._allocated_stir:
-            self._wake(self.now + self.state.settings.quiet_ms * _MS)
-        elif (deadline := next_deadline(self.state, self._allocated_at)) is not None:
-            self._wake(deadline)
+        """All that follows now; an allocation comes once the log has been quiet."""
+        settle(self._leader, self._moment, self._publish)
+        if (wake := self._leader.due_at(self._moment())) is not None:
+            self._wake(wake)
+
+    def _moment(self) -> Moment:
+        return Moment(self.now, self.now)
 
     def _wake(self, at: int) -> None:
         if not self.now <= self._waking <= at:
             self._waking = at
-            heapq.heappush(self._due, (at, next(self._order), self._allocate))
+            heapq.heappush(self._due, (at, next(self._order), self._woken))
 
-    def _allocate(self) -> None:
+    def _woken(self) -> None:
         self._waking = 0
-        deadline = next_deadline(self.state, self._allocated_at)
-        if self.state.stirred_seq > self._allocated_stir or (deadline is not None and deadline <= self.now):
-            decision = decide(self.state, self.now, allocate=True)
-            if decision.allocated:
-                self._allocated_stir, self._allocated_at = self.state.stirred_seq, self.now
-            if decision.facts:
-                self._round(decision.facts, allocated=decision.allocated)
         self._master()
 
     def _obey(self, fact: Any) -> None:

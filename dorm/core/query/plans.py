@@ -22,10 +22,11 @@ from dorm.core.apps.bounds import settles_until
 from dorm.core.decide.asking import problem_of
 from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
+from dorm.core.leader import Compute, Leader, Moment, Publish, settle
 from dorm.core.query.speaking import as_holder
 from dorm.core.query.standing import standings
 from dorm.core.query.views import sizes, summary
-from dorm.core.state import SCHEMA, State
+from dorm.core.state import State
 from dorm.policies.registry import policy
 from dorm.policies.shares import fairness_budget
 from events import kinds as k
@@ -258,6 +259,7 @@ class _Course:
         self.now = now
         self.said: list[tuple[k.Event, str]] = []
         """What others than the master say, and who."""
+        self._leader = Leader(self.state, epoch=self.state.epoch)
 
     # --- saying ---------------------------------------------------------------------------------------------------------
 
@@ -270,34 +272,35 @@ class _Course:
         seq = self.state.seq + 1
         self.now = max(self.now, self.state.time)
         evolve(self.state, Record(seq, self.now, subject, body, id or f"{_WHO}.{seq}"))
+        self._leader.folded(self.now)
 
-    def round(self, facts: Sequence[Any], *, allocated: bool = False) -> None:
-        state = self.state
-        event = k.Round(
-            id=f"{_WHO}.{state.epoch}.{state.seq}",
-            at=self.now,
-            by=_WHO,
-            epoch=state.epoch,
-            basis=state.seq,
-            allocated=allocated,
-            events=list(facts),
-            core=SCHEMA,
-        )
+    def _publish(self, said: Publish) -> None:
+        event = msgspec.structs.replace(said.round, id=f"{_WHO}.{said.round.epoch}.{said.round.basis}", by=_WHO)
         self._fold(subjects.rounds(_CLUSTER), encode(event), event.id)
+
+    def round(self, facts: Sequence[Any]) -> None:
+        self._publish(self._leader.round(facts, self.now))
 
     def settle(self) -> list[Any]:
         """All that follows at once: answers, ends, failures, releases."""
         said: list[Any] = []
-        while facts := decide(self.state, self.now, allocate=False).facts:
-            self.round(facts)
-            said += facts
+
+        def publish(round: Publish) -> None:
+            said.extend(round.round.events)
+            self._publish(round)
+
+        settle(self._leader, lambda: Moment(self.now, self.now), publish, allocate=False)
         return said
 
     def decide(self) -> k.Resized | None:
-        decision = decide(self.state, self.now, allocate=True)
-        if decision.facts:
-            self.round(decision.facts, allocated=decision.allocated)
-        return next((fact for fact in decision.facts if isinstance(fact, k.Resized)), None)
+        """The next allocation, whether or not one is due."""
+        self.settle()
+        asked = Compute(self.now, self.state.seq)
+        said = self._leader.computed(asked, decide(self.state, self.now, allocate=True))
+        if said is None:
+            return None
+        self._publish(said)
+        return next((fact for fact in said.round.events if isinstance(fact, k.Resized)), None)
 
     def costs(self) -> dict[str, tuple[float, bool]]:
         """Seconds of its work that adjusting a running app costs, and whether that was measured."""

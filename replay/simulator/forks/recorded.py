@@ -22,8 +22,8 @@ import msgspec
 
 from dorm.core.decide.liveness import conclude
 from dorm.core.decide.next_round import decide
-from dorm.core.decide.quiet import Quiet
 from dorm.core.fold.evolve import evolve
+from dorm.core.leader import Leader, Moment
 from dorm.core.state import SCHEMA, State
 from events import kinds as k
 from events.codec import encode
@@ -181,6 +181,9 @@ def causes_in(fact: Any) -> list[Cause]:
 class RecordedMaster(VirtualMaster):
     """It looks when the log's master looked; whether an allocation is due then, it finds out by itself."""
 
+    def _make_leader(self) -> Leader:
+        return Leader(self._state)
+
     def wake(self, at: int) -> None:
         """Its moments are the log's."""
 
@@ -191,8 +194,7 @@ class RecordedMaster(VirtualMaster):
             return list(event.events), event.allocated
         if said.question == "elect":
             # A new master has seen no allocation, so pauses that are over are due at once.
-            self._quiet, self._allocated_at = Quiet(), 0
-            self._quiet.stir(self._agenda.now)
+            self._leader.elected(self._agenda.now, dirty_at=self._agenda.now)
             return [msgspec.structs.replace(fact, epoch=self._state.epoch + 1) for fact in event.events], False
         if said.question == "conclude":
             heard = {
@@ -201,11 +203,12 @@ class RecordedMaster(VirtualMaster):
                 if isinstance(fact, _CONCLUDED)
             }
             return conclude(self._state, heard, event.at), False
-        decision = decide(self._state, event.at, allocate=self._is_due(event.at))
-        if decision.allocated:
-            self._quiet.settle()
-            self._allocated_at = event.at
-        return list(decision.facts), decision.allocated
+        self._leader.folded(self._agenda.now)
+        ready = self._leader.step(Moment(event.at, event.at))
+        publish = ready.publish
+        if ready.compute is not None:
+            publish = self._leader.computed(ready.compute, decide(self._state, event.at, allocate=True))
+        return (list(publish.round.events) if publish is not None else []), ready.compute is not None
 
 
 class RecordedRun(Simulation):

@@ -21,6 +21,7 @@ import dorm.core.decide.timing as timing
 import dorm.core.fold.effects as effects
 import dorm.core.fold.evolve as evolving
 import dorm.core.fold.rounds as rounds
+import dorm.core.leader as leading
 from agents.desired import Desired
 from dorm.core.state import State, digest
 from events import kinds as k
@@ -206,8 +207,8 @@ def test_an_agent_that_acts_before_it_has_caught_up_after_its_lease_is_caught() 
 
 def _repoint(patch: pytest.MonkeyPatch) -> None:
     """Modules that imported a function by name get the changed one too."""
-    for module in (evolving, rounds, deciding, allocating):
-        for origin in (effects, rounds, placing, asking, allocating, timing):
+    for module in (evolving, rounds, deciding, allocating, leading):
+        for origin in (effects, rounds, placing, asking, allocating, timing, deciding, living):
             for name in vars(origin):
                 if getattr(vars(module).get(name), "__module__", "") == origin.__name__ and module is not origin:
                     patch.setattr(module, name, vars(origin)[name])
