@@ -4,13 +4,14 @@
     fold/        `evolve(state, record)` brings the state one record further
     apps/        what one app's past says of it: admission, bounds, failures, deadlines, costs
     decide/      `decide(state, now)` gives the facts of the next round; when it is due
+    leader       what a leading master does and when: the state machine that every shell drives
     query/       what people ask of a state: views, standings, plans, which events concern whom
     settings     what a `PolicyChanged` makes of the settings
     round_size   what fits into one message
     invariants   what holds in every state
     snapshot     a state as bytes
 
-Start with `state`, then `fold.evolve` and `decide.next_round`.  Live master, replay, what-if and simulator run this same code:
+Start with `state`, then `fold.evolve`, `decide.next_round` and `leader`.  Live master, replay, what-if and simulator run this same code:
 it performs nothing, reads no clock (`now` is an argument), draws no randomness, does no I/O and iterates no set.  It imports
 `events` and `dorm.policies`; CI checks that.
 """
