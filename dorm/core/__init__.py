@@ -11,7 +11,7 @@
     invariants   what holds in every state
     snapshot     a state as bytes
 
-Start with `state`, then `fold.evolve`, `decide.next_round` and `leader`.  Live master, replay, what-if and simulator run this same code:
-it performs nothing, reads no clock (`now` is an argument), draws no randomness, does no I/O and iterates no set.  It imports
-`events` and `dorm.policies`; CI checks that.
+Start with `state`, then `fold.evolve`, `decide.next_round` and `leader`.  Live master, replay, what-if and simulator run
+this same code: it performs nothing, reads no clock (`now` is an argument), draws no randomness, does no I/O and iterates
+no set.  It imports `events` and `dorm.policies`; CI checks that.
 """
