@@ -25,7 +25,7 @@ def test_the_example_prints_what_the_page_says_and_needs_no_log_or_master() -> N
     said = subprocess.run([sys.executable, "-c", code + asks], capture_output=True, text=True, check=True).stdout
     printed, _, modules = said.rstrip("\n").rpartition("\n")
     assert printed == wanted.rstrip("\n")
-    assert all(name.startswith("dorm.core") for name in modules.split())
+    assert all(name.startswith("dorm.policies") for name in modules.split())
 
 
 def test_it_names_every_policy_and_every_field() -> None:
