@@ -80,7 +80,7 @@ async def test_light_commands_load_nothing_heavy_and_only_their_own(tmp_path: Pa
     )
     heavy, early = (await process.communicate())[0].decode().splitlines()
     assert heavy == ""
-    assert early.split() == ["dorm.cli.errors", "dorm.cli.program_logs", "dorm.cli.main", "dorm.cli.terminal"]
+    assert sorted(early.split()) == ["dorm.cli.errors", "dorm.cli.main", "dorm.cli.program_logs", "dorm.cli.terminal"]
 
 
 _ASKED = """

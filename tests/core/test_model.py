@@ -172,7 +172,7 @@ RARE: dict[str, tuple[ModuleType, str, str]] = {
 """Broken in ways that take a hundred histories to show."""
 SEEN_AT = {
     "apps leave with containers running": 49,
-    "what ended is forgotten before it is told": 514,
+    "what ended is forgotten before it is told": 170,
     "the lease is as short as the grace": 50,
     "ports are given twice": 39,
     "ports of ended generations stay taken": 59,
