@@ -78,7 +78,7 @@ def impersonate_node(attack: Attack, fault: Fault) -> None:
     node = whole.nodes.get(fault.target)
     if node is None:
         return
-    exits = [
+    exits: list[k.ContainerExited | k.NodeLeft] = [
         k.ContainerExited(
             app=app.id, generation=generation.number, slot=slot, node=node.id, identity=node.identity, exit_code=0
         )
@@ -87,7 +87,7 @@ def impersonate_node(attack: Attack, fault: Fault) -> None:
         for slot, container in generation.containers.items()
         if container.node == node.id and container.state != "exited"
     ]
-    said: list[k.ContainerExited | k.NodeLeft] = [*exits, k.NodeLeft(node=node.id, identity=node.identity)]
+    said = [*exits, k.NodeLeft(node=node.id, identity=node.identity)]
     if fault.argument < 0.7 and exits:
         said = exits
     for event in said:
