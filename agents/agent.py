@@ -577,7 +577,9 @@ class Agent:
             await self._reporter.refused(key, "device", f"fewer than {wanted_gpus} GPUs are free here")
             return
         try:
-            checkpoint_dir = await self._look(lambda: self._folder.of_app(key.app, resume=app.resume))
+            checkpoint_dir = await self._look(
+                lambda: self._folder.of_app(key.app, resume=app.resume, cluster=app.checkpoints)
+            )
         except NotShared as error:
             await self._reporter.refused(key, "checkpoints", str(error))
             self._doubted.set()

@@ -91,11 +91,16 @@ class CheckpointFolder:
         except OSError:
             return False
 
-    def of_app(self, app: str, *, resume: bool) -> Path:
-        """The app's folder, made for its first start.  Raises NotShared, and OSError where nothing can be told."""
+    def of_app(self, app: str, *, resume: bool, cluster: str = "") -> Path:
+        """The app's folder, made for its first start.  `cluster` is the id of the cluster's folder when the start was
+        decided, "" where none was known.  Raises NotShared, and OSError where nothing can be told."""
         if self.look() != self.id or self.id == NO_FOLDER:
             raise NotShared(
                 f"{self.path} is not the folder of checkpoints that this node had when it joined: mount it again"
+            )
+        if cluster not in ("", self.id):
+            raise NotShared(
+                f"{self.path} is the folder of checkpoints {self.id}, and the app works in {cluster}: mount that"
             )
         folder = self.path / app
         if resume and not folder.is_dir():

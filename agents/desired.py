@@ -52,6 +52,8 @@ class DesiredApp(msgspec.Struct):
     released: bool = False
     failed: bool = False
     resume: bool = False
+    checkpoints: str = ""
+    """The folder of checkpoints in which the generation works, "" where no node has announced one."""
     ended_at: int = 0
     """Log time (UTC ns) of its end, 0 while it lives."""
 
@@ -201,7 +203,7 @@ class Desired(msgspec.Struct):
     def _release(self, fact: k.GenerationReleased, app: DesiredApp) -> None:
         if app.released:
             return
-        app.released, app.resume = True, fact.resume
+        app.released, app.resume, app.checkpoints = True, fact.resume, fact.checkpoints
         for placed in app.placement:
             if placed.node == self.node:
                 self.due.add(Key(fact.app, fact.generation, placed.slot))

@@ -337,6 +337,8 @@ class GenerationReleased(Event, frozen=True):
     """From then until this release: waiting for room."""
     lease_ended: list[str] = []
     """Nodes whose lease, not whose containers' exit, ended the previous generation."""
+    checkpoints: FolderId = ""
+    """Id of the cluster's folder of checkpoints: a node starts its containers only where that folder is mounted."""
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):

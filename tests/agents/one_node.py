@@ -135,14 +135,16 @@ class Node:
         event = k.Round(id=f"m.{basis}", at=1, by="m", epoch=1, basis=basis, allocated=False, events=list(facts))
         await self.log.append(subjects.rounds(CLUSTER), encode(event), msg_id=event.id)
 
-    async def release(self, script: str = UNTIL_TERM, *, app: str = "app-1", slots: int = 1) -> None:
-        """An app's first generation, all of it here."""
+    async def release(
+        self, script: str = UNTIL_TERM, *, app: str = "app-1", slots: int = 1, checkpoints: str = ""
+    ) -> None:
+        """An app's first generation, all of it here, which works in that folder of checkpoints."""
         spec = check_spec(
             {"name": "app", "command": ["sh", "-c", script], "demand": {"cpu": 1}, "grace": "1s", "n_max": slots}
         )
         await self.decide(k.AppAccepted(app=app, spec=spec, submission="s"))
         await self.resize(app, 1, slots)
-        await self.decide(k.GenerationReleased(app=app, generation=1))
+        await self.decide(k.GenerationReleased(app=app, generation=1, checkpoints=checkpoints))
 
     async def resize(self, app: str, generation: int, slots: int) -> None:
         """The next generation is decided, and not yet released."""

@@ -19,8 +19,9 @@ from agents.runtime.process.runtime import ProcessRuntime
 from dorm.client.client import Client
 from dorm.master.master import Master
 from events.codec import decode
-from events.kinds import NO_FOLDER, AppProgressed
+from events.kinds import NO_FOLDER, AppProgressed, ContainerExited, ContainerStarted
 from events.log.memory import MemoryBus, MemoryLog
+from tests.agents.one_node import Node
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -69,6 +70,15 @@ class TestMarker:
         with pytest.raises(NotShared, match="to start from nothing, cancel the app and submit it again"):
             folder.of_app("app-1", resume=True)
         assert not (tmp_path / "app-1").exists()
+
+    def test_an_app_does_not_start_where_another_folder_than_the_clusters_is_mounted(self, tmp_path: Path) -> None:
+        folder = CheckpointFolder(tmp_path)
+        folder.open()
+        with pytest.raises(NotShared, match=f"the app works in {'b' * 32}: mount that"):
+            folder.of_app("app-1", resume=False, cluster="b" * 32)
+        assert not (tmp_path / "app-1").exists()
+        for known in (folder.id, ""):
+            assert folder.of_app("app-1", resume=False, cluster=known).is_dir()
 
     @pytest.mark.parametrize("content", ["", "0123", "x" * 32, "a" * 33])
     def test_a_damaged_marker_is_unknown_and_not_another_folder(self, tmp_path: Path, content: str) -> None:
@@ -233,3 +243,22 @@ async def test_a_folder_that_is_unmounted_under_a_running_agent_is_left_alone(cl
     record = next(iter(again.apps.values())).history[-1]
     assert record.resumed_step >= (record.checkpoint or 0) > 3
     assert believed > 3
+
+
+async def test_an_agent_that_comes_back_without_its_mount_does_not_start_what_was_released_before(
+    tmp_path: Path,
+) -> None:
+    """It marks the empty folder, so what it sees there is the folder that it announces, and not the one of the release."""
+    node = Node(tmp_path)
+    async with node.agent():
+        pass
+    (tmp_path / "checkpoints" / MARKER).unlink()
+    await node.release(checkpoints=node.facts()[0].checkpoints)  # type: ignore[attr-defined]
+    try:
+        async with node.agent():
+            exited = await node.until(ContainerExited)
+            assert isinstance(exited, ContainerExited)
+            assert exited.reason == "checkpoints"
+            assert not any(isinstance(fact, ContainerStarted) for fact in node.facts())
+    finally:
+        await node.clean()

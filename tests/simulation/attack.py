@@ -194,6 +194,17 @@ class Attack:
 
         self._before_next_round(kill)
 
+    def _read_slowly(self, fault: Fault) -> None:
+        """An agent starts again, and gets the log a few records at a time: what it knows is old for a while."""
+        place = self.place(fault)
+        self.history.down_for[place] = _RESTART_S
+        self._host(fault).reads_slowly_until = self.world.now + fault.for_s
+        for process in list(self._host(fault).processes):
+            if fault.argument < 0.5:
+                process.kill()
+            else:
+                process.stop()
+
     # --- machines and engines ------------------------------------------------------------------------------------------
 
     def _machine(self, fault: Fault) -> Machine:
@@ -394,4 +405,5 @@ _HITS: Final[dict[str, Callable[[Attack, Fault], None]]] = {
     "cluster restarted": lambda attack, fault: neighbors.restart(attack.history, fault),
     "node impersonated": impersonate_node,
     "agents dead before a start": Attack._kill_before_start,
+    "agent reads slowly": Attack._read_slowly,
 }

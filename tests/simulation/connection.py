@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 BATCH = 1000
+SLOW_BATCH = 3
+SLOW_PAUSE_S = 0.25
+"""How many records a slow reader gets at a time, and the time between."""
 PAUSE_S = 0.1
 BLIP_S = 1.0
 """How long what is to be stored waits for a connection; it is not sent later."""
@@ -210,7 +213,11 @@ class _Reader:
                 raise LogUnavailable("neither records nor heartbeats")
             self._woken = self._asker.world.loop.create_future()
             await self._woken
-        batch, self._buffer = self._buffer[:BATCH], self._buffer[BATCH:]
+        most = BATCH
+        if self._asker.world.now < self._link.process.host.reads_slowly_until:
+            await asyncio.sleep(SLOW_PAUSE_S)
+            most = SLOW_BATCH
+        batch, self._buffer = self._buffer[:most], self._buffer[most:]
         return batch
 
     def close(self) -> None:

@@ -12,12 +12,15 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from dorm.core.apps.bounds import bounds
+from dorm.core.apps.claims import claims
 from events import kinds as k
 from events import subjects
 from events.codec import encode
 from tests.simulation.apps import AppPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dorm.core.state import State
     from tests.simulation.faults import Fault
     from tests.simulation.history import History
@@ -84,16 +87,23 @@ def needless_wait(state: State, decision: k.Resized) -> str:
     if decision.policy != "dorm" or any(reason.code == "reserved" for reason in decision.reasons.values()):
         return ""  # Apps that have to wait for one that was interrupted take ports in this decision, though they run nowhere.
     live = list(state.live_apps())
-    placed = {change.app for change in decision.changes if change.placement}
+    places: dict[str, Mapping[str, int]] = {app.id: app.current.by_node() for app in live if app.current is not None}
+    # Nobody grows into the place of an app that pauses after a failure.
+    places |= {app: claim.place for app, claim in claims(state, state.time).items() if claim.pausing}
+    # What the decision gives counts for it, even where a record after its basis has made that void.
+    placed = {
+        change.app: Counter(place.node for place in change.placement) for change in decision.changes if change.placement
+    }
+    places |= {app: place for app, place in placed.items() if app in state.apps}
     for app in live:
         waiting = decision.reasons.get(app.id)
-        if app.id in placed:  # It is to get some, though what came meanwhile may have made that void.
+        if app.id in placed:
             continue
         if app.current is not None or waiting is None or waiting.code != "ports":
             continue
         least = bounds(app, state.time).n_min
         for node in state.nodes.values():
-            here = {other.id: other.current.by_node().get(node.id, 0) for other in live if other.current is not None}
+            here = {app_id: place.get(node.id, 0) for app_id, place in places.items()}
             used = sum(state.apps[other].demand.get("cpu", 0) * count for other, count in here.items())
             size = node.ports[1] - node.ports[0] + 1
             promised = max(size - len(live), size // 2)

@@ -98,6 +98,7 @@ LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     "cluster restarted": (NOBODY, 0.08),
     "node impersonated": (NODE, 0.15),
     "agents dead before a start": (NOBODY, 0.15),
+    "agent reads slowly": (NODE, 0.12),
 }
 """Added after the seeds were first played.  Each draws from a stream of its own, so that a new one leaves all schedules
 as they were but for itself."""
@@ -165,6 +166,7 @@ _LASTING: Final[dict[str, tuple[float, float]]] = {
     "checkpoint folder not mounted": (3, 40),
     "cluster restarted": (1, 15),
     "agents dead before a start": (20, 50),
+    "agent reads slowly": (3, 25),
 }
 
 

@@ -18,7 +18,7 @@ from events import kinds as k
 from events import subjects
 from events.codec import encode
 from tests.policies import any_policy
-from tests.simulation import ending, neighbors, replacing
+from tests.simulation import ending, misuse, neighbors, replacing
 from tests.simulation.apps import PLAN, STRANGERS, AppPlan, Program, draw_app
 from tests.simulation.attack import Attack
 from tests.simulation.checks import STRANGER, Checks
@@ -376,6 +376,7 @@ class History:
         world.trace("FAULTS END")
         world.server.full = False
         replacing.settle_names(self)
+        world.after(0.0, misuse.settle_folders, self)
         for host in self.hosts.values():
             host.heal()
         for process in [process for host in self.hosts.values() for process in host.processes]:

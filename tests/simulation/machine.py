@@ -171,7 +171,8 @@ class Machine:
         self.checkpoints: Path = self.folder / "checkpoints"
         """Where the shared folder is mounted: a link, to an empty folder of its own while it is not."""
         self._shared = world.folder / "checkpoints"
-        (self.folder / "not mounted").mkdir()
+        self.unmounted: Path = self.folder / "not mounted"
+        self.unmounted.mkdir()
         self.checkpoints.symlink_to(self._shared)
         self.strangers: set[int] = set()
         """Ports that programs of others listen on."""
@@ -360,7 +361,7 @@ class Machine:
 
     def mount(self, shared: bool) -> None:
         """The shared folder of checkpoints, or the empty one that lies below it."""
-        wanted = self._shared if shared else self.folder / "not mounted"
+        wanted = self._shared if shared else self.unmounted
         if self.checkpoints.readlink() == wanted:
             return
         self.checkpoints.unlink()

@@ -127,6 +127,8 @@ class Host:
         self.cut_up = self.cut_down = False
         """Which way nothing passes between it and the server."""
         self.lag_until = 0.0
+        self.reads_slowly_until = 0.0
+        """Until then its processes get the log a few records at a time."""
         self.cuts = 0
         """How often it was cut off, so that what was meant for one cut does not end up in the next."""
         self._skew = int(skew_s * SECOND)

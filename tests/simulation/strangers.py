@@ -78,7 +78,7 @@ def impersonate_node(attack: Attack, fault: Fault) -> None:
     node = whole.nodes.get(fault.target)
     if node is None:
         return
-    exits = [
+    exits: list[k.ContainerExited | k.NodeLeft] = [
         k.ContainerExited(
             app=app.id, generation=generation.number, slot=slot, node=node.id, identity=node.identity, exit_code=0
         )

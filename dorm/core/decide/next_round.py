@@ -157,7 +157,7 @@ def _releases(state: State, now: int, ended: set[str]) -> list[Event]:
         return []
     free = _surely_free(state, {c.node for _, generation, _ in candidates for c in generation.containers.values()})
     return [
-        _release(app, generation, earlier, now)
+        _release(state, app, generation, earlier, now)
         for app, generation, earlier in sorted(candidates, key=lambda c: (c[1].decided_seq, c[0].seq, c[0].id))
         if _take_room(state, free, app, generation)
     ]
@@ -206,7 +206,7 @@ def _take_room(state: State, surely: _Free, app: App, generation: Generation) ->
     return True
 
 
-def _release(app: App, generation: Generation, earlier: list[Generation], now: int) -> GenerationReleased:
+def _release(state: State, app: App, generation: Generation, earlier: list[Generation], now: int) -> GenerationReleased:
     previous = next((g for g in reversed(earlier) if g.released), None)
     stopped_at = max(previous.stopped_at, generation.decided_at) if previous else generation.decided_at
     resume = app.checkpoint is not None
@@ -222,4 +222,5 @@ def _release(app: App, generation: Generation, earlier: list[Generation], now: i
         stop_s=(stopped_at - generation.decided_at) / SECOND,
         wait_s=max(0, now - stopped_at) / SECOND,
         lease_ended=sorted(by_lease)[:MOST_NAMED],
+        checkpoints=state.checkpoints,
     )

@@ -189,7 +189,7 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
     if app is None or generation is None or generation.released:
         state.counters.ignored += 1
         return
-    generation.released_at, generation.folder = state.time, state.checkpoints
+    generation.released_at, generation.folder = state.time, event.checkpoints or state.checkpoints
     generation.resume = event.resume
     # Agents follow what the master wrote, so a release stands though a node changed after its basis.
     generation.void = False

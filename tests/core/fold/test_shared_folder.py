@@ -76,6 +76,16 @@ def test_a_checkpoint_in_another_folder_is_not_believed() -> None:
     assert (bench.app().checkpoint, foreign(bench)) == (9, [])
 
 
+def test_a_release_names_the_folder_so_that_an_agent_without_its_mount_can_refuse_the_start() -> None:
+    bench = Bench()
+    join(bench, "a", RIGHT)
+    bench.submit(n_max=1)
+    said = bench.settle()
+    assert [fact.checkpoints for fact in said if isinstance(fact, k.GenerationReleased)] == [RIGHT]
+    join(bench, "a", OTHER)
+    assert bench.app().generations[1].folder == RIGHT, "where it works does not change with what is mounted later"
+
+
 def test_with_the_end_of_the_last_app_that_used_it_another_folder_can_be_the_clusters() -> None:
     bench = Bench()
     join(bench, "a", RIGHT)
