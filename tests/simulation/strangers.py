@@ -89,7 +89,7 @@ def impersonate_node(attack: Attack, fault: Fault) -> None:
     ]
     said: list[k.ContainerExited | k.NodeLeft] = [*exits, k.NodeLeft(node=node.id, identity=node.identity)]
     if fault.argument < 0.7 and exits:
-        said = exits
+        said = [*exits]
     for event in said:
         history.append(subjects.fact(history.cluster, type(event).__name__, "stranger"), encode(event))
 
