@@ -253,8 +253,10 @@ class App(msgspec.Struct):
     """Failures that no node's loss excuses, since it last ran stably (`dorm.core.apps.bounds`)."""
     disturbs: bool = False
     """Others were resized to make room for it while it was in debt."""
+    room_taken: bool = False
+    """Others were resized to use the room that it had left while it was in debt."""
     barred: bool = False
-    """It has failed again after that, so nobody is resized for it."""
+    """It has failed again after either, so it keeps its place, and nobody is resized for it."""
     interrupted_at: int = 0
     """When it lost its partition though nothing was wrong with it: its nodes went away.  0 once it runs again."""
     held_most: Held | None = None

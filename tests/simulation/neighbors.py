@@ -11,8 +11,7 @@ settled              no app is resized again before its generation has worked, u
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dorm.core.apps import claims
 from dorm.core.apps.bounds import SETTLE_S, TRIAL_S
@@ -25,7 +24,7 @@ from tests.simulation.apps import AppPlan
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dorm.core.state import App, Generation
+    from dorm.core.state import App, Generation, State
     from tests.simulation.faults import Fault
     from tests.simulation.history import History
     from tests.simulation.shells import AgentProcess
@@ -143,6 +142,47 @@ async def _leave(process: AgentProcess) -> None:
     process.stop()
 
 
+class _Free(NamedTuple):
+    """What is free on each node, in thousandths of cores."""
+
+    before: dict[str, int]
+    """A decision, with the places that others give up by it still taken."""
+    gained: dict[str, dict[str, int]]
+    """By app and node: what the decision gives it beyond what it has there."""
+    gone: dict[str, int]
+    """What apps give up by it."""
+
+    @classmethod
+    def of(cls, whole: State, fact: k.Resized) -> _Free:
+        """After the decision is folded."""
+        free = {node.id: node.capacity.get("cpu", 0) for node in whole.nodes.values()}
+        for app in whole.live_apps():
+            for node, count in app.current.by_node().items() if app.current is not None else ():
+                free[node] = free.get(node, 0) - count * app.demand.get("cpu", 0)
+        gained: dict[str, dict[str, int]] = {}
+        gone: dict[str, int] = {}
+        for change in fact.changes:
+            changed = whole.apps.get(change.app)
+            if changed is None:
+                continue
+            now = changed.generations.get(change.to_generation)
+            has = now.by_node() if now is not None and not now.void else {}
+            before = changed.generations.get(change.from_generation) if change.adjustment != "start" else None
+            had = before.by_node() if before is not None else {}
+            more = {node: has.get(node, 0) - had.get(node, 0) for node in {**has, **had}}
+            cpu = changed.demand.get("cpu", 0)
+            gained[change.app] = {node: count * cpu for node, count in more.items() if count > 0}
+            for node, count in more.items():
+                free[node] = free.get(node, 0) + count * cpu
+                gone[node] = gone.get(node, 0) - min(count, 0) * cpu
+        return cls(free, gained, gone)
+
+    def after(self, node: str) -> int:
+        """The decision."""
+        taken = sum(gained.get(node, 0) for gained in self.gained.values())
+        return max(0, self.before.get(node, 0) - taken + self.gone.get(node, 0))
+
+
 class Neighbors:
     """Looks at every decision of a history."""
 
@@ -155,6 +195,8 @@ class Neighbors:
         """By app: decisions that made others smaller so that it could start again after a failure."""
         self.restarts: dict[tuple[str, str], int] = {}
         """By an app that failed and a neighbor: how often the policy restarted the neighbor because of it."""
+        self.left: dict[str, dict[str, int]] = {}
+        """By an app that failed and by node: thousandths of cores that it left there and that are free ever since."""
         self.ran: dict[str, int] = {}
         """Apps that ran when the cluster was restarted, with their failures until then."""
         self.back_at = 0
@@ -175,6 +217,11 @@ class Neighbors:
     def failed(self, fact: k.GenerationFailed) -> None:
         if not is_interruption(fact):
             self.failures[fact.app] = self.failures.get(fact.app, 0) + 1
+            app = self.history.world.whole.apps.get(fact.app)
+            failed = app.generations.get(fact.generation) if app is not None else None
+            if app is not None and failed is not None:
+                cpu = app.demand.get("cpu", 0)
+                self.left[app.id] = {node: count * cpu for node, count in failed.by_node().items()}
 
     def resized(self, fact: k.Resized) -> None:
         for change in fact.changes:
@@ -189,8 +236,11 @@ class Neighbors:
                 self._after_those_who_ran(app)
             if self.back_at and change.adjustment == "start":
                 self.ran.pop(change.app, None)  # It is back, and a policy may stop it as any other.
+        free = _Free.of(self.history.world.whole, fact)
         if fact.policy == "dorm":
-            self._bounded(fact)
+            self._bounded(fact, free)
+        for left in self.left.values():
+            left.update({node: min(cpu, free.after(node)) for node, cpu in left.items()})
 
     def _settled(self, app: App, before: Generation) -> None:
         """What it was before had worked, or was there for long enough, or could not stay."""
@@ -232,7 +282,7 @@ class Neighbors:
                 f"{newcomer.id} is started, and {app_id}, which ran before the cluster was restarted, waits",
             )
 
-    def _bounded(self, fact: k.Resized) -> None:
+    def _bounded(self, fact: k.Resized, free: _Free) -> None:
         """What failures of one app cost others: the policy makes room for it once, and uses what it left once."""
         whole = self.history.world.whole
         gainers: list[App] = []
@@ -252,12 +302,17 @@ class Neighbors:
         if len(gainers) != 1:
             return  # It does not say for which of them.
         gainer = gainers[0]
-        if self.failures.get(gainer.id) and not gainer.interrupted_at and self._was_failing(gainer):
+        in_free_room = all(cpu <= free.before.get(node, 0) for node, cpu in free.gained[gainer.id].items())
+        if (
+            self.failures.get(gainer.id)
+            and not gainer.interrupted_at
+            and self._was_failing(gainer)
+            and not in_free_room
+        ):
             others = [app for app, _, _ in chosen if app is not gainer]
             self._made_room(gainer, others)
-        for app, before, now in chosen:
-            if app is gainer:
-                self._used_room(app, before, now)
+        if any(app is gainer for app, _, _ in chosen):
+            self._used_room(gainer, free)
 
     def _was_failing(self, app: App) -> bool:
         last = last_of(app)
@@ -274,31 +329,19 @@ class Neighbors:
         for other in others:
             self._restarted(looping, other)
 
-    def _used_room(self, neighbor: App, before: Generation, now: Generation) -> None:
+    def _used_room(self, neighbor: App, free: _Free) -> None:
         """It grew into the room of those that failed and have not come back."""
         whole = self.history.world.whole
-        cpu_each = neighbor.demand.get("cpu", 0)
-        grown: Counter[str] = Counter({node: cpu_each * count for node, count in now.by_node().items()})
-        grown.subtract({node: cpu_each * count for node, count in before.by_node().items()})
-        for app_id in self.failures:
+        grown = free.gained[neighbor.id]
+        for app_id, left in self.left.items():
             app = whole.apps.get(app_id)
-            last = last_of(app) if app is not None else None
-            if app is None or app.ended or app.current is not None or last is None or not last.failed:
+            if app is None or app.ended or app.current is not None or not self._was_failing(app):
                 continue
-            left = {node: count * app.demand.get("cpu", 0) for node, count in last.by_node().items()}
-            if sum(grown.values()) > sum(left.values()):
-                continue  # It would have been resized for the rest anyhow.
-            if any(self._free_cpu(node) < cpu <= self._free_cpu(node) + grown[node] for node, cpu in left.items()):
+            used = sum(
+                min(grown.get(node, 0), cpu - free.after(node)) for node, cpu in left.items() if cpu > free.after(node)
+            )
+            if used and sum(grown.values()) <= used:  # Else it would have been resized for the rest anyhow.
                 self._restarted(app, neighbor)
-
-    def _free_cpu(self, node: str) -> int:
-        whole = self.history.world.whole
-        held = [
-            app.current.by_node().get(node, 0) * app.demand.get("cpu", 0)
-            for app in whole.live_apps()
-            if app.current is not None
-        ]
-        return whole.nodes[node].capacity.get("cpu", 0) - sum(held) if node in whole.nodes else 0
 
     def _restarted(self, looping: App, neighbor: App) -> None:
         both = (looping.id, neighbor.id)

@@ -7,9 +7,10 @@
                 crash loop would restart others twice for each try, which costs them more than the room that it takes
     debt        failures of the app since it last ran stably, which takes `STABLE_S` for each of them.  Once others were
                 resized to make room for an app in debt, it gets no more than it has until it has run stably; and once it
-                has failed after that, nobody is resized for it either, before it has waited for `ROOM_S`, and it keeps its
-                place through all further failures: what it gave up, others would be restarted to use.  So what it does
-                costs others one round of making room, whatever its retries, its progress and its owner say
+                has failed after that, or after others were resized to use the room that it had left, nobody is resized for
+                it either, before it has waited for `ROOM_S`, and it keeps its place through all further failures: what it
+                gave up, others would be restarted to use.  So what it does costs others one round of using its room and
+                one of making it again, whatever its retries, its progress and its owner say
     settling    an app that was resized is not resized again before that generation has worked, so that no restart is for
                 nothing.  One that tells nothing settles for `TRIAL_S`, one that should tell and does not for `SETTLE_S`
     held        where a generation with other containers than the last one that worked fails before it has worked, the app

@@ -4,7 +4,7 @@ Policies know nothing of failures, retries and outages.  What follows from those
 (claims, bounds, who is pinned) and in who is in it:
 
     alone       apps for which nobody is resized (`dorm.core.apps.bounds`) are left out where they would make anybody
-                change, and then given what is free beside everybody else
+                change, and then given what is free beside everybody else, unless it is being cleared for another
     starting    an app that waits may start where one pauses after a failure, as long as nobody is resized for it
     first       apps that never ran are left out while one whose nodes went away can't come back yet (`dorm.core.apps.claims`)
 """
@@ -71,8 +71,26 @@ def ask(
     waiting = [app.id for app in problem.apps if not app.current and not answer.counts.get(app.id)]
     may_start = [app_id for app_id in waiting if asked.give_way or app_id not in answer.counts]
     if may_start and not _held_back(state, answer, now):
-        answer = _with_starts(chosen, problem, params, answer, asked.give_way, may_start)
+        left_out = [app_id for app_id in may_start if app_id not in answer.counts]
+        if left_out and (first := _cleared_for(state, problem, answer, left_out)):
+            reserved = Reason("reserved", f"room is being made for {first}, over several rounds")
+            answer = _missing(answer, dict.fromkeys(left_out, reserved))
+            may_start = [app_id for app_id in may_start if app_id not in left_out]
+        answer = _with_starts(chosen, problem, params, answer, asked.give_way, may_start) if may_start else answer
     return answer
+
+
+def _cleared_for(state: State, problem: Problem, answer: Allocation, looping: Collection[str]) -> str:
+    """Which app waits for room that is cleared over several rounds, by the answer or by decisions before it; "" where none
+    does.  What others are resized for, one of the `looping` must not take: it would have to be cleared again."""
+    for app in problem.apps:
+        if app.current or app.id in looping or answer.counts.get(app.id):
+            continue
+        reason, before = answer.reasons.get(app.id), state.apps[app.id].waiting
+        clears = answer.overhead and reason is not None and reason.code == "overhead"
+        if clears or (before is not None and before.code in ("overhead", "settling")):
+            return app.id
+    return ""
 
 
 def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = None) -> Problem:
@@ -185,10 +203,10 @@ def _held_back(state: State, answer: Allocation, now: int) -> App | None:
 
 def _alone(chosen: Policy, state: State, problem: Problem, params: dict[str, Any], now: int) -> Allocation:
     """The policy's, in which no running app is resized for one that fails again and again: where any is resized, which may
-    be to clear its room over several rounds, those are left out."""
+    be to clear its room over several rounds, or was for another that waits, those are left out."""
     answer = chosen.allocate(problem, params)
     looping = [app.id for app in problem.apps if takes_free_room_only(state.apps[app.id], now) and not app.current]
-    if answer.overhead and looping:
+    if looping and (answer.overhead or _cleared_for(state, problem, answer, looping)):
         return chosen.allocate(_without(problem, looping), params)
     return answer
 

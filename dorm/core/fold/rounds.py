@@ -18,6 +18,7 @@ from dorm.core.fold.effects import (
     stir,
     void_plans_on,
 )
+from dorm.core.fold.room_taken import note_taken, rooms_left
 from dorm.core.round_size import UNSAID
 from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
 from events import kinds as k
@@ -152,8 +153,8 @@ def _count_debt(state: State, app: App, event: k.GenerationFailed) -> None:
         return
     app.interrupted_at = 0
     if not in_debt(app, state.time):
-        app.debt, app.disturbs = 0, False
-    app.debt, app.barred = app.debt + 1, app.disturbs
+        app.debt, app.disturbs, app.room_taken = 0, False, False
+    app.debt, app.barred = app.debt + 1, app.disturbs or app.room_taken
 
 
 def _count_failure(state: State, app: App, generation: Generation, event: k.GenerationFailed) -> None:
@@ -237,6 +238,7 @@ def _let_go(app: App, size: int) -> None:
 
 def _resized(state: State, event: k.Resized, basis: int) -> None:
     gains: list[str] = []
+    left = rooms_left(state, event)
     for change in event.changes:
         app = state.apps.get(change.app)
         if app is None or change.to_generation != app.generation + 1:
@@ -280,6 +282,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
         elif app.waiting is not None and not app.retry_at:
             app.waiting = None
     _note_disturbance(state, event, gains)
+    note_taken(state, left)
     if _leaves_something(event):
         loosen(state)
     if event.put_off and event.changes:

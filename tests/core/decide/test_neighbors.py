@@ -156,6 +156,54 @@ def test_running_stably_pays_its_debt() -> None:
     assert found.app("victim").generation == before + 1
 
 
+def test_room_that_others_grew_into_once_is_kept_after_the_next_failure() -> None:
+    """It comes back into room that became free meanwhile, so nobody is made smaller for it; without a place of its own,
+    others would grow into that room as well, and have to shrink for its next try."""
+    found = Street(nodes=(2, 3))
+    found.submit("victim", n_min=1, n_max=5)
+    found.submit("brief", n_min=1, n_max=1)
+    found.works = True
+    found.submit("loop", n_min=1, n_max=1, retries={"limit": 1000, "backoff": "20m", "longest": "20m"})
+    found.wait(60)
+    before = found.app("victim").generation
+    found.fail()
+    found.wait(20 * 60 - 1)
+    assert (found.size("victim"), found.size("brief")) == (4, 1)
+    found.bench.exited("brief", 0, 0)
+    found.bench.now += SECOND
+    found.rest()
+    assert (found.size("victim"), found.size("loop")) == (4, 1)
+    for _ in range(3):
+        found.fail()
+        found.wait(20 * 60 + 1)
+        assert (found.size("victim"), found.size("loop")) == (4, 1)
+    assert found.app("victim").generation == before + 1
+
+
+def test_it_does_not_take_room_that_is_being_cleared_for_another() -> None:
+    """Two have to shrink for `large`, in two rounds; taken after the first, the room would have to be made once more."""
+    found = Street(nodes=(4,))
+    for name in ("left", "right"):
+        found.submit(name, n_min=1, n_max=2)
+    found.submit("loop", n_min=1, n_max=1, retries={"limit": 1000, "backoff": "1s", "longest": "1s"})
+    for _ in range(2):
+        found.fail()
+        found.wait(5)
+    assert (found.size("left"), found.size("right"), found.size("loop")) == (2, 2, 0)
+    before = {name: found.app(name).generation for name in ("left", "right")}
+    found.bench.submit("large", cpu=2, n_min=1, n_max=1)
+    found.bench.decide()
+    found.bench.decide(allocate=True)
+    assert found.size("left") + found.size("right") == 3
+    waiting = found.app("loop").waiting
+    assert waiting is not None
+    assert waiting.code == "reserved"
+    assert waiting.text.startswith(f"room is being made for {found.app('large').id}, over several rounds (")
+    found.rest()
+    assert (found.size("large"), found.size("loop")) == (1, 0)
+    assert {name: found.app(name).generation - number for name, number in before.items()} == {"left": 1, "right": 1}
+
+
 def test_one_that_waits_starts_where_it_pauses_and_restarts_nobody() -> None:
     found = street()
     found.wait(60)
