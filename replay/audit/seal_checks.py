@@ -129,8 +129,8 @@ class SealCheck:
         chain: str = "",
         renamed: int = 0,
     ) -> None:
-        """Only seals by `keys` count, or by any key if there are none.  The check starts after `start`, with that chain.  Seals
-        up to `renamed` are those of a cluster of another name."""
+        """Only seals by `keys` count, or by any key if there are none.  The check starts after `start`, with that chain.
+        Seals up to `renamed` are those of a cluster of another name."""
         self.damage: Damage | None = None
         self._keys = frozenset(keys)
         self._expected = expected
