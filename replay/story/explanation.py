@@ -222,8 +222,8 @@ class Why(msgspec.Struct, frozen=True):
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The output of `dorm explain -o json`.  Times are UTC nanoseconds, durations seconds; None: unknown or not applicable.
 
-    `state` is `live`, `ended`, `pending` (submitted, not answered yet), `refused` or `gone` (ended so long ago that its details
-    are dropped).  For the last three only the first fields are set.
+    `state` is `live`, `ended`, `pending` (submitted, not answered yet), `refused` or `gone` (ended so long ago that its
+    details are dropped).  For the last three only the first fields are set.
     """
 
     name: str

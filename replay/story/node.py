@@ -116,8 +116,8 @@ class NodeTeller:
         self._to_start: dict[tuple[str, int], int] = {}
         self._failures: dict[tuple[str, int], int] = {}
         self._decided: dict[str, tuple[int, Cause]] = {}
-        """By app: the generation last decided that concerns this node, and the chapter; for an app whose containers are stopped
-        for good, the next generation."""
+        """By app: the generation last decided that concerns this node, and the chapter; for an app whose containers are
+        stopped for good, the next generation."""
         self._courses: dict[str, Course] = {}
         self._spent = {"up": 0, "drained": 0, "lost": 0, "left": 0}
         self._since = 0
