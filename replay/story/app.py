@@ -163,7 +163,7 @@ class AppTeller:
         assert self._app is not None
         return self._app
 
-    # --- requests of clients ---------------------------------------------------------------------------------------------
+    # --- requests of clients --------------------------------------------------------------------------------------------
 
     def _submitted(self, state: State, event: k.AppSubmitted) -> None:
         name = name_of(event.spec)

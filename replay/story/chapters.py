@@ -29,7 +29,7 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 class Took(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where an app got room from, or its room went, in one decision."""
+    """One app's part in an exchange of room within a decision."""
 
     app: str
     """Id."""

@@ -184,7 +184,7 @@ class Decision(msgspec.Struct, frozen=True):
     overhead: int
     """Running apps that it changed without being forced to."""
     overhead_budget: int
-    """Most such apps; -1 if the policy has no such budget."""
+    """The most such apps; -1 if the policy has no such budget."""
     utilization: float
     fairness_loss: float
     fairness_budget: float
