@@ -1,8 +1,8 @@
 """Runs scenarios: one here, or many over several processes, each measured alike, and each with its log on request.
 
 A run is bound by computing, and one process uses one core.  Processes are spawned (`spawn`), so they share no threads or loops
-with this one, and a script that calls `run_all` needs the usual `if __name__ == "__main__":`.  No process outlives the run: they
-check a flag while they run, and exit when the process that started them is gone.
+with this one, and a script that calls `run_all` needs the usual `if __name__ == "__main__":`.  No process outlives the run:
+they check a flag while they run, and exit when the process that started them is gone.
 """
 
 from __future__ import annotations
