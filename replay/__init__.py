@@ -1,28 +1,27 @@
-"""The log's past: the state at any moment, audits of decisions, stories, pictures, exports, simulation.
+"""A log's past: the state at any moment, audits of decisions, stories, timelines, exports, simulation.
 
-    travel/     the state at any moment, what differs between two, and a cursor that walks through a log
-    audit/      whether a log is whole, and gives the same state and the same decisions again
+    travel/     the state at any moment, the difference between two states, and a cursor that steps through a log
+    audit/      verifies that a log is whole, and that it gives the same state and the same decisions again
     story/      why an app has what it has, and what happened to it
     timeline/   a log as a picture
-    export/     a log, or a part of it, copied into a file
+    export/     copies a log, or a part of it, into a file
     simulator/  a cluster in virtual time
 
-    moments     which point of a log is meant: a sequence, a time, so long before its end
-    reading     a log read through once, with damage as a result
+    moments     names a state of the past: a sequence, a time, or a time before the log's end
+    reading     reads a log once; damage is a result, not an error
     words       moments, spans and counts in words
     frames      snapshots for an archive;  whole_file: a file that appears complete or not at all
 
-Everything here works on any `events.log.interface.EventLog`, a live cluster's or an exported file.  The end is fixed when
-reading starts; later records are left for the next time.  States come from `evolve`, always from what was recorded, and
-`decide` only compares.  Work runs batch by batch in a thread, so the loop stays free, and memory is bounded by the state and
-a few batches.
+Everything here works on any `events.log.interface.EventLog`: a live cluster's log or an exported file.  The end is fixed when
+reading starts; later records are ignored.  States come from `evolve`, always from what was recorded, and `decide` only
+compares.  Work runs in a thread, batch by batch, so the loop stays free; memory is bounded by the state and a few batches.
 
 An audit folds the log twice.  A round at sequence s was decided on the state at its basis b < s, which is gone when s is read.
-The first pass, the survey, only folds and notes (s, b, at, kind of question) of each round.  Each basis is at or after the
-previous round, so in the second pass at most one question is open at a time: the fold stops at b, answers it, continues, and
-compares at s.  After a round no question is open, so the survey can cut there.  Each slice, with the state before it, is
-checked on its own, by other processes while the survey continues, and must end in the survey's state.  The log is read
-once; the first divergence is that of the first slice which has one.
+The first pass, the survey, only folds, and notes (s, b, at, kind of question) of each round.  Each basis is at or after the
+previous round, so in the second pass at most one question is open at a time: the fold stops at b, answers the question,
+continues, and compares at s.  No question is open after a round, so the survey can cut there.  Other processes check the
+slices while the survey continues: each starts from the state before it and must end in the survey's state.  The log is read
+once; the first divergence is that of the first slice that has one.
 
     ReplayError
     ├── MomentError    a moment that cannot be read, or that this log does not reach
@@ -42,8 +41,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Progress = Callable[[int, int], None]
-"""Told now and then how many records of how many are done."""
+"""Called now and then with the number of records done and the total."""
 
 
 class ReplayError(Exception):
-    """Root of what this package raises; every message is one line for people."""
+    """Root of the exceptions of this package; every message is one line for people."""

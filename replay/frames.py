@@ -1,8 +1,8 @@
-"""Snapshots for an archive, made while it is written, so that whoever opens it is at any moment soon.
+"""Snapshots for an archive, made while it is written, so a reader of the archive reaches any moment quickly.
 
-Either the log has snapshots of its own that lie close enough, then these are taken over; or its records are folded along,
-with a snapshot every `EVERY` of them.  Folding so many takes a quarter of a second, which bounds how long a moment of the
-past takes to find, and a snapshot is small beside the records between two.
+If the log has snapshots of its own that lie close enough together, these are copied.  Otherwise the records are folded, with a
+snapshot every `EVERY` records.  Folding that many takes a quarter of a second, which bounds the time to reach a moment of the
+past, and a snapshot is small beside the records between two of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Frames(Protocol):
     """Snapshots along the records of an archive."""
 
     async def due(self, records: Sequence[Record]) -> list[Snapshot]:
-        """Those at the sequences of the next records, in order.  Raises LogDamaged where these don't follow."""
+        """Return the snapshots at the sequences of the next records, in order.  Raises LogDamaged for a gap in sequences."""
         ...
 
 
@@ -52,7 +52,7 @@ class NoFrames(Frames):
 
 
 class FoldedFrames(Frames):
-    """Made by folding from the state before the first record."""
+    """Snapshots made by folding from the state before the first record."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -73,7 +73,7 @@ class FoldedFrames(Frames):
 
 
 class TakenFrames(Frames):
-    """Those of the log itself, as they are."""
+    """Copies of the log's own snapshots."""
 
     def __init__(self, log: EventLog, infos: Sequence[SnapshotInfo]) -> None:
         self._log = log
@@ -90,13 +90,13 @@ class TakenFrames(Frames):
 
 
 def build() -> str:
-    """What snapshots of this program say of who folded them."""
+    """Return the fingerprint of the sources that fold here, as snapshots record it."""
     return fingerprint(*FOLDED_BY)
 
 
 async def state_after(log: EventLog, seq: int, progress: Progress | None = None) -> tuple[State, str]:
-    """The state after a record, and the log's hash chain there, '' where it is not known.  Raises what `log.read` raises,
-    and GapError."""
+    """Return the state after a record, and the log's hash chain there ('' if unknown).  Raises what `log.read` raises, and
+    GapError."""
     start = await log.start()
     found = await nearest(
         log, upto=seq, core=SCHEMA, build=build(),
@@ -129,7 +129,7 @@ async def state_after(log: EventLog, seq: int, progress: Progress | None = None)
 
 
 async def own_snapshots(log: EventLog, after: int, end: int) -> list[SnapshotInfo] | None:
-    """Those of the log in a range, if they lie close enough to make folding needless; else None."""
+    """Return the log's own snapshots in a range if they lie close enough to make folding unnecessary; else None."""
     infos = [info for info in await log.snapshots.infos() if after < info.seq <= end]
     infos = [info for info in infos if (info.core, info.build) == (SCHEMA, build())]
     last, chosen = after, []
@@ -142,9 +142,9 @@ async def own_snapshots(log: EventLog, after: int, end: int) -> list[SnapshotInf
 
 
 async def leave_snapshot(log: EventLog, progress: Progress | None = None) -> State:
-    """Fold a log up to its present end, and leave the state among its snapshots, so that whoever opens it next need not.
+    """Fold a log up to its present end, and store the state among its snapshots, so the next reader need not fold it.
 
-    This is for a copy: the snapshots of the original are what somebody says of its records, and these are what counts.
+    This is for a copy: snapshots of the original are claims about its records, and only the records count.
     Raises what `log.read` raises, and GapError."""
     end = await log.end()
     state, chain = await state_after(log, end, progress)

@@ -1,4 +1,4 @@
-"""Which point of a log is meant: `120` (a sequence), `2026-11-21T09:00` (a time), `-10m` (before the log's end)."""
+"""Names of a state of the past: `120` (a sequence), `2026-11-21T09:00` (a time), `-10m` (before the log's end)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class MomentError(ReplayError):
-    """A moment that can't be read, or that the log doesn't reach."""
+    """A moment that cannot be read, or that the log does not reach."""
 
 
 class AtSequence(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class AtTime(msgspec.Struct, frozen=True):
 
 
 class BeforeEnd(msgspec.Struct, frozen=True):
-    """As `AtTime`, so many nanoseconds before the log time of the last record."""
+    """Like `AtTime`, this many nanoseconds before the log time of the last record."""
 
     span: int
 
@@ -38,7 +38,7 @@ Moment = AtSequence | AtTime | BeforeEnd
 
 
 def parse(text: str) -> Moment:
-    """A moment as people write it.  Digits alone are a sequence; a time without a zone is UTC.  Raises MomentError."""
+    """Parse a moment as people write it.  Digits alone are a sequence; a time without a zone is UTC.  Raises MomentError."""
     text = text.strip()
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return AtSequence(int(text))

@@ -1,4 +1,4 @@
-"""A log read through once, batch by batch in a thread; where it is broken is a result and no error."""
+"""Reads a log once, batch by batch in a thread; damage is a result, not an error."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 UNKNOWN = 2**63 - 1
-"""Where a log ends whose end can't be known."""
+"""The end of a log whose end is unknown."""
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """Nothing can be read at this sequence, and why."""
+    """The sequence at which nothing can be read, and why."""
 
     seq: int
     what: str
 
 
 async def end_of(log: EventLog) -> int:
-    """The log's end, UNKNOWN where it is damaged: reading on will meet what is broken, and say where."""
+    """Return the log's end, or UNKNOWN if the log is damaged: reading then meets the damage and locates it."""
     try:
         return await log.end()
     except LogDamaged:
@@ -43,10 +43,10 @@ async def read_through(
     take: Callable[[Record], bool],
     then: Callable[[int], Awaitable[None]],
 ) -> Broken | None:
-    """Give the records after one sequence up to another to `take` until it returns true, which runs in a thread; `then` is
-    told after each batch how far it is.
+    """Pass the records between two sequences to `take`, in a thread, until it returns true; call `then` after each batch with
+    the last sequence done.
 
-    `take` may raise GapError.  Raises what `log.read` raises, but for damage."""
+    `take` may raise GapError.  Raises what `log.read` raises, except for damage."""
     stop = end <= after
     done = after
 
@@ -72,5 +72,5 @@ async def read_through(
     except GapError as error:
         return Broken(done + 1, f"sequences are not contiguous: {error}")
     finally:
-        stop = True  # For a thread that goes on when nobody waits for it any more.
+        stop = True  # For a thread that still runs when its caller no longer waits for it.
     return None

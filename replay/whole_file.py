@@ -1,4 +1,4 @@
-"""A file that appears whole and durable under its name or not at all, and writing to it in a thread."""
+"""Writes a file in a thread; the file appears under its name whole and durable, or not at all."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Result = TypeVar("Result")
 
 
 class ExportError(ReplayError):
-    """A file that can't be written, or is there already."""
+    """A file that cannot be written, or exists already."""
 
 
 @contextlib.asynccontextmanager
 async def whole_file(path: Path, *, force: bool) -> AsyncIterator[BinaryIO]:
-    """A file to write, which is put under its name where the body ends well; `-` is standard output.
+    """Yield a file to write, which gets its name if the body ends without an exception; `-` is standard output.
 
-    Without `force` it never takes the place of one that is there.  Raises ExportError.
+    Without `force` it never replaces an existing file.  Raises ExportError.
     """
     if str(path) == "-":
         yield sys.stdout.buffer
@@ -48,7 +48,7 @@ async def whole_file(path: Path, *, force: bool) -> AsyncIterator[BinaryIO]:
 
 @contextlib.contextmanager
 def whole_file_now(path: Path, *, force: bool) -> Iterator[BinaryIO]:
-    """The same for whoever has no loop to keep free.  Raises ExportError."""
+    """The same for callers without a loop to keep free.  Raises ExportError."""
     if not force and os.path.lexists(path):
         raise _there(path)
     unfinished = _unfinished(path)
@@ -67,14 +67,14 @@ def _unfinished(path: Path) -> Path:
 
 
 async def in_thread(work: Callable[..., Result], *arguments: object) -> Result:
-    """`asyncio.to_thread`, but whoever is cancelled first waits for it: a file is not closed while it is written."""
+    """Like `asyncio.to_thread`, but on cancellation it first waits for the work: a file is not closed while it is written."""
     working = asyncio.create_task(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
         await asyncio.wait({working})
         if not working.cancelled():
-            working.exception()  # Nobody asks for it any more.
+            working.exception()  # Mark it as retrieved.
         raise
 
 
@@ -111,7 +111,8 @@ def _put_in_place(unfinished: Path, path: Path, force: bool) -> None:
 
 
 def _link(unfinished: Path, path: Path) -> None:
-    """Unlike a rename, a link never replaces what somebody else put there in the meantime; not all file systems have it."""
+    """Link the file into place: unlike a rename, a link never replaces a file that appeared meanwhile; not all file systems
+    have links."""
     try:
         os.link(unfinished, path)
     except OSError as error:

@@ -8,12 +8,12 @@ from events.quantities import SECOND
 
 
 def moment(time: int) -> str:
-    """`2026-11-21 09:00:05 UTC`, of nanoseconds."""
+    """Format UTC nanoseconds as `2026-11-21 09:00:05 UTC`."""
     return datetime.fromtimestamp(time // SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def span(seconds: float) -> str:
-    """`4.2 s`, `75 s`, `5 min`, `3.1 h`, `2.5 days`."""
+    """Format seconds as `4.2 s`, `75 s`, `5 min`, `3.1 h` or `2.5 days`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:

@@ -1,10 +1,10 @@
-"""Whether a log is whole, and gives the same state and the same decisions again.
+"""Verifies that a log is whole, and that it gives the same state and the same decisions again.
 
     audit          `verify`
     survey         the first pass: a fold that cuts the log into slices
-    slices         the second pass, slice by slice;  workers, worker: by several processes
-    round_checks   what a round asks of an audit, and the answer from the state at its basis
-    seal_checks    whether the log is what its masters sealed
+    slices         the second pass, slice by slice;  workers, worker: in several processes
+    round_checks   the question that a round puts to an audit, and the answer from the state at its basis
+    seal_checks    verifies that the log is what its masters sealed
     watch          invariants after every record;  differences: two facts, field by field
 
 Start with `audit`.

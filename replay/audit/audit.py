@@ -1,10 +1,10 @@
-"""`verify`: whether a log is whole, and gives the same state and the same decisions again.
+"""`verify` checks that a log is whole, and that it gives the same state and the same decisions again.
 
-Checked are: sequences without gaps; the seals; the snapshots that this build would take up, against the records up to them;
-the invariants of the state after every event; of every round its epoch, its basis, its digest, and its facts, decided again
-from the state at its basis.  Decisions by a policy, a solver or a build that
-this one doesn't have, and those that a time guard cut short, are counted as not checked, never as good.  It does not say when
-rounds should have happened, only that those which did are right.
+It checks that sequences have no gaps; the seals; the snapshots that this build would use, against the records up to them; the
+invariants of the state after every event; and each round's epoch, basis, digest and facts, which are decided again from the
+state at its basis.  Decisions by a policy, a solver or a build that is not available here, and those that a time guard cut
+short, are counted as not checked, never as good.  An audit does not verify when rounds should have happened, only that those
+on the log are right.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ if TYPE_CHECKING:
     from replay.audit.seal_checks import Expected
 
 _WAITING = 2
-"""Slices that wait for a process, beside those that are being checked: what bounds the memory."""
+"""Slices that wait for a process, beside those being checked; this bounds the memory."""
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What an audit did.  With a divergence, all counts are of what was checked and good before it."""
+    """The result of an audit.  With a divergence, all counts cover only what was checked and good before it."""
 
     end: int
-    """The log's last sequence when the audit began; of a damaged one, the last that could be read."""
+    """The log's last sequence when the audit started; in a damaged log, the last that could be read."""
     events: int
     """Records folded."""
     rounds: int
-    """Rounds of the master among them."""
+    """Rounds of the master among the records."""
     decisions_checked: int
     """Rounds that follow from the state alone, decided again with the same result, byte for byte."""
     conclusions_checked: int
-    """Elections, and rounds that follow from silence of nodes: what was heard is an input, the rest was checked."""
+    """Elections, and rounds that conclude silence of nodes: what the master heard is an input, the rest was checked."""
     void: int
-    """Rounds of masters that had been succeeded, which changed nothing."""
+    """Rounds of deposed masters, which changed nothing."""
     not_checked: int
     not_checked_because: dict[str, int]
-    """How many of them for which reason."""
+    """Counts of the rounds not checked, by reason."""
     digest: str
-    """Of the state after the last record that was folded."""
+    """Digest of the state after the last record that was folded."""
     seals: SealReport
-    """What the seals say of the log, however far it was folded."""
+    """The result of checking the seals, however far the log was folded."""
     divergence: Divergence | None = None
 
     @property
     def good(self) -> bool:
-        """No divergence, and no seal that does not fit.  See `not_checked` for what that does not cover."""
+        """Return whether there is no divergence and every seal fits.  `not_checked` counts what that does not cover."""
         return self.divergence is None and self.seals.damage is None
 
 
@@ -75,10 +75,10 @@ async def verify(
     expected: Expected | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Audit a log up to its present end, with so many processes.  `keys` and `expected` as `verify_seals` has them.
+    """Audit a log up to its present end, in `jobs` processes.  `keys` and `expected` as in `verify_seals`.
 
-    The report is the same with any number of jobs.  Raises what `log.read` raises, but for LogDamaged, which is a
-    divergence; AuditError."""
+    The report is the same for any number of jobs.  Raises what `log.read` raises, except LogDamaged, which is a divergence;
+    AuditError."""
     end = await end_of(log)
     state = await _first_state(log)
     start = state.seq
@@ -92,7 +92,7 @@ async def verify(
                 progress(surveyed + max(checks.made.upto, start) - 2 * start, 2 * (end - start))
 
         async def hand_on(surveyed: int) -> None:
-            # After a divergence nothing more is decided again, but the survey goes on: for the seals.
+            # After a divergence nothing more is decided again, but the survey continues, for the seals.
             while survey.ready:
                 await checks.put(survey.ready.popleft())
                 tell(surveyed)
@@ -114,7 +114,7 @@ async def verify(
 
 
 async def _first_state(log: EventLog) -> State:
-    """That before the log's first record."""
+    """Return the state before the log's first record."""
     start = await log.start()
     if not start:
         return State()
@@ -127,12 +127,12 @@ async def _first_state(log: EventLog) -> State:
 
 
 async def _snapshots_of(log: EventLog) -> dict[int, list[str]]:
-    """The digests of those that this build would take up, by sequence.  A log that is a part begins with whichever is there,
-    so all at its begin have to agree."""
+    """Return the digests of the snapshots that this build would use, by sequence.  A part of a log starts with any of the
+    snapshots at its start, so all of these must agree."""
     try:
         start, infos = await log.start(), await log.snapshots.infos()
     except LogDamaged:
-        return {}  # Nobody else can take them up either.
+        return {}  # No other reader can use them either.
     found: dict[int, list[str]] = {}
     for info in infos:
         if (info.core, info.build) == (SCHEMA, build()) or 0 < start == info.seq:
@@ -141,11 +141,11 @@ async def _snapshots_of(log: EventLog) -> dict[int, list[str]]:
 
 
 class _Checks:
-    """Slices being checked, in their order: the first divergence is that of the first slice that has one."""
+    """Slices being checked, in order: the first divergence is that of the first slice that has one."""
 
     def __init__(self, workers: Workers, most: int) -> None:
         self.made = Checked(0)
-        """Of all slices up to the first that is not done."""
+        """The sum over all slices before the first that is not done."""
         self._workers = workers
         self._most = most
         self._running: deque[asyncio.Task[Checked]] = deque()
@@ -155,14 +155,14 @@ class _Checks:
         return self.made.divergence is not None
 
     async def put(self, part: Slice) -> None:
-        """Have it checked; waits while there are many."""
+        """Have a slice checked; waits while too many are being checked."""
         while self._running and (len(self._running) >= self._most or self._running[0].done()):
             self._add(await self._running.popleft())
         if not self.diverged:
             self._running.append(asyncio.create_task(self._workers.check(part)))
 
     async def rest(self) -> AsyncIterator[None]:
-        """Wait for all that is left, one after the other."""
+        """Wait for all remaining slices, one after the other."""
         while self._running and not self.diverged:
             self._add(await self._running.popleft())
             yield
@@ -187,7 +187,7 @@ class _Checks:
         )
 
     async def cancel(self) -> None:
-        """Nobody wants the rest."""
+        """Cancel the remaining checks."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Two facts compared, field by field, in words for people."""
+"""Compares two facts, field by field, in words for people."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MOST = 20
-"""More differences than this tell nobody more."""
+"""Differences reported at most; more would not help."""
 _LONGEST = 200
 _ABSENT = object()
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One place where two facts differ.  Values are shown as Python writes them, `nothing` where there is none."""
+    """One place where two facts differ.  Values are shown as Python writes them, `nothing` where one is missing."""
 
     path: str
     recorded: str
@@ -24,7 +24,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class AppDifference(msgspec.Struct, frozen=True):
-    """An app that one decision gives something else than the other: containers by node, and what it had before."""
+    """An app to which two decisions give different places: containers by node, with those that it had before."""
 
     app: str
     before: dict[str, int]
@@ -33,9 +33,9 @@ class AppDifference(msgspec.Struct, frozen=True):
 
 
 def differences(recorded: Any, again: Any, path: str = "") -> list[Difference]:
-    """The first places at which two values differ, in the order of their fields; none where they are equal.
+    """Return the first places at which two values differ, in the order of their fields; none if they are equal.
 
-    Numbers of different types differ (1 is not 1.0), for they have different bytes.
+    Numbers of different types differ (1 is not 1.0), since their bytes differ.
     """
     return [found for _, found in zip(range(MOST), _walk(recorded, again, path), strict=False)]
 

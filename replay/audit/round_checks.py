@@ -1,13 +1,13 @@
-"""What a round asks of an audit, and the answer from the state at its basis.
+"""The question that a round puts to an audit, and the answer from the state at its basis.
 
-    decide     all facts follow from the state: they are decided again and have to be the same
-    conclude   silence of nodes, which only the shell heard: what it says it heard is an input, what follows is checked
+    decide     all facts follow from the state: they are decided again and must be the same
+    conclude   silence of nodes, which only the shell observed: what the round says was heard is an input, the rest is checked
     elect      a new epoch, one above the last
-    seal       nothing of the state: `replay.audit.seal_checks` checks it against the log
+    seal       independent of the state: `replay.audit.seal_checks` checks it against the log
     void       a round of an earlier epoch: it may change nothing
-    digest     can't be decided again here (see `why_not`), but it was decided on the same state, and by the policy in force
+    digest     cannot be decided again here (see `why_not`), but was decided on the same state, by the policy in force
 
-An answer is computed when the fold is at the basis, before the round itself has been read; the verdict when it has.
+The answer is computed when the fold is at the basis, before the round itself is read; the verdict, when the round is read.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ Question = Literal["decide", "conclude", "elect", "seal", "void", "digest"]
 GUARDED = "a solver's time guard fired"
 _CONCLUDED = (NodeLost, NodeRecovered, NodeLeaseEnded)
 _SOLVED = (Resized, IdleTicked)
-"""What a policy was asked for, which names it, its version and its solver."""
+"""Facts that come from a policy; each names it, its version and its solver."""
 
 
 class Answer(msgspec.Struct):
-    """What the state at the basis says to a question; only what this question needs."""
+    """The answer of the state at the basis; only the fields that the question needs are set."""
 
     facts: list[Any] = []
     allocated: bool = False
     digest: str = ""
     policy: str = ""
     state: State | None = None
-    """Settings and nodes alone."""
+    """Only settings and nodes."""
     places: dict[str, dict[str, int]] = {}
-    """What each app had before an allocation: containers by node."""
+    """Each app's containers by node before an allocation."""
     error: str = ""
     unknown: str = ""
-    """Why there is no answer, where that is nobody's fault."""
+    """Why there is no answer, if that is not an error of the round."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """`wrong` is empty where nothing speaks against the round, `unchecked` where all that could be checked was."""
+    """`wrong` is empty if no check failed, `unchecked` if everything that could be checked was."""
 
     wrong: str = ""
     differences: list[Difference] = []
@@ -63,7 +63,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def question_of(record: Record, event: Round, epoch: int) -> Question:
-    """`epoch` is the one in force before this round."""
+    """Return the question that a round asks.  `epoch` is the one in force before it."""
     if event.epoch < epoch:
         return "void"
     if event.events and all(isinstance(fact, MasterElected) for fact in event.events):
@@ -76,7 +76,7 @@ def question_of(record: Record, event: Round, epoch: int) -> Question:
 
 
 def why_not(record: Record, event: Round) -> str:
-    """Why this round can't be decided again by this build, '' where it can."""
+    """Return why this build cannot decide a round again, '' if it can."""
     if event.core != SCHEMA:
         return f"another version of the core decided it ({event.core}, here {SCHEMA})"
     if encode(event) != record.body:
@@ -95,7 +95,7 @@ def why_not(record: Record, event: Round) -> str:
 
 
 def misplaced(event: Round, seq: int, epoch: int, last_round: int) -> str:
-    """What is wrong with a round's epoch or basis, '' if nothing.  `epoch` and `last_round` are those before it."""
+    """Return the error in a round's epoch or basis, '' if there is none.  `epoch` and `last_round` are those before it."""
     elected = [fact.epoch for fact in event.events if isinstance(fact, MasterElected)]
     if not last_round <= event.basis < seq:
         return f"its basis is {event.basis}, which is not between the last round ({last_round}) and itself"
@@ -107,7 +107,7 @@ def misplaced(event: Round, seq: int, epoch: int, last_round: int) -> str:
 
 
 def answer(state: State, question: Question, at: int, *, allocate: bool) -> Answer:
-    """Asked when the fold is at a round's basis, before the round itself is read.  Changes nothing in the state."""
+    """Answer a question when the fold is at the round's basis, before the round is read.  Leaves the state unchanged."""
     if question != "elect" and question != "void" and at < state.time:
         return Answer(error=f"it says it was decided at {at}, before the log time of its basis, {state.time}")
     if question == "decide":
@@ -115,7 +115,7 @@ def answer(state: State, question: Question, at: int, *, allocate: bool) -> Answ
             decision = decide(state, at, allocate=allocate)
             places = _places(state) if decision.allocated else {}
             return Answer(facts=decision.facts, allocated=decision.allocated, places=places)
-        # A log that nobody's master wrote can hold anything; whatever it trips is found here, not a crash of the audit.
+        # A log that no master wrote can hold anything; an exception it triggers is a finding, not a crash of the audit.
         except Exception as error:
             return Answer(error=f"deciding again failed: {type(error).__name__}: {error}")
     if question == "digest":
@@ -132,12 +132,12 @@ def _places(state: State) -> dict[str, dict[str, int]]:
 
 
 def essence(state: State) -> str:
-    """Digest of what a void round has to leave alone: all but the position in the log, and counters."""
+    """Return a digest of what a void round must not change: everything but the position in the log and the counters."""
     return digest(msgspec.structs.replace(state, seq=0, time=0, round_seq=0, counters=Counters()))
 
 
 def compare(record: Record, event: Round, question: Question, given: Answer, after: State) -> Verdict:
-    """What was recorded against what came out.  `after` is the state with the round folded."""
+    """Compare what was recorded with the answer.  `after` is the state with the round folded."""
     if given.error or given.unknown:
         return Verdict(wrong=given.error, unchecked=given.unknown)
     if question == "void":
@@ -150,13 +150,13 @@ def compare(record: Record, event: Round, question: Question, given: Answer, aft
         verdict = _compare_facts(record, event, given)
     elif question == "conclude" and event.core == SCHEMA:
         verdict = _compare_conclusions(event, given)
-    else:  # Another version may have gone by settings that this one refuses.
+    else:  # Another version may have decided by settings that this one refuses.
         verdict = Verdict()
     return verdict if verdict.wrong or verdict.unchecked else Verdict(unchecked=why_not(record, event))
 
 
 def _compare_facts(record: Record, event: Round, given: Answer) -> Verdict:
-    """Byte for byte; where that fails, field by field, after the same way through the codec, to say where."""
+    """Compare byte for byte; if that fails, field by field, after the same round trip through the codec, to locate it."""
     body = encode(msgspec.structs.replace(event, events=given.facts, allocated=given.allocated))
     if body == record.body:
         return Verdict()
@@ -173,7 +173,7 @@ def _compare_facts(record: Record, event: Round, given: Answer) -> Verdict:
 def _app_differences(
     recorded: Sequence[Any], again: Sequence[Any], before: dict[str, dict[str, int]]
 ) -> list[AppDifference]:
-    """Apps that would have got something else, by their ids."""
+    """Return the apps that would have got other places, by id."""
     one, other = _placements(recorded), _placements(again)
     found = []
     for app in sorted({*one, *other}):
@@ -184,7 +184,7 @@ def _app_differences(
 
 
 def _placements(facts: Sequence[Any]) -> dict[str, dict[str, int]]:
-    """Containers by node of each app that is changed."""
+    """Return the containers by node of each changed app."""
     found: dict[str, dict[str, int]] = {}
     for fact in facts:
         for change in fact.changes if isinstance(fact, Resized) else ():
@@ -203,7 +203,7 @@ def _compare_seals(event: Round) -> Verdict:
 def _fact_differences(recorded: Sequence[Any], again: Sequence[Any]) -> list[Difference]:
     kinds = [[type(fact).__name__ for fact in facts] for facts in (recorded, again)]
     if kinds[0] != kinds[1]:
-        # Which facts there are says more than how the first two that don't match differ.
+        # The lists of facts say more than how the first two that do not match differ.
         listed = [", ".join(names) or "nothing" for names in kinds]
         found = [Difference("facts", *listed)]
     else:

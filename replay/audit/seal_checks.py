@@ -1,11 +1,11 @@
-"""Whether a log is what its masters sealed: each seal's link to the records before it, its signature, its key.
+"""Verifies that a log is what its masters sealed: each seal's link to the records before it, its signature, its key.
 
-A seal says what the log's hash chain was after some record.  The chain is computed anew; where it comes out otherwise, some
-record between the last seal that fits and this one was changed, removed, added or moved, and the marks in the seal tell
-between which two.  Nothing after that can be told from the seals, so the check ends there.
+A seal states the log's hash chain after some record.  The check computes the chain again.  If it differs, some record between
+the last seal that fits and this one was changed, removed, added or moved, and the marks in the seal show between which two.
+The seals prove nothing after that, so the check ends there.
 
-What no seal covers, the records after the last one, anybody may have changed or cut off.  Whoever has kept the end of the
-chain of an earlier check (`Expected`) knows more.
+Records after the last seal are not covered: they may have been changed or cut off.  A caller that kept the end of the chain
+from an earlier check (`Expected`) can verify them.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
     from replay import Progress
 
 MOST_BETWEEN = 1 << 16
-"""Records between a seal's basis and itself; one that comes later is passed over, the next one covers the same and more."""
+"""Most records between a seal's basis and itself; a later seal is skipped, and the next one covers the same and more."""
 _MARK_DIGITS = 16
 _EXPECTED = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
 _WORTH_A_LOOK = (b"LogSealed", b"MasterElected")
 
 
 class SealError(ReplayError):
-    """What is expected of a log can't be read."""
+    """An expected seal or key that cannot be read."""
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """The chain after some record, as somebody has kept it elsewhere."""
+    """The chain after some record, as kept elsewhere."""
 
     seq: int
     chain: str
 
     @classmethod
     def parse(cls, text: str) -> Expected:
-        """`SEQUENCE:CHAIN`, as reports have it.  Raises SealError."""
+        """Parse `SEQUENCE:CHAIN`, as reports print it.  Raises SealError."""
         found = _EXPECTED.fullmatch(text.strip().lower())
         if not found:
             raise SealError(f"{text[:80]!r} is no SEQUENCE:CHAIN, such as `dorm log verify` prints at its end")
@@ -83,7 +83,7 @@ class KeyUse(msgspec.Struct):
 
 
 class SealReport(msgspec.Struct, frozen=True):
-    """What the seals say of a log.  With damage, all else is about what comes before it."""
+    """The result of checking a log's seals.  With damage, everything else is about the records before it."""
 
     start: int
     """The sequence before the first record: not 0 for a part of a log."""
@@ -91,34 +91,34 @@ class SealReport(msgspec.Struct, frozen=True):
     """The last record that was read."""
     seals: int
     sealed_upto: int
-    """All records up to here are as they were sealed; `start` where no seal fits."""
+    """All records up to here are as they were sealed; `start` if no seal fits."""
     unsealed: int
-    """Records after it, of which nothing is known."""
+    """Records after `sealed_upto`, which no seal covers."""
     keys: list[KeyUse]
     keys_given: bool
-    """Whether the caller said whose seals count.  Otherwise any key does, so that the log was sealed by one of these keys is
-    all that is known."""
+    """Whether the caller named the keys whose seals count.  Otherwise any key counts, and all that is known is that one of
+    these keys sealed the log."""
     renamed: int = 0
-    """Seals that a cluster of another name made, whose log was imported: they can't be checked here, and later ones cover the
-    same records."""
+    """Seals that a cluster of another name made, whose log was imported: they cannot be checked here, and later ones cover
+    the same records."""
     passed_over: int = 0
-    """Seals that came too late after what they cover to be checked."""
+    """Seals that came too late after the records they cover to be checked."""
     chain: str = ""
-    """The chain after `end`: to keep elsewhere, and to expect of the log later on."""
+    """The chain after `end`: to keep elsewhere, and to expect of the log later."""
     expected_seq: int = 0
-    """Up to here the log is what was expected; 0 where nothing was."""
+    """The log is as expected up to here; 0 if nothing was expected."""
     damage: Damage | None = None
     unknown: str = ""
-    """Why nothing at all could be checked."""
+    """Why nothing could be checked."""
 
     @property
     def good(self) -> bool:
-        """Nothing speaks against the log: it may have no seal at all."""
+        """Return whether no check failed; the log may have no seal."""
         return self.damage is None and not self.unknown
 
 
 class SealCheck:
-    """Follows a log record by record.  Ends at the first damage: what comes later is taken and not looked at."""
+    """Follows a log record by record, up to the first damage; later records are not checked."""
 
     def __init__(
         self,
@@ -129,8 +129,8 @@ class SealCheck:
         chain: str = "",
         renamed: int = 0,
     ) -> None:
-        """`keys` are the only ones whose seals count, none: any.  It begins after `start`, where the chain was that.  Up to
-        `renamed` the seals are those of a cluster of another name."""
+        """Only seals by `keys` count, or by any key if there are none.  The check starts after `start`, with that chain.
+        Seals up to `renamed` are those of a cluster of another name."""
         self.damage: Damage | None = None
         self._keys = frozenset(keys)
         self._expected = expected
@@ -146,10 +146,10 @@ class SealCheck:
         self._renamed = 0
         self._uses: dict[str, KeyUse] = {}
         self._announced: dict[int, str] = {}
-        """By epoch, the key that its master said it has."""
+        """The key that each epoch's master announced."""
 
     def take(self, record: Record, event: Event | None = None) -> bool:
-        """The next record (and what it holds, where that is known already); true once there is damage.  Raises GapError."""
+        """Take the next record (and its event, if already decoded); return true once there is damage.  Raises GapError."""
         if self.damage is not None:
             return True
         chain = self._chain
@@ -202,7 +202,7 @@ class SealCheck:
         use.seals, use.last = use.seals + 1, seq
 
     def _locate(self, record: Record, seal: LogSealed) -> None:
-        """The first mark that differs, or else what is behind the last."""
+        """Locate damage: up to the first mark that differs, or else after the last."""
         first, last = self._sealed_upto + 1, min(seal.upto, record.seq)
         if seal.every > 0 and not seal.every % MARK_EVERY:
             for index, place in enumerate(mark_places(seal.after, seal.upto, seal.every)):
@@ -233,7 +233,8 @@ class SealCheck:
             self.damage = Damage(first, last, seal, what)
 
     def report(self, broken: Broken | None = None, *, whole: bool = True) -> SealReport:
-        """After the last record.  `broken` is where reading ended before it should; not `whole` where nobody read on."""
+        """Return the report after the last record.  `broken` is where reading ended early; `whole` is false if the log was
+        not read to its end."""
         if broken is not None:
             self._found(broken.seq, broken.seq, 0, broken.what)
         expected, end = self._expected, self._chain.seq
@@ -263,7 +264,7 @@ class SealCheck:
 async def begin(
     log: EventLog, *, keys: Collection[str] = (), expected: Expected | None = None
 ) -> SealCheck | SealReport:
-    """A check from the log's begin on; a report where none is possible."""
+    """Start a check at the log's start; return a report if no check is possible."""
     start = await log.start()
     why = "names in it were replaced, so no seal can fit" if log.anonymized else ""
     renamed = await log.renamed_upto()
@@ -287,8 +288,8 @@ async def begin(
 async def verify_seals(
     log: EventLog, *, keys: Collection[str] = (), expected: Expected | None = None, progress: Progress | None = None
 ) -> SealReport:
-    """Check all seals of a log up to its present end, in one pass.  Raises what `log.read` raises, but for damage, which is
-    reported."""
+    """Check all seals of a log up to its present end, in one pass.  Raises what `log.read` raises, except for damage, which
+    is reported."""
     check = await begin(log, keys=keys, expected=expected)
     if isinstance(check, SealReport):
         return check

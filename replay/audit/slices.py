@@ -1,4 +1,4 @@
-"""An audit's second pass, slice by slice: folds again, answers each round's question at its basis, compares when it comes."""
+"""An audit's second pass, slice by slice: folds again, answers each round's question at its basis, compares at the round."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """The first thing that is not as it should be: at which sequence, what, and how it differs."""
+    """The first finding: at which sequence, what is wrong, and how it differs."""
 
     seq: int
     what: str
     differences: list[Difference] = []
     apps: list[AppDifference] = []
-    """Who would have got what, where that differs."""
+    """The apps that would have got other places."""
 
     def __str__(self) -> str:
         details = "; ".join(
@@ -40,7 +40,7 @@ class Divergence(msgspec.Struct, frozen=True):
 
 
 class Checked(msgspec.Struct):
-    """What came of one slice: counts of what was checked and good, up to its end or its first divergence."""
+    """The result of one slice: counts of what was checked and good, up to its end or its first divergence."""
 
     upto: int
     """The last record that was folded."""
@@ -52,11 +52,11 @@ class Checked(msgspec.Struct):
     because: dict[str, int] = {}
     divergence: Divergence | None = None
     digest: str = ""
-    """Of the state at a divergence."""
+    """Digest of the state at a divergence."""
 
 
 def check(part: Slice, stop: Callable[[], bool] = lambda: False) -> Checked:
-    """Audit one slice; `stop` is asked before each record whether anybody still wants it."""
+    """Audit one slice; before each record, `stop` returns whether the audit was abandoned."""
     audit = SliceAudit(part)
     for record in part.records:
         if stop() or audit.take(record):
@@ -72,15 +72,15 @@ class SliceAudit:
         self._slice = part
         self._watch = Watch(self.state)
         self._next = 0
-        """Which question of the slice comes next."""
+        """Index of the slice's next question."""
         self._basis = -1
-        """Its basis."""
+        """The basis of that question."""
         self._answer: Answer | None = None
         self._made = Checked(part.after)
         self._look_ahead()
 
     def take(self, record: Record) -> bool:
-        """Fold and check one record; true when there was a divergence."""
+        """Fold and check one record; return whether there was a divergence."""
         state = self.state
         epoch, last_round = state.epoch, state.round_seq
         event = evolve(state, record)
@@ -98,7 +98,7 @@ class SliceAudit:
         self._made.divergence = Divergence(seq, what)
 
     def _look_ahead(self) -> None:
-        """Ask the next round's question now if its basis is here already."""
+        """Answer the next round's question now if its basis has been reached."""
         asked = self._slice.asked
         self._basis = asked[self._next].basis if self._next < len(asked) else -1
         if self._basis == self.state.seq:
@@ -139,7 +139,7 @@ class SliceAudit:
         made.because[why] = made.because.get(why, 0) + 1
 
     def done(self) -> Checked:
-        """After the last record."""
+        """Return the result after the last record."""
         made, state = self._made, self.state
         made.upto = state.seq
         whole = made.divergence is None and state.seq == self._slice.upto

@@ -1,11 +1,11 @@
 """An audit's first pass: a plain fold that cuts the log into slices, each to be audited on its own.
 
-A slice is what an auditor needs and nothing else: the state before it, its records, what its rounds ask (whose bases nobody
-knows before the rounds are read), and what the state after it should be.  So slices can be audited in any order, anywhere.
+A slice holds exactly what an auditor needs: the state before it, its records, the questions of its rounds (whose bases are
+unknown before the rounds are read), and the expected state after it.  So slices can be audited in any order, anywhere.
 
-A cut comes after a round, since what comes later was decided on that round or something after it: no question is open there.
-Where no round comes for very long the cut is made anyway, and that slice is held back until the next round tells whether its
-basis lies in it; then the two stay one.
+A cut comes after a round: later rounds were decided on that round or something after it, so no question is open there.  If no
+round comes for very long, the cut is made anyway, and that slice is held back until the next round.  If that round's basis
+lies in the slice, the two stay one.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 RECORDS = 5000
 ALLOCATIONS = 10
-"""A slice is cut once it has so many of one of these: by far most of the time goes into allocations, where there are any."""
+"""A slice is cut once it has this many of either: allocations, where there are any, take most of the time by far."""
 MOST_RECORDS = 50_000
-"""Without any round."""
+"""Most records of a slice without a round."""
 
 
 class Asked(msgspec.Struct, array_like=True, frozen=True):
-    """What the round at `seq` will ask when the fold is at its basis."""
+    """The question that the round at `seq` asks when the fold is at its basis."""
 
     seq: int
     basis: int
@@ -48,7 +48,7 @@ class Asked(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Slice(msgspec.Struct, array_like=True):
-    """Some records of a log, and all that is needed to audit them."""
+    """Some records of a log, with all that is needed to audit them."""
 
     after: int
     """The sequence before its first record."""
@@ -65,7 +65,7 @@ class Slice(msgspec.Struct, array_like=True):
 
 
 class Misfit(msgspec.Struct, frozen=True):
-    """A snapshot that is not the state which the records up to it give: both digests."""
+    """A snapshot that differs from the state that the records up to it give: both digests."""
 
     seq: int
     kept: str
@@ -73,7 +73,7 @@ class Misfit(msgspec.Struct, frozen=True):
 
 
 class Survey:
-    """Takes the log's records in turn; `ready` has the slices that are complete."""
+    """Takes the log's records in turn; `ready` holds the complete slices."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class Survey:
         seals: SealCheck | None = None,
         snapshots: Mapping[int, Sequence[str]] = MappingProxyType({}),
     ) -> None:
-        """`state` is that before the first record, and belongs to the survey from now on.  `seals` is shown each record;
-        `snapshots` are the digests that the log's own have, by sequence."""
+        """`state` is that before the first record, and belongs to the survey from now on.  `seals` gets each record;
+        `snapshots` are the digests of the log's own snapshots, by sequence."""
         self.state = state
         self.ready: deque[Slice] = deque()
         self.misfit: Misfit | None = None
-        """The first snapshot that does not fit: whoever travels by it sees a state that never was."""
+        """The first snapshot that does not fit: a reader that starts from it sees a state that never existed."""
         self._seals = seals
         self._snapshots = snapshots
         self._held: Slice | None = None
@@ -96,7 +96,7 @@ class Survey:
             self._compare()
 
     def take(self, record: Record) -> bool:
-        """True where the log can't be folded on with sense; its last slice tells why.  Raises GapError."""
+        """Take a record; return true if folding further is pointless; the last slice shows why.  Raises GapError."""
         state = self.state
         epoch, last_round = state.epoch, state.round_seq
         event = evolve(state, record)
@@ -146,7 +146,7 @@ class Survey:
         return done
 
     def finish(self) -> None:
-        """There are no more records."""
+        """Cut the last slice: there are no more records."""
         self._release()
         if self._open.records:
             self.ready.append(self._cut())

@@ -1,4 +1,4 @@
-"""The state's invariants after every record of a long log, at a cost that follows what lives, not all that ever lived."""
+"""The state's invariants after every record of a long log, at a cost that depends on live apps, not on all that ever ran."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from events.kinds import Event
 
 _HARMLESS = (AppProgressed, AppCheckpointed)
-"""Change how far an app is, of which no invariant speaks, and are most of a log."""
+"""Events that change only how far an app is, which no invariant covers; they are most of a log."""
 _LEAVING = (Round, PolicyChanged)
-"""What apps come, end and leave by."""
+"""Events by which apps come, end and leave."""
 
 
 class Watch:
-    """Asked after each record.  An app that has ended and has nothing left never changes again, so it is looked at once
-    more, by the round that ends it, and then no longer."""
+    """Checks after each record.  An app that has ended and holds nothing never changes again, so it is checked once more, at
+    the round that ends it, and then no longer."""
 
     def __init__(self, state: State | None = None) -> None:
-        """`state` is that before the first record, none before a log's first."""
+        """`state` is that before the first record, None at the start of a log."""
         self._live: dict[str, App] = _alive(state) if state else {}
 
     def after(self, state: State, event: Event) -> list[str]:
-        """What is broken, in words; nearly always nothing."""
+        """Return the broken invariants, in words; nearly always none."""
         if isinstance(event, _HARMLESS):
             return []
         if not isinstance(event, _LEAVING):
@@ -39,12 +39,12 @@ class Watch:
         return found
 
     def _view(self, state: State) -> State:
-        """The state with these apps alone; when the first of the others leaves has no meaning there."""
+        """Return the state with these apps alone; `next_drop_at` is meaningless there."""
         return msgspec.structs.replace(state, apps=self._live, next_drop_at=0)
 
 
 def _alive(state: State) -> dict[str, App]:
-    """Apps that can still change, in the state's order."""
+    """Return the apps that can still change, in the state's order."""
     return {
         name: app
         for name, app in state.apps.items()

@@ -1,5 +1,6 @@
-"""One process of an audit: reads slices from its standard input, checks them, writes what came of each to its standard
-output.  See `replay.audit.workers`, which starts it.
+"""One process of an audit: reads slices from its standard input, checks them, writes each result to its standard output.
+
+See `replay.audit.workers`, which starts it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from replay.audit.workers import LENGTH
 
 
 def main() -> None:
-    """Until the input ends."""
-    # The solver writes a line to standard output now and then, which nobody wants in the answers.
+    """Run until the input ends."""
+    # The solver writes a line to standard output now and then, which must not get into the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     decode = msgspec.msgpack.Decoder(Slice).decode
@@ -27,7 +28,7 @@ def main() -> None:
             answers.write(len(body).to_bytes(LENGTH, "big") + body)
             answers.flush()
     except (BrokenPipeError, msgspec.DecodeError):
-        os._exit(1)  # The audit was killed, perhaps within a slice: nobody is there to be told, or to close for.
+        os._exit(1)  # The audit was killed, perhaps within a slice: there is no reader, and nothing to close.
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Slices checked by several processes at once: an audit is all computing, and one process has one core.
+"""Checks slices in several processes at once: an audit is bound by computing, and one process uses one core.
 
-A thread of this process is one of the workers.  The others are this program's Python with `replay.audit.worker`: slices go
-in by its standard input, what came of them comes back by its standard output.  It holds nothing that anybody would miss,
-so it is killed when the audit ends, however that ends; and should the audit itself be killed, its workers read the end of
-their input and leave.
+A thread of this process is one of the workers.  The others run `replay.audit.worker` with this program's Python: slices go to
+their standard input, results come back on their standard output.  A worker holds no state worth saving, so it is killed when
+the audit ends, for whatever reason.  If the audit itself is killed, its workers read the end of their input and exit.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ if TYPE_CHECKING:
 
 WORTH_S = 0.5
 LENGTH = 8
-"""Bytes before each message, its length, big-endian."""
+"""Bytes of the length before each message, big-endian."""
 _CLOSE_S = 5.0
 _decode = msgspec.msgpack.Decoder(Checked).decode
 
 
 class AuditError(ReplayError):
-    """A worker process ended; nothing is known of what it was to check."""
+    """A worker process ended; the result of its slice is unknown."""
 
 
 class Workers:
-    """At most so many slices at once.  Processes take half a second of computing to start, so there are none before there
-    has been enough to do for `WORTH_S`."""
+    """Checks a bounded number of slices at once.  Processes take half a second of computing to start, so none is started
+    before the audit has run for `WORTH_S`."""
 
     def __init__(self, jobs: int) -> None:
         self._others = max(0, jobs - 1)
@@ -59,7 +58,7 @@ class Workers:
         await asyncio.gather(*(asyncio.wait_for(process.wait(), _CLOSE_S) for process in self._all))
 
     async def check(self, part: Slice) -> Checked:
-        """What comes of a slice.  Raises AuditError."""
+        """Return the result of a slice.  Raises AuditError."""
         seat = await self._seats.get()
         if seat == "here":
             try:
@@ -67,7 +66,7 @@ class Workers:
             finally:
                 self._seats.put_nowait(seat)
         process = await self._start() if seat == "new" else seat
-        checked = await self._ask(process, part)  # After any error its place stays empty: the audit ends.
+        checked = await self._ask(process, part)  # After an error its seat stays empty: the audit ends.
         self._seats.put_nowait(process)
         return checked
 
@@ -86,7 +85,7 @@ class Workers:
         return _decode(answer)
 
     async def _start(self) -> asyncio.subprocess.Process:
-        # In a group of its own: Ctrl-C is for the audit, which then ends its workers.
+        # In its own process group: Ctrl-C is for the audit, which then ends its workers.
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -105,7 +104,7 @@ async def _in_a_thread(part: Slice) -> Checked:
     try:
         return await asyncio.to_thread(check, part, lambda: stop)
     finally:
-        stop = True  # For a thread that goes on when nobody waits for it any more.
+        stop = True  # For a thread that still runs when its caller no longer waits for it.
 
 
 def _ended(code: int) -> str:

@@ -1,6 +1,6 @@
-"""A log, or a part of it, copied into a file.
+"""Copies a log, or a part of it, into a file.
 
-export      archives, or rows for analysis;  sink: what takes records;  tables: rows
-selection   which part;  frames: snapshots for an archive
+export      archives, or rows for analysis;  sink: the writers' interface;  tables: rows
+selection   chooses the part;  frames: snapshots for an archive
 anonymize   a log under pseudonyms that replays as the original does;  pseudonyms, disguise: names, field by field
 """

@@ -1,16 +1,16 @@
-"""A log with other names in it, which replays as the original does: to hand on an incident, or to keep one as a test.
+"""A log under pseudonyms that replays as the original does: to share an incident, or to keep one as a test.
 
-    pass 1   collects every name (`pseudonyms.Names`), and which rounds say something of the state they were decided on
-    pass 2   puts pseudonyms in their places (`disguise`), and folds what comes of it along
+    pass 1   collects every name (`pseudonyms.Names`), and the rounds that depend on the state they were decided on
+    pass 2   replaces names with pseudonyms (`disguise`), and folds the result along the way
 
-Sequences, times, numbers and the order of names stay, so the same is decided again.  What the master derives from a state,
-its digest and sentences such as "no node has 4 cores free (closest: n7 …)", is not translated: it is what the core says to the
-new state at the round's basis.  So no word of the original gets through, and an audit finds what it found before.  That asks
-each decision again, as an audit does, and takes about as long.
+Sequences, times, numbers and the order of names stay, so the same is decided again.  A digest, and sentences such as
+"no node has 4 cores free (closest: n7 …)", derive from a state; they are not translated but derived again from the renamed
+state at the round's basis.  So no word of the original gets through, and an audit finds what it found before.  Each decision
+is made again for that, as in an audit, and it takes about as long.
 
-What does not survive: seals; reasons and messages that people or programs wrote, and whatever of a master's words can't be
-derived again (another version of the policy decided it, say): `disguise.WITHHELD` stands there; what this build can't read, of
-which only kind and about the size is left.
+Some things do not survive: seals; reasons and messages that people or programs wrote, and sentences of a master that cannot be
+derived again (for example, another version of the policy decided it), which become `disguise.WITHHELD`; records that this
+build cannot read, of which only the kind and the approximate size are left.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ _SOLVED = (k.Resized, k.IdleTicked)
 _REASONED = (k.AppRejected, k.AppFailed, k.AppCancelled, k.GenerationFailed)
 _NO_DIGEST = "0" * 32
 _LARGE = 1000
-"""Bytes of a submission from which on its size is kept: how many answers a round takes goes by their submissions' sizes."""
+"""Submissions of more bytes keep their size: how many answers fit into a round depends on the sizes of the submissions."""
 
 
 class Question(msgspec.Struct, gc=False):
-    """A round that says something of the state at its basis."""
+    """A round that depends on the state at its basis."""
 
     seq: int
     at: int
     allocated: bool
     reasons: bool
-    """Whether there are sentences in it, or only the digest."""
+    """Whether it holds sentences, or only the digest."""
 
 
 class Answer(msgspec.Struct):
-    """What the state at the basis, under other names, gives for it."""
+    """What the state at the basis, under other names, gives for a round."""
 
     digest: str
     facts: list[Any]
@@ -95,7 +95,7 @@ class Survey:
             for submission in state.submissions.values():
                 self._submitted(submission.id, submission.spec)
 
-    # The part of `Naming` that takes names in: what it says goes nowhere.
+    # The part of `Naming` that collects names: the return values are not used.
 
     def name(self, kind: str, name: str) -> str:
         known: set[str] = getattr(self.names, kind)
@@ -111,7 +111,7 @@ class Survey:
         return []
 
     def take(self, record: Record) -> None:
-        """The next record."""
+        """Collect the names and questions of the next record."""
         names, event = self.names, decode(record)
         parts = record.subject.split(".")
         names.clusters.add(_cluster(parts))
@@ -163,7 +163,7 @@ class Survey:
 
 
 def _kind(parts: list[str]) -> str:
-    """The kind that a subject's tokens speak of, "" for a foreign subject."""
+    """Return the kind that a subject's tokens name, "" for a foreign subject."""
     return subjects.kind_of(".".join(parts))
 
 
@@ -175,7 +175,7 @@ def _cluster(parts: list[str]) -> str:
 
 
 class Rewriter:
-    """Gives each record anew, and folds what it gives."""
+    """Rewrites each record, and folds the result."""
 
     def __init__(self, pseudonyms: Pseudonyms, questions: dict[int, list[Question]], before: State) -> None:
         """`before` is the state before the first record, under its own names."""
@@ -183,7 +183,7 @@ class Rewriter:
         self._disguise = Disguise(self)
         self._questions = questions
         self._answers: dict[int, Answer] = {}
-        # A copy, for what has no name in it is not made anew.
+        # A copy, since parts without a name are not copied by the disguise.
         self.state: State = self._disguise.struct(msgspec.msgpack.decode(msgspec.msgpack.encode(before), type=State))
         self._answer()
 
@@ -198,7 +198,7 @@ class Rewriter:
         return [name for app, name in self._names.app_ids.items() if app.startswith(prefix)]
 
     def take(self, record: Record) -> Record:
-        """The next record under other names.  Raises GapError."""
+        """Return the next record under other names.  Raises GapError."""
         event = decode(record)
         made = Record(record.seq, record.time, self._subject(record.subject, event), self._body(record, event))
         if record.msg_id or isinstance(event, k.Unreadable):
@@ -252,14 +252,14 @@ class Rewriter:
             made = self._answered(record.seq, made)
         body = encode(msgspec.structs.replace(made, id=self._id(event, record.seq), by=self._by(event)))
         if isinstance(event, k.Round) and encode(event) != record.body:
-            # A build that knows more than this one wrote it, and an audit has to see that.
+            # A build that knows more fields than this one wrote it, and an audit has to see that.
             return _with_more(msgpack.unpackb(body, strict_map_key=False), 0)
         if isinstance(event, k.AppSubmitted) and len(body) < len(record.body) > _LARGE:
             return _filled(msgpack.unpackb(body, strict_map_key=False), len(record.body))
         return body
 
     def _answered(self, seq: int, made: k.Round) -> k.Round:
-        """A round with what the state at its basis says, in the places of digests and sentences."""
+        """Return a round with the digests and sentences that the state at its basis gives."""
         given = self._answers.pop(seq, None) or Answer(_NO_DIGEST, [])
         said = {_topic(fact): fact for fact in given.facts}
         facts = []
@@ -281,14 +281,14 @@ class Rewriter:
             if asked.reasons:
                 try:
                     facts = decide(state, asked.at, allocate=asked.allocated).facts
-                # A log that nobody's master wrote can hold anything.
+                # A log that no master wrote can hold anything.
                 except Exception:
                     facts = []
             self._answers[asked.seq] = Answer(digest(state), facts)
 
 
 def _topic(fact: Any) -> tuple[Any, ...]:
-    """What makes two facts about the same."""
+    """Return the key under which two facts are about the same thing."""
     return type(fact), getattr(fact, "app", ""), getattr(fact, "submission", ""), getattr(fact, "generation", 0)
 
 
@@ -302,7 +302,7 @@ def _with_more(body: dict[str, Any], size: int) -> bytes:
 
 
 def _filled(body: dict[str, Any], size: int) -> bytes:
-    """As many bytes."""
+    """Pad a body to a size in bytes."""
     least = _with_more(body, 0)
     for more in range(size - len(least), -1, -1):
         if len(packed := _with_more(body, more)) <= size:
@@ -314,8 +314,8 @@ def _filled(body: dict[str, Any], size: int) -> bytes:
 
 
 class AnonymizedLog(EventLog):
-    """Reads through to another log, as far as that went when it was surveyed.  A read begins at the log's begin, whatever
-    it is asked for, since what is said at a moment follows from all before."""
+    """Reads through to another log, as far as that went when it was surveyed.  Every read starts at the log's start, whatever
+    `after` is, since the sentences of a moment follow from everything before it."""
 
     def __init__(self, log: EventLog, survey: Survey, before: State, end: int, pseudonyms: Pseudonyms) -> None:
         self._log = log
@@ -348,9 +348,9 @@ class AnonymizedLog(EventLog):
             raise LogDamaged(str(error)) from None
 
     async def selection_of(self, selection: Selection) -> Selection:
-        """What selects here what this selects of the original.  Raises MomentError, and as `read` does."""
+        """Return the selection here that matches a selection of the original.  Raises MomentError, and as `read` does."""
         apps, users = self._pseudonyms.app_references, self._pseudonyms.users
-        # Sequences are the same, and are found there without a word being rewritten.
+        # Sequences are the same, and are found in the original without rewriting anything.
         part = await range_of(self._log, selection)
         return msgspec.structs.replace(
             selection,
@@ -362,7 +362,7 @@ class AnonymizedLog(EventLog):
 
     @property
     def pseudonyms(self) -> dict[str, dict[str, str]]:
-        """By kind, what stands for what: never to be handed on with the log."""
+        """The originals of the pseudonyms, by kind: never to be shared with the log."""
         return self._pseudonyms.key()
 
     async def append(
@@ -403,7 +403,7 @@ class AnonymizedLog(EventLog):
 
 _NOBODY = "nobody"
 _AT_ONCE = 1000
-"""Records that are rewritten before anybody who waits for the thread is asked again."""
+"""Records that are rewritten before a waiting cancellation is noticed."""
 
 
 def _wanted(record: Record, patterns: Sequence[str]) -> bool:
@@ -411,8 +411,8 @@ def _wanted(record: Record, patterns: Sequence[str]) -> bool:
 
 
 async def anonymized(log: EventLog, *, keep_nodes: bool = False, progress: Progress | None = None) -> AnonymizedLog:
-    """A log up to its present end, under pseudonyms.  Raises what `log.read` raises, LogRefused for a selection of records
-    (`sparse`), from which nothing follows."""
+    """Return a log up to its present end, under pseudonyms.  Raises what `log.read` raises, and LogRefused for a selection of
+    records (`sparse`), which cannot be folded."""
     if log.sparse:
         raise LogRefused("a selection of records can't be anonymized; anonymize the log, and select from that")
     start, end = await log.start(), await log.end()

@@ -1,11 +1,11 @@
-"""Events and states with other names in them: which fields hold names of which kind, written down once.
+"""Replaces names in events and states: a single table says which fields hold names of which kind.
 
 The same walk first collects names and then replaces them (`Naming`).  It leaves numbers alone, and words that the core itself
-chose (`_WORDS`); a text in any other field is not let through.  So a field that is added later says nothing before somebody
-has decided what it may say.
+chose (`_WORDS`); text in any other field is dropped.  So a field that is added later reveals nothing until a rule for it is
+added here.
 
-What people and programs wrote for people (reasons, messages) is withheld, for it may say anything.  Of a
-spec that was refused for what stood in a field, the name alone is kept.
+What people and programs wrote for people (reasons, messages) is withheld, since it may contain anything.  Of a spec that was
+refused for the content of a field, only the name is kept.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 
 class Naming(Protocol):
-    """Who says what stands for a name."""
+    """Maps names to pseudonyms."""
 
     def name(self, kind: str, name: str) -> str:
-        """`kind` is a field of `replay.export.pseudonyms.Names`."""
+        """Return the pseudonym of a name.  `kind` is a field of `replay.export.pseudonyms.Names`."""
         ...
 
     def request(self, text: str) -> str:
-        """What stands for the id of a submission or an update; "" for any other text."""
+        """Return the pseudonym of a submission's or update's id; "" for any other text."""
         ...
 
     def beginning(self, prefix: str) -> list[str]:
-        """What stands for ids of apps that begin so."""
+        """Return the pseudonyms of apps' ids with this prefix."""
         ...
 
 
@@ -58,7 +58,7 @@ _WORDS = {
 }  # fmt: skip
 """Fields that hold the core's own words."""
 _DROPPED = {"build", "by", "chain", "digest", "id", "key", "marks", "name", "signature", "subject"}
-"""What can't hold for other names, or is put in by whoever knows the record."""
+"""Fields that cannot hold under other names, or that the rewriter fills in from the record."""
 _NAMES = {
     "app": "app_references", "App.id": "app_references", "App.name": "app_references", "Submission.app": "app_references",
     "submission": "requests", "Submission.id": "requests", "Submission.by": "users", "App.user": "users",
@@ -68,26 +68,26 @@ _TEXTS = {"reason", "message", "text", "cancel_reason", "end_reason", "Submissio
 
 
 class Disguise:
-    """Puts other names in the places of names."""
+    """Replaces names with pseudonyms."""
 
     def __init__(self, naming: Naming) -> None:
         self._naming = naming
 
     def struct(self, value: msgspec.Struct) -> Any:
-        """An event, a fact, or a part of a state, of the same class."""
+        """Return an event, a fact, or a part of a state under other names, in the same class."""
         if isinstance(value, AppSpec):
             return msgspec.convert(self._fields_of_spec(msgspec.to_builtins(value)), AppSpec)
         changed: dict[str, Any] = {}
         for name, rule in _rules(type(value)):
             old = getattr(value, name)
-            # Most fields of most events hold what they hold by default.
+            # Most fields of most events have their default values.
             new = rule(self, old) if old else old
             if new is not old:
                 changed[name] = new
         return msgspec.structs.replace(value, **changed) if changed else value
 
     def plain(self, value: Any) -> Any:
-        """What is in a field that holds no names itself."""
+        """Return the value of a field that holds no names itself."""
         if isinstance(value, msgspec.Struct):
             return self.struct(value)
         if isinstance(value, list):
@@ -102,14 +102,14 @@ class Disguise:
         return self._naming.name(kind, value) if value else value
 
     def keys(self, kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """A map by names."""
+        """Return a map that is keyed by names."""
         return {self.name(kind, key): self.plain(one) for key, one in value.items()}
 
     def labels(self, value: Mapping[str, str]) -> dict[str, str]:
         return {self.name("labels", key): self.name("values", one) for key, one in value.items()}
 
     def cause(self, value: str) -> str:
-        """A position, or the request that it answers."""
+        """Return a cause: a position, or the request that it answers."""
         if _POSITION.fullmatch(value):
             return value
         return self._naming.request(value)
@@ -117,7 +117,7 @@ class Disguise:
     # --- specs ----------------------------------------------------------------------------------------------------------
 
     def document(self, value: Any) -> Any:
-        """A spec as somebody sent it: one that is refused is refused still, for the same reason where that can be told."""
+        """Return a spec as a client sent it: a refused one stays refused, for the same reason where possible."""
         try:
             check_spec(value)
         except SpecError as error:
@@ -146,7 +146,7 @@ class Disguise:
         return value if value in policy_names() else self.name("policies", value)
 
     def params(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Of parameters that no policy has, and of values that none takes, there is something as bad in their place."""
+        """Replace parameters that no policy has, and values that none accepts, with equally invalid ones."""
         found = {}
         for number, (name, one) in enumerate(value.items()):
             if name == "counts":
@@ -156,12 +156,12 @@ class Disguise:
         return found
 
     def _counts(self, value: Any) -> Any:
-        """Of the policy `static`: by apps' ids, or by how they begin, which is nothing that pseudonyms have in common."""
+        """Replace the counts of the policy `static`, keyed by apps' ids or prefixes of them, which pseudonyms do not share."""
         if not isinstance(value, dict) or not all(key and isinstance(key, str) for key in value):
             return WITHHELD
         found = {}
         for key in sorted(value, key=lambda key: (not key.endswith("*"), len(key), key)):
-            # A longer beginning goes before a shorter one, and a whole id before both.
+            # A longer prefix goes before a shorter one, and a whole id before both.
             if key == "*":
                 found[key] = _number(value[key])
             elif key.endswith("*"):
@@ -172,13 +172,13 @@ class Disguise:
 
 
 def _field(error: SpecError) -> str:
-    """Which field of a spec an error is about."""
+    """Return the field of a spec that an error is about."""
     return re.split(r"[:.\[]", str(error))[0]
 
 
 def _harmless(spec: dict[str, Any]) -> bool:
-    """Whether every field is one that a spec has, holds what it may hold, and a usable name: what is wrong is something else,
-    such as bounds that don't fit together."""
+    """Return whether a spec has only known fields with permitted values and a usable name, so the error is something else,
+    such as bounds that contradict each other."""
     try:
         msgspec.convert({"command": ["-"], "demand": {"cpu": 1}, **spec}, AppSpec)
         retries, deadlines = spec.get("retries", {}), spec.get("deadlines", {})
@@ -193,7 +193,7 @@ def _harmless(spec: dict[str, Any]) -> bool:
 
 
 def _number(value: Any) -> Any:
-    """A value that a policy may take; for anything else something that none takes."""
+    """Return a value that a policy may accept; for anything else a value that none accepts."""
     if value is None or isinstance(value, bool | float) or (isinstance(value, int) and value in _WHOLE):
         return value
     return WITHHELD
@@ -233,7 +233,7 @@ def _nothing(disguise: Disguise, value: str) -> str:
 
 
 def _folder(disguise: Disguise, value: str) -> str:
-    """Random ids of folders tell nothing; anything else may be somebody's word."""
+    """Keep random ids of folders, which reveal nothing; withhold any other text, which may be a client's."""
     return value if value in ("", NO_FOLDER) or _FOLDER.fullmatch(value) else WITHHELD
 
 
@@ -262,7 +262,7 @@ _SPEC: dict[str, Rule] = {
 
 @cache
 def _rules(cls: type[msgspec.Struct]) -> tuple[tuple[str, Rule], ...]:
-    """What to do with each field of a class that may hold a name."""
+    """Return the rule for each field of a class that may hold a name."""
     found = []
     for field in cls.__struct_fields__:
         exact = f"{cls.__name__}.{field}"

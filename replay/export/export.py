@@ -1,12 +1,12 @@
-"""A log, or a part of it, copied into a file: an archive (records byte for byte, with snapshots), or rows for analysis.
+"""Copies a log, or a part of it, into a file: an archive (records byte for byte, with snapshots), or rows for analysis.
 
-    records of the log ─▶ sink: an archive, or one of `replay.export.tables`, which take what is selected
+    records of the log ─▶ sink: an archive, or one of `replay.export.tables`, which filter by the selection
 
-Whatever should be other than it is in the log (names, say) is put in between as a log of its own that reads through to this
-one, and has no snapshots where they would not fit.
+A change of the records (of names, say) is inserted as a log of its own that reads through to this one, and has no snapshots
+where they would not fit.
 
-A part from some moment on begins with the state there, so it can be folded as if it were whole.  A selection of records in
-between can't, and says so (`sparse`).
+A part that starts at some moment includes the state there, so it can be folded like a whole log.  A selection of records in
+between cannot, and is marked (`sparse`).
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ _PACKED = (".gz", ".zst")
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """What an export wrote."""
+    """The result of an export."""
 
     file: str
     format: FileFormat
     records: int
     first: int
-    """The first sequence of the part of the log that was asked for, and its last."""
+    """The first sequence of the requested part of the log; `last` is its last."""
     last: int
     bytes: int
-    """0 where they went to standard output."""
+    """0 for standard output."""
     rows: int | None = None
-    """Events, one in each row; None for an archive."""
+    """Events, one per row; None for an archive."""
 
 
 def format_of(path: Path) -> FileFormat:
-    """By the ending of the name.  Raises ExportError where that tells none."""
+    """Return the format by the ending of the file's name.  Raises ExportError if the ending names none."""
     name = path.with_suffix("") if path.suffix in _PACKED else path
     found = _BY_SUFFIX.get(name.suffix)
     if str(path) == "-":
@@ -81,10 +81,10 @@ async def export(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Exported:
-    """Copy what is selected of a log, up to its present end, into a file; `-` is standard output.
+    """Copy a selection of a log, up to its present end, into a file; `-` is standard output.
 
-    The file appears whole and durable under its name, or not at all; `force` puts it in the place of one that is there.
-    Raises ExportError, MomentError, what `log.read` raises, and LogRefused where the file can't be written.
+    The file appears whole and durable under its name, or not at all; `force` replaces an existing file.
+    Raises ExportError, MomentError, what `log.read` raises, and LogRefused if the file cannot be written.
     """
     form = form or format_of(path)
     chosen = await range_of(log, selection)
@@ -138,7 +138,7 @@ async def _copy(log: EventLog, chosen: Range, frames: Frames, sink: Sink, progre
 async def _state_before(
     log: EventLog, chosen: Range, selection: Selection, form: FileFormat
 ) -> tuple[State | None, str]:
-    """The state and the hash chain before the first record, where they can be known and anybody asks for them."""
+    """Return the state and the hash chain before the first record, if they can be known and the format needs them."""
     if log.sparse or not chosen.after or (form is FileFormat.cloudevents and not selection.some):
         return None, ""
     return await state_after(log, chosen.after)
@@ -190,7 +190,7 @@ class _Archive(Sink):
 
 
 async def cluster_name(log: EventLog) -> str:
-    """The cluster's name, as the first record's subject has it; '' for an empty log."""
+    """Return the cluster's name from the first record's subject; '' for an empty log."""
     async with aclosing(log.read(after=await log.start())) as batches:
         async for batch in batches:
             return cluster_of(batch[0].subject)
@@ -198,7 +198,7 @@ async def cluster_name(log: EventLog) -> str:
 
 
 def _words(chosen: Range, selection: Selection) -> dict[str, list[str]]:
-    """What was asked for, for the header."""
+    """Return the request, for the header."""
     words = {"app": [*selection.apps], "user": [*selection.users]}
     if selection.since is not None:
         words["since"] = [str(chosen.after + 1)]

@@ -1,14 +1,14 @@
-"""Names in a log, and what stands for them where it leaves the building.
+"""Names in a log, and the pseudonyms that replace them in exports.
 
-A pseudonym is made of the kind of a name and its place among all names of that kind in the log: `app-017`, `node-2`.  So the
-same log gives the same ones; names that were in order still are, and every tie that goes by name or id falls as it did; and
-nothing of a name is left that a dictionary could find, as there would be in a hash.  It follows that another log, or more of
-this one, gives others: what is to be compared has to be exported once.
+A pseudonym is made from the kind of a name and its rank among all names of that kind in the log: `app-017`, `node-2`.  So the
+same log gives the same pseudonyms; names keep their order, and every tie that is broken by name or id is broken the same way;
+and nothing is left that a dictionary attack could find, unlike with a hash.  Another log, or more of this one, gives other
+pseudonyms, so logs to be compared must be exported together.
 
-An app's id is made of its name and a hash of its submission's id (`dorm.core.apps.admission.app_id`), and whoever decides
-again makes it again.  So it is submissions that are numbered: of one name's apps in the order of their ids, by numbers
-that hash to the same order.  Where an app `a` was submitted twice, `a-b-…` may lie between `a-…` and `a-…`; its pseudonym
-then begins with that of the first.
+An app's id is made from its name and a hash of its submission's id (`dorm.core.apps.admission.app_id`), and deciding again
+derives it again.  So submissions are numbered: those of one app name in the order of their apps' ids, with numbers that hash
+to the same order.  If an app `a` was submitted twice, `a-b-…` may lie between `a-…` and `a-…`; its pseudonym then starts with
+that of the first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 48
 KEPT_USERS = frozenset(("", "anonymous"))
-"""A user of that name is nobody in particular, and the fold treats it so."""
+"""User names that mean an unknown user, also to the fold."""
 _RESOURCES = (CPU, GPU, MEMORY)
 _BEFORE = "adhr"
 """First letters of words that sort before, between and after those."""
@@ -42,18 +42,18 @@ class Names(msgspec.Struct):
     """Ids of apps to their names and submissions."""
     app_names: set[str] = set()
     app_references: set[str] = set()
-    """What requests and facts call an app, whether there is one or not."""
+    """Names and ids by which requests and facts refer to an app, whether it exists or not."""
     requests: set[str] = set()
     """Ids of submissions and updates."""
     users: set[str] = set()
-    """And publishers' tokens of subjects."""
+    """Users, and publishers' tokens of subjects."""
     agents: set[str] = set()
-    """Who published what only agents do: nodes, or somebody else."""
+    """Publishers of events that only agents publish: nodes, or other clients."""
     masters: set[str] = set()
     nodes: set[str] = set()
     addresses: set[str] = set()
     identities: set[str] = set()
-    """Of machines that have a node's name."""
+    """Identities of machines that have a node's name."""
     resources: set[str] = set()
     labels: set[str] = set()
     values: set[str] = set()
@@ -65,12 +65,12 @@ class Names(msgspec.Struct):
     """Values of variables."""
     policies: set[str] = set()
     kinds: set[str] = set()
-    """Of events that this build does not know."""
+    """Kinds of events that this build does not know."""
     clusters: set[str] = set()
 
 
 class Pseudonyms:
-    """For every name one of its kind; each map takes the names that were collected and no others."""
+    """A pseudonym of the same kind for every name; each map holds the names that were collected and no others."""
 
     def __init__(self, names: Names, *, keep_nodes: bool = False) -> None:
         self.app_ids: dict[str, str] = {}
@@ -102,7 +102,7 @@ class Pseudonyms:
         self.requirements = _requirements(names.requirements, self)
 
     def key(self) -> dict[str, dict[str, str]]:
-        """Names by pseudonyms, by kind."""
+        """Return the names by pseudonym, by kind."""
         kinds = {
             "apps": self.app_names, "app_ids": self.app_ids, "users": self.users, "nodes": self.nodes,
             "addresses": self.addresses, "identities": self.identities, "masters": self.masters,
@@ -113,7 +113,7 @@ class Pseudonyms:
         return {kind: {made: name for name, made in names.items() if made != name} for kind, names in kinds.items()}
 
     def expression(self, expression: Expression) -> Expression:
-        """The same question about pseudonyms."""
+        """Return the same expression over pseudonyms."""
         match expression:
             case Comparison(label=label, values=values):
                 renamed = tuple(self.values[value] for value in values)
@@ -127,7 +127,7 @@ class Pseudonyms:
 
 
 def words_of(expression: Expression) -> tuple[set[str], set[str]]:
-    """Labels and values that a requirement speaks of."""
+    """Return the labels and values in a requirement."""
     match expression:
         case Comparison(label=label, values=values):
             return {label}, set(values)
@@ -139,14 +139,14 @@ def words_of(expression: Expression) -> tuple[set[str], set[str]]:
 
 
 def _numbered(kind: str, names: Iterable[str]) -> dict[str, str]:
-    """All of equal length, so that they sort as numbers do.  Nothing stays nothing."""
+    """Number names with equal width, so that they sort as numbers do.  The empty name stays empty."""
     ordered = sorted(set(names) - {""})
     width = len(str(len(ordered)))
     return {"": "", **{name: f"{kind}-{number:0{width}}" for number, name in enumerate(ordered, start=1)}}
 
 
 def _resources(names: set[str]) -> dict[str, str]:
-    """Cores, memory and GPUs are everybody's; other resources stay where they were among them."""
+    """Name resources.  Cores, memory and GPUs keep their names; others keep their place among them."""
     found = {name: name for name in (*_RESOURCES, "")}
     for place, letter in enumerate(_BEFORE):
         others = [name for name in names if name not in found and bisect(_RESOURCES, name) == place]
@@ -155,13 +155,13 @@ def _resources(names: set[str]) -> dict[str, str]:
 
 
 def _clusters(names: set[str]) -> dict[str, str]:
-    """One log is one cluster's; what came on a foreign subject is the exception."""
+    """Name clusters.  A log belongs to one cluster; only records on foreign subjects add others."""
     return {name: "cluster" if not number else f"cluster-{number}" for number, name in enumerate(sorted(names))}
 
 
 def _requirements(texts: set[str], pseudonyms: Pseudonyms) -> dict[str, str]:
-    """Policies number requirements as their texts sort, so these have to be as many, and in the same order.  White space
-    before them says so where their words don't."""
+    """Rename requirements.  Policies number them in the order of their texts, so they must stay as many and in the same order;
+    where the renamed words do not sort that way, leading white space does."""
     ordered = sorted(texts - {""})
     renamed = []
     for text in ordered:
@@ -199,7 +199,7 @@ class _Apps:
         return f"app-{self._top:0{self._width}}"
 
     def _name_all(self, names: Sequence[str], next_name: Callable[[], str]) -> None:
-        """Names in the order of their first ids."""
+        """Assign pseudonyms to names, which are in the order of their first ids."""
         place = 0
         while place < len(names):
             name, ids = names[place], self._ids[names[place]]
@@ -213,7 +213,7 @@ class _Apps:
             place = inside
 
     def _name_between(self, ids: list[str], names: Sequence[str]) -> None:
-        """Names whose ids lie between those of an app that was submitted more than once."""
+        """Assign pseudonyms to names whose ids lie between those of an app that was submitted more than once."""
         gaps: dict[int, list[str]] = {}
         for name in names:
             gaps.setdefault(bisect(ids, self._first(name)), []).append(name)
@@ -228,7 +228,7 @@ class _Apps:
             self._name_all(between, next_name if fits else self._next_top)
 
     def _name(self, name: str, pseudonym: str) -> None:
-        """The name, its apps' submissions, and their ids."""
+        """Assign a pseudonym to a name, its apps' submissions, and their ids."""
         made = self._made
         made.app_names[name] = pseudonym
         new = [app for app in self._ids[name] if self._submissions[app][1] not in made.requests]

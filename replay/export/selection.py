@@ -1,4 +1,4 @@
-"""Which part of a log is wanted: from one moment to another, and what concerns some apps or users."""
+"""Selects a part of a log: from one moment to another, and the events that concern some apps or users."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Without anything, all of a log."""
+    """The part of a log to select; by default all of it."""
 
     since: Moment | None = None
-    """From this record, or the first one that is not earlier; how long before the end is meant from the log's end."""
+    """From this record, or the first one that is not earlier; `-10m` counts from the log's end."""
     until: Moment | None = None
     """Up to this record, or the last one that is not later."""
     apps: tuple[str, ...] = ()
-    """What concerns any of these, by their names or ids (`dorm.core.query.concerns`)."""
+    """Events that concern any of these, by name or id (`dorm.core.query.concerns`)."""
     users: tuple[str, ...] = ()
-    """What any of these asked for, and what concerns their apps."""
+    """Events that any of these requested, and events that concern their apps."""
 
     @property
     def some(self) -> bool:
@@ -45,7 +45,7 @@ class Range(msgspec.Struct, frozen=True):
 
 
 async def range_of(log: EventLog, selection: Selection) -> Range:
-    """Raises MomentError where nothing is left, and what `log.at_time` raises."""
+    """Return the range of a selection.  Raises MomentError if it is empty, and what `log.at_time` raises."""
     start, end = await log.start(), await log.end()
     after = start if selection.since is None else max(start, await _before(log, selection.since, end, itself=False))
     upto = end if selection.until is None else await _before(log, selection.until, end, itself=True)
@@ -57,7 +57,7 @@ async def range_of(log: EventLog, selection: Selection) -> Range:
 
 
 async def _before(log: EventLog, moment: Moment, end: int, *, itself: bool) -> int:
-    """The last sequence before a moment; with `itself`, what is at the moment counts as before it."""
+    """Return the last sequence before a moment; with `itself`, a record at the moment counts as before it."""
     if isinstance(moment, AtSequence):
         if moment.seq > end:
             raise MomentError(f"the log ends at {end}, before {moment.seq}")
@@ -67,7 +67,7 @@ async def _before(log: EventLog, moment: Moment, end: int, *, itself: bool) -> i
 
 
 async def _time_of(log: EventLog, seq: int) -> int:
-    """Log time of a record, 0 where there is none."""
+    """Return a record's log time, 0 if there is none."""
     if seq > await log.start():
         async with aclosing(log.read(after=seq - 1)) as batches:
             async for batch in batches:
@@ -80,10 +80,10 @@ def _clock(time: int) -> str:
 
 
 class Sieve:
-    """What of a range is wanted.  To be shown all of it, in order, as it learns by that who has which app."""
+    """Filters a range.  It must see every record, in order, since it learns from them which app belongs to which user."""
 
     def __init__(self, selection: Selection, state: State | None) -> None:
-        """`state` is that before the first record; None where it is not known, or the log's begin."""
+        """`state` is that before the first record; None if it is unknown, or at the log's start."""
         self._concerns = Concerns(apps=selection.apps, users=selection.users) if selection.some else None
         if self._concerns is not None and state is not None:
             self._concerns.know(state)
@@ -92,11 +92,11 @@ class Sieve:
         return self._concerns is None or self._concerns.wants(one)
 
     def any_of(self, record: Record) -> bool:
-        """Whether anything in a record is wanted: a round is one record, and stays whole."""
+        """Return whether anything in a record is selected: a round is one record, and stays whole."""
         if self._concerns is None:
             return True
         wanted = False
         for one in logged(record):
-            # All of a round is asked, for the next answer may depend on it.
+            # Check every fact of a round, since a later answer may depend on it.
             wanted |= self.wants(one)
         return wanted

@@ -1,4 +1,4 @@
-"""What an export writes into: formats of files, and sinks that take records."""
+"""File formats of exports, and the interface of sinks, which take records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class FileFormat(StrEnum):
-    """What kind of file to write."""
+    """The kind of file to write."""
 
     archive = "archive"
     parquet = "parquet"
@@ -20,14 +20,14 @@ class FileFormat(StrEnum):
 
 
 class Sink(Protocol):
-    """What takes records and makes a file of them.  Called in threads, one call after the other."""
+    """Takes records and makes a file of them.  Called in threads, one call after the other."""
 
     records: int
     """Records of which anything was written."""
     rows: int | None
 
     def take(self, records: list[Record], due: list[Snapshot]) -> None:
-        """The next ones, wanted or not, and the snapshots that are due among them."""
+        """Take the next records, selected or not, and the snapshots that are due among them."""
         ...
 
     def finish(self) -> None: ...

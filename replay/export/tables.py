@@ -1,13 +1,13 @@
-"""Events as rows for analysis: Parquet, lines of JSON, lines of CloudEvents; one for each event, so a round has several.
+"""Events as rows for analysis: Parquet, lines of JSON, lines of CloudEvents; one row per event, so a round has several.
 
 position   118, or 118.2 in a round: unique, and the same in every tool
 seq, index its two parts; index is null for an event with a record of its own
 log_time   UTC: nanoseconds in Parquet, RFC 3339 in JSON
 kind       AppSubmitted, Resized, …
-app, node  what it is about, where it is about one
-user       whose app that is, else the client who said it
-by, id     who published it, under which id
-body       all of the event: a map in lines of JSON, its text in Parquet
+app, node  the app or node that it is about, if it is about one
+user       the app's user, else the client that published it
+by, id     the publisher and the event's id
+body       the whole event: a map in lines of JSON, its text in Parquet
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 _GROUP = 32_768
 """Rows that are written to Parquet at once."""
 _REMEMBERED = 100_000
-"""Apps, and submissions without an answer, whose users are known at a time."""
+"""Apps, and unanswered submissions, whose users are remembered at a time."""
 _CLIENTS = (k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.NodeDrainRequested, k.PolicyChanged, k.SealRequested)
 _encode = msgspec.json.Encoder().encode
 
 
 def table(form: FileFormat, file: BinaryIO, path: Path, cluster: str, sieve: Sieve, state: State | None) -> Sink:
-    """What writes rows into a file.  `state` is that before the first record, as far as it is known.
+    """Return a sink that writes rows into a file.  `state` is that before the first record, as far as it is known.
 
-    Raises ExportError where a library is missing."""
+    Raises ExportError if a library is missing."""
     users = Users(state)
     if form is FileFormat.parquet:
         return _Parquet(file, sieve, users, cluster)
@@ -57,7 +57,7 @@ def table(form: FileFormat, file: BinaryIO, path: Path, cluster: str, sieve: Sie
 
 
 class _Rows(Sink):
-    """Events one by one, of which those that are not wanted only teach whose app it is."""
+    """Takes events one by one; those not selected only show which user an app belongs to."""
 
     def __init__(self, sieve: Sieve, users: Users) -> None:
         self.records = 0
@@ -86,14 +86,14 @@ class _Rows(Sink):
 
     @abstractmethod
     def _write(self) -> None:
-        """What was taken, if it is enough for that."""
+        """Write the events taken so far, if there are enough."""
 
     @abstractmethod
     def _end(self) -> None: ...
 
 
 class Users:
-    """Whose app it is: learned from submissions and answers, in the log's order."""
+    """The user of each app: learned from submissions and answers, in the log's order."""
 
     def __init__(self, state: State | None) -> None:
         self._users: OrderedDict[str, str] = OrderedDict()
@@ -128,7 +128,7 @@ class Users:
 
 
 def row(one: Logged, user: str | None) -> dict[str, Any]:
-    """An event by the columns above; `body` as JSON, `log_time` in UTC nanoseconds."""
+    """Return an event by the columns above; `body` as JSON, `log_time` in UTC nanoseconds."""
     event: Any = one.event
     app = getattr(event, "app", None) or None
     if isinstance(event, k.AppSubmitted) and (name := name_of(event.spec)):
@@ -153,11 +153,11 @@ def _json(event: k.Event) -> bytes:
     try:
         return _encode(event)
     except (TypeError, ValueError, RecursionError):
-        return _encode(plain(event))  # A stranger's spec may hold what JSON has no words for.
+        return _encode(plain(event))  # A client's spec may hold values that JSON cannot express.
 
 
 class _Lines(_Rows):
-    """Lines of JSON, packed as the name's ending says."""
+    """Lines of JSON, compressed by the ending of the name."""
 
     def __init__(self, file: BinaryIO, suffix: str, sieve: Sieve, users: Users, *, cloudevents: bool) -> None:
         super().__init__(sieve, users)
@@ -166,7 +166,7 @@ class _Lines(_Rows):
         self._file = file
         self._packed: BinaryIO | None = None
         if suffix == ".gz":
-            # Without a time in it, equal exports have equal bytes.
+            # Without a timestamp, equal exports have equal bytes.
             self._packed = cast("BinaryIO", gzip.GzipFile("", "wb", 6, file, mtime=0))
         elif suffix == ".zst":
             self._packed = cast("BinaryIO", zstandard.ZstdCompressor(level=3).stream_writer(file, closefd=False))
@@ -191,7 +191,7 @@ class _Lines(_Rows):
 
 
 class _Parquet(_Rows):
-    """Columns by pyarrow, which is there where Dorm was installed with its extra `arrow`."""
+    """Columns by pyarrow, which comes with Dorm's extra `arrow`."""
 
     def __init__(self, file: BinaryIO, sieve: Sieve, users: Users, cluster: str) -> None:
         super().__init__(sieve, users)
@@ -234,7 +234,7 @@ class _Parquet(_Rows):
 
 @contextlib.contextmanager
 def _one_line() -> Iterator[None]:
-    """A pipe that nobody reads any more is not an error of ours."""
+    """Turn errors of writing into ExportError, except a closed pipe, which is not an error of the export."""
     try:
         yield
     except BrokenPipeError:

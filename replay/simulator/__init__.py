@@ -1,21 +1,20 @@
-"""A cluster in virtual time: the same core that runs live, with simulated agents and apps around it.
+"""Simulates a cluster in virtual time: the same core that runs live, with simulated agents and apps around it.
 
     simulation   one run: simulated clients, agents and apps around the real core, writing an ordinary log
     scenario     everything that a run depends on
-    agenda       virtual time: what happens when, in one order
+    agenda       virtual time: acts in one order
     master       when rounds are decided
-    agents       what agents and apps answer;  partitions: the containers and their work
+    agents       how agents and apps react;  partitions: the containers and their work
     timings      how long the phases of a start and of an adjustment take
     outages      when nodes fail
-
     workloads/   apps to submit, clusters, and real traces
     compare/     policies beside each other
     forks/       a real log continued: what-if, backtests, when a waiting app will start
 
 Start with `simulation`.  A simulation appends real records by the real codec, folds them with `evolve`, and decides with
-`decide`. So every tool that reads logs reads a simulated one, and an audit verifies its decisions.  Only the answers of
-the outside are simulated: that a container has started, that a checkpoint is written, that the work is done.  A run
-depends on its scenario alone: one seed, one log, byte for byte.
+`decide`.  So every tool that reads logs reads a simulated one, and an audit verifies its decisions.  Only the outside is
+simulated: that a container has started, that a checkpoint is written, that the work is done.  A run depends on its scenario
+alone: one seed, one log, byte for byte.
 
     SimulationError    a workload or scenario that cannot be simulated
     └── WhatIfError    a moment from which a log cannot be continued
@@ -27,4 +26,4 @@ from replay import ReplayError
 
 
 class SimulationError(ReplayError):
-    """A workload or a scenario that can't be simulated; the message is one line for people."""
+    """A workload or a scenario that cannot be simulated; the message is one line for people."""

@@ -1,4 +1,4 @@
-"""Virtual time: what is to happen when, in one order."""
+"""Virtual time: acts in one order."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     Act = Callable[[], None]
 
 FIRST, LAST = 0, 1
-"""At one moment, all that is `FIRST` happens before anything that is `LAST`: who reacts sees all of that moment."""
+"""At one moment, every `FIRST` act runs before any `LAST` act, so a `LAST` act sees everything of that moment."""
 
 
 class Agenda:
-    """Acts by time (UTC ns); of one time and rank in the order in which they were put down."""
+    """Acts by time (UTC ns); acts of one time and rank run in the order in which they were added."""
 
     def __init__(self, now: int) -> None:
         self.now = now
@@ -23,7 +23,7 @@ class Agenda:
         self._count = 0
 
     def at(self, time: int, act: Act, rank: int = FIRST) -> None:
-        """What is due already happens now."""
+        """Plan an act; one that is overdue runs now."""
         self._count += 1
         heapq.heappush(self._heap, (max(time, self.now), rank, self._count, act))
 
@@ -32,10 +32,10 @@ class Agenda:
 
     @property
     def next_at(self) -> int | None:
-        """When the next act is due, None where none is."""
+        """When the next act is due, None if there is none."""
         return self._heap[0][0] if self._heap else None
 
     def step(self) -> None:
-        """Do the next act.  Raises IndexError where there is none."""
+        """Run the next act.  Raises IndexError if there is none."""
         self.now, _, _, act = heapq.heappop(self._heap)
         act()

@@ -1,7 +1,7 @@
-"""The agents of a simulated cluster and the apps under them: what they answer to what the master says.
+"""The agents of a simulated cluster and the apps under them: how they react to the master's facts.
 
-They are quick and right; what the live ones do about crashes of their own is tested where they live.  A node may crash with
-all that runs there: the peers of what was lost stand still until the master says what becomes of them.
+Simulated agents are fast and correct; how live ones handle their own crashes is tested elsewhere.  A node may crash with
+everything that runs there; the peers of lost containers then stand still until the master decides.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     Append = Callable[[k.Event, str], None]
 
 ASKED, DONE = 143, 0
-"""Exit codes: after SIGTERM, and of work that is done."""
+"""Exit codes: after SIGTERM, and after the work is done."""
 _PORTS = (20_000, 32_767)
 
 
 class VirtualAgents:
-    """All agents of the cluster.  `append` stores a fact and folds it into `state`; `react` is told all that was folded."""
+    """All agents of the cluster.  `append` stores a fact and folds it into `state`; `react` gets every folded fact."""
 
     def __init__(self, agenda: Agenda, state: State, scenario: Scenario, append: Append, master: VirtualMaster) -> None:
         self.partitions: dict[str, Partition] = {}
-        """By app, as long as the app lives or containers of it are left."""
+        """By app, as long as the app lives or has containers left."""
         self._agenda = agenda
         self._state = state
         self._scenario = scenario
@@ -43,7 +43,7 @@ class VirtualAgents:
         self._master = master
         self._up = {node.id: node.condition == "up" for node in state.nodes.values()}
         self._outages: dict[str, int] = {}
-        """How many outages of a node go on, which may overlap."""
+        """Number of a node's present outages, which may overlap."""
 
     def react(self, fact: Any) -> None:
         reaction = _REACTIONS.get(type(fact))
@@ -51,7 +51,7 @@ class VirtualAgents:
             reaction(self, fact)
 
     def admit(self, app: str, model: SimulatedApp) -> Partition:
-        """A new app, that has nothing yet."""
+        """Add a new app, which has no containers yet."""
         tasks = self._scenario.tasks
         partition = self.partitions[app] = Partition(
             app=app,
@@ -61,7 +61,7 @@ class VirtualAgents:
         )
         return partition
 
-    # --- what the master says -------------------------------------------------------------------------------------------
+    # --- reactions to the master ----------------------------------------------------------------------------------------
 
     def _resized(self, fact: k.Resized) -> None:
         for change in fact.changes:
@@ -101,7 +101,7 @@ class VirtualAgents:
             self._leave_after(partition, partition.timings.stop_s)
 
     def _lease_ended(self, fact: k.NodeLeaseEnded | k.NodeLeft) -> None:
-        """What ran there has surely ended, and nobody will speak of it again."""
+        """Forget the node's containers: they have surely ended, and are never reported again."""
         if isinstance(fact, k.NodeLeft):
             self._up[fact.node] = False
         for partition in list(self.partitions.values()):
@@ -115,7 +115,7 @@ class VirtualAgents:
     # --- the ways of an app ---------------------------------------------------------------------------------------------
 
     def _at(self, partition: Partition, time: int, act: Callable[[Partition], None]) -> None:
-        """`act` then, unless the app does something else until then."""
+        """Run `act` then, unless the app turns to something else before."""
         turn = partition.turn
 
         def if_still() -> None:
@@ -150,7 +150,7 @@ class VirtualAgents:
         self._work_on(partition, self._agenda.now)
 
     def _work_on(self, partition: Partition, began: int) -> None:
-        """It has worked since `began` (UTC ns), from when what it does now and then is counted."""
+        """Work since `began` (UTC ns), from which the intervals of reports and checkpoints count."""
         partition.work(self._agenda.now)
         done_at = partition.done_at()
         if done_at is None:
@@ -166,7 +166,7 @@ class VirtualAgents:
         self._exit(partition, DONE, asked=False)
 
     def _break(self, partition: Partition) -> None:
-        """Its first container fails; the others have lost their peer."""
+        """Let the first container fail; the others have lost their peer."""
         failure = partition.model.fails_at[partition.failures]
         partition.failures += 1
         first = min(partition.runs)
@@ -176,7 +176,7 @@ class VirtualAgents:
         self._say_exited(partition, first, node, failure.exit_code, asked=False)
 
     def _every(self, partition: Partition, seconds: float, began: int, act: Callable[[Partition], None]) -> None:
-        """`act` again and again, as long as it works on."""
+        """Run `act` repeatedly while the app works on."""
         if seconds <= 0:
             return
         interval = max(1, int(seconds * SECOND))
@@ -208,7 +208,7 @@ class VirtualAgents:
         )
 
     def _stop(self, partition: Partition, since: int) -> None:
-        """What runs belongs to an earlier generation, as it was said at `since` (UTC ns): save, then exit."""
+        """Stop an earlier generation, as decided at `since` (UTC ns): save, then exit."""
         if not partition.runs or partition.stopping:
             return
         timings = partition.timings
@@ -234,7 +234,7 @@ class VirtualAgents:
         self._exit(partition, ASKED, asked=True)
 
     def _exit(self, partition: Partition, exit_code: int, *, asked: bool) -> None:
-        """All of it that can still say so has stopped."""
+        """Exit all containers on nodes that are up."""
         gone = {slot: node for slot, node in sorted(partition.runs.items()) if self._is_up(node)}
         self._forget(partition, list(gone))
         for slot, node in gone.items():
@@ -265,7 +265,7 @@ class VirtualAgents:
             self.partitions.pop(partition.app, None)
 
     def _stand_still(self, partition: Partition) -> None:
-        """A part of it is gone, and with it what was not saved.  What starts goes on starting, what leaves leaves."""
+        """Lose a part of the app, with its unsaved work.  Starting and leaving containers continue as before."""
         if partition.doing in ("booting", "working"):
             partition.rest(self._agenda.now, "standing")
             partition.fall_back()
@@ -276,7 +276,7 @@ class VirtualAgents:
     # --- nodes ----------------------------------------------------------------------------------------------------------
 
     def join(self, node: SimulatedNode) -> None:
-        """It is new, or its agent is back; then it is the node that it was."""
+        """Join a node: a new one, or one whose agent is back, with its earlier identity."""
         known = self._state.nodes.get(node.name)
         self._append(
             k.NodeJoined(
@@ -291,7 +291,7 @@ class VirtualAgents:
         )
 
     def crash(self, node: str, since: int) -> None:
-        """With all that runs there; nothing was heard of it since then (UTC ns)."""
+        """Crash a node with everything that runs there; nothing was heard of it since `since` (UTC ns)."""
         self._outages[node] = self._outages.get(node, 0) + 1
         if self._outages[node] > 1:
             return
@@ -302,7 +302,7 @@ class VirtualAgents:
                 self._stand_still(partition)
 
     def recover(self, node: SimulatedNode) -> None:
-        """Its agent is back and tells what it does not find any more."""
+        """Bring a node's agent back; it reports the containers that it no longer finds."""
         self._outages[node.name] -= 1
         if self._outages[node.name]:
             return
@@ -327,8 +327,8 @@ class VirtualAgents:
     # --- forks ----------------------------------------------------------------------------------------------------------
 
     def adopt(self, app: App, known: Running) -> None:
-        """An app in the middle of whatever it does.  When that began is in the state, and how long it takes in the timings, so
-        it ends as it would have ended there."""
+        """Adopt an app in the middle of its phase.  The state holds when the phase began and the timings how long it takes, so
+        it ends when it would have ended."""
         partition = self.admit(app.id, known.model)
         partition.saved = known.done if known.saved is None else known.saved
         partition.done, partition.failures = known.done, known.failures

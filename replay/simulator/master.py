@@ -37,7 +37,7 @@ class VirtualMaster:
         self._silence = _Silence(state)
         self._leader = self._make_leader()
         self._woken_at: int | None = None
-        """When the next turn is, None where none is planned."""
+        """Time of the next turn, None if none is planned."""
         self._deciding = False
         self._turning = False
 
@@ -45,10 +45,10 @@ class VirtualMaster:
         return Leader(self._state, self._silence)
 
     def elect(self) -> None:
-        """Its first round; decisions of earlier epochs are void from there on.
+        """Write the first round; decisions of earlier epochs are void from there on.
 
-        A live master computes an allocation then, since it cannot know what the previous one had seen.  Here the previous one
-        has seen all that was quiet by then, so a fork of a run continues as the run would have."""
+        A live master then computes an allocation, since it cannot know what the previous one had seen.  Here the previous one
+        had seen everything that was quiet by then, so a fork of a run continues as the run would have."""
         state, now = self._state, self._agenda.now
         seen = now - int(self._takes_s() * SECOND)
         unseen = state.stirred_at + state.settings.quiet_ms * MILLISECOND >= seen
@@ -58,13 +58,13 @@ class VirtualMaster:
         self.wake(now)
 
     def note(self, *, news: bool = True) -> None:
-        """A record was folded; without `news` nothing follows from it at once."""
+        """Take note of a folded record; without `news` nothing follows from it at once."""
         self._leader.folded(self._agenda.now, news=news)
         if not self._turning:
             self.wake(self._agenda.now)
 
     def silence(self, node: str, since: int) -> None:
-        """Nothing was heard of this node since then (UTC ns)."""
+        """Mark a node as silent since then (UTC ns)."""
         settings = self._state.settings
         self._silence.since[node] = since
         lease_s = max(self._state.nodes[node].lease_s, settings.node_grace_s) + LEASE_MARGIN_S
@@ -72,12 +72,12 @@ class VirtualMaster:
             self._agenda.at(since + int(silent_s * SECOND) + 1, lambda: self.wake(self._agenda.now))
 
     def hear(self, node: str) -> None:
-        """It is heard again."""
+        """Mark a node as heard again."""
         self._silence.since.pop(node, None)
         self.wake(self._agenda.now)
 
     def wake(self, at: int) -> None:
-        """Take a turn at `at` (UTC ns), after all that happens at that moment, unless one comes before."""
+        """Take a turn at `at` (UTC ns), after all other acts of that moment, unless one comes before."""
         if self._woken_at is None or at < self._woken_at:
             self._woken_at = at
             self._agenda.at(at, lambda: self._turn(at), LAST)
@@ -93,7 +93,7 @@ class VirtualMaster:
             self.wake(max(self._agenda.now, wake))
 
     def _step(self, now: int) -> int | None:
-        """Publish all that follows now; gives when to look again."""
+        """Publish everything that follows now; return when to look again."""
         self._silence.looked_at = 0
         while True:
             ready = self._leader.step(Moment(now, now))
@@ -108,7 +108,7 @@ class VirtualMaster:
                 return ready.wake
 
     def _publish_later(self, computed: Publish) -> None:
-        """Deciding takes its time, in which others write; the round is about the state that it was decided on."""
+        """Publish the round once deciding has taken its time, in which others write; its basis stays the state decided on."""
         self._deciding = True
 
         def publish() -> None:
@@ -128,7 +128,7 @@ class VirtualMaster:
 
 
 class _Silence:
-    """Which nodes cannot be heard: all others are, always.  Looked at once in each turn, where there are any."""
+    """The nodes that cannot be heard; all others always are.  Checked once per turn, if there are any."""
 
     alive = None
     asks = False
@@ -153,7 +153,7 @@ class _Silence:
 
 
 class RoundsMaster(VirtualMaster):
-    """Decides at multiples of `rounds.every_s` from `BEGIN`: in a fork at those of the run that it was taken from."""
+    """Decides at multiples of `rounds.every_s` from `BEGIN`; in a fork, at those of the original run."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class _RoundsLeader(Leader):
         self._always = rounds.always
 
     def due_at(self, moment: Moment) -> int | None:
-        """The first round that is not over, where there is a cause for it; with `always`, as long as anything is to come."""
+        """Return the next round's time if there is a cause for one; with `always`, as long as anything is still to come."""
         if self._always and self._agenda and self.state.names:
             since: int | None = moment.at
         else:

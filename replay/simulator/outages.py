@@ -1,7 +1,7 @@
 """When nodes fail: a process with two parameters, drawn from a seed.
 
-Each node is up for an exponentially distributed time and then away for another, whatever the others do: failures at a
-constant rate for each node, as Meta models its own clusters (Kokolis et al., Revisiting Reliability in Large-Scale Machine
+Each node is up for an exponentially distributed time and then away for another, independent of the others: failures at a
+constant rate per node, as Meta models its own clusters (Kokolis et al., Revisiting Reliability in Large-Scale Machine
 Learning Research Clusters, HPCA 2025).  For scale: training Llama 3 was interrupted 419 times unexpectedly in 54 days on
 16,384 GPUs (The Llama 3 Herd of Models, arXiv 2407.21783, 3.3.4), which is once in 264 days for each node of 8.
 """
@@ -28,10 +28,10 @@ _MOST = 1_000_000
 def poisson(
     nodes: Iterable[SimulatedNode], *, mtbf_s: float, repair_s: float, until_s: float, seed: int = 0
 ) -> tuple[Outage, ...]:
-    """Outages that begin before `until_s`, in order of time.  `mtbf_s` is the mean time from a repair to the next failure of
-    one node, `repair_s` the mean time that it is away; a repair of 0 makes it come back at once, with nothing running.
+    """Draw outages that start before `until_s`, in order of time.  `mtbf_s` is the mean time from a repair to the next failure
+    of one node, `repair_s` the mean time that it is away; with a repair of 0 it comes back at once, with nothing running.
 
-    A node's outages depend on its name and the seed alone.  Raises SimulationError."""
+    A node's outages depend only on its name and the seed.  Raises SimulationError."""
     if mtbf_s <= 0 or repair_s < 0:
         raise SimulationError("a node needs a mean time between failures above 0, and a repair of at least 0 seconds")
     found: list[Outage] = []

@@ -1,4 +1,4 @@
-"""What runs in a simulated cluster: the containers of each app, and the work that they do."""
+"""The containers of each simulated app, and the work that they do."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from replay.simulator.workloads.workload import SimulatedApp
 
 NEVER = 2**62
-"""UTC ns (the year 2116): what would come later is taken as never, so that every time fits into the log."""
+"""UTC ns (the year 2116): later times are taken as never, so every time fits into the log."""
 
 Doing = Literal["", "starting", "booting", "working", "standing", "saving", "leaving"]
-"""Nothing (it has no containers); until its containers have started; from there to its first work; its work; nothing, since a
-part of it is gone; saving, then leaving, because it was asked to."""
+"""Nothing (it has no containers); starting its containers; from there to its first work; working; nothing, since a part of it
+is gone; saving; leaving.  The last two follow a request to stop."""
 
 
 @dataclass
 class Partition:
-    """One app as it runs.  Work is counted up to `since`; what came later follows from `rate`."""
+    """A running app.  Work is counted up to `since`; later work follows from `rate`."""
 
     app: str
     model: SimulatedApp
     timings: Timings
     efficiency: float = 1.0
-    """The part of its containers' time that goes into its work (`scenario.Tasks`)."""
+    """The part of its containers' time that goes into work (`scenario.Tasks`)."""
     generation: int = 0
     placement: dict[int, str] = field(default_factory=dict)
     """Node by slot, of the generation that was decided last."""
@@ -40,15 +40,15 @@ class Partition:
     done: float = 0.0
     """Units of work at `since`."""
     saved: float = 0.0
-    """Units that a restart begins with."""
+    """Units from which a restart continues."""
     rate: float = 0.0
     """Units per second."""
     since: int = 0
-    """UTC ns; 0 while it doesn't work."""
+    """UTC ns; 0 while it does not work."""
     failures: int = 0
-    """How many of its model's failures are behind it."""
+    """How many of its model's failures are past."""
     turn: int = 0
-    """Counts changes of what it is doing, so that whatever was planned before one is void after it."""
+    """Counts changes of `doing`; a change voids everything planned before it."""
     ended: bool = False
 
     @property
@@ -64,12 +64,12 @@ class Partition:
         return tuple(sorted(by_node.values(), reverse=True))
 
     def turn_to(self, doing: Doing) -> None:
-        """Whatever was planned for what it did before is void."""
+        """Change what it does; this voids everything planned before."""
         self.doing = doing
         self.turn += 1
 
     def work(self, now: int) -> None:
-        """It begins to work with what it has."""
+        """Start working with the containers that it has."""
         self.rate = self.model.speed.rate(self.counts) * self.efficiency
         self.since = now
         self.turn_to("working")
@@ -81,17 +81,17 @@ class Partition:
         return min(self.model.work, self.done + self.rate * ((now - self.since) / SECOND))
 
     def step_by(self, now: int) -> int:
-        """The last whole step that it has done, as it tells it."""
+        """Return the last whole step that it has done, as it reports it."""
         return int(self.done_by(now) * self.model.steps_per_unit)
 
     def rest(self, now: int, doing: Doing) -> None:
-        """It stops working: nothing is lost yet."""
+        """Stop working; nothing is lost yet."""
         self.done = self.done_by(now)
         self.since = 0
         self.turn_to(doing)
 
     def fall_back(self) -> None:
-        """What was not saved is lost."""
+        """Lose unsaved work."""
         self.done = self.saved
 
     @property
@@ -100,8 +100,8 @@ class Partition:
         return self.failures < len(self.model.fails_at) and self.model.fails_at[self.failures].work < self.model.work
 
     def done_at(self) -> int | None:
-        """When its work is done at this rate, or its next failure comes (UTC ns).  None while it doesn't work, or would never
-        be done."""
+        """Return when its work is done at this rate, or its next failure comes (UTC ns).  None if it does not work or would
+        never be done."""
         until = self.model.fails_at[self.failures].work if self.failure_ahead else self.model.work
         left = max(0.0, until - self.done)
         if not self.since or (self.rate <= 0 and left > 0):

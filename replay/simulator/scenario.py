@@ -10,21 +10,21 @@ from replay.simulator.timings import Timings
 from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
 
 BEGIN = 1_700_000_000_000_000_000
-"""UTC ns at which a simulation begins that continues no log."""
+"""UTC ns at which a simulation starts that continues no log."""
 
 
 class Outage(msgspec.Struct, frozen=True):
-    """A node crashes, with all that runs there, and comes back."""
+    """A node crashes, with everything that runs there, and comes back."""
 
     node: str
     at_s: float
-    """In seconds from the begin; a fork may begin in the middle of an outage, which then was before it."""
+    """In seconds from the start; negative if a fork starts in the middle of the outage."""
     for_s: float | None
     """None for an outage that never ends."""
 
 
 class Tasks(msgspec.Struct, frozen=True):
-    """Sharing by tasks: each container is a slot that runs one short task after the other, and each pays for its launch.
+    """Sharing by tasks: each container is a slot that runs short tasks one after the other, and each task pays for its launch.
 
     A slot works for task_s of every task_s + overhead_s.  The defaults are what the Dorm paper's introduction gives for
     sharing by tasks (a mean task of 1.5 s, a scheduling latency of 430 ms), from memory and not checked against its text;
@@ -39,7 +39,7 @@ class Tasks(msgspec.Struct, frozen=True):
 
 
 class DecisionTime(msgspec.Struct, frozen=True):
-    """How long the master takes to decide: fixed and per app × node of the problem, in seconds."""
+    """How long the master takes to decide: a fixed time and one per app × node of the problem, in seconds."""
 
     fixed_s: float = 0.01
     per_cell_s: float = 3e-7
@@ -49,11 +49,11 @@ class DecisionTime(msgspec.Struct, frozen=True):
 
 
 class Rounds(msgspec.Struct, frozen=True):
-    """Decisions at fixed times only, as schedulers that work in rounds take them, and not when the log has been quiet."""
+    """Decisions at fixed times only, as in round-based schedulers, instead of when the log has been quiet."""
 
     every_s: float
     always: bool = False
-    """Also where nothing has happened: for policies that go by what apps were served, or by what is left of their work."""
+    """Decide also when nothing has happened: for policies that use the service or the remaining work of apps."""
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -68,18 +68,18 @@ class Scenario(msgspec.Struct, frozen=True):
     quiet_limit_s: float = 1.0
     idle_s: float = 30.0
     rounds: Rounds | None = None
-    """Set where decisions come in rounds: what has been quiet for `quiet_s` (which may be 0) waits for the next one."""
+    """Set if decisions come in rounds: what has been quiet for `quiet_s` (which may be 0) waits for the next round."""
     retention_s: float = 3600.0
-    """How long ended apps stay in the state; a long trace need not remember all of them."""
+    """How long ended apps stay in the state; for a long trace it need not remember all of them."""
     timings: Timings = Timings()
     tasks: Tasks | None = None
-    """Set where a policy shares by tasks: then adjustments are free and every task pays."""
+    """Set if a policy shares by tasks: then adjustments are free and every task pays."""
     decision_time: DecisionTime = DecisionTime()
     outages: tuple[Outage, ...] = ()
     progress_s: float = 60.0
-    """How often a working app tells of its progress; 0 for never."""
+    """How often a working app reports its progress; 0 for never."""
     until_s: float | None = None
-    """When the run is cut off, in seconds from its begin; None: when nothing is left to happen."""
+    """When the run is cut off, in seconds from its start; None: when nothing is left to happen."""
     cluster: str = "simulated"
 
 
@@ -88,8 +88,8 @@ class Running(msgspec.Struct, frozen=True):
 
     model: SimulatedApp
     done: float = 0.0
-    """Units of work that are done when the fork begins."""
+    """Units of work that are done when the fork starts."""
     saved: float | None = None
-    """Units that a restart would begin with; None for all that are done."""
+    """Units from which a restart would continue; None for all that are done."""
     failures: int = 0
-    """How many of its model's failures are behind it."""
+    """How many of its model's failures are past."""

@@ -4,7 +4,7 @@
     Simulation(scenario, state=…, running=…)       a fork: from the state of another log, with models of its live apps
 
 A fork is led by a new master, under the settings of the state; the scenario's policy and times are not used.  Its nodes are
-those of the state, and those of the scenario that the state does not have join at the begin.
+those of the state; nodes of the scenario that the state does not have join at the start.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from replay.simulator.scenario import Outage, Scenario
 
     Observer = Callable[[Record, k.Event], None]
-    """Called after each record was folded, with what it held."""
+    """Called after each record was folded, with the record and its event."""
 
 _TELLS_NOTHING_DUE = (k.AppProgressed, k.AppCheckpointed, k.ContainerStarted)
-"""Facts after which a master has nothing to say, unless they stir the allocation."""
+"""Facts after which a master has nothing to publish, unless they stir the allocation."""
 
 
 class Simulation:
-    """A cluster in virtual time.  `state` is the fold of all that was written."""
+    """A cluster in virtual time.  `state` is the fold of everything that was written."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Simulation:
         running: Mapping[str, Running] | None = None,
         name: str = "",
     ) -> None:
-        """`running` has every app of `state` that has not ended, by id, and those whose submission is not answered yet, by
-        the id that they will have.  `state` is not changed.  Raises SimulationError."""
+        """`running` holds every app of `state` that has not ended, by id, and the apps of unanswered submissions, by the id
+        that they will have.  `state` is not changed.  Raises SimulationError."""
         self.scenario = scenario
         self.state = copy_of(state) if state is not None else State()
         self.agenda = Agenda(self.state.time or BEGIN)
@@ -69,9 +69,9 @@ class Simulation:
         self._fresh = state is None
         self._observers: list[Observer] = []
         self._unanswered: dict[str, SimulatedApp] = {}
-        """Submitted, by the id of the app that they will be."""
+        """Submitted apps, by the id that they will have."""
         self._to_come: dict[int, SimulatedApp] = {}
-        """By their place in the scenario."""
+        """Apps still to be submitted, by their index in the scenario."""
         self._known = {
             node.id: SimulatedNode(node.id, node.capacity, node.labels) for node in self.state.nodes.values()
         } | {node.name: node for node in scenario.nodes}
@@ -86,13 +86,13 @@ class Simulation:
 
     @property
     def partitions(self) -> dict[str, Partition]:
-        """By app, as long as it lives or containers of it are left."""
+        """By app, as long as it lives or has containers left."""
         return self.agents.partitions
 
     @property
     def unfinished(self) -> list[str]:
-        """Names of the apps that have neither ended nor been refused, those to come included, sorted.  After a run that was
-        not cut off: those that will never end, since nothing is left to happen."""
+        """Names of the apps that have neither ended nor been refused, including those still to come, sorted.  After a run that
+        was not cut off: the apps that will never end, since nothing is left to happen."""
         submitted = [name_of(submission.spec) for submission in self.state.submissions.values() if not submission.app]
         return sorted([*self.state.names, *submitted, *(app.spec.name for app in self._to_come.values())])
 
@@ -100,17 +100,17 @@ class Simulation:
         self._observers.append(observer)
 
     def publish_at(self, at_s: float, event: k.Event, who: str) -> None:
-        """Somebody (a client, an operator) will say this, `at_s` seconds from the begin."""
+        """Publish an event of a client or an operator `at_s` seconds from the start."""
         self.agenda.at(self._moment(at_s), lambda: self._append(event, who))
 
     def run(self) -> State:
-        """Until nothing is left to happen, or `until_s`.  Gives the last state.  Raises SimulationError."""
+        """Run until nothing is left to happen, or `until_s`.  Returns the last state.  Raises SimulationError."""
         for _ in self.play():
             pass
         return self.state
 
     def play(self) -> Iterator[int]:
-        """The same, act by act: gives the time after each (UTC ns)."""
+        """The same, act by act: yields the time after each (UTC ns)."""
         self._begin()
         until = None if self.scenario.until_s is None else self._moment(self.scenario.until_s)
         while self.agenda:
@@ -123,7 +123,7 @@ class Simulation:
             yield self.agenda.now
 
     def running(self) -> dict[str, Running]:
-        """What a fork of the present state would have to know, by app."""
+        """Return what a fork of the present state has to know, by app."""
         now = self.agenda.now
         alive = {
             name: Running(one.model, one.done_by(now), one.saved, one.failures)
@@ -132,7 +132,7 @@ class Simulation:
         }
         return alive | {name: Running(model) for name, model in self._unanswered.items()}
 
-    # --- the begin ------------------------------------------------------------------------------------------------------
+    # --- the start ------------------------------------------------------------------------------------------------------
 
     def _moment(self, at_s: float) -> int:
         return self.begin + round(at_s * SECOND)
@@ -208,7 +208,7 @@ class Simulation:
         self._take(subject, encode(as_holder(self.state, event)), event.id)
 
     def _take(self, subject: str, body: bytes, msg_id: str) -> None:
-        """Store a record, fold it, and let everybody react."""
+        """Store a record, fold it, and let observers, agents and the master react."""
         record = Record(self.state.seq + 1, self.agenda.now, subject, body, msg_id)
         stirred = self.state.stirred_seq
         event = evolve(self.state, record)
@@ -242,7 +242,7 @@ def _known(running: dict[str, Running], name: str) -> Running:
 
 
 def _check(scenario: Scenario, nodes: Mapping[str, SimulatedNode]) -> None:
-    """What a run could not be held to account for."""
+    """Reject a scenario that cannot be simulated.  Raises SimulationError."""
     if len({node.name for node in scenario.nodes}) < len(scenario.nodes):
         raise SimulationError("two nodes of the scenario have the same name; give each its own")
     for outage in scenario.outages:

@@ -1,8 +1,8 @@
-"""The story of one app, told by whoever watches the log being folded.
+"""The story of one app, written by an observer of the fold.
 
-Every change of its partition is in a chapter, and so is whatever took its time: waits and their reasons, adjustments by their
-phases, containers that failed, nodes that went, what it was asked by whom.  Progress is summed up by generation.  The story
-is that of the newest app of a name, from its submission on; refused submissions of the name are told as well.
+Every change of the app's partition is in a chapter, and so is everything that took time: waits and their reasons, the phases
+of adjustments, containers that failed, nodes that left, and requests with their authors.  Progress is summed up by generation.
+The story is that of the newest app of a name, from its submission on; refused submissions of the name are included.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ _PROGRESS = (k.AppProgressed, k.AppCheckpointed)
 _NODES = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
 _ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled)
 _KEPT_THOUGH_IGNORED = k.PolicyChanged
-"""Where the fold refuses its policy and counts it as ignored, it still takes the rest."""
+"""If the fold refuses its policy and counts it as ignored, it still applies the rest."""
 
 
 class AppTeller:
-    """Follows a fold (`see` is for `replay.travel.travel`'s `seen`) for one app, by name or id.  Kept: its story alone."""
+    """Follows a fold for one app, by name or id (`see` is the `seen` of `replay.travel.travel`).  Keeps only its story."""
 
     def __init__(self, wanted: str) -> None:
         self.wanted = wanted
         self.around = Surroundings()
         self._pending: dict[str, Chapter] = {}
-        """Submissions of this name that nobody has answered, by their ids."""
+        """Unanswered submissions of this name, by id."""
         self._ignored = self._void = 0
         self._fresh(None)
 
     def _fresh(self, app: App | None) -> None:
         self.id, self.name = (app.id, app.name) if app is not None else ("", "")
         self._app = app
-        """As the state has it, or had it last."""
+        """The app in the state, or as it was last there."""
         self._chapters: list[Chapter] = []
         self.partition: Places = {}
-        """Its places now."""
+        """Its present places."""
         self._code = ""
         self._spent = Spent()
         self._ended = False
@@ -63,40 +63,40 @@ class AppTeller:
         self._decided: Cause | None = None
         """The latest change."""
         self._owed: Cause | None = None
-        """What it waits for a place since: its acceptance, or what took its place away."""
+        """Since when it waits for a place: its acceptance, or the event that took its place away."""
         self._phases: Phases | None = None
         self._ready: Cause | None = None
-        """What the latest generation's containers, or its work, followed from."""
+        """The event that the latest generation's containers, or its work, followed from."""
         self._works: dict[int, Work] = {}
         self._exit: Cause | None = None
+        """The latest container since the latest change that ended well, or on request."""
         self._killed: set[int] = set()
         """Generations of which a container was killed by a lease that had been shortened."""
-        """The latest container that ended as it should, or was asked to, since the latest change."""
         self._failing: dict[int, tuple[Cause, int]] = {}
-        """The first container of a generation that failed, and how many did."""
+        """The first container of each generation that failed, and how many did."""
         self._node: dict[str, Cause] = {}
-        """What last befell nodes that it is on."""
+        """The latest event of each of its nodes."""
         self._last_failed = 0
         self._cancel: Cause | None = None
         self._updates: dict[str, Cause] = {}
 
     @property
     def known(self) -> bool:
-        """Whether there is anything to tell."""
+        """Whether there is a story."""
         return bool(self._chapters or self._pending)
 
     def story(self) -> list[Chapter]:
-        """All so far.  Submissions that are not answered yet come last."""
+        """Return all chapters so far.  Unanswered submissions come last."""
         return [*self._chapters, *self._pending.values()]
 
     def totals(self, state: State) -> AppTotals | None:
-        """Its life in numbers until now; None for one that was never accepted."""
+        """Return its life in numbers until now; None for an app that was never accepted."""
         return None if self._app is None else self._spent.totals(self._app, self._released, state.time)
 
     # --- following ------------------------------------------------------------------------------------------------------
 
     def begin(self, state: State) -> None:
-        """Where the fold does not begin with the log's first record; an app that is there already is taken on."""
+        """Start from a state instead of the log's first record; an app that is in it is adopted."""
         self.around.begin(state)
         self._ignored, self._void = state.counters.ignored, state.counters.void_rounds
         app = state.find_app(self.wanted)
@@ -110,7 +110,7 @@ class AppTeller:
         self._tell(state, str(state.seq), "known", f"{app.phase} already, where this reading of the log begins")
 
     def see(self, state: State, record: Record, event: k.Event) -> None:
-        """After each record was folded."""
+        """Follow one record after it was folded."""
         ignored, self._ignored = state.counters.ignored > self._ignored, state.counters.ignored
         if isinstance(event, _PROGRESS):
             if not ignored and event.app == self.id:
@@ -147,7 +147,7 @@ class AppTeller:
         of_it: bool = True,
         **fields: Any,
     ) -> Cause:
-        """Without `of_it` it is not about the app, so its places are not told with it."""
+        """Append a chapter.  Without `of_it` it is not about the app, so it does not include the app's places."""
         app = self._app
         placed = sizes(app) if app is not None else {}
         cause = Cause(position, text.split(";")[0])
@@ -163,7 +163,7 @@ class AppTeller:
         assert self._app is not None
         return self._app
 
-    # --- what clients ask ------------------------------------------------------------------------------------------------
+    # --- requests of clients --------------------------------------------------------------------------------------------
 
     def _submitted(self, state: State, event: k.AppSubmitted) -> None:
         name = name_of(event.spec)
@@ -268,7 +268,7 @@ class AppTeller:
     # --- nodes ----------------------------------------------------------------------------------------------------------
 
     def _on(self, app: App, node: str) -> int:
-        """How many containers of it are, or may be, on a node."""
+        """Return how many of its containers are, or may be, on a node."""
         may_run = [
             container
             for generation in app.generations.values()
@@ -330,7 +330,7 @@ class AppTeller:
         lost = self.partition and not sizes(app)
         return "; what was decided for it there is void, and it is placed again" if lost else ""
 
-    # --- what the master says -------------------------------------------------------------------------------------------
+    # --- facts of the master --------------------------------------------------------------------------------------------
 
     def _fact(self, state: State, event: k.Round, index: int, fact: Any) -> None:
         kind = type(fact)
@@ -467,7 +467,7 @@ class AppTeller:
         self._code = "retry"
 
     def _why_lost(self, app: App, number: int) -> Cause | None:
-        """What befell a node that took containers of this generation with it."""
+        """Return the latest event of a node that took containers of this generation with it."""
         lost = [c.node for c in app.generations[number].containers.values() if c.reason == "lost"]
         return next((self._node[node] for node in lost if node in self._node), None)
 
@@ -514,7 +514,7 @@ def _what(change: Changed, *, first: bool) -> str:
 
 
 def _ended_with(state: State, app: App, node: str) -> int:
-    """How many of its containers this record ended because of their node."""
+    """Return how many of its containers this record ended because of their node."""
     return sum(
         container.node == node and container.reason == "lost" and container.exited_at == state.time
         for generation in app.generations.values()
@@ -527,6 +527,6 @@ def _and_ended(count: int) -> str:
 
 
 def _user_of(document: Any) -> str:
-    """Whose the app shall be, as a submission says it, checked or not; '' where it doesn't or that can't be shown."""
+    """Return the user that a submission names, checked or not; '' if it names none or the name is not printable."""
     user = document.get("user") if isinstance(document, dict) else None
     return user[:64] if isinstance(user, str) and user.isascii() and user.isprintable() else ""

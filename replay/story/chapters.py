@@ -1,7 +1,8 @@
-"""What a story is made of: chapters in the order of the log, each with what led to it.
+"""The parts of a story: chapters in the order of the log, each with its causes.
 
-A chapter says one thing that mattered to an app or a node, in words and as fields; facts that come by the thousand (progress,
-single containers of a generation) are summed up in the chapter that ends them.  Times are log times (UTC ns), lengths seconds.
+A chapter reports one thing that mattered to an app or a node, in words and as fields.  Facts that come by the thousand
+(progress, single containers of a generation) are summed up in the chapter that ends them.  Times are log times (UTC ns),
+durations are seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Places = dict[str, int]
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """Something earlier on the log that led to a chapter."""
+    """An earlier event on the log that led to a chapter."""
 
     position: str
     """`seq`, or `seq.index` in a round."""
@@ -28,7 +29,7 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 class Took(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An app's part in what became of room in one decision."""
+    """One app's part in an exchange of room within a decision."""
 
     app: str
     """Id."""
@@ -36,40 +37,40 @@ class Took(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     did: str
     """`started`, `grew`, `moved`, `shrank` or `stopped`."""
     nodes: Places
-    """How many of its containers came to, or went from, the nodes in question."""
+    """How many of its containers came to, or left, the nodes in question."""
     through: str = ""
-    """Name of the app that moved into the room itself and so made room for this one; empty where it was direct."""
+    """Name of the app that moved into the room and so made room for this one; empty if the exchange was direct."""
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one decision did with an app's partition."""
+    """The change of an app's partition by one decision."""
 
     adjustment: str
     generation: int
     before: Places
     after: Places
-    """As decided; where it was overtaken, the app did not get it."""
+    """As decided; if the change was overtaken, the app did not get it."""
     trigger: str
     """`events`, `idle` or `deadline`; see `events.kinds.Resized`."""
     policy: str
     waited_s: float = 0.0
-    """How long it had been without a place."""
+    """Seconds that it had been without a place."""
     room_to: list[Took] = []
-    """Who, in the same decision, got what this app gave up and would not have fitted beside it."""
+    """Apps that got, in the same decision, what this app gave up, and would not have fitted beside it."""
     room_from: list[Took] = []
-    """Who, in the same decision, gave up what this app got and would not have fitted without."""
+    """Apps that gave up, in the same decision, what this app got and would not have fitted without."""
     closed: list[str] = []
-    """Nodes it gave up that took nothing new any more: drained, lost or gone."""
+    """Nodes it gave up that took nothing new: drained, lost or gone."""
     still_waiting: list[str] = []
-    """Names of apps that waited on for their n_min: where nobody took the room yet, it may be kept for them."""
+    """Names of apps that still waited for their n_min: room that no app took may be kept for them."""
     reason: Waiting | None = None
     """Why it has no more."""
     overtaken: bool = False
-    """Something happened between the decision's basis and its round, so that this never took effect."""
+    """Something happened between the decision's basis and its round, so it never took effect."""
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an adjustment cost so far, by its phases.  None is not known yet, or not told by the app."""
+    """The cost of an adjustment so far, by phase.  None: unknown so far, or not reported by the app."""
 
     generation: int
     previous: int = 0
@@ -80,12 +81,12 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total_s: float | None = None
     """From the decision until all containers ran."""
     resumed_s: float | None = None
-    """From the decision until the first sign of work."""
+    """From the decision until the first report of work."""
     cost_s: float | None = None
-    """Seconds of its work that it cost in all, pause and lost steps; see `dorm.core.apps.costs`."""
+    """Seconds of its work that it cost in total, pause and lost steps; see `dorm.core.apps.costs`."""
     resume: bool = False
     checkpoint: int | None = None
-    """The step that it goes on from."""
+    """The step that it continues from."""
     lost_steps: int = 0
     killed: int = 0
     """Containers that had not ended within their grace time."""
@@ -93,7 +94,7 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Work(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a generation told of its progress, summed up."""
+    """Summary of the progress that a generation reported."""
 
     generation: int
     first_at: int
@@ -101,7 +102,7 @@ class Work(msgspec.Struct, kw_only=True, omit_defaults=True):
     last_at: int
     last_step: int
     steps_per_s: float = 0.0
-    """Over all of it; 0 where that can't be known."""
+    """Over all of it; 0 if unknown."""
     loss: float | None = None
     samples_per_s: float | None = None
     checkpoint: int | None = None
@@ -145,11 +146,11 @@ class Chapter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str
     causes: list[Cause] = []
     partition: Places | None = None
-    """The app's places once this had happened, where it changed them."""
+    """The app's places after this, if it changed them."""
     by: str = ""
-    """Who asked for it, where somebody did."""
+    """Who requested it, if it was requested."""
     app: str = ""
-    """Of a node's story: the id of the app that it is about."""
+    """In a node's story: the id of the app that the chapter is about."""
     changed: Changed | None = None
     phases: Phases | None = None
     work: Work | None = None
@@ -158,5 +159,5 @@ class Chapter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def gained(before: Mapping[str, int], after: Mapping[str, int]) -> Places:
-    """Nodes with more containers afterwards, and how many more."""
+    """Return the nodes with more containers afterwards, and how many more."""
     return {node: count - before.get(node, 0) for node, count in sorted(after.items()) if count > before.get(node, 0)}

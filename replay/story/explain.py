@@ -1,11 +1,10 @@
-"""Why an app has what it has, at any moment: the state says how things stand, the log says which decision made it so.
+"""Explains why an app has what it has, at any moment: the state holds the situation, the log the decision that led to it.
 
-A `Witness` watches the log being folded (`replay.travel.travel.state_at(…, seen=witness.see)`) and keeps what the state
-does not: the last decision and the last one that changed the app, since when its reason has been the same, refusals, and
-ends of apps that have left the state.  `explain` puts that and the state together.  Void rounds are no decisions and are
-passed over.
+A `Witness` observes the fold (`replay.travel.travel.state_at(…, seen=witness.see)`) and keeps what the state does not: the
+last decision, the last one that changed the app, since when its reason has been the same, refusals, and ends of apps that have
+left the state.  `explain` combines that with the state.  Void rounds are no decisions and are skipped.
 
-    ExplainError   there is no such app; the message has names that look like it
+    ExplainError   there is no such app; the message lists similar names
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App, State
 
 LATEST = 5
-"""Adjustments that are told in full."""
+"""Adjustments that are reported in full."""
 
 
 class ExplainError(ReplayError):
@@ -36,7 +35,7 @@ class ExplainError(ReplayError):
 
 
 def explain(state: State, witness: Witness, now: int) -> Explanation:
-    """Why the witness's app has what it has.  `now` (UTC ns) is not before the state's own time.  Raises ExplainError."""
+    """Explain the witness's app.  `now` (UTC ns) is not before the state's own time.  Raises ExplainError."""
     app = state.find_app(witness.wanted)
     if app is not None and not (app.ended and _pending(state, witness.wanted)):
         return _of_app(state, witness, app, now)
@@ -52,7 +51,7 @@ def explain(state: State, witness: Witness, now: int) -> Explanation:
 
 
 def _pending(state: State, wanted: str) -> Any:
-    """A submission of this name that nobody has answered yet."""
+    """Return the latest unanswered submission of this name."""
     found = [one for one in state.submissions.values() if not one.app and name_of(one.spec) == wanted]
     return found[-1] if found else None
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def without_details(witness: Witness, what: str) -> str:
-    """Of an app that the state does not hold: `pending`, `refused`, `gone`."""
+    """Describe an app that the state does not hold: `pending`, `refused`, `gone`."""
     name = witness.wanted
     if what == "pending":
         return f"{name} is submitted, and no master has answered yet; it is accepted or refused once one runs."
@@ -31,7 +31,7 @@ def without_details(witness: Witness, what: str) -> str:
 
 
 def paragraph(state: State, app: App, found: Explanation) -> str:
-    """Of an app that the state holds."""
+    """Describe an app that the state holds."""
     if app.ended:
         sentences = [_ending(app, found)]
     else:

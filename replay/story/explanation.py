@@ -1,4 +1,4 @@
-"""What an explanation holds, and the observer that collects it while a log is folded."""
+"""The fields of an explanation, and the observer that collects them while a log is folded."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 NAMES = 1000
-"""Names of apps that are kept for near misses."""
+"""Names of apps that are kept to suggest similar ones."""
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """One decision that took effect, and where on the log it is."""
+    """A decision that took effect, and its place on the log."""
 
     seq: int
     index: int
@@ -70,29 +70,28 @@ class Past(msgspec.Struct, frozen=True):
 
 
 class Witness:
-    """Watches a fold for what will be asked about one app, by name or id.  Keeps a bounded amount of it."""
+    """Observes a fold for one app, by name or id, and keeps a bounded amount of what explanations need."""
 
     def __init__(self, wanted: str) -> None:
         self.wanted = wanted
         self.last: Decided | None = None
         self.changed: Decided | None = None
-        """The last one that changed the app."""
+        """The last decision that changed the app."""
         self.refusal: Refusal | None = None
-        """The last one since the app was accepted."""
+        """The last refusal since the app was accepted."""
         self.past: Past | None = None
         self.settings: Cause | None = None
-        """The change of settings by which containers of the app were killed, or a node of its was lost, last."""
+        """The latest change of settings that killed containers of the app or lost one of its nodes."""
         self.reason_since = 0
         """Log time since when the app's reason has had the same code."""
         self.names: dict[str, None] = {}
-        """Names that were accepted or refused, the latest ones, for near misses."""
+        """The latest names that were accepted or refused, to suggest similar ones."""
         self._id = self._name = ""
         self._code = ""
         self._void = 0
 
     def begin(self, state: State, last: Record | None) -> None:
-        """Where the fold begins with a state, and not with the log's first record.  `last` is the round of its last
-        decision."""
+        """Start from a state instead of the log's first record.  `last` is the round of its last decision."""
         self._void = state.counters.void_rounds
         app = state.find_app(self.wanted)
         if app is not None:
@@ -105,7 +104,7 @@ class Witness:
                 self.last = Decided(seq=last.seq, index=index, time=last.time, epoch=event.epoch, fact=fact)
 
     def see(self, state: State, record: Record, event: Event) -> None:
-        """After each record was folded."""
+        """Follow one record after it was folded."""
         if isinstance(event, ContainerExited) and event.app == self._id:
             self.settings = killed_because(state, event) or self.settings
         if not isinstance(event, Round):
@@ -156,7 +155,7 @@ class Witness:
                 del self.names[next(iter(self.names))]
 
     def _refused(self, state: State, position: str, fact: AppRejected) -> None:
-        # A refused submission has an id of its own, made of its name; a refused update names what it was sent to.
+        # A refused submission has an id of its own, made from its name; a refused update names its target.
         name = fact.app.rsplit("-", 1)[0] if fact.refused == "submission" else fact.app
         self._keep_name(name)
         if self.wanted in (fact.app, name) or (
@@ -172,7 +171,7 @@ def _has_part_on(app: App, node: str) -> bool:
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What a reader of a decision needs of it.  Times are log times (UTC ns)."""
+    """What a reader of a decision needs.  Times are log times (UTC ns)."""
 
     position: str
     """`seq.index` on the log."""
@@ -181,39 +180,39 @@ class Decision(msgspec.Struct, frozen=True):
     policy: str
     params: dict[str, Any]
     changed_apps: int
-    """Resizes in it, forced ones and starts among them."""
+    """Resizes in it, with forced ones and starts."""
     overhead: int
-    """Running apps that it changed of its own will."""
+    """Running apps that it changed without being forced to."""
     overhead_budget: int
-    """At most so many; -1 where the policy has no such budget."""
+    """The most such apps; -1 if the policy has no such budget."""
     utilization: float
     fairness_loss: float
     fairness_budget: float
-    """-1 where the policy has none."""
+    """-1 if the policy has none."""
     excess: float
     status: str
     bound: float
     change_cost: float
-    """What its changes were priced at, in units of utilization."""
+    """The price of its changes, in units of utilization."""
     shortage: dict[str, int]
-    """How many containers each app lacks that waits for n_min."""
+    """How many containers each app that waits for n_min lacks."""
     trigger: str
     """`events`, `idle` or `deadline`; see `events.kinds.Resized`."""
 
 
 class Change(msgspec.Struct, frozen=True):
-    """How the last decision that changed the app did."""
+    """The last decision's change of the app."""
 
     position: str
     time: int
     adjustment: str
     containers: int
-    """After it."""
+    """After the change."""
     generation: int
 
 
 class Why(msgspec.Struct, frozen=True):
-    """A reason: a code for programs, a sentence for people, and since when (UTC ns) the code has been this one."""
+    """A reason: a code for programs, a sentence for people, and since when (UTC ns) the code has been the same."""
 
     code: str
     text: str
@@ -221,10 +220,10 @@ class Why(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """What `dorm explain -o json` prints.  Times are UTC nanoseconds, lengths seconds; None is unknown or not so.
+    """The output of `dorm explain -o json`.  Times are UTC nanoseconds, durations seconds; None: unknown or not applicable.
 
-    `state` says what is known of the app: `live`, `ended`, `pending` (submitted, not answered yet), `refused`, `gone` (ended
-    so long ago that its details are dropped).  Of the last three only the first fields say anything.
+    `state` is `live`, `ended`, `pending` (submitted, not answered yet), `refused` or `gone` (ended so long ago that its
+    details are dropped).  For the last three only the first fields are set.
     """
 
     name: str
@@ -234,7 +233,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """The explanation in words, one paragraph."""
     seq: int
-    """Of the log, where this holds."""
+    """The log's sequence where this holds."""
     at: int
     """The moment that is explained."""
     containers: int = 0
@@ -244,7 +243,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     nodes: dict[str, int] = {}
     """Containers by node."""
     demand: dict[str, int] = {}
-    """Of one container, in base units."""
+    """One container's demand, in base units."""
     dominant: str = ""
     """The resource of which it holds the largest part of the cluster."""
     share: float | None = None
@@ -252,20 +251,20 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     fair_share: float | None = None
     """ŝ_i; see `dorm.core.query.standing`."""
     reason: Why | None = None
-    """What keeps it from n_max, as the last decision said."""
+    """Why it has less than n_max, by the last decision."""
     waiting_since: int | None = None
     """Since when it has no containers."""
     decision: Decision | None = None
-    """The last one of the cluster, whether or not it changed this app."""
+    """The cluster's last decision, whether or not it changed this app."""
     last_change: Change | None = None
     adjustments: int = 0
     lost_steps: int = 0
     adjust_s: float | None = None
-    """Seconds of its work that one adjustment costs, as measured; see `dorm.core.apps.costs`."""
+    """Measured seconds of its work that one adjustment costs; see `dorm.core.apps.costs`."""
     history: list[dict[str, Any]] = []
     """The latest adjustments, each with its phases; see `dorm.core.query.views.adjustment`."""
     refusal: Refusal | None = None
-    """The last refusal: of the submission; of a live app, that of an update or of a later submission of this name."""
+    """The last refusal: of the submission; for a live app, of an update or of a later submission of this name."""
     ended_at: int | None = None
     settings: Cause | None = None
-    """The change of settings because of which containers of it were killed, or a node of its was lost, last."""
+    """The latest change of settings that killed containers of it or lost one of its nodes."""

@@ -1,4 +1,4 @@
-"""The story of one node: when it came and went, what was decided for it, what started and ended there, how full it was."""
+"""The story of one node: when it came and left, what was decided for it, what started and ended there, how full it was."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 COLUMNS = 48
-"""Columns of the course of use: when they are full, each two become one of twice the length."""
+"""Columns of the course of use; when they are full, each pair is merged into one column of twice the length."""
 FAILURES_TOLD = 3
-"""Containers of one generation that failed on the node and are told singly."""
+"""Failed containers of one generation that are reported singly."""
 _PROGRESS = (k.AppProgressed, k.AppCheckpointed)
 _STOPS = (k.AppCancelled, k.AppFailed, k.GenerationFailed)
 """After these the agents stop what is left of a generation."""
@@ -31,7 +31,7 @@ _KEPT_THOUGH_IGNORED = k.PolicyChanged
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """How full a node was while it was known: parts of its capacity that containers held which ran or might have."""
+    """How full a node was while it was known: parts of its capacity held by containers that ran or may have run."""
 
     resource: str
     mean: float
@@ -43,24 +43,24 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's time in numbers, since it first joined.  Lengths are seconds; a drained node is up as well."""
+    """A node's time in numbers, since it first joined.  Durations are seconds; a drained node also counts as up."""
 
     up_s: float
     drained_s: float
     lost_s: float
     left_s: float
     apps: int
-    """How many had containers there."""
+    """Apps that had containers there."""
     started: int
     failed: int
-    """Containers that ended by themselves, and not well."""
+    """Containers that ended by themselves with a failure."""
     running: int
     """Containers that run there now, or may."""
     use: list[Use]
 
 
 class Course:
-    """The part of a resource that is in use, over time, in bounded memory."""
+    """The part of a resource in use over time, in bounded memory."""
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -72,7 +72,7 @@ class Course:
         self._at = start
 
     def set(self, time: int, part: float) -> None:
-        """From now on it is this part."""
+        """Set the part in use from this time on."""
         self._fill(time)
         self._part, self.peak = part, max(self.peak, part)
 
@@ -88,7 +88,7 @@ class Course:
             self._at = until
 
     def use(self, resource: str, time: int) -> Use:
-        """Until now; asking changes nothing of what is told later."""
+        """Return the use until now; this does not affect later results."""
         self._fill(time)
         length = max(1, time - self.start)
         sizes = [min(self.width, length - index * self.width) for index in range(len(self.columns))]
@@ -102,7 +102,7 @@ class Course:
 
 
 class NodeTeller:
-    """Follows a fold (`see` is for `replay.travel.travel`'s `seen`) for one node.  Kept: its story, and what runs there."""
+    """Follows a fold for one node (`see` is the `seen` of `replay.travel.travel`).  Keeps its story, and what runs there."""
 
     def __init__(self, wanted: str) -> None:
         self.wanted = wanted
@@ -112,12 +112,12 @@ class NodeTeller:
         self._running: dict[tuple[str, int, int], dict[str, int]] = {}
         """Demands of containers that run here, or may, by app, generation and slot."""
         self._moved = False
-        """Whether they, or what the node has, changed since use was last noted."""
+        """Whether the containers or the node's capacity changed since use was last recorded."""
         self._to_start: dict[tuple[str, int], int] = {}
         self._failures: dict[tuple[str, int], int] = {}
         self._decided: dict[str, tuple[int, Cause]] = {}
-        """Which generation of an app was last decided that has to do with this node, and where; of one whose containers are
-        stopped for good, the next."""
+        """By app: the generation last decided that concerns this node, and the chapter; for an app whose containers are
+        stopped for good, the next generation."""
         self._courses: dict[str, Course] = {}
         self._spent = {"up": 0, "drained": 0, "lost": 0, "left": 0}
         self._since = 0
@@ -132,11 +132,11 @@ class NodeTeller:
         return bool(self._chapters)
 
     def story(self) -> list[Chapter]:
-        """All so far."""
+        """Return all chapters so far."""
         return list(self._chapters)
 
     def used(self) -> dict[str, int]:
-        """What containers hold that run here, or may, by resource."""
+        """Return what the containers that run here, or may, hold of each resource."""
         used: dict[str, int] = {}
         for demand in self._running.values():
             for name, amount in demand.items():
@@ -159,7 +159,7 @@ class NodeTeller:
     # --- following ------------------------------------------------------------------------------------------------------
 
     def begin(self, state: State) -> None:
-        """Where the fold does not begin with the log's first record; a node that is there already is taken on."""
+        """Start from a state instead of the log's first record; a node that is in it is adopted."""
         self.around.begin(state)
         self._ignored, self._void = state.counters.ignored, state.counters.void_rounds
         node = state.nodes.get(self.wanted)
@@ -174,7 +174,7 @@ class NodeTeller:
         self._tell(state, str(state.seq), "known", f"{condition} already, where this reading of the log begins")
 
     def see(self, state: State, record: Record, event: k.Event) -> None:
-        """After each record was folded."""
+        """Follow one record after it was folded."""
         ignored, self._ignored = state.counters.ignored > self._ignored, state.counters.ignored
         if isinstance(event, _PROGRESS):
             return
@@ -231,7 +231,7 @@ class NodeTeller:
         self._chapters.append(Chapter(position=position, time=state.time, what=what, text=text, causes=known, **fields))
         return Cause(position, text.split(";")[0])
 
-    # --- what its agent and operators say -------------------------------------------------------------------------------
+    # --- facts of its agent and requests of operators -------------------------------------------------------------------
 
     def _joined(self, state: State, event: k.NodeJoined) -> None:
         node = state.nodes[self.wanted]
@@ -312,7 +312,7 @@ class NodeTeller:
             causes = [cause] if number > event.generation else []
             self._tell(state, str(state.seq), "ended", text, causes, app=event.app)
 
-    # --- what the master says -------------------------------------------------------------------------------------------
+    # --- facts of the master --------------------------------------------------------------------------------------------
 
     def _fact(self, state: State, event: k.Round, index: int, fact: Any) -> None:
         position = f"{state.seq}.{index}"
@@ -360,7 +360,7 @@ class NodeTeller:
         return ended
 
     def _resized(self, state: State, event: k.Round, position: str, fact: k.Resized) -> None:
-        """Who gets, gives up and restarts containers here, in one chapter for a decision."""
+        """Report which apps get, give up and restart containers here, in one chapter per decision."""
         parts: list[str] = []
         changed: dict[str, int] = {}
         after = self.around.after(state, fact)

@@ -1,7 +1,7 @@
 """Changes of settings as causes: a node was lost, or its containers were killed, because a time had been lowered.
 
-An agent that kills what its node's lease has ended can only say that it was cut off.  Whether it would have been cut off
-for too long under the lease before, the log knows.
+An agent that kills containers because its node's lease has ended reports only that it was cut off.  The log shows whether it
+would also have been cut off for too long under the previous lease.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from dorm.core.state import State
 
 NEAR_S = 3600.0
-"""Where nobody knows how long a node was silent, a change counts as the cause for so long, or for as long as the lease that it
-replaced."""
+"""If the length of a node's silence is unknown, a change counts as the cause for this long, or for as long as the lease that
+it replaced."""
 _WORDS = {"node_grace_s": "node_grace", "node_lease_s": "node_lease"}
 
 
 def settings_changed(state: State, event: k.PolicyChanged) -> str:
-    """Of the change that was just folded: what it does to nodes, "" where it lowers neither grace time nor lease and is not
-    refused."""
+    """Describe what the change just folded does to nodes; '' if it lowers neither grace time nor lease and is not refused."""
     lowered = [
         f"{_WORDS[name]} from {written(one.before)} to {written(one.after)}"
         for name, one in sorted(state.shortened.items())
@@ -39,7 +38,7 @@ def settings_changed(state: State, event: k.PolicyChanged) -> str:
 
 
 def lost_because(state: State, fact: k.NodeLost) -> Cause | None:
-    """The change without which a silence of this length would not have lost the node."""
+    """Return the change without which a silence of this length would not have lost the node."""
     return _lowered(state, "node_grace_s", state.time - fact.last_heard)
 
 
@@ -48,7 +47,7 @@ def lease_ended_because(state: State, fact: k.NodeLeaseEnded) -> Cause | None:
 
 
 def killed_because(state: State, event: k.ContainerExited) -> Cause | None:
-    """The change that shortened the lease by whose end its node killed it; None for any other end."""
+    """Return the change that shortened the lease whose end killed the container; None for any other end."""
     return _lowered(state, "node_lease_s", None) if event.message == k.CUT_OFF else None
 
 
@@ -68,5 +67,5 @@ def _lowered(state: State, name: str, silent_ns: int | None) -> Cause | None:
 
 
 def blaming(text: str, cause: Cause | None) -> str:
-    """The text with the change that led to it."""
+    """Return the text with the change that led to it."""
     return f"{text}; the cause is a change of settings: {cause.text} (record {cause.position})" if cause else text

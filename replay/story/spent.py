@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Spent:
-    """Told of the app after whatever could change which of the three it is; times are log times (UTC ns)."""
+    """Takes the app after each event that can change which of the three it is; times are log times (UTC ns)."""
 
     def __init__(self) -> None:
         self._spent = {"waited": 0, "paused": 0, "ran": 0}
@@ -20,7 +20,7 @@ class Spent:
         self._since = 0
 
     def note(self, app: App, time: int) -> None:
-        """It is so from now on."""
+        """Record what the app does from this time on."""
         current = app.current
         doing = "" if app.ended else "waited" if current is None else "ran" if current.started_at else "paused"
         if doing != self._doing:
@@ -32,11 +32,11 @@ class Spent:
             spent[self._doing] += time - self._since
 
     def waits_s(self, time: int) -> float:
-        """For how many seconds it has been without a place; 0 where it has one."""
+        """Return for how many seconds it has been without a place; 0 if it has one."""
         return (time - self._since) / SECOND if self._doing == "waited" else 0.0
 
     def totals(self, app: App, generations: int, time: int) -> AppTotals:
-        """Until now.  `generations`: how many of its generations could start."""
+        """Return the totals until now.  `generations`: how many of its generations could start."""
         spent = dict(self._spent)
         self._end(spent, time)
         return AppTotals(

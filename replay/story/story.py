@@ -1,10 +1,10 @@
-"""The story of an app or a node until a moment: what happened to it, in order, each chapter with what led to it.
+"""The story of an app or a node until a moment: what happened to it, in order, each chapter with its causes.
 
-A log is read from where the story begins, not from its own begin: where there are snapshots, the state at the moment says when
-the app was submitted, and the fold starts from the snapshot before that.  Of an app that has left the state, and of a node,
-that is not known, so all of the log is folded (of a node: from `since` on, if asked).  What is kept is the story itself.
+A log is read from where the story starts, not from its own start: if there are snapshots, the state at the moment shows when
+the app was submitted, and the fold starts from the snapshot before that.  For a node, and for an app that has left the state,
+that is unknown, so the whole log is folded (for a node: from `since` on, if given).  Only the story itself is kept.
 
-    StoryError   there is no such app or node; the message has names that look like it
+    StoryError   there is no such app or node; the message lists similar names
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 MARGIN = 10_000
-"""At most so many records before its submission are folded for an app's story: some tens of milliseconds."""
+"""Most records before its submission that are folded for an app's story: some tens of milliseconds."""
 
 
 class StoryError(ReplayError):
@@ -51,18 +51,18 @@ class StoryError(ReplayError):
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True):
-    """What `dorm story -o json` prints.  In a chapter, what is empty is left out."""
+    """The output of `dorm story -o json`.  Empty fields of chapters are left out."""
 
     name: str
     id: str
-    """Of an app; a node's name."""
+    """An app's id; a node's name."""
     kind: Literal["app", "node"]
     seq: int
-    """Of the log, where the story ends."""
+    """The log's sequence where the story ends."""
     at: int
-    """Its log time there (UTC ns)."""
+    """The log time there (UTC ns)."""
     totals: AppTotals | NodeTotals | None
-    """None of an app that was never accepted."""
+    """None for an app that was never accepted."""
     chapters: list[Chapter]
 
 
@@ -75,9 +75,9 @@ async def follow(
     since: Moment | None = None,
     progress: Progress | None = None,
 ) -> State:
-    """Show followers the log from where the story of an app of this name begins; gives the state at the moment.
+    """Show followers the log from where the story of an app of this name starts; return the state at the moment.
 
-    `since` says from where else.  Raises as `replay.travel.travel.state_at` does.
+    `since` overrides that start.  Raises as `replay.travel.travel.state_at` does.
     """
     start = await log.start()
     if since is None and not start and not await _has_snapshots(log):
@@ -103,13 +103,13 @@ async def follow(
 
 
 async def _has_snapshots(log: EventLog) -> bool:
-    """Whether there are any that this build takes up; without, going back and forth would fold all of it again."""
+    """Return whether there is a snapshot that this build uses; without one, each step back would fold the whole log again."""
     build = fingerprint(*FOLDED_BY)
     return any((info.core, info.build) == (SCHEMA, build) for info in await log.snapshots.infos())
 
 
 def _together(followers: Sequence[Follower]) -> Seen:
-    """All followers as one."""
+    """Combine the followers into one `seen`."""
 
     def seen(state: State, record: Record, event: Event) -> None:
         for follower in followers:
@@ -119,8 +119,8 @@ def _together(followers: Sequence[Follower]) -> Seen:
 
 
 async def _before(log: EventLog, seq: int, start: int, progress: Progress | None) -> State:
-    """The state from which the story of an app begins that was submitted with this sequence: what its first decision
-    answers besides lies after the basis of the decision before it, which may be a little earlier."""
+    """Return the state from which to follow an app submitted with this sequence.  Its first decision also answers events
+    after the basis of the previous decision, which may be a little earlier."""
     state = await _at(log, max(start, seq - 1), progress)
     last = await _decision(log, state)
     event = decode(last) if last is not None else None
@@ -133,7 +133,7 @@ async def _at(log: EventLog, seq: int, progress: Progress | None) -> State:
 
 
 async def _decision(log: EventLog, state: State) -> Record | None:
-    """The round of the last decision that is in a state."""
+    """Return the round of the last decision in a state."""
     if not state.figures.seq or state.figures.seq <= await log.start():
         return None
     async with aclosing(log.read(after=state.figures.seq - 1)) as batches:
@@ -151,9 +151,9 @@ async def tell(
     node: bool = False,
     progress: Progress | None = None,
 ) -> Story:
-    """The story of the newest app of this name or id, else of the node of this name; with `node` of that alone.
+    """Return the story of the newest app of this name or id, or else of the node of this name; with `node`, only of the node.
 
-    Raises StoryError where there never was one until then, and as `follow` does.
+    Raises StoryError if there was none until then, and as `follow` does.
     """
     app_teller, node_teller, witness = AppTeller(name), NodeTeller(name), Witness(name)
     followers: list[Follower] = [node_teller, witness] if node else [app_teller, node_teller, witness]

@@ -1,9 +1,9 @@
-"""What goes on around an app: who has which places, and what stirs decisions.
+"""The surroundings of an app: which app has which places, and which events stir decisions.
 
-A story asks it two things of a decision.  *What led to it*: the master decides once the log has been quiet, so a decision
-answers what stirred the allocation since the one before: the latest of it, what came within the longest that a busy log can
-put a decision off, and what came while an adjustment was under way, whose apps can't be changed before it ends.  *For whose
-sake* an app gave room up: worked out from the decision itself, on the nodes in question (see `room_to`).
+A story asks two questions about a decision.  *What led to it*: the master decides once the log has been quiet, so a decision
+answers the events that stirred the allocation since the previous one: the latest, those within the longest delay of a busy
+log, and those during an adjustment, whose apps cannot be changed before it ends.  *For whose sake* an app gave up room: worked
+out from the decision itself, on the nodes in question (see `room_to`).
 """
 
 from __future__ import annotations
@@ -26,55 +26,55 @@ if TYPE_CHECKING:
 
 MS = 1_000_000
 KEPT = 64
-"""Stirs that are remembered: far more than are told of one decision."""
+"""Stirs that are remembered: far more than are reported for one decision."""
 TOLD = 3
-"""Causes of one decision that are told, the latest; the others are counted."""
+"""Most causes reported for one decision, the latest; the others are counted."""
 
 
 class _Stir(msgspec.Struct, frozen=True):
-    """Something that could change the allocation."""
+    """An event that could change the allocation."""
 
     seq: int
     time: int
     cause: Cause
     app: str = ""
-    """Whose it is."""
+    """The app that it belongs to."""
     weight: int = 2
-    """Of several stirs the weightiest are told: 1 is an adjustment that came to its end."""
+    """Of several stirs only the weightiest are reported: 1 is the end of an adjustment."""
     since: int = 0
-    """Of the end of an adjustment: when that had been decided."""
+    """For the end of an adjustment: when that was decided."""
 
 
 class Surroundings:
-    """Follows all apps and nodes as far as stories need them.  Kept: the places of live apps, and a few stirs."""
+    """Follows all apps and nodes as far as stories need them.  Keeps the places of live apps, and a few stirs."""
 
     def __init__(self) -> None:
         self.places: dict[str, Places] = {}
-        """By app, of those that have a place."""
+        """By app; apps without a place are absent."""
         self._strong: deque[_Stir] = deque(maxlen=KEPT)
         self._weak: deque[_Stir] = deque(maxlen=KEPT)
         self._exit: tuple[int, k.ContainerExited] | None = None
-        """The last container that ended, and its sequence: told where there is nothing else."""
+        """The last container that ended, and its sequence: reported if there is nothing else."""
         self._before: Cause | None = None
         """The last decision."""
         self._looked = 0
         """Basis of the last decision or tick."""
 
     def begin(self, state: State) -> None:
-        """Where the fold does not begin with the log's first record."""
+        """Start from a state instead of the log's first record."""
         self.places = {app.id: placed for app in state.live_apps() if (placed := held(app))}
         self._looked = state.figures.seq
 
     # --- following ------------------------------------------------------------------------------------------------------
 
     def record(self, state: State, event: k.Event) -> None:
-        """After a fact of anybody but the master was folded, and not ignored."""
+        """Follow a fact that is not the master's, after it was folded and not ignored."""
         handler = _RECORDS.get(type(event))
         if handler is not None:
             handler(self, state, event)
 
     def fact(self, state: State, event: k.Round, index: int) -> None:
-        """After a round was folded that is not void; once for each of its facts, in order."""
+        """Follow one fact of a round that is not void, after the round was folded; called for each fact in order."""
         fact = event.events[index]
         position = f"{state.seq}.{index}"
         kind = type(fact)
@@ -120,7 +120,7 @@ class Surroundings:
 
     def _node(self, state: State, event: k.NodeJoined | k.NodeLeft) -> None:
         if isinstance(event, k.NodeJoined) and event.identity != state.nodes[event.node].identity:
-            return  # Another machine of that name, which was refused it.
+            return  # Another machine that claimed this name and was refused.
         self._stir(state, str(state.seq), f"{event.node} {'joined' if isinstance(event, k.NodeJoined) else 'left'}")
         self._all_places(state)
 
@@ -144,14 +144,14 @@ class Surroundings:
             self.places.pop(app_id, None)
 
     def _all_places(self, state: State) -> None:
-        """A node's fate can void many plans at once."""
+        """Update all places: one node's event can void many plans."""
         for app_id in state.names.values():
             self._place(state, app_id)
 
     # --- what led to a decision -----------------------------------------------------------------------------------------
 
     def behind(self, state: State, event: k.Round, fact: k.Resized, app: str = "") -> list[Cause]:
-        """What led to a decision, before `fact` is told of it.  `app`'s own causes come first."""
+        """Return what led to a decision; call it before `fact`.  `app`'s own causes come first."""
         if fact.trigger == "idle" and event.events and isinstance(event.events[0], k.IdleTicked):
             return [Cause(f"{state.seq}.0", "all had been quiet, and the allocation was looked at again")]
         stirs = self._since_last(event.basis, state.settings.quiet_limit_ms * MS)
@@ -172,7 +172,7 @@ class Surroundings:
         return [self._before] if self._before is not None else []
 
     def _since_last(self, basis: int, most: int) -> list[_Stir]:
-        """Stirs that a decision on this basis answers, the weightiest of them, in order."""
+        """Return the weightiest stirs that a decision on this basis answers, in order."""
         found = [stir for stir in (*self._strong, *self._weak) if self._looked < stir.seq <= basis]
         found.sort(key=lambda stir: stir.seq)
         reach = found[-1].time if found else 0
@@ -184,7 +184,7 @@ class Surroundings:
             answered.append(stir)
         weight = max((stir.weight for stir in answered), default=0)
         heavy = [stir for stir in reversed(answered) if stir.weight == weight]
-        # What had to wait for the end of an adjustment names that as well.
+        # A stir that had to wait for the end of an adjustment also names that end.
         last = next((stir for stir in answered if stir.weight == 1), None)
         late = last is not None and weight > 1 and last.seq > heavy[-1].seq
         return [*heavy, last] if late and last is not None else heavy
@@ -192,15 +192,15 @@ class Surroundings:
     # --- for whose sake -------------------------------------------------------------------------------------------------
 
     def after(self, state: State, fact: k.Resized) -> dict[str, Places]:
-        """The places of the apps that a decision changes, as decided."""
+        """Return the places, as decided, of the apps that a decision changes."""
         return {change.app: placed_by(change) for change in fact.changes if change.app in state.apps}
 
     def room_to(self, state: State, fact: k.Resized, app: str) -> list[Took]:
-        """Who got, in the same decision, what `app` gives up.
+        """Return the apps that got, in the same decision, what `app` gives up.
 
-        An app counts where it gets containers on a node that `app` leaves, needs a kind of resource that `app` used, and
-        what all get there together would not have fitted into what was free before.  One of them that only moved made
-        room elsewhere in turn, so those that got that count through it.
+        An app counts if it gets containers on a node that `app` leaves, needs a kind of resource that `app` used, and the
+        gains of all apps there would not have fitted into what was free before.  An app that only moved made room elsewhere in
+        turn, so apps that got that room count through it.
         """
         after = self.after(state, fact)
         direct = self._takers(state, after, app, gained(after.get(app, {}), self.places.get(app, {})))
@@ -214,7 +214,7 @@ class Surroundings:
         return list(took.values())
 
     def room_from(self, state: State, fact: k.Resized, app: str) -> list[Took]:
-        """Who gave up, in the same decision, what `app` gets: `room_to` the other way round, without ways through others."""
+        """Return the apps that gave up, in the same decision, what `app` gets: the inverse of `room_to`, without `through`."""
         after = self.after(state, fact)
         found = []
         for other in sorted(after):
@@ -239,7 +239,7 @@ class Surroundings:
         return found
 
     def _needs_room(self, state: State, after: Mapping[str, Places], gains: Mapping[str, Places], node: str) -> bool:
-        """Whether what apps get on a node would not have fitted beside what was there."""
+        """Return whether what apps get on a node would not have fitted beside what was there."""
         known = state.nodes.get(node)
         if known is None:
             return False
@@ -258,7 +258,7 @@ class Surroundings:
 
 
 def held(app: App) -> Places:
-    """Containers by node of its place; where that is void, those that still run."""
+    """Return the containers by node of an app's place; if that is void, those that still run."""
     placed = sizes(app)
     if placed or app.ended:
         return placed
@@ -271,7 +271,7 @@ def held(app: App) -> Places:
 
 
 def placed_by(change: k.Resize) -> Places:
-    """Containers by node of a change, sorted by node."""
+    """Return the containers by node of a change, sorted by node."""
     counts: Places = {}
     for placed in change.placement:
         counts[placed.node] = counts.get(placed.node, 0) + 1
@@ -279,13 +279,13 @@ def placed_by(change: k.Resize) -> Places:
 
 
 def name_in(state: State, app_id: str) -> str:
-    """An app's name; that in its id where the state has let go of it."""
+    """Return an app's name; if the state has dropped the app, the name in its id."""
     app = state.apps.get(app_id)
     return app.name if app is not None else short_name(app_id)
 
 
 def closed(state: State, nodes: Iterable[str]) -> list[str]:
-    """Those of them that take nothing new."""
+    """Return the nodes that take nothing new."""
     return [node for node in nodes if node not in state.nodes or not state.nodes[node].usable]
 
 

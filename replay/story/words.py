@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from replay.story.chapters import AppTotals, Changed, Exit, Phases, Places, Took, Work
 
 SHOWN = 6
-"""Nodes that are named at once; the fields of a chapter have all of them."""
+"""Nodes that are named at once; a chapter's fields name all."""
 _TIMES = ("quiet_ms", "quiet_limit_ms", "idle_s", "node_grace_s", "node_lease_s", "retention_s")
 
 
 def short_name(app_id: str) -> str:
-    """The name in an id, which is the name and a digest."""
+    """Return the name in an id, which is the name and a digest."""
     return app_id.rpartition("-")[0] or app_id
 
 
@@ -42,7 +42,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def why(reason: str) -> str:
-    """`: too slow`, '' without a reason.  Anybody's own words: on one line, and never long."""
+    """Return `: too slow`, '' without a reason.  The reason is free text, so it is cut to one line of bounded length."""
     line = " ".join(reason.split())
     return f": {line if len(line) <= 300 else line[:299] + '…'}" if line else ""
 
@@ -80,7 +80,7 @@ def drain(event: k.NodeDrainRequested) -> str:
 
 
 def changed(what: str, change: Changed) -> str:
-    """What a decision did with an app, and for whose sake."""
+    """Describe what a decision did with an app, and for whose sake."""
     before, after = sum(change.before.values()), sum(change.after.values())
     if change.before == change.after:
         text = f"starts again where it is, with {containers(after)} on {on_nodes(change.after)}"
@@ -133,7 +133,7 @@ def _took(one: Took) -> str:
 
 
 def released(phases: Phases, before: int, work: Work | None) -> str:
-    """Of an adjustment: what came before has stopped, and the room is free."""
+    """Describe the release of an adjustment: the previous generation has stopped, and the room is free."""
     lease = f" ({listed(phases.lease_ended)}: by the end of its lease)" if phases.lease_ended else ""
     text = f"generation {phases.previous} ({containers(before)}) had stopped after {span(phases.stop_s)}{lease}"
     text += f", {killed(phases.killed)}" if phases.killed else ""
@@ -150,7 +150,7 @@ def released(phases: Phases, before: int, work: Work | None) -> str:
 
 
 def killed(count: int) -> str:
-    """Checkpoints that never came."""
+    """Describe containers that were killed at the end of their grace time."""
     return f"{containers(count)} killed at the end of {'its' if count == 1 else 'their'} grace time"
 
 
@@ -171,7 +171,7 @@ def resumed(work: Work, phases: Phases, rate_before: float) -> str:
 
 
 def worked(work: Work) -> str:
-    """`, and had worked from step 3 to 90 (4.2 steps/s)`, '' where it told nothing."""
+    """Return `; it had worked from step 3 to 90 (4.2 steps/s)`, '' without progress."""
     if work.last_step <= work.first_step:
         return ""
     pace = f" ({work.steps_per_s:.3g} steps/s)" if work.steps_per_s else ""
@@ -183,7 +183,7 @@ def worked(work: Work) -> str:
 
 
 def exited(one: Exit) -> str:
-    """How a container ended by itself, without its app."""
+    """Describe how a container ended by itself, without naming its app."""
     where = f"slot {one.slot} on {one.node}"
     if one.exit_code is None:
         ends = {"out_of_memory": "ran out of memory", "exit": "ended", "unknown": "ended, nobody knows how"}
@@ -204,7 +204,7 @@ def tried_again(fact: k.GenerationFailed, app: App, others: int) -> str:
 
 
 def totals(found: AppTotals) -> str:
-    """A life in one line."""
+    """Describe a life in one line."""
     parts = [
         f"waited {span(found.waited_s)}", f"was paused {span(found.paused_s)}", f"ran {span(found.ran_s)}",
         f"{found.generations} generation{'' if found.generations == 1 else 's'}",
@@ -228,6 +228,6 @@ def amounts(resources: Mapping[str, int]) -> str:
 
 
 def names(apps: Sequence[str], most: int = 3) -> list[str]:
-    """The first few, and how many more there are."""
+    """Return the first few names, and how many more there are."""
     shown = list(apps[:most])
     return [*shown, f"{len(apps) - most} more"] if len(apps) > most else shown

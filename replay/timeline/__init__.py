@@ -1,6 +1,6 @@
 """A log as a picture.
 
 model    what held from when to when
-fold     made from a log, within `bounds` of memory
-html, png, trace   drawn as a page, as one picture, or for Perfetto;  words: its texts
+fold     makes it from a log, within `bounds` of memory
+html, png, trace   draw it as a page, as one picture, or for Perfetto;  words: its texts
 """

@@ -1,6 +1,6 @@
-"""How much a timeline may hold: beyond it, what lies within one grain of time becomes one, and grains double until it fits.
+"""Bounds of a timeline's size: beyond them, changes within one grain of time are merged, and grains double until it fits.
 
-Steps, decisions, marks and partitions each have a bound and a grain of their own, so that a flood of one thins no other.
+Steps, decisions, marks and partitions each have their own bound and grain, so a flood of one does not thin the others.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from replay.timeline.model import AppLane, Decision, Mark, Timeline
 
 POINTS = 150_000
-"""Changes that a picture keeps at most, all lanes together: what a page of some megabytes has room for."""
+"""Most changes that a picture keeps, in all lanes together: what a page of some megabytes has room for."""
 DECISIONS = 4000
 MARKS = 4000
 PARTITIONS = 20_000
-"""Of these as well; a decision takes as much room as thirty changes."""
+"""Most of each; a decision takes as much room as thirty changes."""
 _FINEST = 16_384
-"""The first grain is this part of the picture's time."""
+"""The first grain is this fraction of the picture's time."""
 
 
 class Bounds:
-    """Keeps one picture within them."""
+    """Keeps one picture within the bounds."""
 
     def __init__(self, picture: Timeline) -> None:
         self._picture = picture
@@ -31,11 +31,11 @@ class Bounds:
 
     @property
     def grain(self) -> int:
-        """The coarsest in use (ns), 0 where all was kept."""
+        """The coarsest grain in use (ns), 0 if everything was kept."""
         return max(self._grains.values())
 
     def keep(self, now: int) -> None:
-        """Thin what has become too much.  `now`: log time so far."""
+        """Thin what exceeds its bound.  `now`: log time so far."""
         picture, length = self._picture, max(now - self._picture.start, 1)
         while sum(map(len, picture.all_steps())) > POINTS and (grain := self._coarser("points", length)):
             for steps in picture.all_steps():
@@ -52,7 +52,7 @@ class Bounds:
         return sum(len(lane.partitions) for lane in self._picture.apps.values())
 
     def _coarser(self, what: str, length: int) -> int:
-        """Twice the grain; 0 where one grain is all of the time, for then the lanes alone are more than the bound."""
+        """Double the grain; return 0 once it covers all of the time, since then the lanes alone exceed the bound."""
         before = self._grains[what]
         if before > length:
             return 0
@@ -74,7 +74,7 @@ def _thin_decisions(decisions: Iterable[Decision], grain: int) -> list[Decision]
 
 
 def _thin_marks(marks: Iterable[Mark], grain: int) -> list[Mark]:
-    """One for each grain and kind."""
+    """Keep one mark for each grain and kind."""
     kept: dict[tuple[int, str], Mark] = {}
     for one in marks:
         key = (one.time // grain, one.kind)
@@ -87,6 +87,6 @@ def _thin_marks(marks: Iterable[Mark], grain: int) -> list[Mark]:
 
 
 def _thin_partitions(lane: AppLane, grain: int) -> None:
-    """The last one decided in each grain of time."""
+    """Keep the last partition decided in each grain of time."""
     kept = {one.decided_at // grain: one for one in lane.partitions.values()}
     lane.partitions = {one.number: one for one in kept.values()}

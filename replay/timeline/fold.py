@@ -1,7 +1,7 @@
-"""A timeline out of a log: folded once, batch by batch in a thread, kept within bounds of memory.
+"""Makes a timeline from a log: folds it once, batch by batch in a thread, within bounds of memory.
 
-The watcher looks only at what a record can have changed: the app that it names, all that a round names, and everything where
-a node came or went.  Most records of a log tell of progress, and cost nothing here.
+The watcher looks only at what a record can have changed: the app that it names, everything that a round names, and everything
+after a node came or left.  Most records of a log report progress, and cost nothing here.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from replay.moments import Moment
 
 CHANGES = 40
-"""Changes of a decision that are kept, and reasons; how many there were is kept as well."""
+"""Most changes of a decision that are kept, and most reasons; the totals are kept too."""
 REASONS = 12
 _ALL_APPS = (k.NodeLeft, k.NodeJoined, k.NodeDrainRequested)
-"""What may touch any app: plans become void, containers end."""
+"""Events that may affect any app: plans become void, containers end."""
 _NODE_FACTS = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
 _NODE_WORDS = {
     "NodeJoined": "joined",
@@ -69,10 +69,10 @@ async def timeline(
     names: Collection[str] = (),
     progress: Progress | None = None,
 ) -> Timeline:
-    """What happened between two moments, without them from the log's begin to its end.
+    """Return what happened between two moments, by default from the log's start to its end.
 
-    Reasons of the apps in `names` are kept with every decision, before those of others.  Raises MomentError for a moment
-    that the log doesn't reach or an end before the begin, what `log.read` raises, and GapError.
+    Reasons of the apps in `names` are kept with every decision, before those of others.  Raises MomentError for a moment that
+    the log does not reach or an end before the start, what `log.read` raises, and GapError.
     """
     end = await log.end()
     begin, start = await _place(log, AtSequence(await log.start()) if since is None else since, end)
@@ -93,7 +93,8 @@ async def timeline(
 
 
 async def _place(log: EventLog, moment: Moment, end: int) -> tuple[int, int]:
-    """The last record that belongs to the time up to a moment, and that moment in log time, 0 where a record is meant.
+    """Return the last record at or before a moment, and the moment in log time, 0 for a moment given as a sequence.
+
     Raises MomentError."""
     start = await log.start()
     if isinstance(moment, AtSequence):
@@ -105,7 +106,7 @@ async def _place(log: EventLog, moment: Moment, end: int) -> tuple[int, int]:
 
 
 async def _time_of(log: EventLog, seq: int) -> int:
-    """Log time of a record, 0 where there is none."""
+    """Return a record's log time, 0 if there is none."""
     if seq:
         async with aclosing(log.read(after=seq - 1)) as batches:
             async for batch in batches:
@@ -114,28 +115,28 @@ async def _time_of(log: EventLog, seq: int) -> int:
 
 
 class Watcher:
-    """Watches a fold from a state on.  `picture` may be looked at once `done` was called."""
+    """Observes a fold from a state on.  `picture` is complete once `done` was called."""
 
     def __init__(self, state: State, start: int = 0, wanted: frozenset[str] = frozenset()) -> None:
-        """`start` is the log time from which on it is drawn, where that is after the state's."""
+        """`start` is the log time from which to draw, if that is after the state's."""
         self._time = max(state.time, start) if state.seq else 0
         self.picture = Timeline(start=self._time, end=self._time, first=state.seq, last=state.seq)
         self._wanted = wanted
         self._void = state.counters.void_rounds
         self._live: dict[str, tuple[dict[str, int], dict[str, int], dict[str, int], bool]] = {}
-        """Of each app that takes part in the figures: demand, containers decided and held by node, and whether it waits."""
+        """For each app that counts in the figures: demand, containers decided and held by node, and whether it waits."""
         self._decided = _Taken()
         self._held = _Taken()
         self._known: dict[str, App] = {}
-        """Apps that can still change: one that ends may leave the state in the same round."""
+        """Apps that can still change: an app that ends may leave the state in the same round."""
         self._on: dict[str, dict[str, int]] = {}
-        """Of each app that has containers: how many, by node."""
+        """For each app that has containers: their number by node."""
         self._waits = 0
         self._void_seen = 0
         self._resized: dict[int, str] = {}
-        """Position of the decision in a round, of the latest rounds."""
+        """Position of the decision in each of the latest rounds."""
         self._totals: dict[str, int] = {}
-        """Capacity of usable nodes, together."""
+        """Total capacity of usable nodes."""
         self._unusable: dict[str, dict[str, int]] = {}
         """Capacity of each other node."""
         self._bounds = Bounds(self.picture)
@@ -148,13 +149,13 @@ class Watcher:
             self._figures()
 
     def fold(self, state: State, batch: Sequence[Record], last: int) -> bool:
-        """One batch; true where `last` was reached."""
+        """Fold one batch; return whether `last` was reached."""
         reached = fold(state, batch, last, seen=self.see)
         self._bounds.keep(self._time)
         return reached
 
     def done(self, state: State, finish: int = 0) -> Timeline:
-        """The picture, with its end (not before `finish`, log time) and with what it leaves out."""
+        """Return the picture, with its end (not before `finish`, log time) and notes on what it leaves out."""
         picture = self.picture
         picture.end, picture.last = max(state.time, picture.start, finish), state.seq
         picture.nodes = dict(sorted(picture.nodes.items()))
@@ -170,7 +171,7 @@ class Watcher:
         return picture
 
     def see(self, state: State, record: Record, event: Event) -> None:
-        """One record, after it was folded."""
+        """Follow one record after it was folded."""
         self._time = max(state.time, self.picture.start)
         if not self.picture.start:
             self.picture.start = state.time
@@ -238,7 +239,7 @@ class Watcher:
         lane = self.picture.apps.get(app.id)
         after = lane.sizes.last if lane else None
         if not isinstance(event, k.ContainerExited) or after is None or after.held >= before:
-            return  # A repeat, or somebody who speaks of what is not his.
+            return  # A repeat, or a report about another's container.
         if not event.asked and event.exit_code != 0:
             self._mark(
                 "failed", str(state.seq), f"container {event.generation}/{event.slot} {exit_text(event)}",
@@ -300,12 +301,12 @@ class Watcher:
     # --- lanes ----------------------------------------------------------------------------------------------------------
 
     def _look_at(self, app: App, cause: str) -> None:
-        """Bring the app's lane to what holds now."""
+        """Update the app's lane to its present state."""
         lane = self.picture.apps.get(app.id)
         over = bool(app.ended) and all(generation.ended for generation in app.generations.values())
         if lane is None:
             if over and app.ended_at < self.picture.start:
-                return  # Over and done with before the picture begins.
+                return  # It ended before the picture starts.
             begin = max(app.submitted_at, self.picture.start)
             lane = self.picture.apps[app.id] = AppLane(
                 id=app.id, name=app.name, user=app.user, submitted_at=app.submitted_at, n_min=app.n_min, n_max=app.n_max
@@ -334,10 +335,10 @@ class Watcher:
         for number in list(lane.partitions)[-4:]:
             partition = lane.partitions[number]
             if not partition.released_at and not partition.ended_at and (app.ended or number not in app.generations):
-                partition.ended_at = self._time  # Another decision came before it could be released, or the app's end.
+                partition.ended_at = self._time  # Another decision, or the app's end, came before its release.
 
     def _count(self, app: App, lane: AppLane) -> dict[str, int]:
-        """Containers that may run, by node."""
+        """Return the number of containers that may run, by node."""
         current = None if app.ended else app.current
         starting = running = stopping = 0
         nodes: dict[str, int] = {}
@@ -422,9 +423,7 @@ class Watcher:
     # --- decisions and marks --------------------------------------------------------------------------------------------
 
     def _decision(self, state: State, event: k.Round, fact: k.Resized, position: str) -> None:
-        if isfinite(fact.fairness_loss) and isfinite(
-            fact.fairness_budget
-        ):  # Anything can be in a broken master's words.
+        if isfinite(fact.fairness_loss) and isfinite(fact.fairness_budget):  # A broken master can publish anything.
             self.picture.fairness_loss.put(self._time, fact.fairness_loss)
             self.picture.fairness_budget.put(self._time, fact.fairness_budget)
         changes = [found for change in fact.changes if (found := self._change(state, change)) is not None]
@@ -461,7 +460,7 @@ class Watcher:
         )
 
     def _change(self, state: State, change: k.Resize) -> Change | None:
-        """None where the fold did not take it."""
+        """Return the change, or None if the fold did not apply it."""
         app = state.apps.get(change.app)
         generation = app.generations.get(change.to_generation) if app else None
         if app is None or (generation is not None and generation.decided_seq != state.seq):
@@ -478,7 +477,7 @@ class Watcher:
 
 
 class _Taken:
-    """What containers take: together, and how many are on each node."""
+    """Resources that containers take in total, and how many containers are on each node."""
 
     def __init__(self) -> None:
         self.amounts: dict[str, int] = {}
@@ -489,7 +488,7 @@ class _Taken:
         _add(self._counts, by_node, sign)
 
     def totals(self, usable: dict[str, int], unusable: dict[str, dict[str, int]]) -> dict[str, int]:
-        """Capacity that these are a part of: a node that is drained or lost counts as long as its containers do."""
+        """Return the capacity that these are a part of: a drained or lost node counts as long as its containers do."""
         totals = dict(usable)
         for name, capacity in unusable.items():
             if self._counts.get(name):

@@ -1,8 +1,8 @@
-"""A timeline as a page: one file with all that it needs, plotly.js from its package included, that asks no network.
+"""A timeline as a page: one file with everything it needs, plotly.js included, that uses no network.
 
-The page gets the picture's step functions and draws what can be seen of them (`replay/page/timeline.js`), so zooming in shows
-all that the picture has.  Names, messages and reasons are strangers' words: they travel as JSON in which no `<` is left, reach
-the page as text, and a content security policy stands behind that.
+The page gets the picture's step functions and draws what is visible of them (`replay/page/timeline.js`), so zooming in shows
+everything in the picture.  Names, messages and reasons are untrusted: they travel as JSON without any `<`, reach the page as
+text, and a content security policy backs that up.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from replay.timeline.model import AppLane, NodeLane, Partition, Timeline
 
 APPS, NODES = 100, 60
-"""Lanes that a page has at most; which ones is said on it."""
+"""Most lanes of a page; a note on it says which are shown."""
 
 
 def page(picture: Timeline, title: str) -> str:
-    """The whole file.  Raises TimelineError where plotly is not installed or there is nothing to draw."""
+    """Return the whole file.  Raises TimelineError if plotly is not installed or there is nothing to draw."""
     need("plotly")
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
@@ -43,7 +43,7 @@ def page(picture: Timeline, title: str) -> str:
 
 
 def document(picture: Timeline) -> dict[str, Any]:
-    """What the page is given: times in ms after `t0`, which is ms since 1970; texts as places in `words`."""
+    """Return the page's data: times in ms after `t0`, which is ms since 1970; texts as indexes into `words`."""
     if picture.empty:
         raise TimelineError(NOTHING)
     shown = most_affected(picture, APPS, NODES)
@@ -168,7 +168,7 @@ class _Document:
 
 
 def _sum(several: Sequence[Steps[int]]) -> Steps[int]:
-    """Of step functions, the sum at each time."""
+    """Return the sum of step functions."""
     changes = sorted(
         (time, index, value)
         for index, steps in enumerate(several)
@@ -182,5 +182,5 @@ def _sum(several: Sequence[Steps[int]]) -> Steps[int]:
 
 
 def _peak(held: Iterable[Steps[int]]) -> int:
-    """The most containers that were on a node at once."""
+    """Return the most containers that were on a node at once."""
     return max(_sum(list(held)).values, default=0)

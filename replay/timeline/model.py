@@ -1,14 +1,14 @@
-"""What happened on a cluster, as a picture has it: for apps and nodes what held from when to when, and what changed it.
+"""What happened on a cluster, as drawn: for apps and nodes what held from when to when, and what changed it.
 
 `timeline` folds the log once and keeps step functions: a value and the log time from which on it held.  So a picture's size
-follows what changed and not how much was said, and where even that is too much, changes that lie closer together than a
-*grain* of time are drawn as one, which the picture then says (`Timeline.notes`).  Its renderings are `replay.timeline.html`
-(a page), `replay.timeline.png` and `replay.timeline.trace` (for Perfetto).
+depends on what changed, not on the number of records.  If even that is too much, changes closer together than a *grain* of
+time are drawn as one, and a note says so (`Timeline.notes`).  Its renderings are `replay.timeline.html` (a page),
+`replay.timeline.png` and `replay.timeline.trace` (for Perfetto).
 
     Timeline
     ├── AppLane     phases, how many containers in which state, partitions with the phases of their adjustments
-    ├── NodeLane    which app has how many containers there, and how the node was
-    ├── Decision    who asked for it, what changed, why not more, the figures
+    ├── NodeLane    which app has how many containers there, and the node's condition
+    ├── Decision    its policy and trigger, what changed, why not more, the figures
     └── Mark        failures and ends, nodes lost, masters elected, settings changed
 """
 
@@ -31,11 +31,11 @@ NOTHING = "nothing happened in this time, so there is nothing to draw"
 
 
 class TimelineError(ReplayError):
-    """Nothing to draw, or nothing that can be drawn here; one line for people."""
+    """There is nothing to draw, or no library to draw it with; one line for people."""
 
 
 def need(package: str) -> None:
-    """Before anything is folded: can it be drawn?  '' needs nothing.  Raises TimelineError."""
+    """Check, before anything is folded, that a package is installed; '' needs none.  Raises TimelineError."""
     if package and find_spec(package) is None:
         raise TimelineError(f"this timeline needs {package}: pip install 'dorm[plots]'")
 
@@ -57,7 +57,7 @@ class Steps(Generic[Value]):
         return self.values[-1] if self.values else None
 
     def put(self, time: int, value: Value) -> None:
-        """It holds from `time` on, which is not before the last one; of several at one time the last stands."""
+        """Set the value from `time` on, which is not before the last time; the last value at one time wins."""
         if self.times and self.times[-1] == time:
             self.times.pop()
             self.values.pop()
@@ -66,7 +66,7 @@ class Steps(Generic[Value]):
             self.values.append(value)
 
     def at(self, time: int) -> Value | None:
-        """What held at a time, None before the first."""
+        """Return the value at a time, None before the first."""
         found = None
         for begin, value in zip(self.times, self.values, strict=True):
             if begin > time:
@@ -75,12 +75,12 @@ class Steps(Generic[Value]):
         return found
 
     def spans(self, end: int) -> Iterator[tuple[int, int, Value]]:
-        """Each value with its begin and its end; the last one holds until `end`."""
+        """Yield each value's start, end and value; the last one holds until `end`."""
         ends = [*self.times[1:], end]
         return zip(self.times, ends, self.values, strict=True)
 
     def thin(self, grain: int) -> None:
-        """Of several changes within one grain of time only the last stands."""
+        """Keep only the last of several changes within one grain of time."""
         times, values = self.times, self.values
         self.times, self.values = [], []
         for time, value in zip(times, values, strict=True):
@@ -93,7 +93,7 @@ class Steps(Generic[Value]):
 
 
 class Phase(NamedTuple):
-    """How an app is, in the words of `dorm.core.state.App.phase`, and since which record."""
+    """An app's phase, in the words of `dorm.core.state.App.phase`, and the record that led to it."""
 
     phase: str
     generation: int
@@ -101,11 +101,11 @@ class Phase(NamedTuple):
     """Why it waits, or has less than it could use."""
     text: str
     cause: str
-    """What made it so: the fact's kind and its position on the log."""
+    """The fact that led to it: its kind and its position on the log."""
 
 
 class Size(NamedTuple):
-    """Containers of an app.  Those that start, run and stop take room; `decided` is how many it is to have."""
+    """An app's containers.  Those that start, run and stop take room; `decided` is how many it is to have."""
 
     decided: int
     starting: int
@@ -118,7 +118,7 @@ class Size(NamedTuple):
 
 
 class Partition(msgspec.Struct):
-    """One generation of an app, with the phases of the adjustment that led to it.  Log times; 0 where it never came to that.
+    """One generation of an app, with the phases of the adjustment that led to it.  Log times; 0 for a phase not reached.
 
     stop  `decided_at` to `stopped_at`, wait  to `released_at`, start  to `started_at`; it runs until `ended_at`.
     """
@@ -126,14 +126,14 @@ class Partition(msgspec.Struct):
     number: int
     adjustment: str
     decision: str
-    """Position of the decision; its sequence alone where the picture begins later."""
+    """Position of the decision; only its sequence if the picture starts later."""
     decided_at: int
     containers: int
     nodes: dict[str, int]
     previous: int = 0
     """The generation that was stopped for it, 0 for none."""
     before: int = 0
-    """How many containers that had."""
+    """Containers of the previous generation."""
     stopped_at: int = 0
     released_at: int = 0
     started_at: int = 0
@@ -145,10 +145,10 @@ class Partition(msgspec.Struct):
     checkpoint: int | None = None
     lost_steps: int = 0
     killed: int = 0
-    """Containers of the generation before that had not ended within their grace time."""
+    """Containers of the previous generation that had not ended within their grace time."""
 
     def phases(self, end: int) -> list[tuple[str, int, int]]:
-        """The parts of its adjustment, stop, wait, start, as far as it got; those that take no time are left out."""
+        """Return the phases of its adjustment (stop, wait, start) as far as it got, without those that took no time."""
         if self.void and not self.released_at:
             return []
         marks = [self.decided_at, self.stopped_at, self.released_at, self.started_at]
@@ -164,7 +164,7 @@ class Partition(msgspec.Struct):
 
 
 class AppLane(msgspec.Struct):
-    """What is known of an app in the time of the picture."""
+    """An app within the time of the picture."""
 
     id: str
     name: str
@@ -173,7 +173,7 @@ class AppLane(msgspec.Struct):
     n_min: int
     n_max: int
     phases: Steps[Phase] = msgspec.field(default_factory=Steps)
-    """Without a gap from its submission, or the picture's begin, to its end; the last is how it ended."""
+    """Without a gap from its submission, or the picture's start, to its end; the last is how it ended."""
     sizes: Steps[Size] = msgspec.field(default_factory=Steps)
     partitions: dict[int, Partition] = {}
     """By generation."""
@@ -183,11 +183,11 @@ class AppLane(msgspec.Struct):
     failures: int = 0
     """Failed generations within the picture."""
     lost_steps: int = 0
-    """Steps done twice, within the picture."""
+    """Steps done twice within the picture."""
 
     @property
     def adjustments(self) -> list[Partition]:
-        """Partitions that replaced one which ran, and were released."""
+        """Partitions that replaced a running one, and were released."""
         return [one for one in self.partitions.values() if one.adjustment == "restart" and one.released_at]
 
     @property
@@ -197,7 +197,7 @@ class AppLane(msgspec.Struct):
 
 
 class NodeLane(msgspec.Struct):
-    """A node: how it was (`up`, `draining`, `lost`, `left`) and how many containers of each app may run there."""
+    """A node: its condition (`up`, `draining`, `lost`, `left`), and how many containers of each app may run there."""
 
     id: str
     capacity: dict[str, int]
@@ -206,13 +206,13 @@ class NodeLane(msgspec.Struct):
     """By the app's id."""
 
     def held_at(self, time: int) -> dict[str, int]:
-        """Containers by app, those that have any."""
+        """Return the containers by app, without apps that have none."""
         found = {app: steps.at(time) or 0 for app, steps in self.held.items()}
         return {app: count for app, count in found.items() if count}
 
 
 class Change(NamedTuple):
-    """What a decision did to one app."""
+    """A decision's change of one app."""
 
     app: str
     name: str
@@ -233,7 +233,7 @@ class Reason(NamedTuple):
 
 
 class Decision(msgspec.Struct):
-    """One `Resized` that took effect.  `changes` and `reasons` hold the first few, the numbers are of all."""
+    """One `Resized` that took effect.  `changes` and `reasons` hold the first few, the numbers count all."""
 
     time: int
     position: str
@@ -252,13 +252,13 @@ class Decision(msgspec.Struct):
     overhead_budget: int
     change_cost: float
     short: int
-    """How many apps wait for n_min."""
+    """Apps that wait for n_min."""
     changes: list[Change]
     all_changes: int
     reasons: list[Reason]
     all_reasons: int
     stands_for: int = 1
-    """How many decisions this one stands for, where a grain of time held several: it changed most of them."""
+    """How many decisions this one stands for, if a grain of time held several: it is the one with the most changes."""
 
 
 class Mark(msgspec.Struct):
@@ -268,10 +268,10 @@ class Mark(msgspec.Struct):
     position: str
     kind: str
     what: str
-    """In a few words."""
+    """A few words."""
     text: str
     app: str = ""
-    """Ids, where it is about one."""
+    """The ids of the app and the node that it is about, if any."""
     node: str = ""
     weight: int = 1
     """Of several within one grain the heaviest is kept."""
@@ -279,7 +279,7 @@ class Mark(msgspec.Struct):
 
 
 class Timeline(msgspec.Struct):
-    """The picture.  Times are log times (UTC ns), sequences those of the log."""
+    """The picture.  Times are log times (UTC ns), sequences are the log's."""
 
     start: int = 0
     end: int = 0
@@ -293,26 +293,26 @@ class Timeline(msgspec.Struct):
     decisions: list[Decision] = []
     marks: list[Mark] = []
     decided: dict[str, Steps[float]] = {}
-    """By resource: which part is given to apps, of what nodes have that are usable or where they have containers."""
+    """By resource: the part given to apps, of the capacity of nodes that are usable or hold their containers."""
     held: dict[str, Steps[float]] = {}
-    """By resource: the part that is taken by containers that may run."""
+    """By resource: the part taken by containers that may run."""
     fairness_loss: Steps[float] = msgspec.field(default_factory=Steps)
     fairness_budget: Steps[float] = msgspec.field(default_factory=Steps)
     """-1 while the policy has none."""
     waiting: Steps[int] = msgspec.field(default_factory=Steps)
     """Apps that have no partition and want one."""
     grain: int = 0
-    """Changes that lie closer together than this (ns) may be drawn as one; 0: all is drawn."""
+    """Changes closer together than this (ns) may be drawn as one; 0: everything is drawn."""
     notes: list[str] = []
     """What the picture leaves out, in sentences."""
 
     @property
     def empty(self) -> bool:
-        """Nothing happened, or no time went by in which it could have."""
+        """Whether nothing happened, or no time passed in which it could have."""
         return self.end <= self.start or not (self.apps or self.nodes or self.decisions or self.marks)
 
     def all_steps(self) -> Iterator[Steps[Any]]:
-        """Every step function in it."""
+        """Return every step function in the picture."""
         for app in self.apps.values():
             yield app.phases
             yield app.sizes
@@ -324,20 +324,20 @@ class Timeline(msgspec.Struct):
         yield from (self.fairness_loss, self.fairness_budget, self.waiting)
 
     def nodes_of(self, app: str) -> list[str]:
-        """Where an app had containers."""
+        """Return the nodes where an app had containers."""
         return [node.id for node in self.nodes.values() if app in node.held and any(node.held[app].values)]
 
 
 def find_apps(picture: Timeline, wanted: Collection[str]) -> set[str]:
-    """Ids of the apps that go by these names or ids."""
+    """Return the ids of apps with these names or ids."""
     return {lane.id for lane in picture.apps.values() if lane.id in wanted or lane.name in wanted}
 
 
 def only(picture: Timeline, apps: Collection[str] = (), nodes: Collection[str] = ()) -> Timeline:
-    """What concerns these apps (names or ids) and these nodes; figures of the cluster stay the cluster's.
+    """Return the part that concerns these apps (names or ids) and nodes; the cluster's figures stay.
 
-    Of nodes alone: them, and the apps that had containers there.  Of apps alone: them, and the nodes where they had some.
-    Raises TimelineError where one is not in the picture.
+    Nodes alone select themselves and the apps that had containers there.  Apps alone select themselves and the nodes where
+    they had containers.  Raises TimelineError if one is not in the picture.
     """
     known = {name for lane in picture.apps.values() for name in (lane.id, lane.name)}
     for name in [*(one for one in apps if one not in known), *(one for one in nodes if one not in picture.nodes)]:
@@ -367,7 +367,7 @@ def only(picture: Timeline, apps: Collection[str] = (), nodes: Collection[str] =
 
 
 def most_affected(picture: Timeline, apps: int, nodes: int) -> Timeline:
-    """At most so many lanes, those with the most failures, adjustments and changes, in their own order.  Says so."""
+    """Keep this many lanes at most, those with the most failures, adjustments and changes, in their order; add a note."""
     notes = list(picture.notes)
     chosen_apps, chosen_nodes = picture.apps, picture.nodes
     if len(picture.apps) > apps:

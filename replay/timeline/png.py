@@ -1,6 +1,6 @@
 """A timeline as one picture for a report: curves of the cluster, a lane for each app, a lane for each node.
 
-matplotlib is an extra (`dorm[plots]`), imported only where a picture is asked for.
+matplotlib is an extra (`dorm[plots]`), imported only when a picture is drawn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from replay.timeline.model import AppLane, NodeLane, Steps, Timeline
 
 APPS, NODES = 60, 30
-"""Lanes at most; which ones is said below the picture."""
+"""Most lanes; a note below the picture says which are shown."""
 _PALETTE = (
     "#4c78a8", "#f58518", "#54a24b", "#b279a2", "#72b7b2", "#e3b91f", "#9d755d", "#ff9da6", "#6b8bd6", "#8cb369",
     "#c98bdb", "#3d9fc4",
@@ -36,7 +36,7 @@ _NANOSECONDS_A_DAY = 86_400e9
 
 
 def png(picture: Timeline, title: str) -> bytes:
-    """The whole file.  Raises TimelineError where matplotlib is not installed or there is nothing to draw."""
+    """Return the whole file.  Raises TimelineError if matplotlib is not installed or there is nothing to draw."""
     need("matplotlib")
     from matplotlib import rc_context
 
@@ -98,7 +98,7 @@ def _plain(axes: Axes, picture: Timeline) -> None:
 
 
 def _day(time: int) -> float:
-    """matplotlib's own time: days since 1970."""
+    """Convert to matplotlib's time: days since 1970."""
     return time / _NANOSECONDS_A_DAY
 
 
@@ -207,7 +207,7 @@ def _utilization(axes: Axes, picture: Timeline) -> None:
 
 
 class _Bars:
-    """Rectangles by their look: one collection for each, however many there are."""
+    """Rectangles by their look: one collection for each look, however many rectangles there are."""
 
     def __init__(self) -> None:
         self._boxes: dict[tuple[str, float, str], list[tuple[float, float, float, float]]] = {}
@@ -278,7 +278,7 @@ def _apps(axes: Axes, picture: Timeline, colors: dict[str, str]) -> None:
 
 
 def _strips(lane: AppLane, end: int) -> Iterable[tuple[str, int, int]]:
-    """What kept the app from working: waits, pauses, and the phases of its adjustments."""
+    """Yield what kept the app from working: waits, pauses, and the phases of its adjustments."""
     for begin, finish, phase in lane.phases.spans(end):
         if phase.phase in ("waiting", "submitted", "retrying"):
             yield ("retrying" if phase.phase == "retrying" else "waiting"), begin, finish
@@ -309,7 +309,7 @@ def _nodes(axes: Axes, picture: Timeline, colors: dict[str, str]) -> None:
 
 
 def _stacks(lane: NodeLane) -> list[tuple[int, dict[str, int]]]:
-    """Which apps have how many containers, from each change on."""
+    """Return how many containers each app has, from each change on."""
     order = {app: index for index, app in enumerate(lane.held)}
     changes = sorted(
         (time, order[app], app, count)

@@ -5,9 +5,9 @@
                    its containers
     then           one for each node: its condition, and a counter of the containers of each app there
 
-A flow leads from a decision to each adjustment that it began.  Format: "Trace Event Format", Google, 2016.  Times are
-microseconds since the picture's begin, for as numbers of a float they would lose their last digits otherwise;
-`otherData.start` has the begin in UTC nanoseconds.
+A flow leads from a decision to each adjustment that it started.  Format: "Trace Event Format", Google, 2016.  Times are
+microseconds since the picture's start, since absolute times would lose their last digits as floats; `otherData.start` is the
+start in UTC nanoseconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PHASES, _GENERATIONS, _ADJUSTMENTS = 1, 2, 3
 
 
 def trace(picture: Timeline, title: str) -> str:
-    """The whole file.  Raises TimelineError where there is nothing to draw."""
+    """Return the whole file.  Raises TimelineError if there is nothing to draw."""
     document = {
         "displayTimeUnit": "ms",
         "otherData": {"title": title, "start": picture.start, "notes": picture.notes},
@@ -40,7 +40,7 @@ def trace(picture: Timeline, title: str) -> str:
 
 
 def events_of(picture: Timeline) -> list[Event]:
-    """Names of tracks first, then everything in the order of time; at one time what lasts longer comes first."""
+    """Return names of tracks first, then everything in the order of time; at one time, longer slices come first."""
     if picture.empty:
         raise TimelineError(NOTHING)
     found = list(_Trace(picture).events())
@@ -163,7 +163,7 @@ class _Trace:
             yield self._instant(pid, tid, one.what, one.time, "t", text=text, position=one.position)
 
     def _flows(self) -> Iterator[Event]:
-        """From each decision to the first phase of what it changed."""
+        """Yield a flow from each decision to the first phase of each change."""
         number = 0
         for one in self._picture.decisions:
             for change in one.changes:
@@ -182,7 +182,7 @@ class _Trace:
 
 
 def _number(value: float) -> float | str:
-    """JSON has no infinities."""
+    """Return a number as JSON can hold it, which has no infinities."""
     return value if isfinite(value) else str(value)
 
 
@@ -191,7 +191,7 @@ def _pairs(steps: Steps[Any]) -> Iterator[tuple[int, Any]]:
 
 
 def _named(pid: int, order: int, name: str, threads: dict[int, str], labels: str = "") -> Iterator[Event]:
-    """A process with its threads."""
+    """Name a process and its threads."""
     yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}}
     yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_sort_index", "args": {"sort_index": order}}
     if labels:

@@ -1,4 +1,4 @@
-"""The words of a timeline: what stands beside a decision, a mark, a phase, in lines of plain text."""
+"""The words of a timeline: lines of plain text for a decision, a mark, a phase."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TRIGGERS = {
 
 
 def clock(time: int) -> str:
-    """`2026-11-21 09:00:05.120 UTC`, of nanoseconds."""
+    """Format UTC nanoseconds as `2026-11-21 09:00:05.120 UTC`."""
     whole = datetime.fromtimestamp(time // SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S")
     return f"{whole}.{time % SECOND // 1_000_000:03d} UTC"
 
 
 def duration(span: int) -> str:
-    """`80 ms`, `4.2 s`, `5.0 min`, `3.1 h`, of nanoseconds."""
+    """Format nanoseconds as `80 ms`, `4.2 s`, `5.0 min` or `3.1 h`."""
     seconds = span / SECOND
     for unit, size, least in (("h", 3600, 5400), ("min", 60, 120), ("s", 1, 1)):
         if seconds >= least:
@@ -35,7 +35,7 @@ def duration(span: int) -> str:
 
 
 def exit_text(event: ContainerExited) -> str:
-    """How a container ended that nobody had asked to."""
+    """Describe how a container ended without being asked to."""
     code = f"exit code {event.exit_code}" if event.exit_code is not None else "no exit code"
     if event.reason == "exit":
         return f"ended with {code}"
@@ -50,13 +50,13 @@ def change_text(change: Change) -> str:
 
 
 def decision_title(decision: Decision) -> str:
-    """One line."""
+    """Return one line."""
     others = f", and {decision.stands_for - 1} more close to it" if decision.stands_for > 1 else ""
     return f"decision {decision.position}{others}"
 
 
 def decision_lines(decision: Decision, resources: int) -> list[str]:
-    """All that is to be said of a decision: who and why, figures, changes, reasons.  `resources`: U's upper bound."""
+    """Describe a decision: policy and trigger, figures, changes, reasons.  `resources` is the upper bound of U."""
     asked = _TRIGGERS.get(decision.trigger, decision.trigger)
     budget = f" of {decision.fairness_budget:.3g}" if decision.fairness_budget >= 0 else ""
     excess = f" ({decision.excess:.3g} over)" if decision.excess > 0 else ""
@@ -81,7 +81,7 @@ def decision_lines(decision: Decision, resources: int) -> list[str]:
 
 
 def mark_line(mark: Mark, picture: Timeline) -> str:
-    """One line, with whom it is about."""
+    """Return one line, with the app and node that it is about."""
     app = picture.apps.get(mark.app)
     who = app.name if app else mark.app
     about = " on ".join(one for one in (who, mark.node) if one)
@@ -90,7 +90,7 @@ def mark_line(mark: Mark, picture: Timeline) -> str:
 
 
 def partition_lines(partition: Partition, end: int) -> list[str]:
-    """A generation: where it was, and what becoming it took."""
+    """Describe a generation: where it was, and what its adjustment took."""
     places = ", ".join(f"{node}×{count}" for node, count in list(partition.nodes.items())[:8])
     more = f" and {len(partition.nodes) - 8} more nodes" if len(partition.nodes) > 8 else ""
     lines = [f"generation {partition.number}: {containers(partition.containers)} on {places}{more}"]

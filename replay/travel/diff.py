@@ -1,7 +1,7 @@
-"""What is not the same in two states of one log: apps, nodes, settings, and the cluster as a whole.
+"""The difference between two states of one log: apps, nodes, settings, and the cluster as a whole.
 
-What a person would call a change, and so not everything that a digest sees: where containers are and not which ports they
-have, how far an app is and not when it last said so.
+It covers what people call a change, not everything that a digest sees: where containers are but not which ports they have,
+how far an app is but not when it last reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """One property that is not what it was; None where there is nothing to have it."""
+    """A property with another value; None where the app, node or setting does not exist."""
 
     field: str
     before: Any
@@ -34,13 +34,13 @@ class Thing(msgspec.Struct, frozen=True):
     name: str
     id: str
     how: Literal["came", "gone", "changed"]
-    """Ended apps stay for a while; `gone` is one that has left the state since."""
+    """Ended apps stay in the state for a while; `gone` is an app that has left it since."""
     changes: list[Changed]
-    """Of one that came or is gone: all its properties."""
+    """All properties of an app or node that came or is gone."""
 
 
 class Point(msgspec.Struct, frozen=True):
-    """Where in the log a state is: log time in UTC nanoseconds."""
+    """A state's place in the log; log time in UTC nanoseconds."""
 
     seq: int
     time: int
@@ -48,7 +48,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Diff(msgspec.Struct, frozen=True):
-    """From one state to another, which may be the earlier one."""
+    """The difference from one state to another, which may be the earlier one."""
 
     before: Point
     after: Point
@@ -57,17 +57,17 @@ class Diff(msgspec.Struct, frozen=True):
     nodes: list[Thing]
     """By name."""
     settings: list[Changed]
-    """Policy, its parameters and the master's times, as they are called in the log."""
+    """The policy, its parameters and the master's times, by their names in the log."""
     cluster: list[Changed]
 
     @property
     def same(self) -> bool:
-        """Whether nothing that is told here has changed."""
+        """Return whether nothing that a diff covers has changed."""
         return not (self.apps or self.nodes or self.settings or self.cluster)
 
 
 def diff(before: State, after: State) -> Diff:
-    """Of two states of one log."""
+    """Compare two states of one log."""
     arrivals = {app.id: (app.seq, app.id) for state in (before, after) for app in state.apps.values()}
     old_nodes, new_nodes = _nodes(before), _nodes(after)
     return Diff(
@@ -89,7 +89,7 @@ def diff(before: State, after: State) -> Diff:
 
 
 def only(found: Diff, name: str) -> Diff:
-    """What concerns one app (by name or id) or node."""
+    """Return the part of a difference that concerns one app (by name or id) or node."""
     return msgspec.structs.replace(
         found,
         apps=[thing for thing in found.apps if name in (thing.name, thing.id)],
@@ -104,7 +104,7 @@ def _point(state: State) -> Point:
 
 
 def _thing(identity: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> Thing | None:
-    """None where nothing has changed."""
+    """Return the change of one app or node, or None if nothing has changed."""
     changes = _changes(before or {}, after or {})
     if not changes:
         return None
@@ -164,7 +164,7 @@ def _nodes(state: State) -> dict[str, dict[str, Any]]:
 
 
 def _settings_changed(before: Settings, after: Settings) -> list[Changed]:
-    # What the parameters in force are, only policies know, and they take a second to import.
+    # Only policies know the parameters in force, and importing them takes a second.
     return [] if before == after else _changes(_settings(before), _settings(after))
 
 

@@ -1,4 +1,4 @@
-"""A difference between two states in words: one line for each app, node and setting."""
+"""The difference between two states in words: one line for each app, node and setting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CLUSTER = {
 
 
 def headline(found: Diff) -> str:
-    """Between which two points, and how far they are apart."""
+    """Return the two points and the distance between them."""
     records, time = abs(found.after.seq - found.before.seq), abs(found.after.time - found.before.time)
     far = f"{records} record{'' if records == 1 else 's'}"
     if found.before.seq and found.after.seq:
@@ -103,7 +103,7 @@ def of_node(thing: Thing) -> str:
 
 
 def of_settings(changes: Sequence[Changed]) -> list[str]:
-    """`theta2: 0.1 -> 0.2`, of all; where the policy is another one, what only the old one had is not worth a line."""
+    """Return `theta2: 0.1 -> 0.2` for each setting; after a change of policy, without the old one's own parameters."""
     another = any(change.field == "policy" for change in changes)
     told = [change for change in changes if not (another and change.after is None)]
     return [f"{change.field}: {_number(change.before)} -> {_number(change.after)}" for change in told]
@@ -133,7 +133,7 @@ def _labels(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 
 
 def _more(before: int, after: int, words: str) -> str:
-    """Of what only ever grows, unless the later state comes first."""
+    """Describe a counter, which only grows, unless the later state comes first."""
     number = after - before
     if number < 0:
         return words.format(f"{before} -> {after}", "s")

@@ -1,7 +1,7 @@
-"""What was read of a log and folded from it, kept while there is room: whoever walks to and fro does neither twice.
+"""Bounded cache of records and states, so stepping back and forth reads and folds nothing twice.
 
-Records are kept by pages of `PAGE`, states (`Keyframes`) at the sequences between two pages.  So any state is one keyframe
-and less than a page of folding away, as long as its keyframe is kept; what is used least lately goes first.
+Records are kept in pages of `PAGE`, states (`Keyframes`) at the sequences between two pages.  So any state is one keyframe
+and less than a page of folding away, as long as its keyframe is kept.  The least recently used entries are evicted first.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 PAGE = 1000
-"""Records of a page, which is what a step back folds at most.  Page i has sequences after i · PAGE."""
+"""Records per page, which bounds the folding of a step back.  Page i holds the sequences after i · PAGE."""
 _ROOM = 64 << 20
 _OF_RECORD = 200
-"""Bytes that a record takes beside its body, about."""
+"""Approximate bytes of a record beside its body."""
 
 
 class Pages:
-    """Records of a log, in order, each read once while there is room for it."""
+    """A log's records in order, each read once while there is room for it."""
 
     def __init__(self, log: EventLog, start: int, room: int = _ROOM) -> None:
-        """`start` is the log's own, `room` in bytes."""
+        """`start` is the log's start, `room` is in bytes."""
         self._log, self._start, self._room = log, start, room
         self._kept: OrderedDict[int, list[Record]] = OrderedDict()
         self._bytes = 0
 
     def has(self, index: int, upto: int) -> bool:
-        """Whether a page is here, as far as the log goes (`upto`)."""
+        """Return whether a page is cached, as far as the log goes (`upto`)."""
         page = self._kept.get(index)
         return page is not None and page[-1].seq >= min(upto, (index + 1) * PAGE)
 
     async def read(self, after: int, upto: int) -> AsyncGenerator[list[Record], None]:
-        """Records after one sequence up to another, which the log has, at most a page at once.  Raises as `log.read`."""
+        """Yield the records between two sequences that the log has, at most a page at once.  Raises as `log.read`."""
         after = max(after, self._start)
         while after < upto:
             page = self._kept.get(after // PAGE)
@@ -64,7 +64,7 @@ class Pages:
                     raise LogDamaged(f"the log ends before {upto}, which it had")
 
     async def _fetch(self, index: int, upto: int) -> AsyncGenerator[list[Record], None]:
-        """Pages as they are filled, from this one on; of the batch that has `upto` all is kept, since it was read."""
+        """Yield pages as they are filled, from this one on; the batch that holds `upto` is kept whole, since it was read."""
         begun = self._kept.get(index)
         after = begun[-1].seq if begun else max(self._start, index * PAGE)
         async with aclosing(self._log.read(after=after)) as batches:
@@ -110,7 +110,7 @@ class Keyframes:
         self._bytes = 0
 
     def pass_by(self, state: State) -> None:
-        """To be shown each state that is folded; keeps those that are worth it."""
+        """Take each state that is folded, and keep a copy if it lies between two pages."""
         if state.seq % PAGE == 0 and state.seq and state.seq not in self._kept:
             kept = copy(state)
             self._kept[kept.seq] = kept
@@ -122,7 +122,7 @@ class Keyframes:
                 self._bytes -= len(gone.encoded)
 
     def before(self, seq: int) -> Copy | None:
-        """The latest one at or before a sequence."""
+        """Return the latest one at or before a sequence."""
         place = bisect_right(self._seqs, seq)
         if not place:
             return None

@@ -1,4 +1,4 @@
-"""Which events of a log somebody steps over or looks for: a filter as tails have it, decisions, failures."""
+"""Filters of events to step over or search for: a tail's filter, decisions, failures."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _KINDS_BY_LOWER: dict[str, str] = {kind.lower(): kind for kind in KINDS}
 
 
 class SearchError(ReplayError):
-    """A filter that can't be read."""
+    """A filter that cannot be read."""
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """Each filter that is given has to hold; of one that has several values, any.  Without anything, every event."""
+    """All given filters must hold, each with any of its values.  Without a filter, every event matches."""
 
     kinds: tuple[str, ...] = ()
     apps: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     what: Literal["", "decision", "failure"] = ""
-    """Only decisions, or only what failed; `kinds` then don't count."""
+    """Only decisions, or only failures; `kinds` is then ignored."""
 
     def __bool__(self) -> bool:
         return bool(self.kinds or self.apps or self.users or self.nodes or self.what)
@@ -48,7 +48,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asking:
-    """A search on its way through the log, front to back, since it learns as it goes who has which app and where."""
+    """A search that runs through the log front to back, since it learns on the way who owns which app and where it runs."""
 
     def __init__(self, search: Search) -> None:
         kinds = _KINDS.get(search.what, search.kinds)
@@ -57,29 +57,30 @@ class Asking:
 
     @property
     def needs_state(self) -> bool:
-        """Whether it has to `know` the state before the first event that it is asked about."""
+        """Whether it must `know` the state before the first event that it judges."""
         return bool(self._concerns.knowledge("*"))
 
     def know(self, state: State) -> None:
         self._concerns.know(state)
 
     def subjects(self, cluster: str) -> list[str]:
-        """Where on the log anything for it can be; empty for everywhere."""
+        """Return the subjects on which a match can be; empty for all."""
         return self._concerns.subjects(cluster)
 
     def wants(self, one: Logged) -> bool:
-        # Asked of each, for the answer to a later one may depend on it.
+        # Called for every event, since the answer for a later one may depend on it.
         wanted = self._concerns.wants(one)
         return wanted and (self._what != "failure" or _failed(one.event))
 
 
 def _failed(event: Any) -> bool:
-    """Whether a container that ended is a failure: not asked to, and with an exit code that says so, or none."""
+    """Return whether an event is a failure: a container's end is one if it was not requested and the exit code is not 0."""
     return not isinstance(event, k.ContainerExited) or (not event.asked and event.exit_code != 0)
 
 
 def parse(text: str, state: State) -> Search:
-    """A filter as people write it: kinds, apps and nodes of this state by their names alone, or `app=digits`, `user=ann`.
+    """Parse a filter as people write it: names of kinds, or of apps and nodes of this state, or `app=digits`, `user=ann`.
+
     Raises SearchError."""
     found: dict[str, list[str]] = {field: [] for field in _FIELDS.values()}
     for word in text.split():

@@ -1,10 +1,9 @@
-"""A cursor that walks through a log, event by event, forward and back, with the state before and after where it stands.
+"""A cursor that steps through a log, event by event, forward and back, with the states before and after its place.
 
-It stands on one event: a record, or one fact of a round.  A round is folded whole, so its facts have their states in common.
-Two states are kept, one record apart, and a step forward folds a record into each.  A step back begins at a keyframe
-(`replay.travel.pages`), a jump at the nearest snapshot of the log; either way what comes out is what a fold from the log's
-begin gives.  What is folded for a jump is the cursor's only when it has arrived, so a move that is cancelled was none.
-
+It stands on one event: a record, or one fact of a round.  A round is folded whole, so its facts share their states.
+The cursor keeps two states, one record apart, and a step forward folds a record into each.  A step back starts at a keyframe
+(`replay.travel.pages`), a jump at the nearest snapshot of the log; either way the states equal those of a fold from the log's
+start.  A jump changes the cursor only when it has arrived, so a cancelled move has no effect.
 Not to be used by several tasks at once.
 """
 
@@ -39,16 +38,16 @@ if TYPE_CHECKING:
 
 _WINDOW = 4 * PAGE
 _WIDEST = 256 * PAGE
-"""Records that a search backwards reads at once, at first and at most."""
+"""Records that a backward search reads at once, at first and at most."""
 _MARKED = 64
-"""Pages of which is kept what a search found there."""
+"""Pages whose search results are cached."""
 
 
 class Stepper:
-    """Where somebody is in a log.  Its methods raise what `log.read` raises, and GapError."""
+    """A place in a log.  Its methods raise what `log.read` raises, and GapError."""
 
     def __init__(self, log: EventLog, first: State, end: int, cluster: str = "*") -> None:
-        """`first` is the state before the first record, `cluster` whose log it is (`*`: any, for a file)."""
+        """`first` is the state before the first record, `cluster` names the log's cluster (`*`: any, for a file)."""
         self._log, self._cluster = log, cluster
         self.start, self.end = first.seq, end
         self.before, self.after = first, restore(copy(first))
@@ -59,17 +58,17 @@ class Stepper:
         self._keyframes = Keyframes()
         self._marks: OrderedDict[tuple[int, int, Search], list[Position]] = OrderedDict()
         self.folded = 0
-        """Records folded so far: what all moves have cost."""
+        """Records folded so far: the cost of all moves."""
 
     @classmethod
     async def open(cls, log: EventLog, *, cluster: str = "*") -> Stepper:
-        """Before the first event; the end is fixed until `grow`.  Raises MomentError where the state there is not known."""
+        """Open a log before its first event; `grow` moves the end.  Raises MomentError if the state there is unknown."""
         start = await log.start()
         return cls(log, await state_at(log, AtSequence(start)), await log.end(), cluster)
 
     @property
     def cursor(self) -> Logged | None:
-        """The event that it stands on; None before the first."""
+        """The event at the cursor; None before the first."""
         return self._here[self._index] if self._here else None
 
     @property
@@ -77,21 +76,21 @@ class Stepper:
         return self._here[self._index].position if self._here else Position(self.start)
 
     def grow(self, end: int) -> None:
-        """The log has grown."""
+        """Move the end forward: the log has grown."""
         self.end = max(self.end, end)
 
     # --- moving ---------------------------------------------------------------------------------------------------------
 
     async def go(self, where: Moment | Position | None = None, progress: Progress | None = None) -> None:
-        """To a moment (its last event), to a position, or without one to the log's last event.  Raises MomentError."""
+        """Go to a moment (its last event), a position, or by default the log's last event.  Raises MomentError."""
         if isinstance(where, Position):
             await self._to(where.seq, where.index, progress)
         else:
             await self._to(await self._seq_of(where), None, progress)
 
     async def step(self, count: int, search: Search | None = None, progress: Progress | None = None) -> bool:
-        """So many events on, or back where it is negative; of those that are searched for, if anything is.  Goes as far as
-        there are any, and gives whether there was one."""
+        """Step this many events forward, or back if negative; with a search, only matching events count.  Stops at the last
+        one there is, and returns whether the cursor moved."""
         place = self.place
         for _ in range(abs(count)):
             found = await self._next(place, count > 0, search, progress)
@@ -116,7 +115,7 @@ class Stepper:
         return min(self.end, await self._log.at_time(time))
 
     async def _to(self, seq: int, index: int | None, progress: Progress | None) -> None:
-        """To a fact of a record, by default its last; from before the first record to the first event."""
+        """Go to a fact of a record, by default its last; a place before the first record is the first event."""
         if self.end == self.start:
             return
         if seq <= self.start:
@@ -128,7 +127,7 @@ class Stepper:
         self._index = last if index is None else min(index, last)
 
     async def _walk(self, seq: int) -> None:
-        """Forward from where it stands, in both states, all at once or not at all."""
+        """Fold both states forward from here, all at once or not at all."""
         records = [record async for page in self._pages.read(self.before.seq, seq) for record in page]
 
         def fold() -> None:
@@ -157,7 +156,7 @@ class Stepper:
         self._here, self._index = events_of(record), 0
 
     async def _state(self, seq: int, progress: Progress | None) -> State:
-        """A state of its own at a sequence, with keyframes laid on the way there."""
+        """Return a separate state at a sequence, and keep keyframes on the way there."""
         state = await self._base(seq)
         first = state.seq
 
@@ -173,12 +172,12 @@ class Stepper:
         return state
 
     async def _base(self, seq: int) -> State:
-        """What to fold on from: a keyframe, the state where it stands, or a snapshot of the log, whichever is nearest."""
+        """Return the nearest state to fold from: a keyframe, the state at the cursor, or a snapshot of the log."""
         kept = self._keyframes.before(seq) or self._first
         if kept.seq < self.before.seq <= seq:
             kept = await in_thread(copy, self.before)
         if seq - kept.seq > 2 * PAGE:
-            trusting = partial(load, build=None)  # The build is looked at before.
+            trusting = partial(load, build=None)  # `nearest` has checked the build.
             found = await nearest(
                 self._log, upto=seq, core=SCHEMA, build=fingerprint(*FOLDED_BY), load=trusting
             )  # fmt: skip
@@ -198,7 +197,7 @@ class Stepper:
     # --- looking --------------------------------------------------------------------------------------------------------
 
     async def around(self, back: int, on: int) -> list[Logged]:
-        """The events about the cursor, itself among them: at most so many before it, and so many after."""
+        """Return the events around the cursor, with its own: at most `back` before it and `on` after it."""
         if not self._here:
             return []
         seq, found = self.place.seq, []
@@ -209,7 +208,7 @@ class Stepper:
         return found[max(0, at - back) : at + on + 1]
 
     async def wanted(self, events: Sequence[Logged], search: Search) -> set[Position]:
-        """Which of these, that lie close together, a search wants."""
+        """Return which of these events, which lie close together, match a search."""
         found: set[Position] = set()
         for index in sorted({(one.position.seq - 1) // PAGE for one in events}):
             found |= {*await self._marks_of(index, search)}
@@ -220,11 +219,11 @@ class Stepper:
     async def _next(
         self, place: Position, forward: bool, search: Search | None, progress: Progress | None
     ) -> Position | None:
-        """The next event that is searched for, from a position on or back."""
+        """Return the next match after a position, or the last one before it."""
         if not search:
             return await self._neighbour(place, forward)
         index = own = (max(place.seq, self.start + 1) - 1) // PAGE
-        # In what is here already, then in the log.
+        # First in the cached pages, then in the log.
         while self.start < (index + 1) * PAGE and index * PAGE < self.end:
             if index != own and not self._pages.has(index, self.end):
                 break
@@ -251,7 +250,7 @@ class Stepper:
         return events_of(await self._record(seq))[0 if forward else -1].position
 
     async def _marks_of(self, index: int, search: Search) -> list[Position]:
-        """The events of a page that are searched for."""
+        """Return a page's matches."""
         begin, end = max(self.start, index * PAGE), min(self.end, (index + 1) * PAGE)
         key = (index, end, search)
         if key in self._marks:
@@ -277,7 +276,7 @@ class Stepper:
         return None
 
     async def _last_before(self, upto: int, search: Search, progress: Progress | None) -> Position | None:
-        """Reads backwards in windows that grow, so that what is near is found soon."""
+        """Search backwards in windows that grow, so a near match is found quickly."""
         window, first = _WINDOW, upto
         while upto > self.start:
             begin, last = max(self.start, upto - window), None
@@ -292,7 +291,7 @@ class Stepper:
         return None
 
     async def _found(self, begin: int, end: int, search: Search) -> AsyncGenerator[tuple[int, list[Position]], None]:
-        """Matches in a range of the log, batch by batch, each with the sequence up to which it was read."""
+        """Yield the matches in a range of the log, batch by batch, each with the sequence up to which it was read."""
         asking = await self._asking(begin, search)
         async with aclosing(self._log.read(after=begin, subjects=asking.subjects(self._cluster))) as batches:
             async for batch in batches:
@@ -308,7 +307,7 @@ class Stepper:
 
 
 def events_of(record: Record) -> list[Logged]:
-    """As `events.positions.logged`, but that a round which says nothing is an event as well: each record is a place."""
+    """Like `events.positions.logged`, but a round without facts is an event too, so each record is a place."""
     found = [*logged(record)]
     return found or [Logged(Position(record.seq), record.time, record.subject, decode(record))]
 

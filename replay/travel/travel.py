@@ -1,7 +1,7 @@
 """The state at a moment of a log, always from what was recorded: the nearest snapshot before it, and a short fold from there.
 
-A snapshot is taken only if this very build would have folded the same (`dorm.core.snapshot`), else an earlier one, else the
-log's begin.  So snapshots decide how long it takes, and never what comes out.
+A snapshot is used only if this very build would have folded the same (`dorm.core.snapshot`); otherwise an earlier one, or the
+log's start.  So snapshots decide how long it takes, never what comes out.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from replay.moments import Moment
 
 Seen = Callable[[State, Record, Event], None]
-"""Told of each record, after it was folded: the state with it, and the event that it held."""
+"""Called with each record after it was folded: the state after it, the record, and the event that it held."""
 
 
 async def state_at(
     log: EventLog, moment: Moment | None = None, *, progress: Progress | None = None, seen: Seen | None = None
 ) -> State:
-    """The state at a moment, without one at the log's end.  `seen` is shown each record as it is folded, from the log's first
-    one, for which no later snapshot is taken.
+    """Return the state at a moment, by default at the log's end.  `seen` is called with each record as it is folded, from the
+    log's first one on, so no later snapshot is used.
 
-    Raises MomentError where the log does not reach so far, or back, what `log.read` raises, and GapError for a log whose
-    sequences are not 1, 2, 3, …
+    Raises MomentError if the log does not reach the moment or starts after it, what `log.read` raises, and GapError for a log
+    whose sequences are not 1, 2, 3, …
     """
     last, latest = await _bounds(log, await log.end(), moment)
     state = await _base(log, await log.start() if seen else last, latest)
@@ -56,7 +56,7 @@ async def fold_on(
     progress: Progress | None = None,
     seen: Seen | None = None,
 ) -> None:
-    """Bring a state of this log forward, in place, to the sequence `last` or the log time `latest`.  Raises as `state_at`."""
+    """Fold a state of this log forward, in place, to the sequence `last` or the log time `latest`.  Raises as `state_at`."""
     first = state.seq
     if first >= last:
         return
@@ -70,8 +70,8 @@ async def fold_on(
 
 
 async def _base(log: EventLog, last: int, latest: int | None) -> State:
-    """What to fold on from."""
-    # What is passed over for its build is decided there; the one at the begin of a part of a log is taken from any.
+    """Return the state to fold from."""
+    # `nearest` rejects snapshots by their build; the one at the start of a part of a log is accepted from any build.
     trusting = partial(load, build=None)
     found = await nearest(log, upto=last, latest=latest, core=SCHEMA, build=fingerprint(*FOLDED_BY), load=trusting)
     if found is not None:
@@ -93,12 +93,12 @@ async def _base(log: EventLog, last: int, latest: int | None) -> State:
 def fold(
     state: State, records: Sequence[Record], last: int, latest: int | None = None, seen: Seen | None = None
 ) -> bool:
-    """Fold records up to the sequence `last` or the log time `latest`; true where one of them was reached.
+    """Fold records up to the sequence `last` or the log time `latest`; return whether one of them was reached.
 
-    Log time never goes back in a state, so what follows a record that is too late is too late as well.
+    Log time never goes back in a state, so all records after one that is too late are too late.
     """
     if seen is None and latest is None and records and records[-1].seq <= last:
-        # Nearly all of a long log's batches: nothing to ask of each record.
+        # Nearly all batches of a long log: nothing to check for each record.
         for record in records:
             evolve(state, record)
         return state.seq >= last
@@ -112,7 +112,7 @@ def fold(
 
 
 async def _bounds(log: EventLog, end: int, moment: Moment | None) -> tuple[int, int | None]:
-    """The last sequence and the latest log time to fold."""
+    """Return the last sequence and the latest log time to fold."""
     if isinstance(moment, AtSequence):
         if moment.seq > end:
             raise MomentError(f"the log ends at {end}, before {moment.seq}")
@@ -127,7 +127,7 @@ async def _bounds(log: EventLog, end: int, moment: Moment | None) -> tuple[int, 
 
 
 async def time_of(log: EventLog, seq: int) -> int:
-    """Log time of a record, 0 where there is none."""
+    """Return a record's log time, 0 if there is none."""
     if seq:
         async with aclosing(log.read(after=seq - 1)) as batches:
             async for batch in batches:

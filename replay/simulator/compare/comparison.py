@@ -1,4 +1,4 @@
-"""Several contenders on the same workloads: what each comes to, with its spread over seeds, and how one stands to another.
+"""Several contenders on the same workloads: the outcome of each, with its spread over seeds, and ratios between them.
 
 All runs of a comparison see the same apps arrive at the same moments, so they are compared moment by moment and app by app.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HOUR_S = 3600.0
 LEAST = 0.01
-"""Utilization or fairness loss (both are sums of parts of 1) below which an hour's mean is next to nothing."""
+"""Utilization or fairness loss (both are sums of parts of 1) below which an hour's mean is negligible."""
 
 
 class Spread(NamedTuple):
@@ -32,7 +32,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
-    """None where nothing was measured; what only some seeds have is of those."""
+    """Return the spread of the values, or None if there are none; seeds without a value are left out."""
     found = [value for value in values if value is not None]
     return Spread(sum(found) / len(found), min(found), max(found)) if found else None
 
@@ -52,13 +52,13 @@ class Row(msgspec.Struct, frozen=True):
     """Mean over the window, as a sum over kinds of resources."""
     fairness_loss: Spread | None
     adjustments: Spread | None
-    """All of the run."""
+    """Over the whole run."""
     adjustment_time_share: Spread | None
     worst_finish_ratio: Spread | None
     unfair_share: Spread | None
-    """Completed apps with ρ > 1.1: more than a tenth slower than a fair part of the cluster would have made them."""
+    """Completed apps with ρ > 1.1: more than a tenth slower than with a fair part of the cluster."""
     late_share: Spread | None
-    """Completed apps with ρ > 1.01: the first hundredth is what a decision and a start take of anybody."""
+    """Completed apps with ρ > 1.01: the first hundredth is what a decision and a start take for any app."""
     speed_up: Spread | None
     """Mean over apps, against the comparison's base."""
     over_budget: int
@@ -71,13 +71,13 @@ class Comparison(msgspec.Struct, frozen=True):
     name: str
     runs: dict[str, tuple[Run, ...]]
     base: str = ""
-    """Whom the others are compared with; '' for nobody."""
+    """The label that the others are compared with; '' for none."""
     window_s: float | None = None
-    """How much of a run's begin utilization and fairness are looked at, in seconds; never more than until the first of the
-    runs with this seed has ended, so that nobody is measured on an empty cluster while another still works."""
+    """Seconds from a run's start over which utilization and fairness are averaged; never beyond the end of the first run with
+    the same seed, so no run is measured on an empty cluster while another still works."""
 
     tasks: dict[str, float] = {}
-    """The part of their containers' time that launches of tasks take, of contenders that share by tasks (`scenario.Tasks`)."""
+    """By label, for contenders that share by tasks: the part of container time that launches take (`scenario.Tasks`)."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -112,19 +112,19 @@ class Comparison(msgspec.Struct, frozen=True):
         )
 
     def window_of(self, seed: int) -> float:
-        """Seconds from the begin, of the runs with this seed (by place)."""
+        """Return the window in seconds from the start, for the runs with this seed (by index)."""
         first = min((runs[seed].end - runs[seed].begin) / SECOND for runs in self.runs.values())
         return first if self.window_s is None else min(self.window_s, first)
 
     def window_means(self, label: str, figure: str) -> list[float | None]:
-        """Of `utilization` or `fairness_loss`, one for each seed."""
+        """Return the means of `utilization` or `fairness_loss`, one for each seed."""
         return [
             mean(getattr(sample, figure) for sample in run.during(0.0, self.window_of(seed)))
             for seed, run in enumerate(self.runs[label])
         ]
 
     def speed_up(self, label: str, base: str | None = None) -> Spread | None:
-        """Mean over apps of how much faster they are done than in the base's run of the same seed."""
+        """Return the mean over apps of how much faster they complete than in the base's run of the same seed."""
         base = self.base if base is None else base
         if base not in self.runs:
             return None
@@ -132,8 +132,8 @@ class Comparison(msgspec.Struct, frozen=True):
         return spread(mean(speed_ups(run, other).values()) for run, other in pairs)
 
     def ratio_of_means(self, label: str, base: str, figure: str) -> Spread | None:
-        """The mean of a figure over the window and all seeds, as a multiple of the base's; the least and the largest are those
-        of single seeds.  A mean of ratios would be any number where one seed's base is near 0."""
+        """Return the mean of a figure over the window and all seeds, as a multiple of the base's; low and high are those of
+        single seeds.  A mean of ratios would be arbitrary if one seed's base is near 0."""
         mine, other = self.window_means(label, figure), self.window_means(base, figure)
         above, below = mean(v for v in mine if v is not None), mean(v for v in other if v is not None)
         if above is None or not below:
@@ -142,9 +142,9 @@ class Comparison(msgspec.Struct, frozen=True):
         return Spread(above / below, min([*each, above / below]), max([*each, above / below]))
 
     def best_hour(self, label: str, base: str, figure: str) -> Spread | None:
-        """The largest ratio of the two means over one hour, among hours in which both are at least `LEAST`.
+        """Return the largest ratio of the two means over one hour, among hours in which both are at least `LEAST`.
 
-        An hour and a least mean, because at a single moment one may have next to nothing, and any ratio could be had."""
+        An hour and a least mean, since at a single moment one may be near 0, and the ratio arbitrarily large."""
         found = []
         for seed, (run, other) in enumerate(zip(self.runs[label], self.runs[base], strict=False)):
             mine, its = (hourly(one, figure, self.window_of(seed)) for one in (run, other))
@@ -156,7 +156,7 @@ class Comparison(msgspec.Struct, frozen=True):
         return spread(found)
 
     def curve(self, label: str, figure: str, steps: int = 240) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Hours, and one row of values for each seed: means over so many equal parts of the window."""
+        """Return hours, and one row of values for each seed: means over equal parts of the window."""
         runs = self.runs[label]
         length = max(self.window_of(seed) for seed in range(len(runs)))
         every = max((run.every_s for run in runs), default=1.0)
@@ -166,12 +166,12 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def hourly(run: Run, figure: str, window_s: float) -> NDArray[np.float64]:
-    """The mean of each whole hour from the begin on; 0 where no sample is in it."""
+    """Return the mean of each whole hour from the start; 0 for an hour without samples."""
     return _binned(run, figure, max(1.0, window_s // HOUR_S) * HOUR_S, max(1, int(window_s // HOUR_S)))
 
 
 def _binned(run: Run, figure: str, length_s: float, parts: int) -> NDArray[np.float64]:
-    """Means over equal parts of a time from the begin; after a run's end there is nothing held and nothing lost."""
+    """Return means over equal parts of a time from the start; after a run's end nothing is held and nothing lost."""
     if not run.samples:
         return np.zeros(parts)
     at = np.array([sample.at - run.begin for sample in run.samples], np.float64) / SECOND

@@ -1,14 +1,14 @@
-"""Who is compared: a policy with its parameters, and what sharing in its way costs.
+"""Contenders: a policy with its parameters, and the cost of its way of sharing.
 
     dorm,theta1=0.2,theta2=0.1          a policy with parameters, values as YAML reads them
-    dorm,static,task-level              three contenders: a part without = begins the next one
+    dorm,static,task-level              three contenders: a part without = starts the next one
     static,counts={lr-*: 8, mf-*: 4}    commas in brackets are part of a value
     static,counts=paper                 the counts of the paper's baseline on its workload
-    fair:dorm,theta1=0                  under a name of its own
+    fair:dorm,theta1=0                  with its own label
     dorm,timings=live                   its apps are resized while they run
     task-level,task_s=2,overhead_s=0.1  how long tasks take, and what each costs
 
-Whoever shares by tasks has nothing to adjust and pays with every task; the others pay for adjustments (`timings`).
+A contender that shares by tasks has nothing to adjust and pays with every task; the others pay for adjustments (`timings`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 BY_TASKS = ("task-level",)
 """Policies that hand out slots for short tasks: adjusting is free there, and every task pays."""
 BY_TIME = ("optimus", "tiresias")
-"""Policies that may answer otherwise though nothing has happened, since they go by what apps were served or have left: they
-are asked every so often."""
+"""Policies whose answer may change though nothing has happened, since they use apps' service or remaining work: they decide
+periodically."""
 ROUND_S = 60.0
-"""How often, unless the scenario has rounds (Pollux, OSDI 2021, §5.1)."""
+"""Their period, unless the scenario has rounds (Pollux, OSDI 2021, §5.1)."""
 TIMINGS = {"docker": Timings(), "live": LIVE, "free": FREE}
 """By name."""
 _PAUSE = "pause="
@@ -44,19 +44,19 @@ _OPENS, _CLOSES, _QUOTES = "[{(", ")}]", "\"'"
 
 
 class Contender(msgspec.Struct, frozen=True):
-    """One of those that are compared on the same workload."""
+    """One of the policies that are compared on the same workload."""
 
     label: str
-    """How tables and plots call it."""
+    """Its name in tables and plots."""
     policy: str
     params: dict[str, Any] = {}
     tasks: Tasks | None = None
-    """Set where it shares by tasks."""
+    """Set if it shares by tasks."""
     timings: Timings | None = None
-    """Of all its apps, where they are other than the scenario's and the apps' own."""
+    """Timings of all its apps, if they differ from the scenario's and the apps' own."""
 
     def of(self, scenario: Scenario) -> Scenario:
-        """The same scenario with this policy."""
+        """Return the same scenario with this policy."""
         rounds = scenario.rounds
         if self.policy in BY_TIME:
             rounds = Rounds(rounds.every_s if rounds else ROUND_S, always=True)
@@ -67,9 +67,9 @@ class Contender(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> Contender:
-    """`dorm,theta1=0.2,theta2=0.1`; the text is the label as well, and `LABEL:dorm,…` gives another one.
+    """Parse `dorm,theta1=0.2,theta2=0.1`; the text is also the label, unless `LABEL:dorm,…` sets another.
 
-    Raises SimulationError for an unknown policy or parameter, and for a value that makes no sense."""
+    Raises SimulationError for an unknown policy or parameter, and for an invalid value."""
     label, colon, rest = text.partition(":")
     if not colon or "," in label or "=" in label:
         label, rest = text, text
@@ -106,7 +106,7 @@ def parse(text: str) -> Contender:
 
 
 def parse_all(texts: Sequence[str]) -> list[Contender]:
-    """Each text names one or several; no two may have the same label.  Raises SimulationError."""
+    """Parse texts that name one or several contenders each; labels must be unique.  Raises SimulationError."""
     contenders = [parse(one) for text in texts for one in _each(text)]
     labels = [contender.label for contender in contenders]
     twice = sorted({label for label in labels if labels.count(label) > 1})
@@ -116,8 +116,8 @@ def parse_all(texts: Sequence[str]) -> list[Contender]:
 
 
 def parse_timings(text: str) -> Timings:
-    """`docker`, `live`, `free`, or `pause=30` for so many seconds without work at each start and restart, in which the
-    containers are held (as in the simulators of Pollux, OSDI 2021, §5.1, and Sia, SOSP 2023).
+    """Parse `docker`, `live`, `free`, or `pause=30` for that many seconds without work at each start and restart, during which
+    the containers are held (as in the simulators of Pollux, OSDI 2021, §5.1, and Sia, SOSP 2023).
 
     Raises SimulationError."""
     if text.startswith(_PAUSE):
@@ -128,13 +128,13 @@ def parse_timings(text: str) -> Timings:
 
 
 def with_timings(scenario: Scenario, timings: Timings) -> Scenario:
-    """The same scenario with these timings for every app, whatever they had."""
+    """Return the same scenario with these timings for every app, whatever it had."""
     apps = tuple(app if app.timings is None else msgspec.structs.replace(app, timings=None) for app in scenario.apps)
     return msgspec.structs.replace(scenario, apps=apps, timings=timings)
 
 
 def _each(text: str) -> list[str]:
-    """One text for each policy that is named."""
+    """Split a text into one for each policy in it."""
     found: list[str] = []
     for part in _split(text):
         if "=" in part and found:
@@ -145,7 +145,7 @@ def _each(text: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """At the commas outside of brackets and quotes."""
+    """Split at the commas outside of brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for sign in text:
         if quote:

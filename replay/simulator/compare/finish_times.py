@@ -2,9 +2,9 @@
 
 ρ = T_shared / T_isolated (Mahajan et al., "Themis", NSDI 2020, §3): T_shared is from submission to completion, T_isolated what
 the app would have taken with 1/N of the cluster, where N is the mean number of apps that lived in its time, itself included
-(as in Sia, SOSP 2023, §5).  1/N of the cluster are n = 1 / (N δ_i) containers (δ_i is the dominant share of one), at most
-n_max, packed onto as few nodes as they need.  Between whole containers its speed is on a straight line; below one it is a
-part of one container's time.
+(as in Sia, SOSP 2023, §5).  1/N of the cluster is n = 1 / (N δ_i) containers (δ_i is the dominant share of one), at most
+n_max, packed onto as few nodes as they need.  Between whole numbers of containers its speed is interpolated linearly; below
+one it is a fraction of one container's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def contention(born: Sequence[int], gone: Sequence[int]) -> NDArray[np.float64]:
-    """N of each app: the mean number of apps that lived between its times (UTC ns), at least 1."""
+    """Return N of each app: the mean number of apps that lived between its times (UTC ns), at least 1."""
     if not born:
         return np.zeros(0)
     first = min(born)
@@ -39,14 +39,14 @@ def contention(born: Sequence[int], gone: Sequence[int]) -> NDArray[np.float64]:
 
 
 def fair_containers(unit: float, n_max: int, apps: float) -> float:
-    """n: what 1/N of the cluster is in containers of which one has this dominant share; 0 where none fits anywhere."""
+    """Return n: 1/N of the cluster in containers, one of which has this dominant share; 0 if none fits anywhere."""
     if not math.isfinite(unit):
         return 0.0
     return min(float(n_max), 1 / (apps * unit)) if unit > 0 else float(n_max)
 
 
 def fair_rate(rate: Callable[[int], float], containers: float) -> float:
-    """Units of work per second with a fraction of containers."""
+    """Return units of work per second with a fractional number of containers."""
     below = math.floor(containers)
     low = rate(below) if below else 0.0
     part = containers - below

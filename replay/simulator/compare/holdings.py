@@ -1,7 +1,7 @@
-"""Who holds how much of a cluster, kept as numbers, so that utilization and fairness loss of any moment cost one sort.
+"""Each app's holdings in a cluster, kept as arrays, so utilization and fairness loss at any moment cost one sort.
 
-A trace of a month has thousands of moments to look at with hundreds of apps each; reading the whole state anew at each of
-them would take longer than the run.  The figures are those of `dorm.core.query.standing`, by the same `dorm.policies.shares`.
+A trace of a month has thousands of moments to sample with hundreds of apps each; reading the whole state again at each of them
+would take longer than the run.  The figures are those of `dorm.core.query.standing`, by the same `dorm.policies.shares`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 class Holdings:
-    """The live apps, one row each.  Rows of ended apps are filled by the last one, so that no figure pays for the past."""
+    """The live apps, one row each.  The last row replaces that of an ended app, so no figure pays for the past."""
 
     def __init__(self, nodes: Mapping[str, Node], *, whole: bool = False) -> None:
-        """`nodes` may change; `nodes_changed` says so.  `whole`: with those that are down or drained for now."""
+        """`nodes` may change; call `nodes_changed` then.  `whole`: include nodes that are down or drained for now."""
         self._whole = whole
         self._nodes = nodes
         self._stale = True
         self._totals: dict[str, int] = {}
-        """By kind of which a usable node has any."""
+        """By kind of resource that any usable node has."""
         self._shapes: list[tuple[dict[str, int], dict[str, str], int]] = []
-        """Capacity and labels of usable nodes that are alike, and how many there are."""
+        """Capacity and labels of identical usable nodes, and their number."""
         self._apps: list[App] = []
         self._row: dict[str, int] = {}
         self._fits_of: dict[tuple[object, ...], int] = {}
@@ -54,7 +54,7 @@ class Holdings:
         return tuple(self._totals)
 
     def nodes_changed(self) -> None:
-        """The cluster is another; it is read when it is next asked for, since many nodes may come at once."""
+        """Mark the nodes as changed; they are read at the next use, since many may join at once."""
         self._stale, self._seen = True, None
 
     def _read_nodes(self) -> None:
@@ -79,7 +79,7 @@ class Holdings:
             self._describe(row, app)
 
     def put(self, app: App, count: int) -> None:
-        """It lives and holds so many containers."""
+        """Set the number of containers that a live app holds."""
         self._read_nodes()
         row = self._row.get(app.id)
         if row is None:
@@ -92,7 +92,7 @@ class Holdings:
         self._seen = None
 
     def describe(self, app: App) -> None:
-        """Its bounds or its weight have changed."""
+        """Take over an app's changed bounds or weight."""
         if app.id in self._row and not self._stale:
             self._describe(self._row[app.id], app)
             self._seen = None
@@ -111,14 +111,14 @@ class Holdings:
         self._seen = None
 
     def figures(self) -> tuple[float, float]:
-        """Utilization (eq. 1 of the Dorm paper) and fairness loss (eq. 2) of what is held now."""
+        """Return utilization (eq. 1 of the Dorm paper) and fairness loss (eq. 2) of the present holdings."""
         self._read_nodes()
         if self._seen is None:
             self._seen = self._figures()
         return self._seen
 
     def packed(self, app: App, count: int) -> tuple[int, ...]:
-        """Containers by node where the app is packed onto the roomiest nodes of the empty cluster, `count` together."""
+        """Return containers by node with `count` of them packed onto the roomiest nodes of the empty cluster."""
         self._read_nodes()
         left, packed = count, []
         each = sorted(
@@ -133,7 +133,7 @@ class Holdings:
         return tuple(packed)
 
     def dominant_unit(self, app: App) -> float:
-        """δ_i, the dominant share of one container (DRF, NSDI 2011, §4.1); infinite where there is no such resource."""
+        """Return δ_i, the dominant share of one container (DRF, NSDI 2011, §4.1); infinite if a resource is missing."""
         self._read_nodes()
         need = {kind: amount for kind, amount in app.demand.items() if amount > 0}
         if any(kind not in self._totals for kind in need):
@@ -150,7 +150,7 @@ class Holdings:
         unit = np.where(possible, shares.dominant_units(fractions), 0.0)
         fair = shares.theoretical_shares(fractions, self._weight[:size], np.where(possible, self._cap[:size], 0))
         whole = np.rint(np.divide(fair, unit, out=np.zeros(size), where=unit > 0)) * unit
-        fair = np.where(np.abs(whole - fair) < LOSS_TOLERANCE, whole, fair)  # What rounding ŝ_i took is nobody's loss.
+        fair = np.where(np.abs(whole - fair) < LOSS_TOLERANCE, whole, fair)  # The rounding of ŝ_i is not a loss.
         loss = np.abs(counts / gang * unit - fair)[possible]
         return float(used.sum()), float(loss.sum())
 
@@ -167,7 +167,7 @@ class Holdings:
         self._cap[row] = fits if fits * gang >= app.n_min else 0
 
     def _fits(self, app: App, gang: int) -> int:
-        """How many gangs the empty cluster holds."""
+        """Return how many gangs the empty cluster holds."""
         key = (gang, app.spec.require, *sorted(app.demand.items()))
         if key not in self._fits_of:
             self._fits_of[key] = sum(
@@ -176,7 +176,7 @@ class Holdings:
         return self._fits_of[key]
 
     def _on(self, capacity: dict[str, int], labels: dict[str, str], app: App) -> int:
-        """Containers of the app on one such node."""
+        """Return the app's containers that one such node holds."""
         if app.spec.require and not satisfies(app.spec.require, labels):
             return 0
         return min((capacity.get(kind, 0) // need for kind, need in app.demand.items() if need > 0), default=app.n_max)

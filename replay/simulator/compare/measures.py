@@ -1,15 +1,15 @@
-"""What a run comes to, measured from its log: of a simulation, or of the fold of a real one.
+"""Measures the outcome of a run from its log: of a simulation, or of the fold of a real log.
 
     measures = Measures.of(simulation)            before it runs
     measures = Measures(state)                    beside a fold: `observe` after each record was folded into this state
     measures.result(end)                          outcome.Run
 
-Nothing is taken from what a policy says of itself: counts are read off the state, shares are worked out by
-`dorm.policies.shares`, and what a decision changed is counted in its changes, so that all policies are measured alike.  The
-cluster's figures are sampled on a grid, as it is at each of its moments.
+Nothing is taken from a policy's own figures: counts are read from the state, shares are computed by `dorm.policies.shares`,
+and the changes of a decision are counted, so all policies are measured alike.  The cluster's figures are sampled on a grid, as
+they are at each of its moments.
 
-How long an adjustment keeps an app from its work is known to a simulation (`timings`).  In a real log it ends when all
-containers have started, or, of an app that tells of its progress, when that shows that it works (`dorm.core.apps.costs`).
+A simulation knows how long an adjustment keeps an app from its work (`timings`).  In a real log it ends when all containers
+have started, or, for an app that reports its progress, when a report shows that it works (`dorm.core.apps.costs`).
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 __all__ = ["EVERY_S", "AppRun", "DecisionRun", "Measures", "Run", "Sample"]
 
 EVERY_S = 300.0
-"""Seconds between two samples unless something else is asked for."""
+"""Default number of seconds between two samples."""
 _MOST_SAMPLES = 2000
-"""Beyond so many every other one is dropped while they are closer than was asked for: short runs need a finer grid."""
+"""Above this number every other sample is dropped while they are closer than requested: short runs need a finer grid."""
 _NEVER = 2**63 - 1
 _NODE_EVENTS = (k.NodeJoined, k.NodeLeft, k.NodeDrainRequested)
 _NODE_FACTS = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
 
 
 class _Book:
-    """One app as it goes."""
+    """The account of one app."""
 
     __slots__ = (
         "adjusting", "adjustments", "app", "count", "ended", "held", "held_ns", "how", "lost_ns", "seen", "since", "started",
@@ -60,16 +60,16 @@ class _Book:
         self.count = 0
         """Containers as decided."""
         self.held = 0
-        """Containers that nobody else can have: before a release those of the old generation as well."""
+        """Containers that no other app can have: before a release also those of the old generation."""
         self.held_ns = self.lost_ns = 0
         self.works_at = _NEVER
-        """When it works with what it has, as far as that is known."""
+        """When it works with its containers, as far as that is known."""
         self.adjusting = False
-        """Whether that it does not work is an adjustment's doing."""
+        """Whether an adjustment keeps it from working."""
         self.worked = False
         self.adjustments = 0
         self.seen = 0
-        """Adjustments of its history whose resumption was looked at."""
+        """Adjustments of its history whose resumption was examined."""
         self.started = self.ended = 0
         self.how: Literal["", "completed", "failed", "cancelled"] = ""
 
@@ -84,7 +84,7 @@ class _Book:
 
 
 class Measures:
-    """Watches a fold.  `state` is folded in place by whoever calls `observe` after each record."""
+    """Observes a fold.  The caller folds `state` in place, and calls `observe` after each record."""
 
     def __init__(
         self,
@@ -94,8 +94,8 @@ class Measures:
         models: Mapping[str, SimulatedApp] | None = None,
         timings: Timings | None = None,
     ) -> None:
-        """`models` are what a simulation knows of its apps, by name; without one an app's work is what its containers did,
-        each as much as any other.  `timings` are the scenario's; None for a real log."""
+        """`models` are a simulation's models of its apps, by name; without one, an app's work is its container time, with all
+        containers equal.  `timings` are the scenario's; None for a real log."""
         self._state = state
         self._most = max(1, int(every_s * SECOND))
         self._every = self._most
@@ -118,7 +118,7 @@ class Measures:
 
     @classmethod
     def of(cls, simulation: Simulation, every_s: float = EVERY_S) -> Measures:
-        """Watches a simulation that is about to run."""
+        """Measure a simulation that is about to run."""
         scenario = simulation.scenario
         models = {simulation.state.apps[app].name: one.model for app, one in simulation.partitions.items()}
         models.update((app.spec.name, app) for app in scenario.apps)
@@ -128,7 +128,7 @@ class Measures:
         return measures
 
     def observe(self, record: Record, event: Event) -> None:
-        """One record that was folded; `event` is what `evolve` gave."""
+        """Take one record that was folded; `event` is what `evolve` returned."""
         if not self._begin:
             self._begin = self._next = self._now = record.time
         if record.time > self._now:
@@ -139,7 +139,7 @@ class Measures:
             watch(self, event)
 
     def result(self, end: int | None = None) -> Run:
-        """What was measured until `end` (UTC ns), without one until the last record."""
+        """Return what was measured until `end` (UTC ns), by default until the last record."""
         end = max(self._now, end or 0)
         self._sample_before(end + 1)
         for book in self._live.values():
@@ -160,7 +160,7 @@ class Measures:
     # --- the grid -------------------------------------------------------------------------------------------------------
 
     def _sample_before(self, time: int) -> None:
-        """Moments of the grid before `time`, at which all was as it was left by the last record."""
+        """Sample the grid's moments before `time`, at which everything was as the last record left it."""
         while self._next < time and self._begin:
             utilization, loss = self._holdings.figures()
             running = self._holdings.running
@@ -238,7 +238,7 @@ class Measures:
         self._holdings.put(book.app, count)
 
     def _had_to(self, book: _Book) -> bool:
-        """Whether the app could not stay as it was."""
+        """Return whether the app could not stay as it was."""
         app = book.app
         if not app.n_min <= book.count <= app.n_max:
             return True
@@ -257,7 +257,7 @@ class Measures:
             book.lost_ns += int(fact.lost_steps / book.app.steps_per_s * SECOND) * before
 
     def _failed(self, fact: k.GenerationFailed) -> None:
-        """What it takes from here to work again is the failure's doing."""
+        """Attribute the time until it works again to the failure, not to an adjustment."""
         book = self._live.get(fact.app)
         if book is not None:
             book.run_to(self._now)
@@ -286,7 +286,7 @@ class Measures:
         book.started = book.started or self._now
 
     def _exited(self, event: k.ContainerExited) -> None:
-        """Of one that was stopped for others nothing is held once all of it has exited."""
+        """Reduce what a stopped app holds as its containers exit."""
         book = self._live.get(event.app)
         if book is not None and not book.count and book.held:
             book.run_to(self._now)
@@ -294,7 +294,7 @@ class Measures:
             book.held = min(book.held, sum(left))
 
     def _told(self, event: k.AppProgressed | k.AppCheckpointed) -> None:
-        """Only a real log's pauses are worked out from what apps tell."""
+        """Compute the pauses of a real log from apps' reports; a simulation knows them."""
         book = self._live.get(event.app)
         history = book.app.history if book is not None and self._timings is None else ()
         if book is None or not history or book.app.adjustments == book.seen:
@@ -308,7 +308,7 @@ class Measures:
             book.lost_ns += int(max(0.0, beyond) * SECOND) * book.count
 
     def _nodes(self, event: Any = None) -> None:
-        """The cluster is another, and plans on the node may be void."""
+        """Take over changed nodes, which may also void plans."""
         self._holdings.nodes_changed()
         self._cluster.nodes_changed()
         for book in self._live.values():
@@ -363,7 +363,7 @@ class Measures:
         return model.timings or self._timings
 
     def _to_work_s(self, book: _Book, *, resume: bool) -> float:
-        """From all containers started to the first work, as far as only a simulation knows."""
+        """Return seconds from all containers started to the first work; 0 in a real log."""
         timings = self._of(book)
         return 0.0 if timings is None else timings.resume_s if resume else timings.boot_s
 

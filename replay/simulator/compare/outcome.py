@@ -1,4 +1,4 @@
-"""What came of a run, simulated or live: plain data that can be sent to another process, and the means of it.
+"""The outcome of a run, simulated or live: plain data that can be sent to another process, and its means.
 
 Symbols as in the Dorm paper (arXiv 1704.06738): utilization U (eq. 1), fairness loss F (eq. 2), adjustment overhead (eq. 4).
 Finish-time fairness is ρ = T_shared / T_isolated (Themis, NSDI 2020, §3; see `finish_times`).
@@ -27,25 +27,25 @@ class AppRun(msgspec.Struct, frozen=True, gc=False):
     """When all containers of its first generation had started."""
     ended: int
     how: Literal["", "completed", "failed", "cancelled"]
-    """'' for one that had not ended when the run was looked at."""
+    """'' if it had not ended at the end of the measurement."""
     adjustments: int
-    """Decisions that changed it while it ran, stops included."""
+    """Decisions that changed it while it ran, including stops."""
     held_s: float
-    """Container-seconds: how many containers it held, over time, from each decision on."""
+    """Container-seconds: the containers that it held, over time, from each decision on."""
     lost_s: float
-    """Container-seconds of them lost to adjustments: held from the decision until the app worked again, and work that was
-    done a second time.  What a first start takes is in no loss, and a failure's restart is none of an adjustment's."""
+    """Container-seconds of these lost to adjustments: held from the decision until the app worked again, and work that was
+    done a second time.  Neither a first start nor a restart after a failure counts."""
     finish_ratio: float | None = None
-    """ρ, of completed apps; None where the time alone can't be known."""
+    """ρ, of completed apps; None if the isolated time is unknown."""
 
     @property
     def completion_s(self) -> float | None:
-        """From its submission until its end, of a completed one."""
+        """Seconds from submission to end, for a completed app."""
         return (self.ended - self.submitted) / SECOND if self.how == "completed" else None
 
     @property
     def wait_s(self) -> float | None:
-        """From its submission until it first ran; None where it never did."""
+        """Seconds from submission to the first start; None if it never started."""
         return max(0, self.started - self.submitted) / SECOND if self.started else None
 
 
@@ -55,7 +55,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     at: int
     """UTC ns."""
     utilization: float
-    """U of what is decided: the sum over kinds of resources, so up to `Run.kinds`."""
+    """U as decided: the sum over kinds of resources, so up to `Run.kinds`."""
     fairness_loss: float
     """F over the live apps that an empty cluster could run."""
     running: int
@@ -65,7 +65,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 
 
 class DecisionRun(msgspec.Struct, frozen=True, gc=False):
-    """One decision, counted by the log's facts alone and not by what the policy says of itself."""
+    """One decision, counted from the log's facts alone and not from the policy's own figures."""
 
     at: int
     """UTC ns."""
@@ -78,17 +78,17 @@ class DecisionRun(msgspec.Struct, frozen=True, gc=False):
     forced: int = 0
     """Changed apps that could not stay: on a node that is lost or drained, or with bounds that no longer admit their count."""
     started: int = 0
-    """Apps that had none and were given containers."""
+    """Apps that had no containers and got some."""
 
 
 class Run(msgspec.Struct, frozen=True):
-    """All that was measured.  Properties give None for what nothing was measured of."""
+    """Everything that was measured.  Properties are None if nothing was measured for them."""
 
     begin: int
     end: int
     every_s: float
     kinds: int
-    """Of resources, which bounds the utilization."""
+    """Kinds of resources, which bound the utilization."""
     apps: tuple[AppRun, ...]
     """In the order of their acceptance."""
     samples: tuple[Sample, ...]
@@ -111,7 +111,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def makespan_s(self) -> float | None:
-        """From the first submission to the last end."""
+        """Seconds from the first submission to the last end."""
         ends = [app.ended for app in self.apps if app.ended]
         return (max(ends) - min(app.submitted for app in self.apps)) / SECOND if ends else None
 
@@ -138,12 +138,12 @@ class Run(msgspec.Struct, frozen=True):
         return max(self._ratios, default=None)
 
     def unfair_share(self, above: float = 1.0) -> float | None:
-        """The part of the completed apps whose ρ is above this."""
+        """Return the part of the completed apps whose ρ is above this."""
         return mean(float(ratio > above) for ratio in self._ratios)
 
     @property
     def decisions_over_budget(self) -> int:
-        """Decisions that changed more apps than θ2 allows: never any, or the policy is wrong."""
+        """Decisions that changed more apps than θ2 allows; any is an error of the policy."""
         return sum(1 for one in self.decisions if one.budget is not None and one.changed > one.budget)
 
     @property
@@ -151,19 +151,19 @@ class Run(msgspec.Struct, frozen=True):
         return [app.finish_ratio for app in self.apps if app.finish_ratio is not None]
 
     def during(self, from_s: float, to_s: float) -> tuple[Sample, ...]:
-        """Samples from `from_s` up to `to_s` (exclusive), in seconds from the begin."""
+        """Return the samples from `from_s` up to `to_s` (exclusive), in seconds from the start."""
         low, high = self.begin + int(from_s * SECOND), self.begin + int(to_s * SECOND)
         return tuple(sample for sample in self.samples if low <= sample.at < high)
 
 
 def mean(values: Iterable[float]) -> float | None:
-    """None where there is no value."""
+    """Return the mean, None without values."""
     found = list(values)
     return sum(found) / len(found) if found else None
 
 
 def speed_ups(run: Run, base: Run) -> dict[str, float]:
-    """How much faster each app was done than in `base`, by name, for the apps that both completed: the completion time there
-    over the one here (Dorm paper, its figure of speed-ups)."""
+    """Return how much faster each app completed than in `base`, by name, for apps that completed in both: the completion time
+    there over the one here (Dorm paper, its figure of speed-ups)."""
     there = base.completions
     return {name: there[name] / here for name, here in run.completions.items() if name in there and here > 0}

@@ -1,7 +1,6 @@
-"""A report as a page: one file with all that it needs, plotly.js from its package included, that asks no network.
+"""A report as a page: one file with everything it needs, plotly.js included, that uses no network.
 
-Labels and titles are somebody's words: they reach the page escaped, or as JSON in which no `<` is left, with a content
-security policy behind that.
+Labels and titles are untrusted: they reach the page escaped, or as JSON without any `<`, backed by a content security policy.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ _STEPS = 240
 
 
 def html(comparison: Comparison, title: str) -> str:
-    """One comparison: its table and all its charts.  Raises SimulationError where plotly is not installed."""
+    """Return one comparison: its table and all its charts.  Raises SimulationError if plotly is not installed."""
     return page(report.blocks(comparison, title), title)
 
 
 def page(blocks: Sequence[report.Block], title: str) -> str:
-    """The whole file.  Raises SimulationError where plotly is not installed."""
+    """Return the whole file.  Raises SimulationError if plotly is not installed."""
     need("plotly")
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
@@ -74,7 +73,7 @@ def _block(block: report.Block, charts: list[dict[str, Any]]) -> str:
 
 
 def charts_of(comparison: Comparison) -> list[dict[str, Any]]:
-    """What plotly.js is given: data and layout of each chart."""
+    """Return the input of plotly.js: data and layout of each chart."""
     return [
         _curves(comparison, "utilization", "Utilization over time (sum over resources)"),
         _curves(comparison, "fairness_loss", "Fairness loss over time (less is better)"),
@@ -99,7 +98,7 @@ def _layout(title: str, x: str, y: str, **more: Any) -> dict[str, Any]:
 
 
 def _curves(comparison: Comparison, figure: str, title: str) -> dict[str, Any]:
-    """The mean over seeds of each contender; its band, from the lowest seed to the highest, is shown with it."""
+    """Return the mean over seeds of each contender, with a band from the lowest seed to the highest."""
     data: list[dict[str, Any]] = []
     for place, label in enumerate(comparison.labels):
         hours, values = comparison.curve(label, figure, _STEPS)

@@ -1,8 +1,8 @@
 """Plots of a comparison: the figures of the Dorm paper's evaluation, with every contender in each.
 
-Where curves of many contenders would cover each other, each has a panel of its own, with the others in grey behind it.
-Lines are means over seeds and bands go from the lowest seed to the highest.  matplotlib is an extra (`dorm[plots]`),
-imported only where a plot is asked for.
+If curves of many contenders would cover each other, each has its own panel, with the others in grey behind it.  Lines are
+means over seeds and bands go from the lowest seed to the highest.  matplotlib is an extra (`dorm[plots]`), imported only when
+a plot is drawn.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from replay.simulator.compare.comparison import Comparison, Spread
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#8c6d31")
-"""Distinguished by people with any colour vision (Okabe and Ito, Color Universal Design, 2008), but for the last."""
+"""Distinguishable with any color vision (Okabe and Ito, Color Universal Design, 2008), except for the last."""
 DASHES = ("-", "--", "-.", ":")
 _INK, _MUTED, _LINE, _BEHIND = "#22252b", "#6d7380", "#dddfe4", "#c9ccd3"
 _ACROSS = 4
 _DOTS_PER_INCH = 80
 _TINTS = 160
-"""So few colours, and so few dots, that a picture with eight panels stays below 100 kB."""
+"""Few colors, and few dots, so a picture with eight panels stays below 100 kB."""
 
 
 def color(place: int) -> str:
@@ -42,13 +42,13 @@ def color(place: int) -> str:
 
 
 def need(package: str) -> None:
-    """Before anything is computed: can it be drawn?  Raises SimulationError."""
+    """Check, before anything is computed, that a package is installed.  Raises SimulationError."""
     if find_spec(package) is None:
         raise SimulationError(f"this needs {package}: pip install 'dorm[plots]'")
 
 
 def png(comparison: Comparison, title: str) -> bytes:
-    """All figures below each other.  Raises SimulationError where matplotlib is not installed."""
+    """Return all figures below each other.  Raises SimulationError if matplotlib is not installed."""
     rows = math.ceil(len(comparison.labels) / _ACROSS)
     heights = [0.8 + 1.9 * rows, 0.8 + 1.9 * rows, 0.8 + 1.9 * rows, 3.6]
 
@@ -65,7 +65,7 @@ def png(comparison: Comparison, title: str) -> bytes:
 
 
 def one_png(name: str, comparison: Comparison) -> bytes:
-    """One of `FIGURES`.  Raises SimulationError where matplotlib is not installed."""
+    """Return one of `FIGURES`.  Raises SimulationError if matplotlib is not installed."""
     draw, small = FIGURES[name]
     rows = math.ceil(len(comparison.labels) / _ACROSS)
     size = (7.5, 3.8) if small else (12.0, 0.9 + 1.9 * rows)
@@ -84,7 +84,7 @@ def fairness_loss(drawing: Drawing | SubFigure, comparison: Comparison) -> None:
 
 
 def adjusted(drawing: Drawing | SubFigure, comparison: Comparison) -> None:
-    """Dots are decisions; where θ2 bounds them, the line is how many they may change at most."""
+    """Draw decisions as dots; if θ2 bounds them, a line shows the most that they may change."""
     drawing.suptitle("Running apps adjusted by each decision; line: the most that θ2 allows", **_heading())
     panels = _panels(drawing, comparison)
     most = 1
@@ -109,7 +109,7 @@ def adjusted(drawing: Drawing | SubFigure, comparison: Comparison) -> None:
 
 
 def speed_up(drawing: Drawing | SubFigure, comparison: Comparison) -> None:
-    """How much faster each app was done than under the base: parts of all apps of all seeds, in order."""
+    """Draw how much faster each app completed than under the base: fractions of all apps of all seeds, in order."""
     base = comparison.base or "nobody"
     drawing.suptitle(f"Speed-up per app against {base} (mean)", **_heading())
     axes = drawing.subplots()
@@ -133,7 +133,7 @@ def speed_up(drawing: Drawing | SubFigure, comparison: Comparison) -> None:
 
 
 def overhead(drawing: Drawing | SubFigure, comparison: Comparison) -> None:
-    """What sharing itself takes: adjustments of the containers' time, and launches where it is shared by tasks."""
+    """Draw the cost of sharing: the part of container time that adjustments take, and launches when sharing by tasks."""
     drawing.suptitle("Sharing overhead: part of all container time held", **_heading())
     axes = drawing.subplots()
     _plain(axes)
@@ -161,7 +161,7 @@ FIGURES: dict[str, tuple[Callable[[Drawing | SubFigure, Comparison], None], bool
     "speed-up": (speed_up, True),
     "overhead": (overhead, True),
 }
-"""By the name of a file, with whether one panel is all of it."""
+"""By the name of a file, with whether the figure is a single panel."""
 
 
 def _ratios(comparison: Comparison, label: str) -> list[float]:
@@ -191,7 +191,7 @@ def _number(spread: Spread | None) -> str:
 
 
 def _panels(drawing: Drawing | SubFigure, comparison: Comparison) -> Sequence[Axes]:
-    """One for each contender, all with the same axes."""
+    """Return one panel for each contender, all with the same axes."""
     count = len(comparison.labels)
     across = min(_ACROSS, max(count, 1))
     grid = drawing.subplots(math.ceil(count / across), across, sharex=True, sharey=True, squeeze=False)
@@ -217,7 +217,7 @@ def _plain(axes: Axes) -> None:
 
 
 def _scale(axes: Axes) -> None:
-    """Plain numbers on a logarithmic axis."""
+    """Show plain numbers on a logarithmic axis."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

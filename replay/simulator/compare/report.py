@@ -1,4 +1,4 @@
-"""A report in blocks, written once and given as Markdown or as a page (`replay.simulator.compare.page`); the table
+"""A report in blocks, written once and rendered as Markdown or as a page (`replay.simulator.compare.page`); the table
 of a comparison."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Figures(msgspec.Struct, frozen=True):
 
     comparison: Comparison
     slug: str
-    """What the names of their files begin with."""
+    """The prefix of its files' names."""
 
 
 Block = Heading | Text | Bullets | Table | Figures
@@ -52,7 +52,7 @@ def figure_file(slug: str, figure: str) -> str:
 
 
 def markdown(blocks: Sequence[Block], figures: Sequence[str]) -> str:
-    """`figures` are the names of those that were drawn (`plots.FIGURES`)."""
+    """Render blocks as Markdown.  `figures` are the names of those that were drawn (`plots.FIGURES`)."""
     parts = []
     for block in blocks:
         if isinstance(block, Heading):
@@ -75,7 +75,7 @@ def _table(table: Table) -> str:
 
 
 def seconds(value: float) -> str:
-    """For a table: whole seconds, in groups of three."""
+    """Format seconds for a table: whole seconds, in groups of three."""
     return f"{value:,.0f} s" if abs(value) >= 100 else f"{value:.3g} s"
 
 
@@ -92,7 +92,7 @@ def times(value: float) -> str:
 
 
 def words(spread: Spread | None, write: Callable[[float], str] = plain) -> str:
-    """The mean, and the lowest and highest seed where they differ."""
+    """Format the mean, and the lowest and highest seed if they differ."""
     if spread is None:
         return "-"
     if write(spread.low) == write(spread.high):
@@ -119,14 +119,14 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
 
 
 def table(comparison: Comparison) -> Table:
-    """All contenders beside each other: the mean over seeds, and from the lowest to the highest."""
+    """Return a table of all contenders: the mean over seeds, and the range from the lowest to the highest."""
     columns = [column for column in _COLUMNS if column[0] != "speed-up" or comparison.base]
     rows = [comparison.row(label) for label in comparison.labels]
     return Table(tuple(name for name, _ in columns), tuple(tuple(cell(row) for _, cell in columns) for row in rows))
 
 
 def blocks(comparison: Comparison, title: str) -> list[Block]:
-    """A report of one comparison."""
+    """Return the report of one comparison."""
     about = f"{comparison.seeds} seed{'s' if comparison.seeds != 1 else ''}"
     if comparison.base:
         about += f"; speed-ups are against {comparison.base}"

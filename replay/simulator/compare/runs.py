@@ -1,8 +1,8 @@
-"""Running scenarios: one here, or many over several processes, each measured alike, and each with its log if it is wanted.
+"""Runs scenarios: one here, or many over several processes, each measured alike, and each with its log on request.
 
-A run is all computing, and one process has one core.  The processes start anew (`spawn`), so nothing of this one's threads
-and loops is in them, and a script that calls `run_all` needs the usual `if __name__ == "__main__":`.  They are done away with
-however this ends: they look at a flag while they run, and they leave when the process that started them is gone.
+A run is bound by computing, and one process uses one core.  Processes are spawned (`spawn`), so they share no threads or loops
+with this one, and a script that calls `run_all` needs the usual `if __name__ == "__main__":`.  No process outlives the run:
+they check a flag while they run, and exit when the process that started them is gone.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from replay.simulator.scenario import Scenario
 
     Tell = Callable[[int], None]
-    """Told now and then how many apps of a run have ended."""
+    """Called now and then with the number of a run's apps that have ended."""
 
 _TELL_EVERY = 200
-"""Records between two looks at whether anybody still wants the run."""
+"""Records between two checks of whether the caller still wants the run."""
 _POLL_S = 0.2
 _ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled, k.AppRejected)
 
 
 class Stopped(SimulationError):
-    """Nobody wants this run any more."""
+    """The caller no longer wants this run."""
 
 
 def run(
@@ -60,8 +60,8 @@ def run(
     force: bool = False,
     tell: Tell | None = None,
 ) -> Run:
-    """One run, in this thread, which it keeps busy.  Utilization and fairness are sampled every `every_s` virtual seconds.
-    `log` is written as an archive, whole or not at all; with `force` in the place of one that is there.
+    """Run one scenario in this thread, which it keeps busy.  Utilization and fairness are sampled every `every_s` virtual
+    seconds.  `log` is written as an archive, whole or not at all; `force` replaces an existing file.
 
     Raises SimulationError, ExportError, LogRefused, and what `tell` raises, which ends the run."""
     simulation = Simulation(scenario)
@@ -81,7 +81,7 @@ def run(
 
 
 class _Teller:
-    """Counts apps that have ended."""
+    """Reports how many apps have ended."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
@@ -95,7 +95,7 @@ class _Teller:
 
 
 class _LogWriter:
-    """The records of a run as an archive, with snapshots of its state between them."""
+    """Writes the records of a run as an archive, with snapshots of its state between them."""
 
     def __init__(self, writer: SegmentWriter, simulation: Simulation) -> None:
         self._writer = writer
@@ -128,10 +128,10 @@ def run_all(
     logs: Sequence[Path | None] | None = None,
     force: bool = False,
 ) -> list[Run]:
-    """All of them, at most `workers` at once (default: one for each core), the results in the order of the scenarios.
+    """Run all scenarios, at most `workers` at once (default: one for each core); return results in the order of the scenarios.
 
-    `tell` is told several times a second how many apps of how many have ended; what it raises (a Ctrl-C, say) ends all runs
-    and passes.  What a process has in memory is what its one run needs.  Raises what `run` does, of the first that fails."""
+    `tell` is called several times a second with the number of ended apps and the total; what it raises (a Ctrl-C, say) ends
+    all runs and propagates.  A process needs memory only for its one run.  Raises as `run` does, for the first failure."""
     files = list(logs) if logs is not None else [None] * len(scenarios)
     total = sum(len(scenario.apps) for scenario in scenarios)
     count = min(workers or os.cpu_count() or 1, len(scenarios))
@@ -145,7 +145,7 @@ def run_all(
         try:
             _work_off(pool, jobs, count, results, lambda: _told(tell, ended, total))
         except BaseException:
-            ended[-1] = 1  # The pool's own end waits for its processes, which now hurry.
+            ended[-1] = 1  # Leaving the pool waits for its processes, which this flag stops.
             raise
     return [results[index] for index in range(len(scenarios))]
 
@@ -180,7 +180,7 @@ def _work_off(
     results: dict[int, Run],
     poll: Callable[[], None],
 ) -> None:
-    """No more jobs are sent than there are processes, so that scenarios are not copied long before they run."""
+    """Send no more jobs than there are processes, so scenarios are not copied long before they run."""
     left = iter(jobs)
     running: dict[Future[Run], int] = {}
 
@@ -206,8 +206,8 @@ def _work_off(
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """A process that begins meanwhile never gets one: Ctrl-C goes to all processes of a terminal, and this one decides what
-    becomes of the others.  One that comes here meanwhile is only late."""
+    """Block SIGINT in processes that start meanwhile: Ctrl-C goes to all processes of a terminal, and this one decides about
+    the others.  A SIGINT that arrives here meanwhile is only delayed."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -221,11 +221,11 @@ def _told(tell: Progress | None, ended: ctypes.Array[ctypes.c_longlong], total: 
 
 
 _ended: ctypes.Array[ctypes.c_longlong] | None = None
-"""In a process of `run_all`: apps that have ended, by run; the last tells whether to stop."""
+"""In a process of `run_all`: the number of ended apps by run; the last entry is the flag to stop."""
 
 
 def _begin(ended: ctypes.Array[ctypes.c_longlong]) -> None:
-    """A process begins."""
+    """Initialize a process."""
     global _ended
     _ended = ended
     threading.Thread(target=_leave_with_parent, daemon=True).start()

@@ -1,7 +1,7 @@
-"""Pollux's workloads as its public simulator runs them, so that policies stand beside what is published for others.
+"""Pollux's workloads as its public simulator runs them, to compare policies with published results of others.
 
 The simulator of Pollux (OSDI 2021, §5.3; `petuum/adaptdl`, folder `simulator`) decides every 60 s and charges 30 s for every
-start and restart, in which the GPUs are held and nothing is done.  `scenario` runs its workloads so here.
+start and restart, during which the GPUs are held and nothing is done.  `scenario` runs its workloads the same way here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from replay.simulator.workloads.workload import Workload
 
 PUBLISHED = {"tiresias": 3469.69375, "optimus": 5301.875, "pollux": 2446.13125}
-"""Mean completion time (s) on workload 6, as the public simulator's README says; `pollux` tunes batch sizes as well."""
+"""Mean completion time (s) on workload 6, by the public simulator's README; `pollux` also tunes batch sizes."""
 DIFFERENCES = (
     "There, work is counted by epochs, each rounded to whole seconds; here in steps, each worth the mean over all epochs.",
     "There, Optimus knows what is left by whole epochs; here to the step, as it was last told (every 60 s).",
@@ -27,19 +27,19 @@ DIFFERENCES = (
     "included, costs a restart of 30 s.",
     "There, Optimus gives one GPU to every job of ncf; here as many as make it faster.",
 )
-"""What the two models have not in common, each a sentence for a report."""
+"""Differences between the two models, each a sentence for a report."""
 ROUND_S = 60.0
 RESTART_S = 30.0
 
 _BOUNDS: dict[str, Bounds] = {"tiresias": "rigid", "static": "rigid", "optimus": "wide"}
-"""Policies for which the workload is bounded as for them in Pollux's simulator; the others take it as it was read."""
+"""Policies for which the workload gets the bounds that Pollux's simulator gives it; the others take it as it was read."""
 
 _ALWAYS = ("tiresias", "optimus")
-"""Policies that may answer otherwise though nothing has happened."""
+"""Policies whose answer may change though nothing has happened."""
 
 
 def scenario(workload: Workload, contender: Contender) -> Scenario:
-    """One run of a workload that `traces.pollux` has read, with bounds `requested` where this is to stand beside Pollux's."""
+    """Return one run of a workload that `traces.pollux` has read, with bounds `requested` to stand beside Pollux's."""
     bounds = _BOUNDS.get(contender.policy)
     apps = workload.apps if bounds is None else tuple(bounded(app, bounds) for app in workload.apps)
     base = Scenario(

@@ -1,8 +1,8 @@
-"""A real log played on in the simulator.
+"""Plays a real log on in the simulator.
 
-history    what a log says of its apps' work;  fitting, fitting_timings: models of it
+history    what a log shows of its apps' work;  fitting, fitting_timings: models of it
 fork       a log played on from a moment;  fork_log: kept as an archive
-whatif     as it was, unchanged, and changed;  backtest: the error of that
+whatif     compares the log's own course, unchanged and changed;  backtest: the error of that
 starting   when a waiting app will start
-recorded   a log simulated again under its own timings;  rehearsal: a real run played with models
+recorded   a log simulated again under its own timings;  rehearsal: a real run simulated with models
 """

@@ -1,10 +1,10 @@
-"""How far a simulation of what happened is from what happened: the error that stands beside every what-if.
+"""Measures how far a simulation of what happened is from what happened: the error reported beside every what-if.
 
-The same moment of the same log, nothing changed, played on in the simulator and compared with the log's own rest: when apps
-ended and first ran, how much of the cluster was used, how fairly, and how often apps were adjusted.  What the models know
-makes the difference between two kinds: `hindsight` is of a fork with a future on the log, whose models know how much work the
-apps of that time turned out to have, so the error is the simulator's alone; without it (a fork at the log's end, tested at an
-earlier moment) they know what was known then, so the error is that of a forecast.
+A backtest plays the log on from the same moment, unchanged, and compares that with the rest of the log: when apps ended and
+first ran, how much of the cluster was used, how fairly, and how often apps were adjusted.  There are two kinds, by what the
+models know.  With `hindsight`, the fork has a future on the log, and the models know how much work the apps of that time
+turned out to have, so the error is the simulator's alone.  Without it (a fork at the log's end, tested at an earlier moment)
+they know what was known then, so the error is that of a forecast.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 FAR_OFF = 0.5
-"""A mean error of completion, as a part of what it took, from which on a simulation says next to nothing."""
+"""Mean error of completion, as a fraction of the time it took, from which on a simulation is of little use."""
 
 _LITTLE_S = 1.0
-"""An error that is no larger says nothing, however short what was left to do is: rounds and starts take as long."""
+"""A smaller error means nothing, however short the remaining work is: rounds and starts take as long."""
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """One figure, as it really was and as it was simulated; None where nothing was measured."""
+    """One figure, real and simulated; None if nothing was measured."""
 
     really: float | None
     simulated: float | None
@@ -40,40 +40,40 @@ class Backtest(msgspec.Struct, frozen=True, kw_only=True):
     """Errors of the unchanged simulation."""
 
     seq: int
-    """Where it forks the log."""
+    """The sequence of the fork."""
     at: int
     """The log time there (UTC ns)."""
     window_s: float
     """From there to the log's end."""
     hindsight: bool
     apps: int
-    """Apps of which ends are compared: those that ended by themselves in the window, and `early` ones."""
+    """Apps whose ends are compared: those that ended by themselves in the window, and `early` ones."""
     late: int
-    """How many of them had not ended in the simulation when it was cut off: their errors are larger than what is counted."""
+    """How many of them had not ended in the simulation when it was cut off: their errors are larger than counted."""
     early: int
-    """How many of them ended in the simulation only and really still ran when the log ended.  They are counted with the least
-    error that they can have: without them the error would be smallest where models are worst."""
+    """How many of them ended only in the simulation and really still ran when the log ended.  They count with the least error
+    that they can have: without them the error would be smallest where models are worst."""
     completion_error_s: float | None
-    """Mean absolute error of when they ended; None without any."""
+    """Mean absolute error of their ends; None without any."""
     completion_error: float | None
-    """The same as a part of the time from the fork, or their submission, until they really ended, or the log did."""
+    """The same as a fraction of the time from the fork, or their submission, to their real end, or the log's."""
     waits: int
     """Apps that first ran in the window."""
     wait_error_s: float | None
-    """Mean absolute error of when they first ran."""
+    """Mean absolute error of their first start."""
     utilization: Pair
     fairness_loss: Pair
     adjustments: Pair
 
     @property
     def far_off(self) -> bool:
-        """Whether the simulation of what happened is so far from it that no other should be gone by."""
+        """Whether the simulation of what happened is so far off that no other should be relied on."""
         error, error_s = self.completion_error, self.completion_error_s
         return error is not None and error_s is not None and error >= FAR_OFF and error_s > _LITTLE_S
 
 
 def compare(really: Run, simulated: Run, *, seq: int, hindsight: bool) -> Backtest:
-    """Two runs that begin at the same moment; the window is the real one's.  The simulated one may go on for longer."""
+    """Compare two runs that start at the same moment; the window is the real one's.  The simulated one may run for longer."""
     there = {app.app: app for app in simulated.apps}
     ended = [app for app in really.apps if _by_itself(app) and app.ended > really.begin]
     early = [app for app in really.apps if not app.ended and _ended_by(there.get(app.app), really.end)]
@@ -119,7 +119,7 @@ def _seconds(nanoseconds: float | None) -> float | None:
 
 
 def utilization(run: Run, window_s: float) -> float | None:
-    """Mean of it over so many seconds from the run's begin."""
+    """Return the mean utilization over this many seconds from the run's start."""
     return mean(sample.utilization for sample in run.during(0.0, window_s))
 
 
@@ -128,13 +128,13 @@ def fairness_loss(run: Run, window_s: float) -> float | None:
 
 
 def adjustments(run: Run, window_s: float) -> int:
-    """How many times apps that ran were changed, in so many seconds from the run's begin."""
+    """Return how many times running apps were changed, in this many seconds from the run's start."""
     until = run.begin + int(window_s * SECOND)
     return sum(one.changed + one.forced for one in run.decisions if one.at <= until)
 
 
 def in_words(found: Backtest | None) -> str:
-    """In one line, for beside a result."""
+    """Describe the error in one line, to stand beside a result."""
     if found is None:
         return "none possible: no app ended after a moment at which the log could be forked"
     parts = []
@@ -170,6 +170,6 @@ def _percent(part: float) -> str:
 
 
 def common(runs: Iterable[Run | None]) -> set[str]:
-    """Ids of the apps that completed in all of these runs."""
+    """Return the ids of the apps that completed in all of these runs."""
     found = [{app.app for app in run.apps if app.how == "completed"} for run in runs if run is not None]
     return set.intersection(*found) if found else set()

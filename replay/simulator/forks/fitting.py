@@ -1,16 +1,16 @@
-"""Models of a real log's apps: how fast they work, how much they have to do, how long adjusting them takes.
+"""Models of a real log's apps: how fast they work, how much work they have, how long adjusting them takes.
 
-Each part says what it rests on (`Basis`), and a result names the apps of which something is a guess:
+Each part records its `Basis`, and a result names the apps for which something is a guess:
 
-    speed     paces that were measured, by number of containers; beyond them Amdahl's law, fitted to the app's own paces,
-              else its owner's table, else those of alike apps, else in proportion
-    work      what it did, of one that has ended (worked out by its speed where its last pace was never seen, which is less
-              than known); else the steps that its owner declared; else what alike apps needed; else as much again as it
-              has done; never less than the log has seen it do
+    speed     measured paces, by number of containers; beyond them Amdahl's law, fitted to the app's own paces, else its
+              owner's table, else the paces of alike apps, else in proportion
+    work      for an app that has ended, what it did (worked out from its speed if its last pace was never reported, which is
+              less than known); else the steps that its owner declared; else what alike apps needed; else as much again as
+              it has done; never less than the log has seen it do
     timings   its own phases, else those of all apps, else the defaults
 
-Apps that tell of no steps are measured in container-seconds, each container as good as any other: the most favourable
-assumption, and the only one that needs no measurement.
+Apps that report no steps are measured in container-seconds, with all containers equal: the most favorable assumption, and the
+only one that needs no measurement.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
     from replay.simulator.workloads.speed import Speed
 
 UNKNOWN_S = 600.0
-"""Seconds that an app is taken to run with n_min containers, of which and of whose like nothing at all is known."""
+"""Assumed run time in seconds with n_min containers, if nothing is known of an app or of apps like it."""
 NEVER_DONE = 1e6
-"""Of an app that was cancelled it is only known that its work was not done by then: so many times what it had done."""
+"""For a cancelled app, all that is known is that its work was not done: assume this many times what it had done."""
 
 ENOUGH_ALIKE = 5
-"""Alike apps from which on the range of what they needed is taken for that of the next one."""
+"""Number of alike apps from which on their range is also taken for the next one."""
 
 Bound = Literal["least", "likely", "most"]
 Basis = Literal["known", "cancelled", "declared", "measured", "alike", "guess"]
-"""`known`: the log tells how it came out; `cancelled`: its owner ended it before its work was done; `declared` by its owner;
-`measured` of this app; measured of `alike` apps."""
+"""`known`: the log shows the outcome; `cancelled`: its owner ended it before its work was done; `declared` by its owner;
+`measured` on this app; measured on `alike` apps."""
 
 
 class Curve(msgspec.Struct, frozen=True, tag="curve"):
@@ -60,7 +60,7 @@ class Curve(msgspec.Struct, frozen=True, tag="curve"):
     parallel: float = 1.0
     """p, from 0 to 1; 1 is in proportion."""
     across: float = 1.0
-    """How fast it is on several nodes, as a part of its speed on one."""
+    """Its speed on several nodes, as a fraction of its speed on one."""
 
     def rate(self, placement: Sequence[int]) -> float:
         n = sum(placement)
@@ -78,38 +78,38 @@ def speed_up(parallel: float, n: int) -> float:
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """One app's model, and what each part of it rests on."""
+    """One app's model, and the basis of each part."""
 
     app: str
     model: SimulatedApp
-    """Its `at_s` is from the moment that was asked for; negative before it."""
+    """Its `at_s` counts from the moment of the fit; negative before it."""
     done: float
     """Units of work that it has done by then."""
     saved: float
-    """Units that a restart would begin with."""
+    """Units from which a restart would continue."""
     failures: int
-    """How many of its model's failures are behind it."""
+    """How many of its model's failures are past."""
     least: float
-    """Units that it has to do at the least, and"""
+    """Least units of its total work, by its history and alike apps; the model's own work if that is known."""
     most: float
-    """at the most, as far as its history and alike apps tell; the model's own work where that is known."""
+    """Most units of its total work, likewise."""
     work_from: Basis
     speed_from: Basis
     timings_from: Basis
 
     @property
     def guessed(self) -> bool:
-        """Whether when it ends is a guess."""
+        """Whether its end is a guess."""
         return self.work_from == "guess" or (self.speed_from == "guess" and self.work_from != "cancelled")
 
     def as_if(self, bound: Bound) -> Fitted:
-        """With as little or as much work as seems possible, where that is not known."""
+        """Return the model with as little or as much work as seems possible, if the work is not known."""
         work = {"least": self.least, "likely": self.model.work, "most": self.most}[bound]
         return msgspec.structs.replace(self, model=msgspec.structs.replace(self.model, work=work))
 
 
 class _Work(NamedTuple):
-    """All that an app has to do: what is likely, and between what bounds it seems to be."""
+    """An app's total work: the likely amount, and its bounds."""
 
     likely: float
     basis: Basis
@@ -118,14 +118,14 @@ class _Work(NamedTuple):
 
 
 class _Did(NamedTuple):
-    """What an app has done, in units of work."""
+    """Work that an app has done, in units."""
 
     done: float
-    """By the moment that was asked for."""
+    """By the moment of the fit."""
     by_end: float
-    """By the history's end, which may know more of it."""
+    """By the history's end, which may know more."""
     basis: Basis
-    """What `by_end` rests on: `known`, or, where its last pace was never seen, what its speed does."""
+    """Basis of `by_end`: `known`, or that of its speed if its last pace was never reported."""
 
 
 def _surely(work: float, basis: Basis) -> _Work:
@@ -134,16 +134,16 @@ def _surely(work: float, basis: Basis) -> _Work:
 
 @dataclass
 class _Pace:
-    """An app's speed as it was measured, or of others like it."""
+    """An app's measured speed, or that of apps like it."""
 
     points: tuple[tuple[int, float], ...]
     parallel: float | None
-    """None where a single number of containers says nothing of it."""
+    """None if only one number of containers was seen."""
     across: float
 
 
 class Fitting:
-    """What a history tells of all apps; `fit` gives the model of one of them at a moment."""
+    """What a history shows of all apps; `fit` returns the model of one of them at a moment."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -163,7 +163,7 @@ class Fitting:
         self._parallel = median(known) if known else None
 
     def fit(self, course: Course, at: int, app: App | None = None) -> Fitted:
-        """Its model, seen from `at` (UTC ns), and where it stands then: at the begin, unless `app` is the state's own."""
+        """Return its model as of `at` (UTC ns), and its progress then: none, unless `app` is given from the state."""
         in_steps, speed, speed_from = self._speed(course)
         timings, timings_from = self._timings(course, in_steps=in_steps)
         if app is None:
@@ -206,7 +206,7 @@ class Fitting:
     # --- speed ----------------------------------------------------------------------------------------------------------
 
     def _speed(self, course: Course) -> tuple[bool, Speed, Basis]:
-        """Whether its work is counted in steps, how fast it does them, and how that is known."""
+        """Return whether its work is counted in steps, its speed, and the basis of that."""
         own, spec = self._paces.get(course.app), course.spec
         declared = tuple((int(n), float(rate)) for n, rate in spec.speed)
         like = self._like_pace(course)
@@ -225,7 +225,7 @@ class Fitting:
         return False, Linear(), "guess"
 
     def _like_pace(self, course: Course) -> _Pace | None:
-        """Of the apps most alike: all their paces taken together."""
+        """Return the combined paces of the apps most alike."""
         for key in _likeness(course.spec, course.user):
             others = [self._paces[one.app] for one in self._alike[key] if one is not course and one.app in self._paces]
             if others:
@@ -236,7 +236,7 @@ class Fitting:
     # --- work -----------------------------------------------------------------------------------------------------------
 
     def _work(self, course: Course, did: _Did, speed: Speed, failures: Sequence[Failure], *, in_steps: bool) -> _Work:
-        """All that it has to do, and how that is known: at the least what it has done by the history's end."""
+        """Return its total work and the basis of that; at least what it has done by the history's end."""
         total, done = did.by_end, max(did.done, did.by_end)
         if course.ended == "failed" and failures:
             return _surely(max(total, *(one.work for one in failures)) + 1.0, "known")
@@ -253,7 +253,7 @@ class Fitting:
             totals = [total for one in self._alike[key] if (total := self._total(one, in_steps=in_steps)) > done]
             if totals:
                 likely, least, most = median(totals), min(totals), max(totals)
-                if len(totals) < ENOUGH_ALIKE:  # The next one may well be none of these.
+                if len(totals) < ENOUGH_ALIKE:  # The next one may lie outside their range.
                     least, most = min(least, (done + likely) / 2), max(most, 2 * likely - done, 2 * done)
                 return _Work(likely, "alike", least, most)
         typical = 0.0 if did.done > 0 else speed.rate((course.spec.n_min,)) * self._typical_s()
@@ -261,12 +261,12 @@ class Fitting:
         return _Work(likely, "guess", (done + likely) / 2, 2 * likely - done)
 
     def _typical_s(self) -> float:
-        """From submission to completion, of the median app."""
+        """Return the median app's seconds from submission to completion."""
         ended = [one for one in self._history.courses.values() if one.ended == "completed"]
         return median((one.ended_at - one.submitted_at) / SECOND for one in ended) if ended else UNKNOWN_S
 
     def _total(self, course: Course, *, in_steps: bool) -> float:
-        """What a completed app had to do, in the same unit; 0 where that is not known."""
+        """Return a completed app's total work in the same unit; 0 if unknown."""
         if course.ended != "completed":
             return 0.0
         if in_steps:
@@ -281,17 +281,17 @@ class Fitting:
         timings = fit_timings(own, gaps_s=gaps, default=self.common)
         basis: Basis = "measured" if own else "alike" if self._measured else "guess"
         if not any(one.kind == "restart" for one in own):
-            # One that says where to go on from, or saves by itself, is taken to save when it is asked to stop.
+            # An app that can resume, or saves by itself, is assumed to save when asked to stop.
             saves = bool(course.spec.resume or course.spec.checkpoint or gaps) or self.common.can_checkpoint
             timings = msgspec.structs.replace(timings, can_checkpoint=saves)
         if not in_steps:
-            # Its work is counted from when its containers had started, so whatever it did before working is in it.
+            # Its work counts from when its containers had started, so time before it really worked is included.
             timings = msgspec.structs.replace(timings, boot_s=0.0, resume_s=0.0, can_checkpoint=True)
         return timings, basis
 
 
 def _steps_of(app: App, at: int, speed: Speed, timings: Timings) -> tuple[float, float]:
-    """Steps that it has done at `at` (UTC ns), and those that are saved."""
+    """Return the steps that it has done at `at` (UTC ns), and those that are saved."""
     saved = float(app.checkpoint or 0)
     works = next(
         (g for g in app.generations.values() if g.released and g.started_at and not g.exited and not g.failed), None
@@ -308,13 +308,13 @@ def _steps_of(app: App, at: int, speed: Speed, timings: Timings) -> tuple[float,
 
 
 def _likeness(spec: AppSpec, user: str) -> list[tuple[object, ...]]:
-    """What apps are alike by, the closest first: the same command of one user, then the same name but for its numbers."""
+    """Return the keys of alike apps, closest first: the same command of one user, then the same name but for its numbers."""
     stem = re.sub(r"[0-9]+", "#", spec.name)
     return [("command", user, *spec.command), ("name", user, stem)]
 
 
 def _pace(course: Course) -> _Pace | None:
-    """From the stretches in which it told of at least two steps in time; None where there is none."""
+    """Return the pace from stretches in which it reported at least two steps in time; None without any."""
     seen = [stretch for stretch in course.stretches if stretch.rate > 0 and stretch.containers]
     if not seen:
         return None
@@ -326,7 +326,7 @@ def _pace(course: Course) -> _Pace | None:
 
 
 def _across(seen: Iterable[tuple[bool, int, float]]) -> float:
-    """How fast on several nodes, as a part of the speed on one: of the numbers of containers that were seen both ways."""
+    """Return the speed on several nodes as a fraction of that on one, from numbers of containers that were seen both ways."""
     rates: dict[int, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for several, n, rate in seen:
         rates[n][several].append(rate)
@@ -335,7 +335,7 @@ def _across(seen: Iterable[tuple[bool, int, float]]) -> float:
 
 
 def _averaged(seen: Iterable[tuple[int, float, float]]) -> tuple[tuple[int, float], ...]:
-    """One rate for each number of containers, weighted by how long it was seen."""
+    """Return one rate for each number of containers, weighted by how long it was seen."""
     sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for n, rate, seconds in seen:
         weight = max(seconds, 1e-3)
@@ -345,8 +345,8 @@ def _averaged(seen: Iterable[tuple[int, float, float]]) -> tuple[tuple[int, floa
 
 
 def _parallel(points: Sequence[tuple[int, float]]) -> float | None:
-    """p of Amdahl's law through these points: the time of a step is a + b / n, so p = b / (a + b), by least squares.  None
-    for fewer than two."""
+    """Return p of Amdahl's law through these points: the time of a step is a + b / n, so p = b / (a + b), by least squares.
+    None for fewer than two."""
     if len(points) < 2:
         return None
     inverse = np.array([1 / n for n, _ in points])
@@ -357,7 +357,7 @@ def _parallel(points: Sequence[tuple[int, float]]) -> float | None:
 
 
 def _through(point: tuple[int, float], declared: Sequence[tuple[int, float]]) -> Table:
-    """A declared table, scaled so that it goes through what was measured."""
+    """Scale a declared table so that it goes through a measured point."""
     expected = interpolated(declared, point[0])
     scale = point[1] / expected if expected > 0 else 1.0
     return Table(tuple((n, rate * scale) for n, rate in declared))

@@ -1,10 +1,11 @@
-"""How long phases took on a log, real or simulated, and the timings that a simulation should use for them.
+"""Durations of phases on a log, real or simulated, and the timings with which to simulate them.
 
-    PhaseWatch    follows a fold and notes the phases of every release: of first starts and of adjustments
+    PhaseWatch    follows a fold and records the phases of every release: of first starts and of adjustments
     fit           the means of what was seen, as `Timings`
 
-The first work of a generation is on no log: what an app tells first are steps that it has already done.  So they are counted
-back at the generation's own pace, to where it began; what is left of the time since its containers started is `work_s`.
+The first work of a generation is not on the log: an app's first report is of steps that it has already done.  So these are
+counted back at the generation's own pace, to where it started to work; the time from its containers' start to there is
+`work_s`.
 """
 
 from __future__ import annotations
@@ -31,34 +32,34 @@ class Phases(msgspec.Struct, frozen=True):
     app: str
     generation: int
     kind: Literal["start", "restart"]
-    """`restart` where a running generation was stopped for it by a decision."""
+    """`restart` if a decision stopped a running generation for it."""
     containers_before: int
     containers: int
     decided_at: int
     """UTC ns."""
     checkpoint_s: float | None
-    """From the decision until the app told of a checkpoint; None where it told of none."""
+    """From the decision until the app reported a checkpoint; None if it reported none."""
     stop_s: float
     """From there, or from the decision, until the last old container had exited; 0 for a start."""
     wait_s: float
     """From there until the release."""
     start_s: float | None
-    """From the release until all containers had started; None where they never had."""
+    """From the release until all containers had started; None if they never had."""
     work_s: float | None
-    """From there to the first work; None where it never told of any."""
+    """From there to the first work; None if it never reported any."""
     resumed: bool
-    """Whether it went on from a checkpoint."""
+    """Whether it continued from a checkpoint."""
 
     @property
     def pause_s(self) -> float | None:
-        """From the decision to the first work; None where it never came to that."""
+        """From the decision to the first work; None if it never came to that."""
         if self.start_s is None or self.work_s is None:
             return None
         return (self.checkpoint_s or 0.0) + self.stop_s + self.wait_s + self.start_s + self.work_s
 
 
 class _Release(msgspec.Struct):
-    """What is known of one so far: log times, 0 for not yet."""
+    """What is known of a release so far: log times, 0 for not yet."""
 
     phases: Phases
     released_at: int
@@ -71,7 +72,7 @@ class _Release(msgspec.Struct):
 
 
 class PhaseWatch:
-    """`state` is the state that the records are folded into; `observe` is called after each of them."""
+    """Follows a fold: `state` is the state that records are folded into; call `observe` after each of them."""
 
     def __init__(self, state: State) -> None:
         self.checkpoint_gaps_s: dict[str, list[float]] = {}
@@ -80,17 +81,17 @@ class PhaseWatch:
         self._releases: dict[tuple[str, int], _Release] = {}
         """By app and generation, in the order of the log."""
         self._saved: dict[str, tuple[int, int]] = {}
-        """By app: of its last checkpoint, generation and log time."""
+        """By app: generation and log time of its last checkpoint."""
         self._known: dict[str, tuple[int, int]] = {}
-        """By app: the generation that was released last, and how many containers it has."""
+        """By app: the generation that was released last, and its number of containers."""
 
     @property
     def phases(self) -> list[Phases]:
-        """Of all releases so far, in their order."""
+        """The phases of all releases so far, in order."""
         return [_complete(release) for release in self._releases.values()]
 
     def observe(self, _record: Record, event: k.Event) -> None:
-        """A record that `state` has just taken in, and what it held."""
+        """Follow a record that was just folded into `state`, and its event."""
         if isinstance(event, k.Round):
             for fact in event.events:
                 if isinstance(fact, k.GenerationReleased):
@@ -149,7 +150,7 @@ class PhaseWatch:
             return
         if not release.first_at:
             release.first_at, release.first_step = now, event.step
-        if is_current and event.step > release.last_step:  # Who was told to stop may have stopped before telling so.
+        if is_current and event.step > release.last_step:  # A stopped generation may have stopped before it reported.
             release.last_at, release.last_step = now, event.step
 
 
@@ -159,7 +160,7 @@ def _complete(release: _Release) -> Phases:
     start_s = (release.started_at - release.released_at) / SECOND
     work_s = None
     done, steps = release.first_step - release.base_step, release.last_step - release.first_step
-    if release.first_at and (steps > 0 or done <= 0):  # Told of once, steps have no pace.
+    if release.first_at and (steps > 0 or done <= 0):  # One report gives no pace.
         told_s = (release.first_at - release.started_at) / SECOND
         took_s = (release.last_at - release.first_at) / SECOND
         before_s = done * took_s / steps if done > 0 else 0.0
@@ -168,9 +169,10 @@ def _complete(release: _Release) -> Phases:
 
 
 def fit(phases: Iterable[Phases], *, gaps_s: Iterable[float] = (), default: Timings | None = None) -> Timings:
-    """The mean of each phase, since it is the mean that makes up the sum of all pauses.  `gaps_s` are times between
-    checkpoints.  What was never seen is as in `default`, but for one thing: where restarts were seen and no checkpoint in
-    any of them, the app can't save when it is asked to stop."""
+    """Return the mean of each phase, since means add up to the sum of all pauses.  `gaps_s` are times between checkpoints.
+
+    Phases that were never seen are as in `default`, with one exception: if restarts were seen but no checkpoint in any of
+    them, the app cannot save when asked to stop."""
     default = default or Timings()
     seen = list(phases)
     restarts = [one for one in seen if one.kind == "restart"]

@@ -1,15 +1,15 @@
-"""A real log, played on in the simulator from one of its moments: as it was, or with something changed.
+"""A real log played on in the simulator from one of its moments: as it was, or with something changed.
 
-A fork begins with the state of that moment and models of its live apps (`fitting`).  What came after it on the log and is
-nobody's decision comes again at its time: submissions, with their own ids; what clients and operators said; nodes that joined,
-left or crashed.  The rest is simulated.  What is changed is said at the fork, as clients, operators and agents would say it.
+A fork starts with the state of that moment and models of its live apps (`fitting`).  Later facts on the log that no master
+decided come again at their times: submissions, with their own ids; requests of clients and operators; nodes that joined, left
+or crashed.  The rest is simulated.  Changes are published at the fork, as clients, operators and agents would publish them.
 
     make(history, state)                  as it was
-    make(history, state, changes=…)       with what is assumed, as `dorm plan` takes it
-    play(fork, every_s)                   what comes of it, measured
-    simulation_of(fork)                   for who watches himself
+    make(history, state, changes=…)       with assumptions, as `dorm plan` takes them
+    play(fork, every_s)                   runs it and measures the outcome
+    simulation_of(fork)                   for callers that observe the run themselves
 
-Raises PlanError (`dorm.core.query.plans`) where what is assumed can't be, and SimulationError.
+Raises PlanError (`dorm.core.query.plans`) for impossible assumptions, and SimulationError.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ if TYPE_CHECKING:
     from replay.simulator.simulation import Observer
 
 TOLD = 500_000
-"""At most about so many times apps tell of their progress in a run, unless something else is asked for."""
+"""About how many progress reports of all apps a run has at most, unless the caller sets another bound."""
 LEAST_TOLD_S = 60.0
-"""How often they do where the log has no apps that tell of it."""
+"""Seconds between an app's reports if no app on the log reports progress."""
 _LONGEST_NAME = 48
 _REFUSED = AppSpec(name="refused", command=["refused"], demand={"cpu": 1})
 
 
 @dataclass(frozen=True)
 class Fork:
-    """All that a run of it depends on."""
+    """Everything that a run of the fork depends on."""
 
     state: State
     scenario: Scenario
     running: dict[str, Running]
     said: tuple[tuple[float, k.Event, str], ...]
-    """What others say, so many seconds from the fork, and who."""
+    """Events of others, with the seconds from the fork and the publisher."""
     fitted: dict[str, Fitted]
-    """By app, of those that live at the fork or come later."""
+    """By app: those that live at the fork or come later."""
     words: tuple[str, ...] = ()
-    """What is changed."""
+    """The changes, in words."""
     aliases: dict[str, str] = field(default_factory=dict)
-    """Apps that have to go by another name here, because one of theirs still runs, to the log's own ids."""
+    """Apps that need another name here, since an app of their name still runs, by their ids here to the log's own."""
 
 
 def make(
@@ -81,27 +81,27 @@ def make(
     work: Bound = "likely",
     told: int = TOLD,
 ) -> Fork:
-    """A fork at `state`, of a history that reaches at least so far; `now` (UTC ns) is when that is later than the state's last
-    record.  Of live apps only what `known` tells is believed, where it is given.  `work` is how much those have to do of which
-    that is not known, and `told` how often apps tell of their progress in a run at most."""
+    """Make a fork at `state`, of a history that reaches at least that far; `now` (UTC ns) is the fork's time if that is later
+    than the state's last record.  If `known` is given, models of live apps use only what it shows.  `work` chooses the work of
+    apps for which that is not known, and `told` bounds the progress reports of a run."""
     at = max(state.time or history.begin, now)
     making = _Making(history, state, at, fitting or Fitting(history), known, work)
     return making.fork(until_s, changes or Assumed(), told)
 
 
 ROUNDING = SECOND // 1000
-"""Paces are fitted numbers, so what ended with the log ends some microseconds before or after that in a simulation."""
+"""Paces are fitted numbers, so an app that ended with the log may end some microseconds earlier or later in a simulation."""
 
 
 class Played(NamedTuple):
     run: Run
     window: Run
-    """The same, as it was at the window's end."""
+    """The same run, as it was at the window's end."""
 
 
 def play(fork: Fork, every_s: float, *, window_s: float | None = None, watching: Sequence[Observer] = ()) -> Played:
-    """What comes of it, and what had come of it after `window_s` seconds.  Who watches may raise, which ends the run and
-    passes.  Raises SimulationError."""
+    """Run the fork and return its outcome, also as of `window_s` seconds.  An observer may raise, which ends the run; the
+    exception propagates.  Raises SimulationError."""
     simulation = simulation_of(fork)
     measures = Measures(simulation.state, every_s)
     window_ends = None if window_s is None else simulation.begin + int(window_s * SECOND) + ROUNDING
@@ -112,7 +112,7 @@ def play(fork: Fork, every_s: float, *, window_s: float | None = None, watching:
         if window is None and window_ends is not None and record.time > window_ends:
             window = measures.result(window_ends)
 
-    for observer in (look, measures.observe, *watching):  # The window's end is looked at before what comes after it.
+    for observer in (look, measures.observe, *watching):  # Look at the window's end before later records.
         simulation.observe(observer)
     simulation.run()
     until_s = fork.scenario.until_s
@@ -124,7 +124,7 @@ def play(fork: Fork, every_s: float, *, window_s: float | None = None, watching:
 
 
 def simulation_of(fork: Fork) -> Simulation:
-    """About to run, with all that others will say.  Raises SimulationError."""
+    """Return the simulation, ready to run, with all later events of others.  Raises SimulationError."""
     simulation = Simulation(fork.scenario, state=fork.state, running=fork.running)
     for at_s, event, who in fork.said:
         simulation.publish_at(at_s, event, who)
@@ -173,7 +173,7 @@ class _Making:
     # --- apps -----------------------------------------------------------------------------------------------------------
 
     def _fit(self, course: Course) -> Fitted:
-        """Of one that has nothing yet."""
+        """Fit an app that has no containers yet."""
         found = self.fitted[course.app] = self._fitting.fit(course, self.at).as_if(self._work)
         return found
 
@@ -204,7 +204,7 @@ class _Making:
         return running
 
     def _arrivals(self) -> list[SimulatedApp]:
-        """Those that the log accepted later.  A name that is free on the log may not be free here: then it gets a number."""
+        """Return the apps that the log accepted later.  A name that is taken here, though not on the log, gets a number."""
         unanswered = {submission.id for submission in self.state.submissions.values()}
         later = [
             course
@@ -234,7 +234,7 @@ class _Making:
     # --- what is changed ------------------------------------------------------------------------------------------------
 
     def _change_arrivals(self, changes: Assumed, arrivals: list[SimulatedApp]) -> tuple[Assumed, list[SimulatedApp]]:
-        """What is said of apps that come only later is done to their specs; the rest is said at the fork."""
+        """Apply changes of apps that come later to their specs; return the others, which are published at the fork."""
         self._words: list[str] = []
         updated, cancelled = [], []
         for change in changes.updated:
@@ -277,7 +277,7 @@ class _Making:
     # --- what comes later -----------------------------------------------------------------------------------------------
 
     def _later(self, changes: Assumed) -> Iterable[tuple[float, k.Event, str]]:
-        """As it was on the log, unless that would undo what is changed."""
+        """Yield later events as they were on the log, unless they would undo a change."""
         updated = {self._id_of(change.app) for change in changes.updated}
         for said in self._history.said:
             event = said.event
@@ -301,15 +301,15 @@ class _Making:
         return next((one.app for one in self.fitted.values() if one.model.spec.name == name), name)
 
     def _bring_back(self) -> None:
-        """A node that is lost at the fork and was heard again without having begun anew: its containers never stopped, so to
-        its apps it was as if it had been there."""
+        """Restore nodes that are lost at the fork and were heard again without a restart of their agents: their containers
+        never stopped, so their apps noticed nothing."""
         silent = {silence.node for silence in self._history.silences}
         for node in self.state.nodes.values():
             if node.condition == "lost" and node.id not in silent:
                 node.condition, node.lease_ended = "up", False
 
     def _silences(self, changes: Assumed) -> Iterable[Silence]:
-        """Those that are not over at the fork, of nodes that are left in the cluster."""
+        """Yield silences that are not over at the fork, of nodes that are still in the cluster."""
         for silence in self._history.silences:
             if not (silence.until and silence.until <= self.at) and silence.node not in changes.removed:
                 yield silence
@@ -321,7 +321,7 @@ class _Making:
                 yield Outage(silence.node, (silence.since - self.at) / SECOND, for_s)
 
     def _lost_later(self, changes: Assumed) -> Iterable[tuple[float, k.Event, str]]:
-        """Outages of nodes that join only after the fork: there they leave and join again."""
+        """Yield outages of nodes that join only after the fork: there they leave and join again."""
         joined = {said.event.node: said.event for said in self._history.said if isinstance(said.event, k.NodeJoined)}
         for silence in self._silences(changes):
             node = silence.node
@@ -331,7 +331,7 @@ class _Making:
                     yield (silence.until - self.at) / SECOND, joined[node], node
 
     def _told_every_s(self, until_s: float | None, told: int) -> float:
-        """As often as on the log, since what an adjustment costs is measured by it, but not without end."""
+        """Report as often as on the log, since costs of adjustments are measured by it, but within a bound."""
         total_s = 0.0
         for one in self.fitted.values():
             rate = one.model.speed.rate((one.model.spec.n_min,))

@@ -1,4 +1,4 @@
-"""The log of a fork as an archive that begins with the state at the fork, as any part of a log does."""
+"""The log of a fork as an archive that starts with the state at the fork, like any part of a log."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from replay.simulator.forks.fork import Fork
 
 _AT_ONCE = 200
-"""Records that are handed on together."""
+"""Records that are written together."""
 
 
 class ForkLog:
-    """Watches a run of a fork and writes its records; the archive is whole when its body has ended well."""
+    """Observes a run of a fork and writes its records; the archive is complete if the body ends without an exception."""
 
     def __init__(self, file: BinaryIO, fork: Fork) -> None:
         start = fork.state.seq

@@ -1,8 +1,8 @@
-"""What a log tells of its apps' work, and what others did meanwhile: all that a fork of it is made from.
+"""What a log shows of its apps' work, and what others published meanwhile: everything that a fork is made from.
 
-A `History` watches a fold (`history.see(state, record, event)`, as a witness of `replay.story.explain` does) and keeps for
-each app a `Course`: its submission, its stretches of work with so many containers, so placed, at that pace, and its end.
-Beside them is kept what clients, operators and nodes said: facts that no simulation can make up, and that it repeats (`Said`).
+A `History` observes a fold (`history.see(state, record, event)`, like a witness of `replay.story.explain`) and keeps a
+`Course` for each app: its submission, its stretches of work with their containers, placement and pace, and its end.  It also
+keeps what clients, operators and nodes published: facts that a simulation cannot invent, and repeats (`Said`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _CLIENTS = (k.AppUpdated, k.AppCancelRequested, k.NodeDrainRequested, k.PolicyChanged)
 _NOT_ITS_OWN = ("lost", "port")
-"""Reasons of exits that are the cluster's doing."""
+"""Reasons of exits that the cluster caused."""
 _NODES = (k.NodeJoined, k.NodeLeft)
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What somebody outside the master said, and when (UTC ns).  Apps in it are meant by id."""
+    """An event from outside the master, and when it was published (UTC ns).  It names apps by id."""
 
     seq: int
     at: int
@@ -41,7 +41,7 @@ class Said(msgspec.Struct, frozen=True):
 
 @dataclass
 class Silence:
-    """A node that was lost: its agent came back anew at `until`, or never (0)."""
+    """A node that was lost: its agent came back, restarted, at `until`, or never (0)."""
 
     node: str
     since: int
@@ -57,14 +57,14 @@ class Stretch:
     """Containers on each node, most first."""
     begin: int
     end: int = 0
-    """When it was decided to stop it, or a container of it had ended (UTC ns); 0 while it works."""
+    """When a decision stopped it, or one of its containers had ended (UTC ns); 0 while it works."""
     kept: bool = True
-    """Whether what it did was kept: not where it ended by itself, unless its work was done."""
+    """Whether its work was kept: not if it ended by itself, unless its work was done."""
     from_step: int = 0
-    """What it went on from."""
+    """The step that it continued from."""
     pace: Pace | None = None
     told_s: float = 0.0
-    """Of an adjustment before the history begins, only its pace is known: that over so long."""
+    """For an adjustment before the history starts, only the pace is known: that over this many seconds."""
     told_rate: float = 0.0
 
     @property
@@ -73,12 +73,12 @@ class Stretch:
 
     @property
     def rate(self) -> float:
-        """Steps per second; 0 where it told of none."""
+        """Steps per second; 0 if it reported none."""
         return self.pace.steps_per_s if self.pace else self.told_rate
 
     @property
     def rated_s(self) -> float:
-        """For how long it was seen to work at that rate."""
+        """Seconds over which it was seen to work at that rate."""
         return (self.pace.last_at - self.pace.first_at) / SECOND if self.pace else self.told_s
 
     def served_s(self, until: int) -> float:
@@ -87,8 +87,8 @@ class Stretch:
         return self.containers * max(0, end - self.begin) / SECOND if self.begin else 0.0
 
     def steps_by(self, at: int, speed: Speed | None = None, to_work_s: float = 0.0) -> float:
-        """Those that it told of last, and what it did from there until `at` (UTC ns) at its pace, or, told of less than twice,
-        at the app's `speed`: from `to_work_s` after its begin on, where it told of none."""
+        """Return the last reported steps plus those done from there until `at` (UTC ns): at its own pace, or at the app's
+        `speed` with fewer than two reports; without any report, from `to_work_s` after its start on."""
         told = self.pace
         if told is None and (speed is None or not self.begin):
             return 0.0
@@ -98,7 +98,7 @@ class Stretch:
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """A container ended by itself before its work was done, the first of its generation."""
+    """The first container of a generation that ended by itself before the work was done."""
 
     at: int
     """UTC ns."""
@@ -108,7 +108,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 @dataclass
 class Course:
-    """One app, as far as the log tells."""
+    """One app, as far as the log shows it."""
 
     app: str
     spec: AppSpec
@@ -120,22 +120,22 @@ class Course:
     ended: str = ""
     ended_at: int = 0
     tells: bool = False
-    """Whether it told of its progress."""
+    """Whether it reported its progress."""
     step: int = 0
-    """The furthest that it told of."""
+    """The furthest step that it reported."""
     saved: int = 0
-    """Of its latest checkpoint."""
+    """The step of its latest checkpoint."""
     failures: list[Failed] = field(default_factory=list)
     before_s: float = 0.0
-    """Container-seconds that it had got before the history begins."""
+    """Container-seconds that it had got before the history starts."""
 
     @property
     def current(self) -> Stretch | None:
-        """What works now."""
+        """The stretch that works now."""
         return self.stretches[-1] if self.stretches and not self.stretches[-1].end else None
 
     def kept_s(self, until: int) -> float:
-        """Container-seconds of work until then (UTC ns), without those that it had to do again."""
+        """Container-seconds of work until then (UTC ns), without work that had to be done again."""
         stretches = [one for one in self.stretches if one.begin <= until]
         return self.before_s + sum(one.served_s(until) for one in stretches if one.kept or one.end > until)
 
@@ -153,11 +153,11 @@ class Course:
 
     @property
     def tells_its_end(self) -> bool:
-        """Whether its last stretch told of its pace: without, how much it did until its end is not known but worked out."""
+        """Whether its last stretch has a reported pace; without one, its work until its end is not known but worked out."""
         return bool(self.stretches) and self.stretches[-1].rate > 0
 
     def steps_at_end(self, speed: Speed | None = None, timings: Timings | None = None, until: int = 0) -> float:
-        """All steps of one that has ended, or works until then (UTC ns): those that it told of, and at its pace what came
+        """Return all steps of an app that has ended, or works until then (UTC ns): the reported ones, and at its pace those
         until its first exit."""
         last = self.stretches[-1] if self.stretches else None
         if last is None:
@@ -167,20 +167,20 @@ class Course:
 
 
 class History:
-    """Watches a fold.  Its size follows apps and generations, not records."""
+    """Observes a fold.  Its size depends on apps and generations, not on records."""
 
     def __init__(self, state: State) -> None:
-        """`state` is the one that is folded into, where the watching begins: at the log's begin or at a later moment."""
+        """`state` is the state that is folded into, at the log's start or at a later moment."""
         self.courses: dict[str, Course] = {}
         """By app, in order of acceptance."""
         self.said: list[Said] = []
         self.silences = [Silence(node.id, state.time) for node in state.nodes.values() if node.condition == "lost"]
         self.begin = self.end = state.time
-        """Log times (UTC ns) of what it saw."""
+        """Log times (UTC ns) of the first and the last record seen."""
         self.decisions_s: list[float] = []
         """How long decisions took, from their moment to their record."""
         self.told = 0
-        """How often apps told of their progress."""
+        """How often apps reported their progress."""
         self.phases = PhaseWatch(state)
         self._nodes = {node.id: _shape(node) for node in state.nodes.values() if node.condition != "left"}
         for app in sorted(state.apps.values(), key=lambda app: (app.seq, app.id)):
@@ -188,12 +188,12 @@ class History:
 
     @property
     def told_every_s(self) -> float | None:
-        """How often a working app told of its progress, on average; None where none did."""
+        """Mean seconds between progress reports of a working app; None if there were none."""
         seen_s = sum(one.rated_s for course in self.courses.values() for one in course.stretches if one.pace)
         return seen_s / self.told if seen_s and self.told else None
 
     def see(self, state: State, record: Record, event: k.Event) -> None:
-        """After each record was folded."""
+        """Follow one record after it was folded."""
         self.begin = self.begin or state.time
         self.end = state.time
         self.phases.observe(record, event)
@@ -213,7 +213,7 @@ class History:
     # --- apps -----------------------------------------------------------------------------------------------------------
 
     def _begin_with(self, app: App) -> None:
-        """What a state tells of an app that was there before."""
+        """Take over what a state holds of an app that was there before."""
         course = self.courses[app.id] = Course(app.id, app.spec, app.user, app.submission, app.submitted_at)
         course.ended, course.ended_at, course.step, course.saved = (
             app.ended,
@@ -286,7 +286,7 @@ class History:
             elif isinstance(fact, k.NodeLost):
                 self.silences.append(Silence(fact.node, fact.last_heard))
             elif isinstance(fact, k.NodeRecovered):
-                # Its containers have run on all the while: for apps it was as if nothing had been.
+                # Its containers kept running, so its apps noticed nothing.
                 self.silences = [one for one in self.silences if one.node != fact.node or one.until]
 
     def _accepted(self, state: State, fact: k.AppAccepted) -> None:
@@ -321,7 +321,7 @@ class History:
     def _node(self, state: State, event: k.NodeJoined | k.NodeLeft) -> None:
         known = state.nodes.get(event.node)
         if known is not None and known.identity != event.identity:
-            return  # Of another machine of that name: it changes nothing.
+            return  # From another machine of that name: it changes nothing.
         for silence in self.silences:
             if silence.node == event.node and not silence.until:
                 silence.until = state.time
@@ -329,7 +329,7 @@ class History:
         node = state.nodes.get(event.node)
         shape = _shape(node) if node is not None and isinstance(event, k.NodeJoined) else None
         if shape == self._nodes.get(event.node):
-            return  # An agent that only began anew: what ran there runs on.
+            return  # Only a restart of the agent: its containers keep running.
         if shape is None:
             del self._nodes[event.node]
         else:

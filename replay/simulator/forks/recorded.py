@@ -1,16 +1,16 @@
-"""A log simulated again under its own timings: whether the simulator decides as the log's master did.
+"""Simulates a log again under its own timings, to verify that the simulator decides as the log's master did.
 
-Taken from the log is only what a simulation can't know: what clients, operators and joining nodes said, at their log times;
-what containers told (that they started, exited and with which code, their steps), each so long after the master's word that
-led to it; and when the master looked, on which basis, and how long its round took to be stored.  All else is simulated by the
-parts that simulate everything: the agenda, the virtual master with its quiet time and deadlines, the core.  Where a decision
-differs, what it led to would differ as well, so the run ends there and says how.
+Only what a simulation cannot know is taken from the log: events of clients, operators and joining nodes, at their log times;
+reports of containers (started, exited with which code, steps), each at its delay after the master's fact that led to it; and
+when the master looked, on which basis, and how long its round took to be stored.  Everything else is simulated as usual: the
+agenda, the virtual master with its quiet time and deadlines, the core.  If a decision differs, its consequences would too, so
+the run ends there and reports the difference.
 
-    recording     what is taken from a log
-    decide_alike  simulate it, and compare round by round, field by field
+    recording     takes these from a log
+    decide_alike  simulates it, and compares round by round, field by field
 
-What silence of nodes led to, elections and seals depend on what only the live master knew: what it had heard is taken from its
-facts, as an audit does.  Rounds that this build can't decide again (another core, policy or solver) are taken as they are and
+Conclusions from silence of nodes, elections and seals depend on what only the live master knew: what it had heard is taken
+from its facts, as in an audit.  Rounds that this build cannot decide again (another core, policy or solver) are copied and
 counted.
 """
 
@@ -54,7 +54,7 @@ class Cause(NamedTuple):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a container told after a cause."""
+    """A container's report after a cause."""
 
     after: int
     """Nanoseconds."""
@@ -69,16 +69,16 @@ class Said(msgspec.Struct, frozen=True):
     record: Record
     event: k.Round
     question: Question
-    """What has to be asked for it again; `digest` where that can't be."""
+    """The question to decide again; `digest` if that is impossible."""
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """What a log says of the outside and of time.  Log times are taken as the fold takes them: they never go back."""
+    """What a log holds of the outside and of time.  Log times are as the fold takes them: they never go back."""
 
     cluster: str
     records: list[Record]
     times: list[int]
-    """By sequence; at 0 there is none."""
+    """By sequence; index 0 is unused."""
     outside: list[tuple[int, Record]]
     """With their log times."""
     answers: dict[Cause, list[Answer]]
@@ -87,20 +87,20 @@ class Recording(msgspec.Struct, frozen=True):
 
 
 class Agreement(msgspec.Struct, frozen=True):
-    """What came of a comparison."""
+    """The result of a comparison."""
 
     records: int
-    """Of the log."""
+    """Records of the log."""
     same_records: int
-    """How many at its begin were simulated byte for byte, at the same times."""
+    """How many from its start were simulated byte for byte, at the same times."""
     rounds: int
     """Decided again, and equal."""
     decisions: int
     """Allocations among them: `Resized` that are equal in every field."""
     not_checked: int
-    """Rounds that this build can't decide again."""
+    """Rounds that this build cannot decide again."""
     seq: int | None = None
-    """The log's first round that was simulated otherwise, None where there is none."""
+    """The log's first round that was simulated differently, None if there is none."""
     what: str = ""
     differences: list[Difference] = []
 
@@ -110,7 +110,7 @@ class Agreement(msgspec.Struct, frozen=True):
 
 
 def recording(records: Iterable[Record]) -> Recording:
-    """Of a log from its begin.  Raises SimulationError where it begins later, or is empty."""
+    """Take the recording of a log from its start.  Raises SimulationError if the log starts later, or is empty."""
     kept = list(records)
     if not kept or kept[0].seq != 1:
         raise SimulationError("timings are taken from a whole log: give one that begins with its first record")
@@ -121,7 +121,7 @@ def recording(records: Iterable[Record]) -> Recording:
         event = evolve(state, record)
         times.append(state.time)
         if isinstance(event, k.Round) and state.counters.void_rounds == void:
-            after = state.time - times[max(1, event.basis)]  # A run begins with its first record.
+            after = state.time - times[max(1, event.basis)]  # A run starts with its first record.
             taken.said[event.basis] = Said(after, record, event, question_of(record, event, epoch))
             causes.learn(event, state.time)
         elif isinstance(event, _OF_CONTAINERS) and (found := causes.of(event)) is not None:
@@ -137,13 +137,13 @@ def _cluster_of(records: list[Record]) -> str:
 
 
 class _Causes:
-    """Which of the master's facts a container acted on last."""
+    """The master's fact on which each container acted last."""
 
     def __init__(self) -> None:
         self._of_generation: dict[tuple[str, int], tuple[int, Cause]] = {}
-        """Log time and cause: its release, or that it had failed."""
+        """Log time and cause: its release, or its failure."""
         self._of_app: dict[str, tuple[int, Cause]] = {}
-        """What was decided last, or its end: it concerns all generations before that one."""
+        """The latest decision, or its end: it concerns all generations before that one."""
 
     def learn(self, event: k.Round, time: int) -> None:
         for fact in event.events:
@@ -154,7 +154,7 @@ class _Causes:
                     self._of_app[cause.app] = time, cause
 
     def of(self, event: Any) -> tuple[Cause, int] | None:
-        """The cause of a container's fact, and its log time; None for one that nobody was to run."""
+        """Return the cause of a container's fact, and its log time; None for a container that was never released."""
         known = self._of_generation.get((event.app, event.generation))
         if known is None:
             return None
@@ -166,7 +166,7 @@ class _Causes:
 
 
 def causes_in(fact: Any) -> list[Cause]:
-    """What agents act on in one fact of the master."""
+    """Return the causes in one fact of the master."""
     if isinstance(fact, k.Resized):
         return [Cause("resized", change.app, change.to_generation) for change in fact.changes]
     if isinstance(fact, k.GenerationReleased):
@@ -179,16 +179,16 @@ def causes_in(fact: Any) -> list[Cause]:
 
 
 class RecordedMaster(VirtualMaster):
-    """It looks when the log's master looked; whether an allocation is due then, it finds out by itself."""
+    """Looks when the log's master looked, and finds out by itself whether an allocation is due then."""
 
     def _make_leader(self) -> Leader:
         return Leader(self._state)
 
     def wake(self, at: int) -> None:
-        """Its moments are the log's."""
+        """Do nothing: its moments are the log's."""
 
     def facts(self, said: Said) -> tuple[list[Any], bool]:
-        """What it says in a round, and whether it computed the allocation."""
+        """Return its facts in a round, and whether it computed the allocation."""
         event = said.event
         if said.question in ("seal", "digest"):
             return list(event.events), event.allocated
@@ -221,11 +221,11 @@ class RecordedRun(Simulation):
         self._open = dict(taken.answers)
         self._same = self._rounds = self._decisions = self._not_checked = 0
         self._found: tuple[int, str, list[Difference]] | None = None
-        """Seq, words and details of the first round that came out otherwise."""
+        """Sequence, words and details of the first round that came out differently."""
         self.observe(self._count_same)
 
     def agreement(self) -> Agreement:
-        """So far."""
+        """Return the result so far."""
         seq, what, details = self._found or (None, "", [])
         return Agreement(
             records=len(self._taken.records),
@@ -239,7 +239,7 @@ class RecordedRun(Simulation):
         )
 
     def run(self) -> State:
-        """To the log's end, or to the first round that comes out otherwise."""
+        """Run to the log's end, or to the first round that comes out differently."""
         for time, record in self._taken.outside:
             self._tell_at(time, record)
         self._look()
@@ -260,15 +260,15 @@ class RecordedRun(Simulation):
         self._look()
 
     def _react(self, fact: Any) -> None:
-        """Containers do after the simulated facts what they did after the log's."""
+        """Let containers do after the simulated facts what they did after the log's."""
         for cause in causes_in(fact):
             for answer in self._open.pop(cause, ()):
                 self._tell_at(self.agenda.now + answer.after, answer.record)
 
-    # --- what the log says ----------------------------------------------------------------------------------------------
+    # --- records of the log ---------------------------------------------------------------------------------------------
 
     def _tell_at(self, time: int, record: Record) -> None:
-        """Of one moment, all comes in the log's order."""
+        """Append a record then; records of one moment come in the log's order."""
         self.agenda.at(time, lambda: self._take(record.subject, record.body, record.msg_id), rank=record.seq)
 
     def _count_same(self, record: Record, _event: k.Event) -> None:
@@ -280,7 +280,7 @@ class RecordedRun(Simulation):
             self._same = seq
 
     def _look(self) -> None:
-        """The master's, where the log's master looked: at this basis."""
+        """Let the master look if the log's master looked at this basis."""
         said = self._taken.said.get(self.state.seq)
         if said is None or self._found is not None:
             return
@@ -301,22 +301,22 @@ class RecordedRun(Simulation):
         self._tell_at(self.agenda.now + said.after, msgspec.structs.replace(said.record, body=body))
 
     def _verdict(self, said: Said, facts: list[Any], allocated: bool) -> tuple[str, list[Difference], bool]:
-        """What is wrong ('' for nothing), in detail, and whether it could not be checked."""
+        """Return the error ('' for none), its details, and whether the round could not be checked."""
         if said.question in ("seal", "digest"):
             return "", [], said.question == "digest"
         if said.question == "decide":
-            # Byte for byte, as an audit compares them.
+            # Byte for byte, as in an audit.
             answered = Answered(facts=facts, allocated=allocated)
             verdict = compare(said.record, said.event, "decide", answered, self.state)
             return (_OTHERWISE if verdict.wrong else ""), verdict.differences, bool(verdict.unchecked)
-        if said.event.core != SCHEMA:  # Settings that another core had in force may be refused here.
+        if said.event.core != SCHEMA:  # Settings in force under another core may be refused here.
             return "", [], True
         found = differences(list(said.event.events), facts)
         return (_OTHERWISE if found else ""), found, False
 
 
 def decide_alike(records: Iterable[Record]) -> Agreement:
-    """Whether a log's simulation under its own timings takes the same decisions.  Raises SimulationError."""
+    """Return whether a log's simulation under its own timings takes the same decisions.  Raises SimulationError."""
     run = RecordedRun(recording(records))
     run.run()
     return run.agreement()

@@ -1,8 +1,8 @@
-"""A real run played again with models in the place of its apps: how far what a simulation says is from what happened.
+"""Simulates a real run with models in place of its apps, to measure how far a simulation is from what happened.
 
-What clients and operators said comes at the log's own times; how fast apps work and how long adjustments take comes from a
-`Fitting` of another log, or of an earlier part of the same one, and their work from their owners (`AppSpec.steps`).  So
-nothing of what is compared was known to the simulation.
+Requests of clients and operators come at the log's own times.  The speed of apps and the length of adjustments come from a
+`Fitting` of another log, or of an earlier part of the same one, and the work from the apps' owners (`AppSpec.steps`).  So the
+simulation knew none of the compared figures.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from replay.simulator.timings import Timings
 
 _LEAD_S = 1.0
-"""From the simulation's begin to its first submission: nodes have joined by then."""
+"""From the simulation's start to its first submission: nodes have joined by then."""
 _TOLD_S = 0.5
-"""How often simulated apps tell of their progress: as often as those of the benches' clusters."""
+"""Seconds between progress reports of simulated apps, as in the benches' clusters."""
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One quantity, in seconds: what it was, and what the simulation said."""
+    """One quantity, in seconds: real and simulated."""
 
     name: str
     real_s: float
@@ -43,33 +43,33 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def error(self) -> float:
-        """As a part of what it was; 0 where both are nothing."""
+        """The error as a fraction of the real value; 0 if both are 0."""
         off = self.simulated_s - self.real_s
         return off / self.real_s if self.real_s else 0.0 if not off else float("inf")
 
 
 class Rehearsed(msgspec.Struct, frozen=True):
-    """What a simulation said."""
+    """The outcome of a simulation."""
 
     phases: list[Phases]
     completions: dict[str, float]
-    """By app, seconds from its submission to its end, of those that ended."""
+    """By app: seconds from submission to end, for apps that ended."""
     sizes: dict[str, list[int]]
-    """By app, the containers of each of its generations that were released."""
+    """By app: the containers of each released generation."""
 
 
 def rehearse(
     outside: History, last: State, fitting: Fitting, decisions_s: Sequence[float], timings: Timings | None = None
 ) -> Rehearsed:
-    """Simulate the run that `outside` and its `last` state tell of, until its end.  `decisions_s` are times that decisions
-    took elsewhere; `timings` are those of all apps, where they are not to be taken from `fitting`.  Raises SimulationError
-    where no app was submitted."""
+    """Simulate the run that `outside` and its `last` state describe, until its end.  `decisions_s` are times that decisions
+    took elsewhere; `timings`, if given, are those of all apps and replace those of `fitting`.  Raises SimulationError if no
+    app was submitted."""
     if not outside.courses:
         raise SimulationError("nothing was submitted in this run; there is nothing to simulate")
     begin = min(course.submitted_at for course in outside.courses.values()) - int(_LEAD_S * SECOND)
     bare = [
         Course(one.app, one.spec, one.user, one.submission, one.submitted_at) for one in outside.courses.values()
-    ]  # Without what came of them.
+    ]  # Without their outcomes.
     models = [fitting.fit(course, begin).model for course in bare]
     if timings is not None:
         models = [msgspec.structs.replace(model, timings=timings) for model in models]
@@ -98,14 +98,14 @@ def rehearse(
 
 
 def _until_s(outside: History, begin: int) -> float | None:
-    """Until all have ended, where they did; else as long as it was really watched."""
+    """Return None if all apps ended, else the seconds for which the run was observed."""
     if all(course.ended for course in outside.courses.values()):
         return None
     return (outside.end - begin) / SECOND
 
 
 def completions(state: State) -> dict[str, float]:
-    """By app, seconds from its submission until it was completed."""
+    """By app: seconds from submission to completion."""
     return {
         app.name: (app.ended_at - app.submitted_at) / SECOND
         for app in sorted(state.apps.values(), key=lambda app: app.seq)
@@ -114,7 +114,7 @@ def completions(state: State) -> dict[str, float]:
 
 
 def sizes(phases: Iterable[Phases]) -> dict[str, list[int]]:
-    """By app, the containers of each of its generations."""
+    """By app: the containers of each generation."""
     found: dict[str, list[int]] = {}
     for one in phases:
         found.setdefault(one.app, []).append(one.containers)
@@ -122,8 +122,9 @@ def sizes(phases: Iterable[Phases]) -> dict[str, list[int]]:
 
 
 def phase_rows(real: Sequence[Phases], simulated: Sequence[Phases]) -> list[Row]:
-    """The means of each phase of restarts that worked again, and of the whole pause, which is their sum.
-    Raises SimulationError where there are none to compare."""
+    """Return the mean of each phase, over restarts that worked again, and of the whole pause, which is their sum.
+
+    Raises SimulationError if there are none to compare."""
     really, also = ([one for one in many if one.pause_s is not None] for many in (real, simulated))
     if not really or not also:
         raise SimulationError("no adjustment was seen to its end, so there is none to compare")
@@ -135,5 +136,5 @@ def phase_rows(real: Sequence[Phases], simulated: Sequence[Phases]) -> list[Row]
 
 
 def completion_rows(real: dict[str, float], simulated: dict[str, float]) -> list[Row]:
-    """Of the apps that completed in both."""
+    """Return rows for the apps that completed in both."""
     return [Row(name, took_s, simulated[name]) for name, took_s in real.items() if name in simulated]

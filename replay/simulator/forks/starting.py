@@ -1,12 +1,12 @@
-"""When an app that waits will start: a few short simulations from now on, and what they assume.
+"""Forecasts when a waiting app will start: a few short simulations from now on, and their assumptions.
 
-What others still have to do decides it, and of many of them that is not known.  So the present is played on with as much of it
-as is likely, and with as little and as much as seems possible (`fitting`): a range instead of a number.  Nobody is assumed to
-submit anything meanwhile, and no node to fail.
+The start depends on the remaining work of other apps, much of which is unknown.  So the present is played on with the likely
+amount of it, and with the least and the most that seem possible (`fitting`): a range instead of a number.  The forecast
+assumes that no app is submitted meanwhile and no node fails.
 
-An answer is part of `dorm explain`, so computing is bounded: by decisions of the policy, which are most of it, and which
-cost more on larger clusters.  The bound is a count and no clock, so that the same state gets the same answer.  Where it does
-not reach far enough, it is said until when the app surely waits.
+The answer is part of `dorm explain`, so computing is bounded: by the number of the policy's decisions, which take most of the
+time and more on larger clusters.  The bound is a count and not a clock, so the same state gets the same answer.  If it does
+not reach far enough, the answer states until when the app surely waits.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ BUDGET_S = 1.5
 """Seconds of one core that all runs together may take, by the costs below."""
 _SLOW = {"dorm": (0.04, 5e-5), "dorm-exact": (0.1, 1e-3)}
 _QUICK = (0.004, 2e-6)
-"""Seconds that a decision takes on one core: fixed, and for each app times node; measured on small clusters."""
+"""Seconds of one core per decision: fixed, and for each app times node; measured on small clusters."""
 _LEAST = 6
-"""Decisions below which it is not worth beginning."""
+"""Fewer decisions than this are not worth starting with."""
 _TOLD = 2000
-"""How often apps tell of their progress in a run."""
+"""Progress reports of a run."""
 _MOST_NAMES = 5
 
 
@@ -48,32 +48,32 @@ class Try(msgspec.Struct, frozen=True):
     """One simulation."""
 
     work: Bound
-    """How much is left to do for others, where that is not known."""
+    """The remaining work of others, if unknown."""
     starts_in_s: float | None
-    """None where it did not start as far as this was played."""
+    """None if it did not start within the time that was played."""
     played_s: float
-    """How far that was."""
+    """How far the run was played."""
     over: bool
-    """Whether none of the others had anything any more then."""
+    """Whether no other app had containers any more at the end."""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """When the app will start.  Seconds from now, None for unknown."""
+    """When the app will start, in seconds from now; None for unknown."""
 
     earliest_s: float | None
     latest_s: float | None
-    """None as well where it did not start in all tries, and where nothing but guesses stands in its way: what has run so long
-    may run for any time yet."""
+    """Also None if it did not start in all tries, or if everything in its way is a guess: such apps may run for any length of
+    time."""
     not_before_s: float | None
-    """Where it started in none: how far all of them were played."""
+    """If it started in none: how far all of them were played."""
     tries: list[Try]
     assumptions: list[str]
     text: str
-    """The same for people, in a sentence."""
+    """The same in a sentence for people."""
 
 
 class Outlook:
-    """Follows a fold as `replay.story.story.follow` wants it, for what a forecast has to know."""
+    """Follows a fold, as `replay.story.story.follow` requires, for what a forecast has to know."""
 
     def __init__(self) -> None:
         self.history: History | None = None
@@ -93,7 +93,7 @@ class _Enough(Exception):
 
 
 def starting(history: History, state: State, app: str, now: int) -> Start:
-    """When `app`, an id of a live app of `state` without containers, will start; `now` is UTC ns."""
+    """Return when `app`, the id of a live app of `state` without containers, will start; `now` is UTC ns."""
     if affordable(state) < _LEAST:
         return _start([], ["the cluster is too large to be simulated along with an explanation"], _TOO_LARGE)
     make = partial(forks.make, history, state, now=now, until_s=HORIZON_S, fitting=Fitting(history), told=_TOLD)
@@ -104,13 +104,13 @@ def starting(history: History, state: State, app: str, now: int) -> Start:
     tries = [_try(make(work=work), app, work, decisions) for work in bounds]
     assumptions = ["nobody else submits anything", "no node fails", *_basis(base, unknown)]
     holders = [one.id for one in state.live_apps() if one.id != app and one.current is not None]
-    # As little as they may have to do is a bound as good as any; as much as they may have is none.
+    # The least work of a guess is a valid bound; the most is not.
     bounded = not holders or not all(base.fitted[one].work_from == "guess" for one in holders)
     return _start(tries, assumptions, "", bounded=bounded)
 
 
 def _basis(fork: Fork, unknown: list[str]) -> list[str]:
-    """What the work of these is taken to be, in words."""
+    """Describe the assumed work of these apps."""
     models = [fork.fitted[app] for app in unknown]
     words = []
     guessed = [one.model.spec.name for one in models if one.work_from == "guess"]
@@ -129,7 +129,7 @@ def _named(names: list[str]) -> str:
 
 
 def affordable(state: State) -> int:
-    """Decisions that all runs together may make."""
+    """Return how many decisions all runs together may make."""
     fixed_s, each_s = _SLOW.get(state.settings.policy, _QUICK)
     return int(BUDGET_S / (fixed_s + each_s * len(state.names) * len(state.nodes)))
 

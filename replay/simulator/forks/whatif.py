@@ -2,9 +2,9 @@
 
     found = await whatif(log, moment, Assumed(settings={"theta2": 0.3}))
 
-The log is read once to learn how its apps work (`history`, `fitting`), and where the fork has a future on it, what really
-happened is measured in the same pass.  Where it has none, the backtest is made from an earlier moment: the submission of the
-median app, with what was known of live apps then.
+The log is read once to learn how its apps work (`history`, `fitting`); if the fork has a future on it, the same pass measures
+what really happened.  If not, the backtest starts at an earlier moment: the submission of the median app, with what was known
+of live apps then.
 
     WhatIfError   nothing to play on with
 """
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
     from replay.simulator.simulation import Observer
 
 HORIZON_S = 86_400.0
-"""How far a fork without a future on the log is played on, unless something else is asked for."""
+"""Default number of seconds that a fork without a future on the log is played on."""
 LEAST_S = 600.0
 _SAMPLES = 2000
-"""Moments at which a run is sampled, so that its figures are means over time."""
+"""Samples of a run; its figures are means over them."""
 _LOOK_EVERY = 100
-"""Records between two looks at whether anybody still wants the run."""
+"""Records between two checks of whether the caller still wants the run."""
 
 
 class WhatIfError(SimulationError):
@@ -63,61 +63,61 @@ class WhatIfError(SimulationError):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What becomes of one app.  Seconds; None for what did not happen by the end."""
+    """The outcome of one app.  Seconds; None for what did not happen by the end."""
 
     how: str
-    """`completed`, `failed` or `cancelled`; '' for one that has not ended."""
+    """`completed`, `failed` or `cancelled`; '' if it has not ended."""
     ended_at: int | None
     """UTC ns."""
     completion_s: float | None
-    """From its submission until its end, however it ended."""
+    """From its submission to its end, whatever that was."""
     wait_s: float | None
-    """From its submission until it first ran; None where that was before the fork."""
+    """From its submission until it first ran; None if that was before the fork."""
     adjustments: int
     """From the fork on."""
 
 
 class WhatIfApp(msgspec.Struct, frozen=True, kw_only=True):
-    """One app that lives at the fork or comes later, and what its model rests on."""
+    """An app that lives at the fork or comes later, and the basis of its model."""
 
     app: str
     name: str
     submitted_at: int
     work: float
-    """What it has to do: steps, or container-seconds of one that tells of none."""
+    """Its total work: steps, or container-seconds if it reports none."""
     work_from: Basis
     speed_from: Basis
     timings_from: Basis
     guess: bool
     """Whether its times are guesses, since its work or its speed is one."""
     really: Outcome | None
-    """None where it is not on the log after the fork."""
+    """None if it is not on the log after the fork."""
     unchanged: Outcome | None
     changed: Outcome | None
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Of all apps, over the same time in each of the three; None where nothing was measured."""
+    """Figures of all apps, over the same time in each of the three runs; None if nothing was measured."""
 
     completed: int
     """By the end of that time."""
     mean_completion_s: float | None
-    """Of the apps that complete in all of the three."""
+    """Over the apps that complete in all three."""
     mean_wait_s: float | None
-    """Of the apps that first ran after the fork in all of the three."""
+    """Over the apps that first ran after the fork in all three."""
     utilization: float | None
     fairness_loss: float | None
     adjustments: int
-    """How many times apps that ran were changed."""
+    """How many times running apps were changed."""
     adjustment_time_share: float | None
     """The part of container-seconds held that adjustments lost."""
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """What `dorm whatif -o json` prints.  Times are UTC ns."""
+    """The output of `dorm whatif -o json`.  Times are UTC ns."""
 
     seq: int
-    """Where the log is forked."""
+    """The sequence at which the log is forked."""
     at: int
     end: int
     """Log time of the log's last record."""
@@ -127,20 +127,20 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """The time from the fork over which figures are compared: to the log's end, or until nothing more happens."""
     utilization_max: int
     assumed: list[str]
-    """What is changed, in words."""
+    """The changes, in words."""
     assumptions: list[str]
     backtest: Backtest | None
-    """None where no moment of the log has an app's end after it."""
+    """None if no app ended on the log after a moment at which it could be forked."""
     really: Figures | None
-    """None where the log ends at the fork."""
+    """None if the log ends at the fork."""
     unchanged: Figures
     changed: Figures | None
-    """None where nothing is changed."""
+    """None if nothing is changed."""
     completion_difference_s: float | None
-    """Mean completion of the changed run less that of the unchanged one; None where either has none."""
+    """Mean completion of the changed run less that of the unchanged one; None if either has none."""
     within_error: bool | None
-    """Whether that is no more than the backtest's mean error of an app's completion, so that nothing can be said of which is
-    better; None where either is not known."""
+    """Whether that is at most the backtest's mean error of an app's completion, so neither run is shown to be better; None if
+    either is unknown."""
     apps: list[WhatIfApp]
 
 
@@ -151,7 +151,7 @@ class _Read:
     history: History
     fork: State
     measures: Measures | None = None
-    """Of what happened after the fork; None where nothing did."""
+    """Measures of what happened after the fork; None if nothing did."""
 
 
 async def whatif(
@@ -166,10 +166,10 @@ async def whatif(
     reading: Progress | None = None,
     playing: Progress | None = None,
 ) -> WhatIf:
-    """Forks `log` at `moment`, without one at its end, or `now` (UTC ns) where that is later.  The log of the last simulation
-    is kept in the file `keep`.  `reading` is told of records, `playing` of thousandths of all runs.
+    """Fork `log` at `moment`, by default at its end, or at `now` (UTC ns) if that is later.  The log of the last simulation is
+    kept in the file `keep`.  `reading` gets counts of records, `playing` thousandths of all runs.
 
-    Raises WhatIfError, PlanError where what is assumed can't be, ExportError, and as `replay.travel.travel.state_at`."""
+    Raises WhatIfError, PlanError for impossible assumptions, ExportError, and as `replay.travel.travel.state_at`."""
     end = await log.end()
     if not end:
         raise WhatIfError("the log is empty; there is nothing to play on with")
@@ -180,7 +180,7 @@ async def whatif(
     after_s = (ends_at - (fork.time or read.history.begin)) / SECOND
     played_s = horizon_s or (max(2 * after_s, LEAST_S) if future else HORIZON_S)
     fitting = Fitting(read.history)
-    # What is assumed is checked before anything takes long.
+    # Check the assumptions before anything takes long.
     now = 0 if future else now
     changed = forks.make(read.history, read.fork, now=now, until_s=played_s, changes=changes, fitting=fitting)
     unchanged = forks.make(read.history, read.fork, now=now, until_s=played_s, fitting=fitting)
@@ -207,7 +207,7 @@ def _every_s(played_s: float) -> float:
 
 
 async def _read(log: EventLog, end: int, fork: State, ends_at: int, progress: Progress | None) -> _Read:
-    """All of the log up to `end`.  From the fork on what happens is measured."""
+    """Read the log up to `end`; from the fork on, measure what happens."""
     start = await log.start()
     state = await state_at(log, AtSequence(start)) if start else State()
     read = _Read(History(state), fork)
@@ -232,7 +232,7 @@ async def _read(log: EventLog, end: int, fork: State, ends_at: int, progress: Pr
 async def _backtest(
     log: EventLog, end: int, ends_at: int, history: History, plays: _Plays, progress: Progress | None
 ) -> Backtest | None:
-    """From an earlier moment, knowing of the apps that lived then what was known of them then."""
+    """Test from an earlier moment, with what was known then of the apps that lived then."""
     courses = sorted(history.courses.values(), key=lambda course: course.submitted_at)
     ends = [course.ended_at for course in courses if course.ended in ("completed", "failed")]
     if not ends:
@@ -240,7 +240,7 @@ async def _backtest(
     at = min(courses[len(courses) // 2].submitted_at, max(ends) - 1)
     try:
         before = await state_at(log, AtTime(at), progress=progress)
-    except MomentError:  # Before the begin of a part of a log.
+    except MomentError:  # Before the start of a part of a log.
         return None
     then = await _read(log, before.seq, before, before.time, progress)
     window_s = (ends_at - before.time) / SECOND
@@ -255,11 +255,11 @@ async def _backtest(
 
 
 class _Unwanted(BaseException):
-    """Nobody waits for this run any more: raised in its thread, and seen by nobody."""
+    """The caller no longer waits for this run; raised and ended within its thread."""
 
 
 class _Plays:
-    """Runs, one after the other, each in a thread that ends when it is not waited for any more."""
+    """Runs, one after the other, each in a thread that ends when its caller no longer waits."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._total = total
@@ -309,7 +309,7 @@ def _play(
 
 
 class _Telling:
-    """What was found, for people and programs."""
+    """The result, for people and programs."""
 
     def __init__(
         self, read: _Read, unchanged: Fork, changed: Fork, really: Run | None, base: Played, other: Played | None
@@ -348,7 +348,7 @@ class _Telling:
         )
 
     def _busy_s(self, played_s: float) -> float:
-        """Until the last app has ended in all runs, or they were cut off."""
+        """Seconds until the last app has ended in all runs, or they were cut off."""
         lengths = [
             (max((app.ended or run.end) for app in run.apps) - self._fork_at) / SECOND for run in self._runs if run.apps
         ]
@@ -414,7 +414,7 @@ def _within(difference_s: float | None, backtest: Backtest | None) -> bool | Non
 
 
 def _outcomes(run: Run | None) -> dict[str, Outcome]:
-    """By app."""
+    """Return the outcomes by app."""
     return {
         app.app: Outcome(
             how=app.how,

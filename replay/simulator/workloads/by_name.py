@@ -24,13 +24,13 @@ KINDS = {
     "csv:": "any CSV file, such as csv:jobs.csv,submit=created,duration=runtime,containers=gpus,gpu=1",
     "pollux:": "a workload of Pollux's simulator, such as pollux:workload-6.csv,profiles=DIR",
 }
-"""How a workload may begin, and what it is."""
+"""Names of workloads, or their beginnings, with descriptions."""
 
 
 def load(text: str, *, strict: bool = False, seed: int = 0) -> Workload:
-    """The workload that a text names.  With `strict`, what would be skipped is refused.  Raises SimulationError.
+    """Return the workload that a text names.  With `strict`, rows that would be skipped are refused.  Raises SimulationError.
 
-    All kinds have the option `told` (no): whether owners say how much work their apps have and how fast they are."""
+    All kinds have the option `told` (no): whether owners declare the work and the speed of their apps."""
     head, given = split(text)
     kind, colon, path = head.partition(":")
     wants_path = f"{kind}:" in KINDS
@@ -48,7 +48,7 @@ def load(text: str, *, strict: bool = False, seed: int = 0) -> Workload:
 
 
 LONGEST_S = 100 * 365.25 * 86400
-"""No workload goes on for longer; virtual time is nanoseconds in 64 bits, and some hundred years are all it has."""
+"""The longest workload; virtual time is nanoseconds in 64 bits, which hold only some hundred years."""
 
 
 def _refuse_endless(workload: Workload) -> None:

@@ -1,7 +1,7 @@
-"""What owners say of their apps: nothing, or all that a simulation knows.
+"""What owners declare about their apps: nothing, or everything that a simulation knows.
 
-Policies that go by remaining work or by speed (`optimus`) need both from the spec.  Real owners seldom know them, so a
-workload says nothing of them unless asked to; then what it says is true, which is the best that such a policy can be given.
+Policies that use remaining work or speed (`optimus`) need both from the spec.  Real owners seldom know them, so a workload
+declares nothing unless asked to; then the declarations are exact, the best case for such a policy.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 ASSUMPTION = "Owners say how much work their apps have and how fast they are, and it is true."
 _EACH = 16
-"""Up to so many containers, a curve has a point for each number; beyond, for every doubling and the last."""
+"""Up to this many containers, a curve has a point for each number; beyond, for every doubling and the last."""
 
 
 def told(workload: Workload) -> Workload:
-    """The same, with `steps` and `speed` in every spec that has none."""
+    """Return the same workload with `steps` and `speed` in every spec that has none."""
     curves: dict[tuple[Speed, float, int], list[tuple[int, float]]] = {}
     return msgspec.structs.replace(
         workload,

@@ -1,7 +1,7 @@
-"""Chance, from a seed: drawn the same way on every machine and by every version of Python.
+"""Randomness from a seed: drawn the same way on every machine and by every version of Python.
 
-Of `random.Random` only `random()` promises the same sequence for ever, so everything here is made from it, each draw from
-exactly one number.
+Only `random()` of `random.Random` promises the same sequence in all versions, so everything here is made from it, each draw
+from exactly one number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NORMAL = NormalDist()
 
 
 class Draws:
-    """One sequence.  Different `of` give independent ones, so that another number of draws here changes nothing there."""
+    """One sequence.  Sequences with different `of` are independent, so more draws from one leave the others unchanged."""
 
     def __init__(self, seed: int, of: str) -> None:
         self._random = random.Random(f"{seed}/{of}").random
@@ -34,13 +34,13 @@ class Draws:
         return -mean * math.log1p(-self._random())
 
     def lognormal(self, mean: float, sigma: float) -> float:
-        """With this mean (not median); `sigma` is the standard deviation of the logarithm."""
+        """Draw with this mean (not median); `sigma` is the standard deviation of the logarithm."""
         # The middle of a cell of 2^-53, since 0 itself has no quantile.
         quantile = _NORMAL.inv_cdf(self._random() * (1 - 2**-53) + 2**-54)
         return mean * math.exp(sigma * quantile - sigma * sigma / 2)
 
     def shuffled(self, items: Iterable[T]) -> list[T]:
-        """In an order of chance."""
+        """Return the items in random order."""
         keyed = [(self._random(), index, item) for index, item in enumerate(items)]
         return [item for _, _, item in sorted(keyed, key=lambda entry: entry[:2])]
 
@@ -66,7 +66,8 @@ _LARGEST = 1e12
 
 
 def distribution(text: str, *, durations: bool = False) -> Distribution:
-    """`5`, `4:8:16` (one of them), `uniform:1:8`, `exponential:20m` (mean), `lognormal:3h:0.5` (mean, sigma of the logarithm).
+    """Parse `5`, `4:8:16` (one of them), `uniform:1:8`, `exponential:20m` (mean), `lognormal:3h:0.5` (mean, sigma of the
+    logarithm).
 
     With `durations`, values may have a unit and are seconds.  Raises ValueError with a sentence for people."""
     kind, *parts = text.split(":")
@@ -84,7 +85,7 @@ def distribution(text: str, *, durations: bool = False) -> Distribution:
 
 
 _WIDEST_SIGMA = 5.0
-"""One app in a thousand is then five million times the median; beyond, nothing is simulated but chance."""
+"""One app in a thousand is then five million times the median; a wider distribution simulates nothing but chance."""
 
 
 def _value(part: str, text: str, as_duration: bool) -> float:

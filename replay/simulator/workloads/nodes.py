@@ -1,4 +1,4 @@
-"""Clusters for a simulation: as people write them, of a size that suits a workload, and what fits into them."""
+"""Clusters for a simulation: as people write them, sized for a workload, and the apps that fit into them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXAMPLE = "16x gpu=4,cpu=32,memory=128GiB; 4x cpu=64 zone=a"
 
 
 def parse(text: str) -> tuple[SimulatedNode, ...]:
-    """`16x gpu=4,cpu=32,memory=128GiB; 4x cpu=64 zone=a`: groups of equal nodes, with labels behind what they have.
+    """Parse `16x gpu=4,cpu=32,memory=128GiB; 4x cpu=64 zone=a`: groups of equal nodes, each with labels after its capacity.
 
     Raises SimulationError."""
     groups = []
@@ -57,7 +57,7 @@ def _labels(text: str, whole: str) -> dict[str, str]:
 
 
 def named(shapes: Sequence[tuple[Mapping[str, int], Mapping[str, str]]]) -> tuple[SimulatedNode, ...]:
-    """Nodes with names that sort as they are given."""
+    """Return nodes with names that sort in the given order."""
     width = len(str(len(shapes)))
     return tuple(
         SimulatedNode(name=f"node-{number:0{width}}", capacity=dict(has), labels=dict(labels))
@@ -66,19 +66,18 @@ def named(shapes: Sequence[tuple[Mapping[str, int], Mapping[str, str]]]) -> tupl
 
 
 def sized(workload: Workload, shape: Mapping[str, int], load: float = 0.8) -> tuple[SimulatedNode, ...]:
-    """As many nodes of one shape (base units) as let the workload ask for this part of them on average.
+    """Return as many nodes of one shape (base units) as let the workload demand this fraction of them on average.
 
-    What it asks for is the work of all its apps, each at its n_min, over the time in which they are submitted; of the
-    resources, the one that needs most nodes decides.  Raises SimulationError where the shape lacks a resource, or the
-    workload has no span.
+    The demand is the work of all apps, each at its n_min, over the time in which they are submitted; the resource that needs
+    the most nodes decides.  Raises SimulationError if the shape lacks a resource, or the workload has no span.
     """
     return named([(shape, {})] * max(1, math.ceil(_clusters(workload, shape, load))))
 
 
 def matched(workload: Workload, nodes: Sequence[SimulatedNode], load: float = 0.8) -> tuple[SimulatedNode, ...]:
-    """A smaller or larger cluster with the shapes of this one, in its proportions, of a size as `sized` finds it.
+    """Return a smaller or larger cluster with the shapes of this one, in its proportions, sized as `sized` does.
 
-    Every shape stays, so what fits by kind still does.  Raises SimulationError as `sized` does."""
+    Every shape stays, so an app that a kind of node fits still does.  Raises SimulationError as `sized` does."""
     totals: Counter[str] = Counter()
     shapes: Counter[_Shape] = Counter()
     for node in nodes:
@@ -91,7 +90,7 @@ def matched(workload: Workload, nodes: Sequence[SimulatedNode], load: float = 0.
 
 
 def _clusters(workload: Workload, has: Mapping[str, int], load: float) -> float:
-    """How many times this the workload needs."""
+    """Return how many times this capacity the workload needs."""
     if not 0 < load <= 100:
         raise SimulationError(f"load: expected more than 0 and at most 100, got {load:g}")
     if len(workload.apps) < 2 or (span_s := workload.apps[-1].at_s - workload.apps[0].at_s) <= 0:
@@ -120,9 +119,9 @@ def _shape(node: SimulatedNode) -> _Shape:
 
 
 def fitting(workload: Workload, nodes: Sequence[SimulatedNode], *, strict: bool = False) -> Workload:
-    """Without the apps whose n_min an empty cluster doesn't hold; they would wait for ever.
+    """Return the workload without the apps whose n_min does not fit into an empty cluster; they would wait forever.
 
-    They are skipped with their line, or with `strict` the first of them is refused by SimulationError."""
+    They are skipped with their line; with `strict`, the first of them raises SimulationError."""
     room = _Room(nodes)
     apps, skipped = [], []
     for app in workload.apps:
@@ -140,7 +139,7 @@ def fitting(workload: Workload, nodes: Sequence[SimulatedNode], *, strict: bool 
 
 
 class _Room:
-    """How many containers of a kind an empty cluster holds: asked often for few kinds."""
+    """How many containers of a kind an empty cluster holds, cached by kind."""
 
     def __init__(self, nodes: Sequence[SimulatedNode]) -> None:
         shapes = Counter(_shape(node) for node in nodes)
@@ -148,7 +147,7 @@ class _Room:
         self._known: dict[tuple[tuple[tuple[str, int], ...], str, int], int] = {}
 
     def lack(self, app: SimulatedApp) -> str:
-        """Why it fits nowhere, '' where it does."""
+        """Return why an app fits nowhere, '' if it fits."""
         spec = app.spec
         demand = spec.resources()
         key = (tuple(demand.items()), spec.require, spec.gang)

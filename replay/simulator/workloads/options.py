@@ -1,7 +1,7 @@
-"""What stands behind a workload's name on the command line: `paper,hours=6,speed=amdahl:0.98`.
+"""The options behind a workload's name on the command line: `paper,hours=6,speed=amdahl:0.98`.
 
-A reader of a workload takes the options it knows, one by one, and says `done` at the end; whatever is left over then is a
-mistake, and the message lists what would have been known.
+A reader of a workload takes the options it knows, one by one, and calls `done` at the end; any option left over is then an
+error, and the message lists the known ones.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Choice = TypeVar("Choice", bound=str)
 
 _NEXT = re.compile(r",(?=[a-z_]+=)")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-"""What is a number in options and in traces.  Python would also take `1_000`, `nan` and the digits of other scripts."""
+"""Numbers in options and in traces.  Python would also accept `1_000`, `nan` and the digits of other scripts."""
 
 
 class WrongOption(SimulationError):
-    """What names a workload is written wrong; a file that can't be used is none of this."""
+    """The text that names a workload is wrong; unusable files raise other errors."""
 
 
 def split(text: str) -> tuple[str, dict[str, str]]:
-    """What comes before the options, which may itself hold commas, and the options.  Raises WrongOption."""
+    """Return the text before the options, which may itself contain commas, and the options.  Raises WrongOption."""
     head, *parts = _NEXT.split(text)
     given: dict[str, str] = {}
     for part in parts:
@@ -46,7 +46,7 @@ def split(text: str) -> tuple[str, dict[str, str]]:
 
 
 class Options:
-    """Raises WrongOption for every value that can't be, with the name of the option."""
+    """The options of one workload.  Raises WrongOption for every invalid value, with the name of the option."""
 
     def __init__(self, of: str, given: dict[str, str]) -> None:
         self._of = of
@@ -102,14 +102,14 @@ class Options:
         raise self.error(name, f"expected {', '.join(choices[:-1])} or {choices[-1]}, got {short(text)}")
 
     def drawn(self, name: str, default: str, *, durations: bool = False) -> Distribution:
-        """A distribution; of seconds, which may be written `3h`, where `durations`."""
+        """Return a distribution; with `durations`, of seconds, which may be written `3h`."""
         try:
             return distribution(self.text(name) or default, durations=durations)
         except ValueError as error:
             raise self.error(name, str(error)) from None
 
     def speed(self, name: str = "speed") -> Speed:
-        """`linear`, `amdahl:0.95`, `table:1:1:4:3.5:8:6` (containers and rate in turn), for which one container does 1."""
+        """Parse `linear`, `amdahl:0.95` or `table:1:1:4:3.5:8:6` (containers and rate in turn), relative to one container."""
         text = self.text(name) or "linear"
         kind, *values = text.split(":")
         numbers = [float(value) if NUMBER.fullmatch(value) else math.nan for value in values]
@@ -122,7 +122,7 @@ class Options:
         raise self.error(name, f"expected linear, amdahl:0.95 or table:1:1:4:3.5, got {short(text)}")
 
     def done(self) -> None:
-        """No more options are known."""
+        """Refuse the options that are left."""
         for name in self._left:
             close = difflib.get_close_matches(name, self._known, n=1)
             hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(self._known)}"
@@ -133,7 +133,7 @@ class Options:
 
 
 def _table(numbers: list[float]) -> Table | None:
-    """Pairs of containers and rates, ascending by containers; None where it isn't that."""
+    """Return pairs of containers and rates, ascending by containers; None for anything else."""
     counts, rates = numbers[::2], numbers[1::2]
     whole = all(0 < count <= 100_000 and count == int(count) for count in counts)  # NaN is in no range.
     if not numbers or len(numbers) % 2 or not whole or not all(0 < rate < math.inf for rate in rates):

@@ -1,16 +1,16 @@
 """The workload of the Dorm paper's evaluation (Sun, Wen, Ta, Yan, arXiv 1704.06738, §V), and its static baseline.
 
 50 apps of seven types arrive at a mean of one in 20 minutes on 20 nodes, which have 240 CPU cores, 5 GPUs and 2.5 TB of memory
-together, and are watched for 24 hours.  What is written here was fixed before any policy was run on it; `ASSUMPTIONS` says
-what the paper leaves open, and every choice that could favour somebody is an argument of `workload`, for sensitivity tables.
+together, and are observed for 24 hours.  What is written here was fixed before any policy was run on it; `ASSUMPTIONS` lists
+what the paper leaves open, and every choice that could favor a policy is an argument of `workload`, for sensitivity tables.
 
 **How long apps run** is the choice that matters most, since it sets the load.  One distribution for all types: lognormal, a
-mean of 3 h, and a standard deviation of 0.5 of the logarithm (95 of 100 between 1 h and 7 h), as it takes with the static
-baseline's count.  An app has 15.7 cores there on average (40 × 16 and 6 × 16 cores, and 50 of the four with GPUs, over 50
-apps), three arrive in an hour, so the static counts ask for 3/h × 3 h × 15.7 = 141 of 240 cores, 59 %, while apps arrive.
-That is a heavy load that a fixed partition still serves with little waiting (some nine apps at once, and room for fifteen).
-Both ends would be unfair: at 6 h the static counts alone ask for 118 %, and what is compared is mostly its queue; below 1 h
-there is seldom more than one app at a time, and a cluster that can be given to one is the whole difference.
+mean of 3 h, and a standard deviation of 0.5 of the logarithm (95 of 100 between 1 h and 7 h), with the static baseline's
+count.  An app has 15.7 cores there on average (40 × 16 and 6 × 16 cores, and 50 of the four with GPUs, over 50 apps), three
+arrive in an hour, so the static counts demand 3/h × 3 h × 15.7 = 141 of 240 cores, 59 %, while apps arrive.  That is a heavy
+load that a fixed partition still serves with little waiting (some nine apps at once, and room for fifteen).  Both extremes
+would be unfair: at 6 h the static counts alone demand 118 %, and the comparison is mostly of their queue; below 1 h there is
+seldom more than one app at a time, and the difference is only that one app can get the whole cluster.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HOUR_S = 3600.0
 ARRIVAL_S = 1200.0
 """Mean time between two submissions (§V: 20 minutes, Poisson)."""
 HORIZON_S = 24 * HOUR_S
-"""How long the paper watches."""
+"""How long the paper observes."""
 DURATION_H = 3.0
 DURATION_SIGMA = 0.5
 
@@ -47,12 +47,12 @@ class AppType(NamedTuple):
     n_min: int
     apps: int
     static: int
-    """Containers that the static baseline gives it."""
+    """Its containers in the static baseline."""
 
 
 APP_TYPES = (
     AppType("lr", 2, 0, 8, 1.0, 32, 1, 20, 8),  # logistic regression, Criteo
-    AppType("mf", 2, 0, 6, 2.0, 32, 1, 20, 8),  # matrix factorisation, MovieLens
+    AppType("mf", 2, 0, 6, 2.0, 32, 1, 20, 8),  # matrix factorization, MovieLens
     AppType("caffenet", 4, 0, 6, 1.0, 8, 1, 6, 4),
     AppType("vgg-16", 4, 1, 32, 1.0, 5, 1, 1, 2),
     AppType("googlenet", 6, 1, 16, 2.0, 5, 1, 1, 2),
@@ -61,7 +61,7 @@ APP_TYPES = (
 )
 
 STATIC_COUNTS = {f"{kind.name}-*": kind.static for kind in APP_TYPES}
-"""The parameter `counts` of policy `static` that makes it the paper's baseline (Docker Swarm with fixed partitions)."""
+"""The parameter `counts` that makes policy `static` the paper's baseline (Docker Swarm with fixed partitions)."""
 
 ASSUMPTIONS = (
     "The abstract and §V give the number of apps, arrivals and the cluster's sums; the table of the seven types and of the "
@@ -90,10 +90,10 @@ def nodes() -> tuple[SimulatedNode, ...]:
 def workload(
     seed: int = 0, *, hours: float = DURATION_H, arrival_s: float = ARRIVAL_S, speed: Speed | None = None
 ) -> Workload:
-    """The paper's apps in an order, at times and with durations that `seed` gives.
+    """Return the paper's apps, with order, times and durations drawn from `seed`.
 
-    `hours` is the mean duration with the static count, `speed` that of one app by containers (default: linear).  Whatever the
-    speed, an app alone takes its duration with its static count, so that the baseline is the same under all of them.
+    `hours` is the mean duration with the static count, `speed` that of one app by containers (default: linear).  With any
+    speed, an app alone takes its duration with its static count, so the baseline is the same under all of them.
     """
     speed = speed or Linear()
     times, durations = Draws(seed, "arrivals"), Draws(seed, "durations")

@@ -1,4 +1,4 @@
-"""Made-up workloads: so many equal-minded apps, with arrivals, sizes and work drawn from distributions.
+"""Synthetic workloads: apps with arrivals, sizes and work drawn from the same distributions.
 
 `parametric,apps=100,arrival=exponential:10m,work=lognormal:10h:1,cpu=2,memory=4GiB,n_max=8,speed=amdahl:0.95`
 """
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 MOST_APPS = 1_000_000
 RESOURCES = {"cpu": "2", "memory": "4GiB", "gpu": None}
-"""What one container takes where nothing is said."""
+"""Default demand of one container."""
 
 
 def workload(options: Options, seed: int = 0) -> Workload:
-    """Options, all with defaults:
+    """Return a workload from options, all with defaults:
 
-    `apps` (100)                    how many
+    `apps` (100)                    number of apps
     `arrival` (exponential:10m)     seconds from one submission to the next
     `work` (lognormal:10h:1)        seconds that the work takes on one container
-    `cpu` (2) `memory` (4GiB) `gpu` what one container takes
-    `n_min` (1) `n_max` (8)         bounds; an n_max that comes out below n_min is raised to it
+    `cpu` (2) `memory` (4GiB) `gpu` demand of one container
+    `n_min` (1) `n_max` (8)         bounds; an n_max drawn below n_min is raised to it
     `weight` (1)
     `speed` (linear)                linear, amdahl:0.95 or table:1:1:4:3.5
 
@@ -40,7 +40,7 @@ def workload(options: Options, seed: int = 0) -> Workload:
     bounds = {name: options.drawn(name, default) for name, default in (("n_min", "1"), ("n_max", "8"), ("weight", "1"))}
     speed = options.speed()
     options.done()
-    # One sequence for each, so that other work leaves the arrivals as they are.
+    # One sequence for each, so other work leaves the arrivals unchanged.
     draws = {name: Draws(seed, name) for name in ("arrival", "work", *bounds)}
     at_s, apps = 0.0, []
     for number in range(1, (count or 0) + 1):
@@ -58,7 +58,7 @@ def workload(options: Options, seed: int = 0) -> Workload:
             spec = check_spec(document)
         except SpecError as error:
             raise options.error("an app", str(error)) from None
-        # No work at all would be done before it is begun.
+        # An app without any work would be done before it starts.
         apps.append(SimulatedApp(round(at_s, 3), spec, max(0.001, work.draw(draws["work"])), speed))
     return Workload(name="parametric", apps=tuple(apps))
 

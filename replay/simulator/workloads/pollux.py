@@ -1,7 +1,7 @@
-"""How fast a data-parallel training job with a fixed batch size works: Pollux's model of step times, and measured ones.
+"""The speed of a data-parallel training job with a fixed batch size: Pollux's model of step times, and measured ones.
 
-A unit of work is one step with the job's batch size.  `Profiled` holds step times as they were measured, `StepTime` the model
-that Pollux fits to such measurements (OSDI 2021, §3.2).
+A unit of work is one step with the job's batch size.  `Profiled` holds step times as measured, `StepTime` the model that
+Pollux fits to such measurements (OSDI 2021, §3.2).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 GPUS_PER_NODE = 4
-"""Of the testbed on which the profiles were taken (Pollux, §5.1)."""
+"""GPUs per node of the testbed on which the profiles were taken (Pollux, §5.1)."""
 MOST_GPUS = 64
-"""All of them."""
+"""All GPUs of the testbed."""
 
 
 class StepTime(msgspec.Struct, frozen=True, tag="step-time"):
@@ -33,9 +33,9 @@ class StepTime(msgspec.Struct, frozen=True, tag="step-time"):
 
     T_grad = α_grad + β_grad · m                           m samples on each GPU, in one pass
     T_sync = 0 for K = 1 GPU, else α + β · (K - 2), with other α and β on one node than across nodes
-    T_iter = s · T_grad + (T_grad^γ + T_sync^γ)^(1/γ)      s passes before the one that synchronises
+    T_iter = s · T_grad + (T_grad^γ + T_sync^γ)^(1/γ)      s passes before the one that synchronizes
 
-    γ = 1 is no overlap of computing and synchronising, γ = 10 nearly all that there can be.
+    γ = 1 means no overlap of computing and synchronizing, γ = 10 nearly complete overlap.
     """
 
     grad: tuple[float, float]
@@ -63,11 +63,11 @@ class StepTime(msgspec.Struct, frozen=True, tag="step-time"):
 
 
 class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
-    """Steps per second as measured: by placement where there is one, else by nodes and GPUs."""
+    """Steps per second as measured: by placement if it was measured, else by nodes and GPUs."""
 
     placed: dict[str, float]
-    """By placement, each node's GPUs as one digit, in the least of the orders that are rotations of each other: a ring of
-    workers has no begin."""
+    """By placement: each node's GPUs as one digit, in the least of the orders that are rotations of each other, since a ring
+    of workers has no start."""
     spread: tuple[tuple[float, ...], ...]
     """For 1, 2, … nodes: for 1, 2, … GPUs on them."""
 
@@ -82,7 +82,7 @@ class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
 
 
 def rotated(placement: Sequence[int]) -> str:
-    """The name of a placement in the tables; '' where a node has more GPUs than a digit says."""
+    """Return a placement's name in the tables; '' if a node has more GPUs than one digit can express."""
     if max(placement) > 9:
         return ""
     name = "".join(map(str, placement))
@@ -90,16 +90,16 @@ def rotated(placement: Sequence[int]) -> str:
 
 
 def packed(gpus: int) -> tuple[int, ...]:
-    """So many GPUs on as few nodes as can be."""
+    """Return a placement of this many GPUs on as few nodes as possible."""
     whole, rest = divmod(gpus, GPUS_PER_NODE)
     return (GPUS_PER_NODE,) * whole + ((rest,) if rest else ())
 
 
 def profiled(profile: Profile, batch: int) -> Profiled:
-    """The speed of a job with this batch size, up to as many GPUs as were measured.
+    """Return the speed of a job with this batch size, up to as many GPUs as were measured.
 
-    Where GPUs get a batch of whole samples that is not the job's own, steps count by the work that is in them.  Points
-    outside of all that was measured are taken from `fitted`."""
+    If GPUs get a batch of whole samples that is not the job's own, steps count by the work in them.  Points outside all
+    measurements are taken from `fitted`."""
     most = min(MOST_GPUS, profile.most_gpus(batch))
     batches = {gpus: Batch(batch, gpus, profile) for gpus in range(1, most + 1)}
     worth = {size: profile.iterations(batch) / profile.iterations(size) for size in {b.size for b in batches.values()}}
@@ -124,17 +124,17 @@ def profiled(profile: Profile, batch: int) -> Profiled:
 
 
 def _on(nodes: int, gpus: int) -> tuple[int, ...]:
-    """Any placement on so many nodes: the model asks for no more."""
+    """Return any placement on this many nodes; the model needs no more."""
     return (gpus - nodes + 1,) + (1,) * (nodes - 1)
 
 
 def curve(speed: Profiled | StepTime, most: int) -> list[tuple[int, float]]:
-    """What an owner can say of it: GPUs and steps per second on as few nodes as can be, from 1 to `most`."""
+    """Return what an owner can declare: GPUs and steps per second on as few nodes as possible, from 1 to `most`."""
     return [(gpus, round(speed.rate(packed(gpus)), 9)) for gpus in range(1, most + 1)]
 
 
 def fitted(profile: Profile, batch: int) -> StepTime:
-    """The model's parameters by least squares of the logarithms of all measured step and compute times, as Pollux fits them
+    """Fit the model's parameters by least squares of the logarithms of all measured step and compute times, as Pollux does
     (§4.1, root mean squared logarithmic error)."""
     from scipy.optimize import least_squares  # Slow to import, and most workloads need none.
 

@@ -1,13 +1,13 @@
-"""Measured profiles of training jobs, as Pollux's public simulator has them (`petuum/adaptdl`, folder `simulator/traces`).
+"""Measured profiles of training jobs, in the format of Pollux's public simulator (`petuum/adaptdl`, `simulator/traces`).
 
-Of each model (Pollux, OSDI 2021, §5.3 "Simulator construction") there are
+For each model (Pollux, OSDI 2021, §5.3 "Simulator construction") there are
 
     placements.csv      placement, local_bsz, step_time, sync_time            placement 124 is 1, 2 and 4 GPUs on three nodes
     scalability.csv     num_nodes, num_replicas, local_bsz, step_time, sync_time
     validation-B.csv    progress, iteration, metric, grad_sqr, grad_var       one row for each epoch with batch size B
 
-Times are seconds, batch sizes are samples, of one GPU where they are local.  What is in between is interpolated as it is
-there: a placement that was measured by its local batch size alone, any other over nodes, GPUs and local batch size.
+Times are seconds, batch sizes are samples, of one GPU if local.  Values in between are interpolated as in that simulator: for
+a measured placement by its local batch size alone, for any other over nodes, GPUs and local batch size.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 MOST_NODES = 16
-"""Beyond so many nodes step times are taken to be as on so many (the public simulator does the same)."""
+"""Step times on more nodes are taken to be those on this many (as in the public simulator)."""
 _MOST_LOCAL = {"yolov3": 8}
-"""Samples that fit one GPU's memory, where that is less than what was measured (`applications.py` of the public simulator)."""
+"""Samples that fit one GPU's memory, if fewer than were measured (`applications.py` of the public simulator)."""
 _ABOUT_WHOLE = 1e-8
-"""Batch sizes are quotients that are rounded up: by so much they may be too large."""
+"""Batch sizes are quotients that are rounded up; this is their tolerance."""
 
 
 class Batch:
-    """How a batch of a fixed size is spread over so many GPUs."""
+    """How a batch of a fixed size is spread over GPUs."""
 
     def __init__(self, size: int, gpus: int, profile: Profile) -> None:
-        """What does not fit the GPUs' memory at once is accumulated over several passes.  On one GPU a batch above the first
-        size takes two at least, since its gradient noise can't be measured with one (`Job.update_local_bsz`)."""
+        """Samples that do not fit the GPUs' memory at once are accumulated over several passes.  On one GPU a batch above the
+        first size takes at least two, since its gradient noise cannot be measured with one (`Job.update_local_bsz`)."""
         local = math.ceil(size / gpus - _ABOUT_WHOLE)
         self.passes = math.ceil(local / profile.most_local - _ABOUT_WHOLE)
         if gpus == 1 and size > profile.first_batch:
@@ -52,14 +52,14 @@ class Batch:
         """Samples of one GPU in one pass."""
         self.local = min(self.local, profile.last_batch // (gpus * self.passes))
         self.size = gpus * self.passes * self.local
-        """What that comes to in all, which rounding may have made a little more or less."""
+        """The resulting batch size, which rounding may have made a little larger or smaller."""
 
 
 class Profile:
     """One model's tables."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises SimulationError for tables that are absent or can't be read."""
+        """Raises SimulationError for tables that are absent or cannot be read."""
         self.name = folder.name
         self._placements: dict[str, Floats] = {}
         """Local batch size, step time and sync time by placement, ascending."""
@@ -98,11 +98,11 @@ class Profile:
         return self._points
 
     def most_gpus(self, batch: int) -> int:
-        """Over how many GPUs a batch can be spread at most, so that each has what was measured at least."""
+        """Return the most GPUs over which a batch can be spread with at least the least measured batch on each."""
         return max(1, batch // self.least_local)
 
     def step_s(self, placement: str, batch: Batch) -> float:
-        """Seconds of one step on a placement that was measured."""
+        """Return the seconds of one step on a measured placement."""
         table = self._placements[placement]
         return _whole_step(
             float(np.interp(batch.local, table[:, 0], table[:, 1])),
@@ -111,7 +111,7 @@ class Profile:
         )
 
     def step_between_s(self, nodes: int, batches: dict[int, Batch]) -> dict[int, float]:
-        """The same on so many nodes, by number of GPUs; what lies outside of all that was measured is left out."""
+        """The same on this many nodes, by number of GPUs; points outside all measurements are left out."""
         asked = [(min(nodes, MOST_NODES), gpus, batch.local) for gpus, batch in batches.items()]
         found = self._between(np.array(asked, np.float64).reshape(-1, 3))
         return {
@@ -121,7 +121,7 @@ class Profile:
         }
 
     def iterations(self, batch: int) -> float:
-        """Steps of this batch size in all of the training.
+        """Return the steps of this batch size in the whole training.
 
         Progress is counted in steps of the first batch size (Pollux, §3.1): epoch e takes P(e + 1) - P(e) of them, and one
         step of M samples makes gain = (var + sqr) / (var / scale + sqr), with scale = M / M0 and the gradient's squared norm
@@ -140,19 +140,19 @@ class Profile:
         return min(map(len, self._epochs.values()))
 
     def _noise(self, batch: int, epoch: int) -> tuple[float, float]:
-        """Squared norm and variance of the gradient, in straight lines between the batch sizes that were measured."""
+        """Return the gradient's squared norm and variance, interpolated linearly between measured batch sizes."""
         sizes = list(self._epochs)
         rows = np.array([self._epochs[size][epoch, 1:] for size in sizes])
         return float(np.interp(batch, sizes, rows[:, 0])), float(np.interp(batch, sizes, rows[:, 1]))
 
 
 def _whole_step(step: float, sync: float, batch: Batch) -> float:
-    """Each pass but the last computes and does not synchronise (Pollux, §3.2)."""
+    """Return the seconds of a step in which every pass but the last computes without synchronizing (Pollux, §3.2)."""
     return step + (step - sync) * (batch.passes - 1)
 
 
 def _validations(folder: Path) -> dict[int, Floats]:
-    """Progress, squared norm and variance by epoch, by batch size, ascending."""
+    """Return progress, squared norm and variance by epoch, by batch size, ascending."""
     found = {}
     for path in folder.glob("validation-*.csv"):
         size = path.stem.removeprefix("validation-")
@@ -166,7 +166,7 @@ def _validations(folder: Path) -> dict[int, Floats]:
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[list[str]]:
-    """These columns of a table, each value checked to be a number of 0 or more."""
+    """Return these columns of a table, with each value checked to be a number of 0 or more."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)

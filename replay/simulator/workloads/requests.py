@@ -1,6 +1,6 @@
-"""What the jobs of a trace had, as the fixed counts of policies that give every app the same number for all its life.
+"""The containers of a trace's jobs, as counts of policies that give every app the same fixed number for all its life.
 
-Such policies (`static`, `tiresias`) take counts by the beginnings of ids.  So apps get names that begin with what they had,
+Such policies (`static`, `tiresias`) take counts by prefixes of ids.  So apps get names that start with their count,
 `x4-job-17`, under every policy, since runs are compared by name.
 """
 
@@ -18,12 +18,12 @@ _LONGEST = 48
 
 
 def prefix(count: int) -> str:
-    """How the names of apps begin that had so many."""
+    """Return the prefix of the names of apps that had this many containers."""
     return f"x{count}-"
 
 
 def by_request(workload: Workload) -> tuple[Workload, dict[str, int]]:
-    """The same workload with such names, and the parameter `counts` that goes with them; empty where nothing is known."""
+    """Return the workload with such names, and the matching parameter `counts`; empty if nothing is known."""
     counts = {f"{prefix(count)}*": count for count in sorted({app.had for app in workload.apps}) if count}
     if not counts:
         return workload, {}

@@ -1,8 +1,8 @@
-"""How fast an app works with so many containers, so placed.
+"""An app's speed by the number and placement of its containers.
 
-A speed is asked with the containers by node, most first, such as (4, 4, 1), and answers in units of work per second.  What a
-unit is, is the workload's own matter: seconds of one container, or steps.  Speeds are data, so that a workload can be sent to
-another process and be compared.
+A speed takes the containers by node, most first, such as (4, 4, 1), and returns units of work per second.  The workload
+chooses the unit: seconds of one container, or steps.  Speeds are data, so a workload can be sent to another process and
+compared.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Speed(Protocol):
     """Deterministic and free of side effects."""
 
     def rate(self, placement: Sequence[int]) -> float:
-        """Units of work per second with so many containers on each node, most first; 0 without containers."""
+        """Return units of work per second with these containers on each node, most first; 0 without containers."""
         ...
 
 
 class Linear(msgspec.Struct, frozen=True, tag="linear"):
-    """n containers do n times what one does: the upper bound of all models, and fair to no communication."""
+    """n containers do n times the work of one: the upper bound of all models, which ignores communication."""
 
     one: float = 1.0
     """Units per second of one container."""
@@ -35,10 +35,10 @@ class Linear(msgspec.Struct, frozen=True, tag="linear"):
 
 
 class Amdahl(msgspec.Struct, frozen=True, tag="amdahl"):
-    """A part of the work can't be done side by side: S(n) = 1 / ((1 - p) + p / n) (Amdahl, AFIPS 1967)."""
+    """A part of the work is sequential: S(n) = 1 / ((1 - p) + p / n) (Amdahl, AFIPS 1967)."""
 
     parallel: float
-    """The part p that can, from 0 to 1."""
+    """The parallel part p, from 0 to 1."""
     one: float = 1.0
 
     def rate(self, placement: Sequence[int]) -> float:
@@ -47,7 +47,7 @@ class Amdahl(msgspec.Struct, frozen=True, tag="amdahl"):
 
 
 class Table(msgspec.Struct, frozen=True, tag="table"):
-    """Measured rates: straight lines between the points, in proportion below the first, flat beyond the last."""
+    """Measured rates: linear between the points, in proportion below the first, flat beyond the last."""
 
     points: tuple[tuple[int, float], ...]
     """Containers and units per second, ascending by containers."""
@@ -57,7 +57,7 @@ class Table(msgspec.Struct, frozen=True, tag="table"):
 
 
 def interpolated(points: Sequence[tuple[int, float]], n: int) -> float:
-    """The rate at n containers from measured (containers, rate) pairs, ascending."""
+    """Return the rate at n containers from measured (containers, rate) pairs, ascending."""
     if n <= 0 or not points:
         return 0.0
     at = bisect_left(points, n, key=lambda point: point[0])

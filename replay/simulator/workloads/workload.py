@@ -1,4 +1,4 @@
-"""Apps to come: what their owners say of them, and what only a simulation knows."""
+"""Apps to come: what their owners declare, and what only a simulation knows."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from replay.simulator.workloads.speed import Speed
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A container of an app fails by itself, and takes what was not saved with it."""
+    """A container of an app fails by itself, and unsaved work is lost with it."""
 
     work: float
-    """Once so much is done, in the units of the app's speed."""
+    """When this much is done, in the units of the app's speed."""
     exit_code: int = 1
 
 
 class SimulatedApp(msgspec.Struct, frozen=True):
-    """One app: its submission, and how it will go."""
+    """One app: its submission, and its course."""
 
     at_s: float
-    """When it is submitted, in seconds from the workload's begin."""
+    """When it is submitted, in seconds from the workload's start."""
     spec: AppSpec
-    """With a name that is its own in the workload."""
+    """With a name that is unique in the workload."""
     work: float
-    """What it has to do, in the units of `speed`."""
+    """Its total work, in the units of `speed`."""
     speed: Speed
     timings: Timings | None = None
-    """Its own, where they differ from the scenario's."""
+    """Its own timings, if they differ from the scenario's."""
     steps_per_unit: float = 1.0
-    """Steps that it tells of, for each unit of work."""
+    """Steps that it reports for each unit of work."""
     cancel_at_s: float | None = None
-    """When its owner gives it up, in seconds from the workload's begin."""
+    """When its owner gives it up, in seconds from the workload's start."""
     fails_at: tuple[Failure, ...] = ()
-    """Each happens once, one after the other; those beyond its work never."""
+    """Each happens once, in order; those beyond its work never."""
     submission: str = ""
-    """The id of its submission, where it is that of a real log: the app's own id follows from it.  '' for one of its place."""
+    """The id of its submission if that is on a real log, since the app's id follows from it.  '' for an id from its index."""
     line: int = 0
-    """Of the trace that it was read from; 0 where it was not."""
+    """Its line in the trace; 0 if it was not read from one."""
     had: int = 0
-    """Containers that it had there: what a fixed partition would give it; 0 where nobody knows."""
+    """Containers that it had there, which a fixed partition would give it; 0 if unknown."""
 
 
 class SimulatedNode(msgspec.Struct, frozen=True):
-    """A machine: what it has, in base units."""
+    """A machine and its capacity, in base units."""
 
     name: str
     capacity: dict[str, int]
@@ -55,25 +55,25 @@ class Skipped(msgspec.Struct, frozen=True):
     """A row of a trace that is left out, and why."""
 
     line: int
-    """From 1, the header included."""
+    """From 1, including the header."""
     reason: str
     broken: bool = True
-    """False for a row that is right and left out by rule, such as a job that never ran."""
+    """False for a valid row that is left out by rule, such as a job that never ran."""
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """Apps in the order of their submission, and where they come from."""
+    """Apps in the order of their submission, and their origin."""
 
     name: str
     apps: tuple[SimulatedApp, ...]
     nodes: tuple[SimulatedNode, ...] = ()
-    """The cluster that belongs to it, where it names one."""
+    """The cluster that belongs to it, if it names one."""
     skipped: tuple[Skipped, ...] = ()
     rows: int = 0
-    """How many rows were read: apps, `skipped` and `cut` together; 0 for a workload that was not read."""
+    """Number of rows read: apps, `skipped` and `cut` together; 0 for a workload that was not read."""
     cut: int = 0
-    """Rows that are right and were not asked for (another week, beyond a limit)."""
+    """Valid rows that were not requested (another week, beyond a limit)."""
     unsorted: tuple[int, ...] = ()
     """Lines whose submission is before that of the line above; they were put in order."""
     assumptions: tuple[str, ...] = ()
-    """What its source leaves open and was chosen here, each a sentence for a report."""
+    """Choices made here that its source leaves open, each a sentence for a report."""

@@ -8,6 +8,6 @@
     table       any CSV file, with a mapping of its columns
     pollux      the workloads of Pollux's simulator, with the speeds of its profiles
 
-A row that cannot be right is skipped and named with its line and the reason; `strict` refuses the file instead.  Valid rows
-outside the requested part are cut, so rows = apps + skipped + cut.
+An invalid row is skipped and reported with its line and the reason; `strict` refuses the file instead.  Valid rows outside the
+requested part are cut, so rows = apps + skipped + cut.
 """

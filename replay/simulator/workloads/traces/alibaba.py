@@ -2,8 +2,8 @@
 Gradient Descent", USENIX ATC 2023): a list of nodes and one of pods.
 
 A pod becomes an app of one container, and its GPUs, which it may share, are counted in thousandths: the resource `gpu_milli`,
-of which a node has 1,000 for each of its GPUs.  It ran from when it was scheduled until it was deleted; how long it waited is
-what a simulation finds out anew.  A pod that was never scheduled did no work that anybody knows of, and is left out.
+of which a node has 1,000 for each of its GPUs.  It ran from when it was scheduled until it was deleted; its wait is not used,
+since a simulation computes its own.  A pod that was never scheduled did no known work, and is left out.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ASSUMPTIONS = (
 
 
 def read(path: Path, options: Options, *, strict: bool = False, seed: int = 0) -> Workload:
-    """`path` is the folder.  Besides those of all traces, options are the names of the files in it, `nodes` and `pods`.
+    """Read the trace in the folder `path`.  Besides the options of all traces, `nodes` and `pods` name the files in it.
 
     Raises SimulationError."""
     rules = Rules.of(options)
@@ -100,7 +100,7 @@ def _reader(table: Csv) -> Callable[[list[str]], Job]:
 
 
 def _require(models: str) -> str:
-    """`V100M16|V100M32` as a requirement on a node's label."""
+    """Convert `V100M16|V100M32` into a requirement on a node's label."""
     wanted = [model.strip() for model in models.split("|") if model.strip()]
     if any('"' in model or "\\" in model for model in wanted):
         raise BrokenRow(f"gpu_spec is {models!r}, which is no list of models")
@@ -109,7 +109,7 @@ def _require(models: str) -> str:
 
 
 def read_nodes(path: Path) -> tuple[SimulatedNode, ...]:
-    """The cluster.  A broken row is always refused, since a cluster without a node is another one.  Raises SimulationError."""
+    """Read the cluster.  A broken row is always refused, since a missing node changes the cluster.  Raises SimulationError."""
     table = Csv(path)
     name, cpu, memory, gpus, model = (table.column(column) for column in NODE_COLUMNS)
     nodes: dict[str, SimulatedNode] = {}

@@ -1,4 +1,4 @@
-"""From the jobs of a trace to apps: put in order, cut to what was asked for, given bounds and names."""
+"""From the jobs of a trace to apps: sorted, cut to what was requested, with bounds and names."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ _NO_USER = re.compile(r"[^A-Za-z0-9_@+-]+", re.ASCII)
 
 
 class Job(NamedTuple):
-    """One row that is right."""
+    """One valid row."""
 
     at: float
-    """When it was submitted, in seconds: since 1970 where the trace knows the calendar, else on its own clock."""
+    """When it was submitted, in seconds: since 1970 if the trace has dates, else on its own clock."""
     duration_s: float
     """How long it ran, with the containers that it had."""
     containers: int
     demand: tuple[tuple[str, Quantity], ...]
-    """Of one container."""
+    """Demand of one container."""
     name: str = ""
-    """'' for one of its line."""
+    """'' for a name from its line."""
     user: str = ""
     weight: float = 1.0
     n_min: int = 0
-    """0: by the rule."""
+    """0: by the rule `bounds`."""
     n_max: int = 0
     require: str = ""
 
 
 class Rules(NamedTuple):
-    """What is asked for of a trace, and what is made of its jobs."""
+    """The requested part of a trace, and how its jobs become apps."""
 
     begin: str | None
     end: str | None
@@ -65,15 +65,15 @@ class Rules(NamedTuple):
 
     @classmethod
     def of(cls, options: Options) -> Rules:
-        """Options of all traces:
+        """Return the rules from the options of all traces:
 
-        `from`, `to`      jobs submitted from then on and before then: a date (UTC), or 5d, 12h from the trace's begin
-        `sample` (1)      the part of them that is taken, by chance
+        `from`, `to`      jobs submitted from then on and before then: a date (UTC), or 5d, 12h from the trace's start
+        `sample` (1)      the random part of them that is taken
         `scale` (1)       how much faster they come: 2 puts the submissions twice as close together
         `limit`           the first so many of what is left
         `bounds` (elastic) n_min..n_max of a job that had n containers: elastic 1..n·grow, half n/2..n·grow, rigid n..n
         `grow` (2)
-        `speed` (linear)  of an app by containers; with those that it had, a job takes as long as it did, whatever the speed
+        `speed` (linear)  of an app by containers; with those that it had, a job takes as long as it did, with any speed
         """
         return cls(
             begin=options.text("from"),
@@ -96,7 +96,7 @@ class Rules(NamedTuple):
         return low, high
 
     def assumptions(self) -> list[str]:
-        """What is made of the trace, each a sentence."""
+        """Return the assumptions about the trace, each a sentence."""
         bounds = {
             "elastic": f"a job that had n containers may have 1 to {self.grow:g}n",
             "half": f"a job that had n containers may have n/2 to {self.grow:g}n",
@@ -120,19 +120,19 @@ def _in_words(speed: Speed) -> str:
 
 
 class Collected:
-    """What was read so far of one file."""
+    """The jobs read so far from one file."""
 
     def __init__(self, path: Path, rules: Rules, *, strict: bool) -> None:
         self.path = path
         self.jobs: list[tuple[Job, int, AppSpec]] = []
-        """With the line, and a spec that wants only its name."""
+        """With the line, and a spec that lacks only its name."""
         self.skipped: list[Skipped] = []
         self._rules = rules
         self._strict = strict
         self._specs: dict[object, AppSpec | str] = {}
 
     def read(self, rows: Iterable[tuple[int, list[str] | BrokenRow]], job_of: Callable[[list[str]], Job]) -> None:
-        """Raises SimulationError with the first broken row where those are refused."""
+        """Read rows.  Raises SimulationError at the first broken row if these are refused."""
         for line, fields in rows:
             try:
                 if isinstance(fields, BrokenRow):
@@ -147,7 +147,7 @@ class Collected:
                 self.skipped.append(Skipped(line, str(error), broken=False))
 
     def _spec(self, job: Job) -> AppSpec:
-        """Checked once for all jobs that are alike: a trace has few kinds and many rows."""
+        """Return a job's spec, checked once for all alike jobs: a trace has few kinds and many rows."""
         key = (job.demand, job.containers, job.n_min, job.n_max, job.user, job.weight, job.require)
         spec = self._specs.get(key)
         if spec is None:
@@ -182,7 +182,7 @@ class Collected:
         assumptions: Iterable[str] = (),
         ordered: bool = True,
     ) -> Workload:
-        """`ordered`: whether the format promises rows in the order of their submission.  Raises SimulationError."""
+        """Return the workload.  `ordered`: whether the format promises order by submission.  Raises SimulationError."""
         unsorted = self._unsorted()
         if unsorted and ordered and self._strict:
             raise SimulationError(
@@ -228,7 +228,7 @@ class Collected:
         return tuple(found)
 
     def _chosen(self, jobs: list[tuple[Job, int, AppSpec]], seed: int) -> tuple[float, list[tuple[Job, int, AppSpec]]]:
-        """Where the workload begins on the trace's clock, and what is asked for."""
+        """Return the workload's start on the trace's clock, and the requested jobs."""
         rules = self._rules
         first = jobs[0][0].at if jobs else 0.0
         begin = self._clock(rules.begin, "from", first)
@@ -261,11 +261,11 @@ class Collected:
 
 
 _CALENDAR_FROM = 3e8
-"""A trace that begins later (seconds; 1979) counts from 1970, an earlier one from its own begin."""
+"""A trace that starts later (seconds; 1979) counts from 1970, an earlier one from its own start."""
 
 
 class _Names:
-    """Names that the core takes, each given once."""
+    """Names that the core accepts, each used once."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()

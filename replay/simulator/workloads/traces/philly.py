@@ -2,7 +2,7 @@
 Workloads", USENIX ATC 2019), as one row for each job: `timestamp,duration,num_gpus,gpu_time,cluster`.
 
 A job becomes an app with one container for each of its GPUs; its virtual cluster is the user.  `gpu_time` is the product of
-two others and not read.  Rows are in no order, and say nothing of the machines.
+two other columns and is not read.  Rows are in no order, and do not describe the machines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ ASSUMPTIONS = (
 
 
 def read(path: Path, options: Options, *, strict: bool = False, seed: int = 0) -> Workload:
-    """Besides those of all traces, options are `cpu` and `memory`: what a container takes beside its GPU (default: nothing).
+    """Read the trace.  Besides the options of all traces, `cpu` and `memory` are a container's demand beside its GPU (default:
+    none).
 
     Raises SimulationError."""
     rules = Rules.of(options)

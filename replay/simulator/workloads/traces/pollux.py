@@ -3,8 +3,8 @@
     name,time,application,num_replicas,batch_size
     cifar10-0,53,cifar10,6,2048
 
-A job has one container for each GPU and the batch size of its row, whatever it is given; its work and its speed are those of
-its application's profile (`replay.simulator.workloads.profiles`).  Times are seconds from the workload's begin.
+A job has one container for each GPU and always keeps the batch size of its row; its work and its speed are those of its
+application's profile (`replay.simulator.workloads.profiles`).  Times are seconds from the workload's start.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 def read(path: Path, profiles: Path, *, bounds: Bounds = "requested", strict: bool = False) -> Workload:
-    """Rows that can't be jobs are left out and named, or with `strict` refused.
+    """Read a workload.  Invalid rows are skipped and reported, or refused with `strict`.
 
-    Raises SimulationError, also for a file or profiles that can't be read."""
+    Raises SimulationError, also for a file or profiles that cannot be read."""
     if bounds not in BOUNDS:
         raise SimulationError(f"bounds={bounds}: there are {', '.join(BOUNDS)}")
     table = Csv(path)
@@ -86,7 +86,7 @@ def read(path: Path, profiles: Path, *, bounds: Bounds = "requested", strict: bo
 
 
 def bounded(app: SimulatedApp, bounds: Bounds) -> SimulatedApp:
-    """The same job with other bounds.  What it asked for is its `n_max` as it was read with any but `wide`."""
+    """Return the same job with other bounds.  What it asked for is its `n_max` as it was read with any but `wide`."""
     asked = app.spec.n_max
     most = app.spec.speed[-1][0] if app.spec.speed else asked
     n_min, n_max = {"requested": (1, asked), "rigid": (asked, asked), "wide": (1, max(asked, most))}[bounds]
@@ -94,7 +94,7 @@ def bounded(app: SimulatedApp, bounds: Bounds) -> SimulatedApp:
 
 
 class _Reader:
-    """Applications are read when a job first names them."""
+    """Reads an application's profile when a job first names it."""
 
     def __init__(self, profiles: Path, bounds: Bounds) -> None:
         if not profiles.is_dir():
@@ -106,7 +106,7 @@ class _Reader:
         self._names: set[str] = set()
 
     def app(self, name: str, time: str, application: str, gpus: str, batch_size: str, *, line: int) -> SimulatedApp:
-        """Raises BrokenRow."""
+        """Return the app of one row.  Raises BrokenRow."""
         at_s = number(time, "time", most=LATEST_S)
         asked, batch = count(gpus, "num_replicas"), count(batch_size, "batch_size")
         known = self._of(application, batch)

@@ -1,4 +1,4 @@
-"""Lines of a trace and values in them.  What is wrong with a row raises `BrokenRow`, which never leaves this package."""
+"""Lines of a trace and their values.  Errors in a row raise `BrokenRow`, which never leaves this package."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LATEST_S = 4e9
-"""No time of a trace is later (seconds): that is the year 2096 in seconds since 1970, and 126 years on a clock of its own."""
+"""The latest time of a trace in seconds: the year 2096 if it counts from 1970, or 126 years on its own clock."""
 LONGEST_S = 10 * 366 * 86400.0
-"""No job runs longer."""
+"""The longest run time of a job."""
 LONGEST_LINE = 1 << 20
 """Characters.  A file without line ends must not fill the memory."""
 MOST_CONTAINERS = 100_000
@@ -28,17 +28,17 @@ _CALENDAR = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?", re.ASCII)
 
 
 class BrokenRow(ValueError):
-    """A row that can't be right; the message says why."""
+    """A row that is invalid; the message says why."""
 
 
 class LeftOutRow(ValueError):
-    """A row that is right and is no job to simulate."""
+    """A valid row that is no job to simulate."""
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines that hold something, with their number from 1; the file may be gzipped.  Raises SimulationError.
+    """Yield nonempty lines, with their number from 1; the file may be gzipped.  Raises SimulationError.
 
-    Bytes that are no text come as replacement characters: they are one row's trouble, not the file's."""
+    Undecodable bytes become replacement characters: they break one row, not the file."""
     try:
         with _opened(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), 1):
@@ -63,7 +63,7 @@ def _opened(path: Path) -> TextIO:
 class Csv:
     """A file with a header: its columns, and then its rows.  One line is one row, also between quotes.
 
-    Raises SimulationError where there is no header, or it lacks a column."""
+    Raises SimulationError if there is no header, or it lacks a column."""
 
     def __init__(self, path: Path, *, delimiter: str = ",") -> None:
         self.path = path
@@ -81,7 +81,7 @@ class Csv:
             raise SimulationError(f"{path}:{first[0]}: the column {short(twice[0])} is there twice")
 
     def column(self, name: str) -> int:
-        """Where it is."""
+        """Return the index of a column."""
         if name not in self.columns:
             raise SimulationError(
                 f"{self.path}: there is no column {short(name)}; it has {', '.join(self.columns)[:200]}"
@@ -94,7 +94,7 @@ class Csv:
         return ", ".join(name if name.isprintable() else short(name) for name in self.columns)[:200]
 
     def refuse_unknown(self, known: Sequence[str]) -> None:
-        """A column that the format does not have may mean that this is another format."""
+        """Refuse a column that the format does not have, since the file may be of another format."""
         for name in self.columns:
             if name not in known:
                 raise SimulationError(
@@ -102,7 +102,7 @@ class Csv:
                 )
 
     def rows(self) -> Iterator[tuple[int, list[str] | BrokenRow]]:
-        """Lines with their fields, or with what is wrong."""
+        """Yield lines with their fields, or with their error."""
         width = len(self.columns)
         for number, line in self._lines:
             try:
@@ -125,7 +125,7 @@ class Csv:
 
 
 def number(text: str, what: str, *, most: float) -> float:
-    """From 0 to `most`."""
+    """Parse a number from 0 to `most`."""
     value = float(text) if NUMBER.fullmatch(text) else None
     if value is None:
         raise BrokenRow(f"{what} is {_shown(text)}, which is no number")
@@ -137,7 +137,7 @@ def number(text: str, what: str, *, most: float) -> float:
 
 
 def count(text: str, what: str, *, least: int = 1) -> int:
-    """A whole number of containers."""
+    """Parse a whole number of containers."""
     value = number(text, what, most=MOST_CONTAINERS)
     if value != int(value) or value < least:
         raise BrokenRow(f"{what} is {_shown(text)}, expected a whole number of at least {least}")
@@ -145,7 +145,7 @@ def count(text: str, what: str, *, least: int = 1) -> int:
 
 
 def run_time(text: str, what: str) -> float:
-    """Seconds, more than 0."""
+    """Parse seconds, more than 0."""
     value = number(text, what, most=LONGEST_S)
     if not value:
         raise BrokenRow(f"{what} is 0")
@@ -153,12 +153,12 @@ def run_time(text: str, what: str) -> float:
 
 
 def is_calendar(text: str) -> bool:
-    """Whether it is written as a date, and not as a number."""
+    """Return whether a text is written as a date, and not as a number."""
     return _CALENDAR.fullmatch(text) is not None
 
 
 def moment(text: str, what: str) -> float:
-    """Seconds since 1970 of `2017-10-09 07:01:55`, in UTC where no zone is said."""
+    """Return the seconds since 1970 of `2017-10-09 07:01:55`, in UTC if no zone is given."""
     try:
         if not is_calendar(text):
             raise ValueError

@@ -1,9 +1,9 @@
 """The Standard Workload Format of the Parallel Workloads Archive (Chapin et al., "Benchmarks and Standards for the Evaluation
-of Parallel Job Schedulers", JSSPP 1999; version 2.2): comments that begin with `;`, then 18 numbers for each job, -1 for
+of Parallel Job Schedulers", JSSPP 1999; version 2.2): comments that start with `;`, then 18 numbers for each job, -1 for
 unknown.
 
-A job becomes an app with one container for so many processors that it asked for (or else had).  Its wait is what a simulation
-finds out anew; memory is demanded only where the header says how much a node has.
+A job becomes an app with as many containers as hold the processors that it asked for (or else had).  Its wait is not used,
+since a simulation computes its own; memory is demanded only if the header says how much a node has.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 FIELDS = 18
 SUBMIT, RUN, ALLOCATED, USED_MEMORY, REQUESTED, REQUESTED_MEMORY, STATUS, USER = 1, 3, 4, 6, 7, 9, 10, 11
-"""Places of what is read, from 0."""
+"""Indexes of the fields that are read, from 0."""
 PARTIAL = {"2", "3", "4"}
 """Statuses of rows that are only a part of a job, which has a row of its own."""
 CANCELLED = "5"
@@ -49,7 +49,8 @@ ASSUMPTIONS = (
 
 
 def read(path: Path, options: Options, *, strict: bool = False, seed: int = 0) -> Workload:
-    """Besides those of all traces, `cores` (1) is how many processors one container has.  Raises SimulationError."""
+    """Read the trace.  Besides the options of all traces, `cores` (1) is a container's number of processors.  Raises
+    SimulationError."""
     rules = Rules.of(options)
     cores = options.whole("cores", 1, least=1, most=MOST_CONTAINERS) or 1
     options.done()
@@ -62,7 +63,7 @@ def read(path: Path, options: Options, *, strict: bool = False, seed: int = 0) -
 
 
 def _rows(path: Path, header: dict[str, int]) -> Iterator[tuple[int, list[str] | BrokenRow]]:
-    """Rows; what the comments say goes to `header` on the way."""
+    """Yield rows, and collect the header from the comments on the way."""
     for line, text in lines(path):
         if text.lstrip().startswith(";"):
             if match := _HEADER.match(text.lstrip()):
@@ -86,7 +87,7 @@ def _reader(header: dict[str, int], cores: int) -> Callable[[list[str]], Job]:
         if fields[RUN] == "-1":
             raise BrokenRow("the run time is unknown")
         duration_s = number(fields[RUN], "the run time", most=LONGEST_S)
-        if not duration_s:  # Rounded, says the format; cancelled jobs have it too.
+        if not duration_s:  # Rounded, by the format; cancelled jobs have it too.
             raise LeftOutRow("it ran for less than half a second, or not at all")
         processors = _known(fields[REQUESTED]) or _known(fields[ALLOCATED])
         if processors is None:
@@ -106,7 +107,7 @@ def _reader(header: dict[str, int], cores: int) -> Callable[[list[str]], Job]:
 
 
 def _known(text: str) -> int | None:
-    """A whole number, None for -1 and 0."""
+    """Return a whole number, None for -1 and 0."""
     if text == "-1":
         return None
     value = number(text, "a field", most=1e12)
@@ -116,7 +117,7 @@ def _known(text: str) -> int | None:
 
 
 def _nodes(header: dict[str, int]) -> tuple[SimulatedNode, ...]:
-    """The machine, where the header has its nodes; each is one processor where it does not say how many those have."""
+    """Return the machine if the header has its nodes; each is one processor if it does not say how many there are."""
     nodes = header.get("MaxNodes", 0)
     processors = header.get("MaxProcs", nodes)
     if not 1 <= nodes <= min(processors, MOST_CONTAINERS):

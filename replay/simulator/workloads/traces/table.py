@@ -1,8 +1,8 @@
-"""Any CSV file with a header, and a mapping that says which of its columns is what:
+"""Any CSV file with a header, and a mapping that names the meaning of its columns:
 
     csv:jobs.csv,submit=created,duration=runtime,containers=gpus,gpu=1,cpu=cores,memory=mem_mb:MB,user=team
 
-`cpu`, `memory` and `gpu` are what one container takes: a column, with a unit behind a colon where its numbers have one, or an
+`cpu`, `memory` and `gpu` are the demand of one container: a column, with a unit after a colon if its numbers have one, or one
 amount for all.  Times are seconds on the file's own clock or since 1970, or dates such as 2017-10-09 07:01:55 (UTC).
 """
 
@@ -37,12 +37,12 @@ DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 
 
 def read(path: Path, options: Options, *, strict: bool = False, seed: int = 0) -> Workload:
-    """Besides those of all traces, options are columns:
+    """Read the trace.  Besides those of all traces, options are columns:
 
     `submit`                  when it was submitted
     `duration`                seconds that it ran
     `containers`              that it had; default: one
-    `cpu` `memory` `gpu`      what one container takes, at least one of them; a column, `column:unit` or an amount
+    `cpu` `memory` `gpu`      demand of one container, at least one of them; a column, `column:unit` or an amount
     `name` `user` `weight`
     `n_min` `n_max`           instead of the rule `bounds`
     `delimiter`               comma, semicolon, tab or bar
@@ -96,7 +96,7 @@ def _reader(table: Csv, columns: dict[str, str | None], amounts: dict[str, str])
 
 
 class _Clock:
-    """The first good row decides whether a file has dates or seconds; the two can't be compared."""
+    """The clock of a file: the first valid row decides between dates and seconds, which cannot be compared."""
 
     def __init__(self) -> None:
         self._dates: bool | None = None
@@ -112,7 +112,7 @@ class _Clock:
 
 
 def _amount(table: Csv, name: str, text: str) -> tuple[str, Callable[[list[str]], Quantity]]:
-    """What one container takes of a resource, by row, in units of a spec."""
+    """Return a function from a row to one container's demand of a resource, in a spec's units."""
     column, _, unit = text.partition(":")
     if column not in table.columns:
         try:
