@@ -1,7 +1,7 @@
 """Dorm's vocabulary of events, and the log that holds them.
 
     kinds         every event: facts in the past tense, frozen, typed, one writer for each
-        spec          an app's spec and its one gate, `check_spec`; `spec_errors` words its refusals
+    spec          an app's spec and its one gate, `check_spec`; `spec_errors` words its refusals
     requirements  which nodes an app may use: an expression over node labels
     quantities    resources and durations: what people write, and integers in base units
     codec         events to MessagePack and back; accepts JSON; never raises on foreign input
@@ -11,9 +11,9 @@
     limits        bounds on numbers, texts and messages
     times         how the cluster's times depend on each other
     holders       which machine holds a node's name
-        appending     an event stored once, never confused with another sender's record
+    appending     an event stored once, never confused with another sender's record
     requests      what clients ask agents beside the log
-        sources       the fingerprint of the running build: a hash of its sources;  logger: for modules that others import
+    sources       the fingerprint of the running build: a hash of its sources;  logger: for modules that others import
 
     log/          the interface of the log, its errors, and what is independent of NATS: memory, snapshots, leadership
     chain/        the hash chain over all records, and the seals that masters sign

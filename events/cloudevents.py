@@ -1,7 +1,7 @@
 """Events as CloudEvents 1.0 in JSON, for tools that read that format.
 
-specversion      1.0
-id               the position in the log: 118, or 118.2 in a round
+    specversion      1.0
+    id               the position in the log: 118, or 118.2 in a round
     source           /dorm/<cluster>; unique together with the id, as the specification requires
     type             io.dorm.app.submitted.v1: the kind, its first word apart, and the version of its schema
     time             log time, to the nanosecond

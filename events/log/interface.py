@@ -1,14 +1,14 @@
 """The log's interface: an ordered, contiguous, append-only sequence of records.
 
     LogError
-        ├── LogUnavailable   no answer in time: whether an append was stored is unknown; append again with the same id
-        │   ├── LogClosed    the connection was closed for good: nothing will ever answer over it
-        │   ├── NotSent      the connection was known to be lost, so nothing was sent: surely not stored
-        │   └── LogFull      the log has no room for now: surely not stored; retry when there is room
-        ├── LogRefused       the log will never take this (too large, not allowed): the message says why
-        │   └── LogTooOld    the server behind the log is too old
-        ├── Overtaken        the expected last sequence was not the last: another writer was first
-        └── LogDamaged       sequences are not contiguous or bytes do not match: reading on would skip records
+    ├── LogUnavailable   no answer in time: whether an append was stored is unknown; append again with the same id
+    │   ├── LogClosed    the connection was closed for good: nothing will ever answer over it
+    │   ├── NotSent      the connection was known to be lost, so nothing was sent: surely not stored
+    │   └── LogFull      the log has no room for now: surely not stored; retry when there is room
+    ├── LogRefused       the log will never take this (too large, not allowed): the message says why
+    │   └── LogTooOld    the server behind the log is too old
+    ├── Overtaken        the expected last sequence was not the last: another writer was first
+    └── LogDamaged       sequences are not contiguous or bytes do not match: reading on would skip records
 
 Implementations: `events.log.memory`, `events.archive.appendable` (a file that grows), `events.archive.segments` (an
 exported file), `events.nats.log`.  One conformance suite covers them all.  Snapshots of the state lie beside the log

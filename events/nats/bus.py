@@ -2,7 +2,7 @@
 
 An answer comes in pieces.  Each piece is a request to the asker's inbox, acknowledged when the asker consumes it.  So a slow
 asker slows the answerer down, and the answerer notices that an asker has gone when the next piece, or probe, finds no
-listener. Pieces are numbered: a lost one ends the answer with an error and never leaves a hole in it.
+listener.  Pieces are numbered: a lost one ends the answer with an error and never leaves a hole in it.
 
     Dorm-Piece: n     the piece with this number, from 1
     Dorm-Piece: n     with no body: a probe, sent every second without a piece; n is that of the last piece
