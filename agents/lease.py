@@ -1,5 +1,6 @@
-"""The node's lease: until when its containers may run, agent or not, as one record in the file `lease` of the runtime's
-folder.
+"""The node's lease: until when its containers may run, agent or not.
+
+One record in the file `lease` of the runtime's folder:
 
     deadline boot_id agent_pid agent_start checksum
 

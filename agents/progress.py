@@ -3,8 +3,8 @@
     {"step": 120, "loss": 0.31, "samples_per_s": 950}      progress
     {"checkpoint": 120}                                    saved up to this step
 
-At a limited rate: at most one progress and one checkpoint in `interval_s`, each the latest.  What the rate held back is
-published when the container has ended, before its end is reported.
+Each fact is the latest of its kind: at most one progress and one checkpoint are published in `interval_s`.  What the rate
+held back is published when the container has ended, before its end is reported.
 
 The file is the app's, and may hold anything: lines that are not of this form are skipped, half-written ones wait for their
 end, lines longer than `LONGEST_LINE` are left out.  One look reads at most `LONGEST_READ` bytes.  If the unread part of a
@@ -185,8 +185,8 @@ class ProgressFile:
                 break
 
     def _newest_first(self, lines: bytes, word: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Objects of lines that hold the word, each with the place of its line's end; not more than `MOST_TRIES`, so that
-        lines which only look like facts cost little."""
+        """Yield the objects of lines that hold the word, newest first, each with the position of its line's end; at most
+        `MOST_TRIES`, so that lines which only look like facts cost little."""
         before = len(lines)
         for _ in range(MOST_TRIES):
             found = lines.rfind(word, 0, before)

@@ -1,6 +1,4 @@
-"""One connection to a NATS server or cluster: opened quickly or refused clearly, with nats-py's errors turned into this
-project's.
-"""
+"""One connection to a NATS server or cluster: opened quickly or refused clearly.  Errors of nats-py become this project's."""
 
 from __future__ import annotations
 
