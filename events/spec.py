@@ -56,8 +56,8 @@ Limit = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
 
 class Retries(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How often a failed app is started again, and after which pause.  Failures that have no limit of their own share
-    `limit`; lost nodes and taken ports cost nothing."""
+    """How often a failed app is started again, and after which pause.  Failures without their own limit share `limit`; lost
+    nodes and taken ports use up no retries."""
 
     limit: Annotated[Limit, msgspec.Meta(description="how often it is started again; 0: never")] = 3
     backoff: Annotated[
@@ -99,8 +99,9 @@ OWN_LIMITS = ("exit", "out_of_memory", "image", "command", "start", "stalled")
 
 
 class Deadlines(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How long an app may take before it counts as failed; 0 or "" is no deadline.  A deadline counts as missed only after the
-    cluster's `node_grace_s` beyond it, for that long it takes to tell an app that hangs from a node that can't be heard."""
+    """How long an app may take before it counts as failed; 0 or "" is no deadline.  A deadline counts as missed only after
+    the cluster's `node_grace_s` beyond it: it takes that long to distinguish an app that hangs from a node that can't be
+    heard."""
 
     start: Annotated[
         Duration, msgspec.Meta(description="until all its containers have started, pulling images included")
