@@ -148,7 +148,7 @@ class Desired(msgspec.Struct):
             self.exited.add(key)
 
     def _end_all(self) -> None:
-        """Mark all as ended: the log says that nothing runs here, so anything still running is stopped."""
+        """Mark all as ended: by the log nothing runs here, so anything still running is stopped."""
         self.exited |= self.due
         self.due.clear()
 

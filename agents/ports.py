@@ -17,7 +17,7 @@ def listens(address: str, port: int) -> bool:
         try:
             probe.bind((address, port))
         except OSError as error:
-            # An address that is not this host's (behind NAT, say) can't be tested.
+            # An address that is not this host's (for example behind NAT) can't be tested.
             return error.errno == errno.EADDRINUSE
     return False
 

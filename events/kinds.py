@@ -113,7 +113,7 @@ class PolicyChanged(Event, frozen=True):
     """A node not heard for this long has stopped its containers by itself.  A change is refused as a whole if its times would
     do harm together (`events.times`)."""
     checkpoints: FolderId | None = None
-    """Id of the cluster's folder of checkpoints; "" adopts what the nodes announce."""
+    """Id of the cluster's folder of checkpoints; "" leaves the choice to what the nodes announce."""
     retention_s: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None = None
     """How long an ended app, its containers and its logs are kept."""
 

@@ -189,7 +189,7 @@ class Runtime(Protocol):
     async def extend_lease(self, seconds: float) -> None:
         """Let containers run for `seconds` from now, agent or not.  When the lease expires the runtime itself kills
         everything, including containers just being started, and keeps doing so until the lease is extended; even if the agent
-        is dead or cut off, and whatever wall clocks do.  Before the first call there is no limit.  A figure lower than the
+        is dead or cut off, and however wall clocks change.  Before the first call there is no limit.  A figure lower than the
         time left shortens the lease.  Raises `Unavailable` if it can't be kept: then it was not extended."""
         ...
 

@@ -155,7 +155,7 @@ class _Walk:
         return self._next_block(place + 1)
 
     def _end(self, place: int, found: bytes) -> None:
-        """Process the trailer; it states where the index is, and damage before that may have held records."""
+        """Process the trailer; it states where the index is.  A damaged place elsewhere may have held records."""
         self._ended = True
         index, check = _PLACE.unpack_from(found)
         if zlib.crc32(found[:8]) != check:

@@ -116,7 +116,7 @@ class EventLog(Protocol):
         return 0
 
     async def check(self) -> None:
-        """Check, without reading the log, that the server still has all of it and protects it from changes, as far as it can
+        """Check, without reading the log, that its store still has all of it and protects it from changes, as far as it can
         be known.  Raises LogDamaged with what to do, and LogUnavailable."""
         return None
 

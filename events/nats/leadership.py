@@ -92,7 +92,7 @@ class JetStreamLeadership(Leadership):
             value = _decode(record.body)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             value = _Value(_UNREADABLE, 0.0)
-        # Whatever another client wrote there, the lease must expire at some time.
+        # Whatever another client wrote there, the lease must expire eventually.
         ttl_s = value.ttl_s if 0.0 <= value.ttl_s <= _LONGEST_S else _LONGEST_S
         return Held(value.holder, ttl_s, record.seq, value.seq, value.chain)
 

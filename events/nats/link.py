@@ -361,8 +361,8 @@ def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
             )
         if error.err_code in (10039, 10076):  # Not enabled for the account, or for the server.
             return LogRefused(f"{doing}: JetStream is off at this server; start it with -js")
-    # While servers elect a leader they report that none is available or suitable.  A conflict or an internal error does not
-    # tell either what becomes of a message.  Only an error about the message itself is a refusal.
+    # While servers elect a leader they report that none is available or suitable.  A conflict or an internal error leaves
+    # the message's fate open too.  Only an error about the message itself is a refusal.
     if nobody or error.code in (409, 500) or error.err_code in (*_NOW_NOBODY, _NOT_STORED):
         return LogUnavailable(f"{doing}: {error.description}")
     if error.err_code in _NOTHING_THERE and "message" not in str(error.description):

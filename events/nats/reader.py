@@ -108,7 +108,7 @@ class Reader:
         ).encode()
 
     async def __aenter__(self) -> Reader:
-        """Open the consumer.  Raises LogUnavailable, LogRefused, or LogDamaged if the stream does not contain `after`."""
+        """Open the consumer.  Raises LogUnavailable, LogRefused, or LogDamaged if the stream does not reach back, or up, to `after`."""
         self._link.watchers.add(self._interrupt)
         try:
             await self._open()
