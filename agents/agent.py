@@ -403,7 +403,7 @@ class Agent:
             await self._tell_lease()
 
     async def _look_at_lease(self) -> bool:
-        """Return whether the lease is held.  Once it has expired, the runtime kills what runs, and the node has to join
+        """Return whether the lease is held.  Once it has expired, the runtime kills what runs, and the node must join
         again."""
         if await self._held():
             return not self._cut_off

@@ -92,8 +92,7 @@ class CheckpointFolder:
             return False
 
     def of_app(self, app: str, *, resume: bool) -> Path:
-        """Return the app's folder, created for its first start.  Raises NotShared, and OSError if the marker can't be
-        read."""
+        """Return the app's folder, created for its first start.  Raises NotShared, or OSError if the marker is unreadable."""
         if self.look() != self.id or self.id == NO_FOLDER:
             raise NotShared(
                 f"{self.path} is not the folder of checkpoints that this node had when it joined: mount it again"

@@ -64,8 +64,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def detect_capacity() -> dict[str, int]:
-    """Return the cores that this process may use (milli-cores) and nine tenths of the memory (bytes); the machine keeps the
-    rest."""
+    """Return the usable cores (milli-cores) and nine tenths of the memory (bytes); the rest is left to the machine."""
     cores = len(psutil.Process().cpu_affinity() or []) or psutil.cpu_count() or 1
     return {CPU: cores * 1000, MEMORY: int(psutil.virtual_memory().total * 0.9)}
 

@@ -25,8 +25,7 @@ FIGURES_S = 1.0
 
 
 class Heartbeat:
-    """The heartbeats of one node; `clock` returns UTC ns, `since_boot` seconds of a clock that can't be set and includes
-    sleep."""
+    """The heartbeats of one node; `clock` returns UTC ns, `since_boot` seconds of an unsettable clock that includes sleep."""
 
     def __init__(
         self,

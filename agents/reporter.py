@@ -184,8 +184,7 @@ class Reporter:
         return done and unwanted and key not in self._lived
 
     def _was_killed(self, key: Key, seen: Seen) -> bool:
-        """Return whether it was killed after a request to stop; the exit code shows it if the agent died before it could note
-        it."""
+        """Return whether it was killed after a request to stop; the exit code shows it if the agent died before noting it."""
         if seen.lease_ended or seen.out_of_memory or not (key in self._asked or self._ledger.asked(key)):
             return False
         return seen.exit_code == _KILLED or self._ledger.killed(key)
@@ -217,8 +216,7 @@ class Reporter:
             await self._outbox.put(event, last=final)
 
     async def _read_progress(self, key: Key, follower: _Follower, final: bool) -> list[ProgressFact]:
-        """Read the file; return nothing if that takes too long: only this container is affected, and no other waits for
-        it."""
+        """Read the file, but give up if that takes too long: only this container is affected, and no other waits for it."""
         facts: list[ProgressFact] = []
         try:
             async with asyncio.timeout(_READ_S), self._readers:

@@ -484,8 +484,7 @@ class Unknown(Event, frozen=True, tag="Unknown"):
 
 
 class Round(Event, frozen=True):
-    """All that the master writes at once: one message, stored whole or not at all.  A fact's position in the log is
-    `seq.index`."""
+    """All that the master writes at once: one message, stored whole or not at all.  A fact's position is `seq.index`."""
 
     epoch: Number
     basis: Sequence

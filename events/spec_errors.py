@@ -46,8 +46,7 @@ def unknown_field(document: Mapping[Any, Any], known: Sequence[str], where: str 
 
 
 def readable(error: msgspec.ValidationError, document: Any, struct: Any, formats: Mapping[str, str]) -> str:
-    """Return one line from msgspec's error about a document.  `formats` describes, by path, what a pattern or a choice
-    accepts."""
+    """Return one line from msgspec's error about a document.  `formats` describes by path what a pattern or choice accepts."""
     message, _, place = str(error).partition(" - at ")
     in_key = place.startswith("`key` in ")
     path = place.removeprefix("`key` in ").strip("`").removeprefix("$").lstrip(".")

@@ -87,8 +87,7 @@ def read(place: Place) -> Use:
 
 
 def find(pid: int, proc: Path = Path("/proc")) -> Place | None:
-    """Return where a live process of this machine is accounted for; None if it has gone, or is accounted for out of our
-    view."""
+    """Return where a live process of this machine is accounted for; None if it has gone or that is out of our view."""
     try:
         membership = (proc / str(pid) / "cgroup").read_text()
         place = locate(membership, parse_mounts((proc / "self" / "mountinfo").read_text()))

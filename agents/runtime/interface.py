@@ -214,8 +214,7 @@ class Runtime(Protocol):
         ...
 
     def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
-        """Yield chunks of stdout and stderr; with `follow` until the container has exited.  KeyError if there is no
-        container."""
+        """Yield chunks of stdout and stderr; with `follow` until the container has exited.  KeyError if there is none."""
         ...
 
     async def use(self, key: Key) -> Use | None:

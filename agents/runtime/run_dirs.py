@@ -101,8 +101,7 @@ class RunDirs:
             raise Unavailable(f"the lease cannot be written to {self._lease}: {failure.strerror}") from failure
 
     def locked(self, name: str) -> bool:
-        """Return whether a process holds the lock file of this name, such as the guard that keeps the lease over containers
-        here."""
+        """Return whether a process holds the lock file of this name, such as the guard of the lease."""
         lock = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

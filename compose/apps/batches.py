@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from compose.apps.arrays import Rows
 
 SHARDS = 24
-"""Shards of every step's batch.  24 divides evenly among 1, 2, 3, 4, 6, 8 and 12 workers; with more than 24, some are
-idle."""
+"""Shards of every step's batch.  24 divides evenly among 1, 2, 3, 4, 6, 8 and 12 workers; beyond 24, some are idle."""
 
 
 def shards_of(rank: int, world_size: int) -> range:

@@ -31,8 +31,7 @@ class Mark(NamedTuple):
 
 
 class Presence:
-    """Writes marks to a file from a thread, so that a worker that waits for others is also recorded.  Without a path,
-    nothing."""
+    """Writes marks to a file from a thread, so that a waiting worker is also recorded.  Without a path, nothing."""
 
     def __init__(self, path: Path | None = None, every_s: float = 0.0) -> None:
         """Raises OSError if the file cannot be created."""

@@ -1,5 +1,4 @@
-"""Set up a worker process before NumPy loads: signal handlers, its record of presence, and a single thread for linear
-algebra.
+"""Set up a worker process before NumPy loads: signal handlers, the record of presence, and one thread for linear algebra.
 
 This comes first for three reasons.  As process 1 of a container, a program without a handler does not receive SIGTERM, and
 NumPy takes a tenth of a second to load.  The record must start when the worker does.  And BLAS reads its number of threads

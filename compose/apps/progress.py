@@ -31,7 +31,7 @@ class Progress:
             raise BadSetting(f"cannot append to DORM_PROGRESS {path}: {error.strerror}") from None
 
     def step(self, step: int, loss: float, samples_per_s: float) -> None:
-        """Report a step.  `loss` has full precision: it is compared between runs.  `samples_per_s` counts since the last such
+        """Report a step.  `loss` has full precision: it is compared between runs.  `samples_per_s` is since the last such
         line."""
         self._append({"step": step, "loss": loss, "samples_per_s": round(samples_per_s, 1)})
 

@@ -94,8 +94,7 @@ def _settings(program: Program, chosen: Options, data: Digits) -> dict[str, Any]
 
 
 def _first_state(place: Place, model: Model, chosen: Options, settings: dict[str, Any]) -> Checkpoint:
-    """Return the state that training starts from.  An unusable checkpoint folder is detected here, not after the first
-    hour."""
+    """Return the state that training starts from.  An unusable checkpoint folder is detected here, not an hour later."""
     if place.rank == 0 and place.checkpoint_dir is not None:
         try:
             place.checkpoint_dir.mkdir(parents=True, exist_ok=True)

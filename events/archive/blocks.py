@@ -149,8 +149,7 @@ def intact(head: Head, payload: Payload) -> bool:
 
 
 def pack_records(records: Sequence[Record]) -> bytes:
-    """Return a block of at least one record, with increasing sequences.  Raises ValueError for a time that can't be
-    stored."""
+    """Return a block of at least one record, with increasing sequences.  Raises ValueError for a time out of range."""
     first, last = records[0].seq, records[-1].seq
     dense = last - first == len(records) - 1
     subjects: dict[str, int] = {}

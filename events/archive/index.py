@@ -250,8 +250,7 @@ class _Walk:
             self._lose(*self._hole, before=index.records[-1].last + 1)
 
     def _lose(self, place: int, what: str, before: int | None = None) -> None:
-        """Note damage that costs the records between the last one and `before`, if any; without `before` their number is
-        unknown."""
+        """Note damage that costs the records between the last one and `before`, if any; without it their number is unknown."""
         self._hole = None
         first = self._last + 1 if before is None or before > self._last + 1 else 0
         self._found.damages.append(Damage(place, what, first, None if before is None else before - 1))

@@ -82,8 +82,7 @@ class SegmentWriter:
         self._write(pack_header(header))
 
     def add(self, records: Sequence[Record]) -> None:
-        """Append the next records.  Raises LogDamaged if their sequences are not contiguous, or in a sparse archive not
-        increasing."""
+        """Append the next records.  Raises LogDamaged if sequences are not contiguous (sparse: not increasing)."""
         self._check_order(records)
         at = 0
         while at < len(records):
@@ -176,8 +175,7 @@ class SegmentLog(EventLog):
 
     @classmethod
     async def open(cls, path: Path) -> SegmentLog:
-        """Open an archive.  Raises LogRefused if the file can't be opened, is no archive of segments, or has a later
-        format."""
+        """Open an archive.  Raises LogRefused if it can't be opened, is no archive of segments, or has a later format."""
         return await asyncio.to_thread(cls.of_file, _open(path), str(path))
 
     @classmethod
@@ -254,8 +252,7 @@ class SegmentLog(EventLog):
     async def salvage(
         self, *, damages: list[Damage], after: int = 0, subjects: Sequence[str] = ()
     ) -> AsyncGenerator[list[Record], None]:
-        """Like `read`, but skip what can't be read.  `damages` is the known damage; damage found while reading is added to
-        it."""
+        """Like `read`, but skip what can't be read.  `damages` is the known damage; newly found damage is added."""
         for entry in self._entries[bisect_right(self._lasts, after) :]:
             try:
                 batch = _after(await asyncio.to_thread(self._load, entry), after, subjects)
@@ -313,8 +310,7 @@ class SegmentLog(EventLog):
             self._file = -1
 
     def _check_neighbours(self, index: int, after: int) -> None:
-        """Raises LogDamaged if records before the block are missing; after the last block, if a known range is missing
-        there."""
+        """Raises LogDamaged if records before the block are missing; after the last block, if a known range is."""
         before = self._entries[index - 1].last if index else self._layout.header.start
         ends = index == len(self._entries)
         for damage in self._layout.damages:
@@ -332,8 +328,7 @@ class SegmentLog(EventLog):
             raise LogRefused(f"{self._name}: {error.strerror}") from None
 
     def _load_from(self, index: int, after: int) -> tuple[list[Record], int]:
-        """Return the records of as many blocks as make a batch, and the next index.  Raises LogDamaged if the first is
-        unreadable."""
+        """Return the records of a batch of blocks, and the next index.  Raises LogDamaged if the first is unreadable."""
         self._check_neighbours(index, after)
         records = self._load(self._entries[index])
         for more in range(index + 1, min(index + BATCH_BLOCKS, len(self._entries))):

@@ -60,8 +60,8 @@ class Chain:
             self._first += gone
 
     def marks(self, most: int) -> tuple[int, str]:
-        """Return the distance between marks in records, and the kept marks as hex digits: all, or every 2nd, 4th, 8th … to stay
-        within `most`."""
+        """Return the distance between marks in records, and the marks as hex digits: all, or every 2nd, 4th … to stay within
+        `most`."""
         every, step = MARK_EVERY, 1
         while len(self._marks) // _MARK > most * step:
             every, step = 2 * every, 2 * step

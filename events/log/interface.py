@@ -70,8 +70,7 @@ class EventLog(Protocol):
         reconnect has another record in the place of the last one read.
         Raises LogUnavailable if the log can't be reached (with `follow`: only once the connection is closed), and LogRefused.
 
-        A reader that stops before the end closes the generator (`contextlib.aclosing`), which frees what the server holds for
-        it."""
+        A reader that stops before the end closes the generator (`contextlib.aclosing`), which frees its server resources."""
         ...
 
     async def end(self) -> int:
@@ -79,8 +78,7 @@ class EventLog(Protocol):
         ...
 
     async def start(self) -> int:
-        """Return the sequence before the first record: 0, except for a part of a log, whose snapshots hold the state
-        there."""
+        """Return the sequence before the first record: 0, except in a part of a log, whose snapshots hold that state."""
         return 0
 
     async def at_time(self, time: int) -> int:

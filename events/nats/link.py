@@ -278,8 +278,7 @@ class Link:
             )
 
     async def _check_parser(self, timeout: float) -> None:
-        """Check that our parser is in use.  nats-py reads the lines of the handshake itself, so this takes a line after
-        it."""
+        """Check that our parser is in use.  nats-py reads the lines of the handshake itself, so it takes one more line."""
         if not self._parser.used:
             with as_log_errors(f"asking {self.url} for an answer"):
                 await self.client.flush(max(1, round(timeout)))
@@ -299,8 +298,7 @@ class Link:
                 await self.client.close()
 
     def check_size(self, body: bytes, headers: int = 0) -> None:
-        """Raises LogRefused for a message so large that the server would drop the connection.  `headers`: bytes of their
-        values."""
+        """Raises LogRefused for a message too large for the server, which would disconnect.  `headers`: bytes of values."""
         size = len(body) + (headers + _HEADER_ROOM if headers else 0)
         if size > self.client.max_payload:
             raise LogRefused(

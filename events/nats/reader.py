@@ -108,7 +108,7 @@ class Reader:
         ).encode()
 
     async def __aenter__(self) -> Reader:
-        """Open the consumer.  Raises LogUnavailable, LogRefused, or LogDamaged if the stream does not reach back, or up, to `after`."""
+        """Raises LogUnavailable, LogRefused, or LogDamaged if the stream does not reach back, or up, to `after`."""
         self._link.watchers.add(self._interrupt)
         try:
             await self._open()
@@ -248,8 +248,7 @@ class Reader:
 
 
 async def _finished(making: Coroutine[Any, Any, object]) -> None:
-    """Await the creation.  A deletion may overtake the creation, so on cancellation wait briefly for the creation to
-    finish."""
+    """Await the creation.  A deletion may overtake the creation, so on cancellation wait briefly for it to finish."""
     task = asyncio.create_task(making)
     try:
         await asyncio.shield(task)

@@ -39,8 +39,7 @@ _TAKEN = 10058
 """A stream of this name exists with another configuration."""
 _ELECTION_S = 20.0
 _PEERS_S = 6.0
-"""Seconds to retry: servers that have just started briefly do not know each other, and find too few peers for three
-replicas."""
+"""Seconds to retry: servers that have just started do not know each other yet, and find too few for three replicas."""
 _PAUSE_S = 0.1
 _GONE = (
     "the log of cluster {cluster} is gone from {url}, and {left} is there: the server can't read {log}, as its own log then "

@@ -80,8 +80,7 @@ class Guard:
         self._starting: dict[str, float] = {}
 
     def run(self) -> None:
-        """Run until nothing is left to guard, in the worker or, after it has lost its parent, in the worker that it
-        started."""
+        """Run until nothing is left to guard, in the worker or, after it lost its parent, in the worker that it started."""
         while True:
             parent = os.getpid()
             worker = os.fork()
@@ -245,8 +244,7 @@ class Guard:
                 sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {what}\n")
 
     def _ask(self, method: str, path: str) -> bytes:
-        """Return the body of the engine's answer, whatever its status.  HTTP/1.0: the connection ends after the whole
-        answer."""
+        """Return the body of the engine's answer, whatever its status.  HTTP/1.0: the connection ends after the answer."""
         deadline = time.monotonic() + ASK_S
         try:
             with _connected(self._url) as connection:
