@@ -1,12 +1,12 @@
-"""The agent: drives a runtime towards what the log says this node should run, and reports what it sees.
+"""The agent: drives a runtime towards what the log says this node should run, and reports its state.
 
 Level-triggered: whatever woke it (a record, a hint of the engine, the clock), it lists, compares and acts, so a crash, a
 restart or a repeated message ends in the same state.  Each container has at most one action under way.
 
-What runs may run as long as the node's lease, which the runtime keeps, and which is extended only for signs of life that were
-stored, from when they were sent.  One that is over is never just extended: the agent first sees to it that nothing runs,
-joins again, and reads what it should run.  The same holds for one whose name another machine holds (`agents.identity`):
-it waits until the log says that nothing of the other can run any more.
+Containers may run as long as the node's lease, which the runtime keeps.  Only stored heartbeats extend it, counted from when
+they were sent.  An expired lease is never just extended: the agent first makes sure that nothing runs, joins again, and reads
+what it should run.  The same holds for an agent whose name another machine holds (`agents.identity`): it waits until the log
+shows that nothing of the other can run any more.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _KILL_S = 0.05
-"""Between looks at what is still being launched, when all is to be killed."""
+"""Seconds between looks at containers still being launched, when all are to be killed."""
 _RESYNC_S = 5.0
 _PROGRESS_POLL_S = 0.2
 _AGAIN_S = 1.0
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 1.0, 5.0
-"""How long a heartbeat's answer is waited for: as long as it is to the next one, within these bounds."""
+"""Bounds, in seconds, of the wait for a heartbeat's answer, which otherwise lasts until the next heartbeat."""
 _LEAST_PAUSE_S = 0.05
 _SAVE_EVERY = 5_000
-"""Records of this node's concern between two times that what was folded is kept."""
+"""Records folded by this node between two saves of its state."""
 
 
 class Agent:
-    """One node's agent.  `root` is a folder of its own; `clock` gives UTC ns; `port_taken` says whether something listens
-    at an address and port of this machine, `since_boot` gives seconds of a clock that goes on while it sleeps, `machine` an id
-    of the machine itself."""
+    """One node's agent.  `root` is its private folder; `clock` returns UTC ns; `port_taken` tests whether a process listens
+    at an address and port of this machine; `since_boot` returns seconds of a clock that includes sleep; `machine` returns an
+    id of the machine."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Agent:
         self.config = config
         self.desired = Desired(config.name)
         self.joined = asyncio.Event()
-        """Set once it has read the log to its end and announced itself."""
+        """Set once the agent has read the log to its end and announced itself."""
         self._log = log
         self._bus = bus
         self._cluster = cluster
@@ -101,7 +101,7 @@ class Agent:
         self._folder = CheckpointFolder(config.checkpoints)
         self._look = Looks(self._folder)
         self._doubted = asyncio.Event()
-        """The folder of checkpoints has to be looked at."""
+        """Set when the folder of checkpoints has to be checked."""
         self._outbox = Outbox(log, cluster, config.name)
         self.identity = Identity(root, machine)
         self._reporter = Reporter(
@@ -126,18 +126,18 @@ class Agent:
         self._leaving = False
         self._cut_off = False
         self._told_lease_s = 0.0
-        """The longest lease that the master may believe this node to go by."""
+        """The longest lease that the master may believe this node to honor."""
         self._good_for_s = math.inf
-        """The lease to which the last sign of life extended what runs: the next one has to come well within it."""
+        """The lease to which the last heartbeat extended what runs: the next one has to come well within it."""
         self._hurry = asyncio.Event()
-        """Heartbeats have to come more often from now on."""
+        """Set when heartbeats must come more often."""
         self._answered_at = 0.0
-        """When the engine last told what runs."""
+        """When the engine last listed its containers."""
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled; containers run on afterwards, and a log that can't be reached is waited for.  Raises RuntimeFault
+        """Run until cancelled; containers run on afterwards.  A log that can't be reached is waited for.  Raises RuntimeFault
         or LogRefused before it has joined, LogClosed, LogDamaged whenever the log is not the one it had followed, and
         Displaced when its folder is not the one it had opened."""
         await asyncio.to_thread(self._ledger.open)
@@ -164,7 +164,7 @@ class Agent:
             await self._runtime.close()
 
     async def _recall(self) -> None:
-        """Begin with what an agent before this one has folded, where that is of this log."""
+        """Start with the state that a previous agent saved, if it belongs to this log."""
         self._sources = await asyncio.to_thread(fingerprint, "agents", "events")
         kept = await asyncio.to_thread(self._file.load, self._sources)
         if kept is None:
@@ -178,7 +178,7 @@ class Agent:
                 break
             except LogDamaged as error:
                 if not any(seen.state == "running" for seen in await self._runtime.list()):
-                    return  # a cluster that was made anew, on a node where nothing is left of the old one
+                    return  # a recreated cluster, on a node where nothing of the old one is left
                 if doubted.confirmed(asyncio.get_running_loop().time()):
                     raise self._not_this_log(error) from error
                 await asyncio.sleep(_AGAIN_S)
@@ -187,7 +187,7 @@ class Agent:
         _log.debug("goes on from what was folded before", node=self.config.name, seq=desired.seq)
 
     def _not_this_log(self, error: LogDamaged) -> LogDamaged:
-        self._last = None  # and what was folded of it is not kept
+        self._last = None  # so that its folded state is not saved
         return LogDamaged(
             f"{error}: this is not the log that node {self.config.name} has followed, so nothing was started or stopped; put "
             f"the log back, or, where it was made anew on purpose, stop the node's containers, remove {self._file.path} and "
@@ -195,7 +195,7 @@ class Agent:
         )
 
     def _save(self) -> None:
-        """Blocks for the time of a small file."""
+        """Save the folded state.  Blocks for the time of a small file."""
         if self._last is None or not self._unsaved:
             return
         try:
@@ -237,12 +237,13 @@ class Agent:
     # --- the lease ------------------------------------------------------------------------------------------------------
 
     async def _held(self, *, unless: bool = False) -> bool:
-        """Whether what runs may run on; `unless` is the answer where there never was a lease."""
+        """Return whether the lease lasts; `unless` if there never was one."""
         left = await self._runtime.lease_left()
         return unless if left is None else left > 0
 
     async def _extend(self, sent_at: float) -> bool:
-        """From when something that was stored had been sent; False where that is too long ago.  Raises Unavailable."""
+        """Extend the lease from when a stored message had been sent; return False if that is too long ago.  Raises
+        Unavailable."""
         lease_s = self.desired.lease_s
         seconds = lease_s - (self._since_boot() - sent_at)
         if seconds <= 0:
@@ -252,12 +253,12 @@ class Agent:
         return True
 
     def _pace(self) -> float:
-        """Seconds from one heartbeat to the next: as the settings say, and soon enough for the lease that is held now, which
-        is from before they were raised."""
+        """Return seconds from one heartbeat to the next: as the settings say, and soon enough for the lease held now, which
+        may be older and shorter than the settings."""
         return min(self.desired.pace(self.config.report_interval_s), self._good_for_s / BEATS)
 
     async def _join(self) -> None:
-        """Announce the node; what it should run is known once its own announcement has been read back."""
+        """Announce the node.  Once it has read back its own announcement, it knows what it should run."""
         while True:
             try:
                 if self._cut_off:
@@ -279,8 +280,8 @@ class Agent:
         return self.desired.holder == self.identity.value
 
     async def _wait_for_name(self) -> None:
-        """As long as another machine holds it.  What runs here, if anything does, is no longer for this node to run: it ends
-        with its own lease, and surely before this node joins."""
+        """Wait while another machine holds the name.  Containers here, if any, are no longer this node's: they end with their
+        own lease, and surely before this node joins."""
         said = ""
         async with self._changed:
             while not self.desired.may_hold(self.identity.value):
@@ -291,20 +292,20 @@ class Agent:
                 await self._changed.wait()
 
     async def _clear(self) -> None:
-        """Nothing runs here any more, for what this node believes it should run is from before its lease had ended.  Raises
-        Unavailable where that is not certain."""
+        """Make sure that nothing runs here: this node's desired state is from before its lease expired.  Raises Unavailable
+        if that is not certain."""
         await self.kill_all()
         left = [seen.key for seen in await self._runtime.list() if seen.state == "running"]
         if left:
             raise Unavailable(f"{left[0]} still runs, though the node's lease is over")
 
     async def _announce(self) -> bool:
-        """False where another machine holds the name, or where that took so long that the lease is over again.  Raises
-        Unavailable."""
+        """Announce the node.  Return False if another machine holds the name, or if it took so long that the lease expired
+        again.  Raises Unavailable."""
         await self._find_folder()
         sent_at = self._since_boot()
         event = NodeJoined(
-            # Not named after a clock, which may be set back: the same id twice would be stored once.
+            # Not derived from a clock, which may be set back: the same id twice would be stored once.
             id=f"{self.config.name}.joined.{secrets.token_hex(8)}",
             at=self._clock(),
             by=self.config.name,
@@ -326,8 +327,8 @@ class Agent:
         return self._holds_name and await self._extend(sent_at)
 
     async def _find_folder(self) -> None:
-        """What to announce.  Only a process that has not seen the folder yet marks an empty one: later it is a mount that is
-        gone.  Raises OSError and Unavailable where nothing can be told and nothing is known."""
+        """Find the id to announce.  Only a process that has not seen the folder yet marks an empty one: later it would be a
+        lost mount.  Raises OSError and Unavailable if the folder can't be read and no id is known."""
         if not self._folder.id:
             await self._look(self._folder.open)
             return
@@ -335,7 +336,7 @@ class Agent:
             self._folder.id = await self._look(self._folder.look)
 
     async def _shared(self) -> bool:
-        """Whether it is certain that the folder is still the one that was announced."""
+        """Return whether the folder is certainly still the one that was announced."""
         try:
             return await self._look(self._folder.shared)
         except Unavailable as error:
@@ -343,14 +344,14 @@ class Agent:
             return False
 
     async def _watch_folder(self) -> None:
-        """Announce the node again once another folder of checkpoints is mounted than the one it has announced, or none."""
+        """Announce the node again if another folder of checkpoints is mounted than the one it announced, or none."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RESYNC_S):
                     await self._doubted.wait()
             self._doubted.clear()
             try:
-                # A lease that is over, after a pause of the whole machine say, is never just extended.
+                # An expired lease, for example after the whole machine was paused, is never just extended.
                 if self._leaving or await self._look(self._folder.is_the_same) or not await self._look_at_lease():
                     continue
                 _log.error("another folder of checkpoints is mounted, or none", folder=str(self._folder.path))
@@ -360,20 +361,20 @@ class Agent:
             await asyncio.sleep(_AGAIN_S)
 
     async def _tell_lease(self) -> None:
-        """That a lower one holds here by now, so that the master need not wait for the one before: it can't know when this
-        node has read of it."""
+        """Announce a lowered lease once it is in force here, so that the master need not wait for the longer one: the master
+        can't know when this node has read of the change."""
         if self.desired.lease_s >= self._told_lease_s or self._leaving:
             return
         left = await self._runtime.lease_left()
         if (
             left is not None and left <= self.desired.lease_s
-        ):  # Else it was lowered just now: the next heartbeat shortens it.
+        ):  # Otherwise it was lowered just now: the next heartbeat shortens it.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_MOST_PATIENCE_S):
                     await self._announce()
 
     async def _heartbeats(self) -> None:
-        """A sign of life at a steady pace, and the lease extended for each that was stored."""
+        """Send heartbeats at a steady pace, and extend the lease for each one that was stored."""
         loop = asyncio.get_running_loop()
         while True:
             begun = loop.time()
@@ -392,17 +393,18 @@ class Agent:
     async def _beat(self) -> None:
         silent = asyncio.get_running_loop().time() - self._answered_at
         if not await self._look_at_lease():
-            return  # The master is to see that nothing can be given to this node, and another may hold its name by now.
+            return  # The master must see that this node can't be used, and another machine may hold its name by now.
         if silent > self.desired.lease_s:
             raise Unavailable(f"the engine has not answered for {silent:.0f} s, so nobody can say what runs here")
-        # Where an answer was lost the next one is not to wait for it, or a short outage would cost a short lease.
+        # The next heartbeat must not wait long for a lost answer, or a short outage would cost a short lease.
         patience = min(max(self._pace(), _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
         sent_at = await self._heartbeat.send(self._seen, patience)
         if await self._look_at_lease() and await self._extend(sent_at):
             await self._tell_lease()
 
     async def _look_at_lease(self) -> bool:
-        """Whether it is held; where it is over the runtime kills what runs, and the node has to join again."""
+        """Return whether the lease is held.  Once it has expired, the runtime kills what runs, and the node must join
+        again."""
         if await self._held():
             return not self._cut_off
         if not self._cut_off:
@@ -425,10 +427,10 @@ class Agent:
     # --- ends -----------------------------------------------------------------------------------------------------------
 
     async def leave(self, *, timeout: float) -> bool:
-        """Ask the master to empty this node, wait until it is, and say goodbye.  False where that took too long: what
-        runs then runs on.  Call it while `run` is running."""
+        """Ask the master to empty this node, wait until it is empty, and publish NodeLeft.  Return False if that took too
+        long: running containers then run on.  Call it while `run` is running."""
         if not self.desired.may_hold(self.identity.value):
-            return True  # Nothing of this agent's is to be emptied, and the name is another's.
+            return True  # This agent has nothing to empty, and another machine holds the name.
         now = self._clock()
         self._leaving = True
         asked = NodeDrainRequested(
@@ -459,11 +461,11 @@ class Agent:
         return True
 
     async def kill_all(self) -> None:
-        """SIGKILL to every container of this node, for a person who can't wait or a node that is cut off.  It is the
-        agent's doing and not the apps' failure, so none of their retries is used up.  Raises RuntimeFault.
+        """Send SIGKILL to every container of this node, for an operator who can't wait or a node that is cut off.  The agent
+        ends them, not the apps, so no retries are used up.  Raises RuntimeFault.
 
-        What is being launched meanwhile is not listed as running yet, and would run on; so it is waited for and killed, too.
-        Nothing else is launched from here on, unless a node that was cut off joins again."""
+        A container that is just being launched is not listed as running yet, and would run on; so it is waited for and killed
+        too.  Nothing else is launched from here on, unless a node that was cut off joins again."""
         if not self._cut_off:
             self._leaving = True
         while True:
@@ -493,8 +495,8 @@ class Agent:
             self._wake.clear()
             if self._cut_off:
                 await self._join()
-            # Of what is acted on while it is listed, the list may tell an older story: a container that has just been
-            # started would look lost.  The end of each action wakes this again.
+            # While an action on a container is under way, the list may be stale: a container that has just been started
+            # would look lost.  The end of each action wakes this loop again.
             unsure = set(self._busy)
             try:
                 self._seen = await self._runtime.list()
@@ -553,8 +555,8 @@ class Agent:
                     await self._forget_ended(key.app)
 
     async def _forget_ended(self, app: str) -> None:
-        """Of an app that ended long ago nothing is left here: its checkpoints go too.  Every agent that ran a part of it
-        does the same on the shared folder, so it may be gone already."""
+        """Remove the checkpoints of an app that ended long ago and has nothing else left here.  Every agent that ran a part
+        of it does this on the shared folder, so they may be gone already."""
         known = self.desired.apps.get(app)
         if known is not None and known.ended_at:
             await asyncio.to_thread(shutil.rmtree, self.config.checkpoints / app, ignore_errors=True)
@@ -605,8 +607,8 @@ class Agent:
                 await self._reporter.started(seen)
 
     async def _halt(self, key: Key) -> None:
-        """Checkpoint command, if the app has one, then SIGTERM and its grace time; none of it where the log counts it as ended
-        and another generation may run by now."""
+        """Run the checkpoint command, if the app has one, then stop with SIGTERM and the grace time.  Kill at once if the log
+        counts the container as ended: another generation may run by now."""
         if key in self.desired.exited and key not in self.desired.due:
             _log.warning("killing what the log counts as ended", node=self.config.name, key=key)
             await self._runtime.stop(key, 0.0)
@@ -616,7 +618,7 @@ class Agent:
         await self._reporter.asking(key)
         if spec is not None and spec.checkpoint and app is not None and not app.ended_at:
             code = 0
-            with contextlib.suppress(KeyError):  # it has ended by itself meanwhile
+            with contextlib.suppress(KeyError):  # it has ended by itself
                 code = await self._runtime.run(key, tuple(spec.checkpoint), spec.grace_s)
             if code:
                 _log.warning("the checkpoint command failed", app=key.app, slot=key.slot, exit_code=code)
@@ -624,7 +626,7 @@ class Agent:
             await self._reporter.killed(key)
 
     async def _watch_progress(self) -> None:
-        """Each container by itself, so that nobody waits for another's file."""
+        """Watch each container in its own task, so that none waits for another's file."""
         looking: dict[Key, None] = {}
         async with asyncio.TaskGroup() as looks:
             while True:
@@ -643,6 +645,6 @@ class Agent:
             del looking[key]
 
     def _log_time(self) -> int:
-        """Log time by now (UTC ns), as far as it can be known: this machine's clock may be set by hours."""
+        """Estimate log time now (UTC ns), since this machine's clock may be off by hours."""
         since = asyncio.get_running_loop().time() - self._folded_at
         return self.desired.time + int(since * 1e9) if self.desired.time else self._clock()

@@ -1,8 +1,8 @@
 """The folder of checkpoints that all nodes share, and the proof that this node sees the same one as the others.
 
-A mount that is missing looks like an empty folder.  So a marker lies in the shared folder: a random id, written once by the
-first agent that finds none.  Agents announce the id that they find (`NodeJoined.checkpoints`); a node with another id than
-the cluster's gets no containers.  Before each start, and for each checkpoint that an app reports, the marker is read again.
+A missing mount looks like an empty folder.  So the shared folder holds a marker: a random id, written once by the first agent
+that finds none.  Agents announce the id that they find (`NodeJoined.checkpoints`); a node whose id differs from the cluster's
+gets no containers.  The marker is read again before each start, and for each checkpoint that an app reports.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MARKER = ".dorm-checkpoints"
 _ID = re.compile(r"[0-9a-f]{32}")
 _LONGEST = 4096
 _PATIENCE_S = 20.0
-"""How long a look may take."""
+"""Seconds that a look may take."""
 
 
 class NotShared(Exception):
@@ -36,14 +36,14 @@ class NotShared(Exception):
 
 
 class CheckpointFolder:
-    """At `path`; every method blocks.  `id` is what was found last, "" before."""
+    """The folder at `path`; every method blocks.  `id` is the last id found, "" before that."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = ""
 
     def open(self) -> str:
-        """The folder's id; the folder and its marker are made where there are none.  Raises OSError."""
+        """Return the folder's id; create the folder and its marker if they do not exist.  Raises OSError."""
         self.path.mkdir(parents=True, exist_ok=True)
         found = self.look()
         if found == NO_FOLDER:
@@ -53,7 +53,7 @@ class CheckpointFolder:
         return found
 
     def look(self) -> str:
-        """The id in the marker now, NO_FOLDER where there is none.  Raises OSError where that can't be told."""
+        """Return the id in the marker now, NO_FOLDER if there is none.  Raises OSError if the marker can't be read."""
         try:
             with (self.path / MARKER).open("rb") as file:
                 text = file.read(_LONGEST).decode("utf-8", "replace").strip()
@@ -65,7 +65,7 @@ class CheckpointFolder:
         return text
 
     def _mark(self) -> None:
-        """Whole or not at all, and of several agents at once one succeeds."""
+        """Write the marker atomically; of several agents at once, one succeeds."""
         aside = self.path / f"{MARKER}.{secrets.token_hex(8)}"
         try:
             with aside.open("x") as file:
@@ -78,22 +78,22 @@ class CheckpointFolder:
             aside.unlink(missing_ok=True)
 
     def is_the_same(self) -> bool:
-        """False where it is certain that the folder is another one than was found last."""
+        """Return False only if the folder is certainly another one than was found last."""
         try:
             return self.look() == self.id
         except OSError:
             return True
 
     def shared(self) -> bool:
-        """Whether it is certain that the folder is still the one that was announced."""
+        """Return whether the folder is certainly still the one that was announced."""
         try:
             return self.look() == self.id != NO_FOLDER
         except OSError:
             return False
 
     def of_app(self, app: str, *, resume: bool, cluster: str = "") -> Path:
-        """The app's folder, made for its first start.  `cluster` is the id of the cluster's folder when the start was
-        decided, "" where none was known.  Raises NotShared, and OSError where nothing can be told."""
+        """Return the app's folder, created for its first start.  `cluster` is the id of the cluster's folder when the start was
+        decided, "" where none was known.  Raises NotShared, or OSError if the marker is unreadable."""
         if self.look() != self.id or self.id == NO_FOLDER:
             raise NotShared(
                 f"{self.path} is not the folder of checkpoints that this node had when it joined: mount it again"
@@ -116,22 +116,22 @@ class Looks:
     """Looks at a folder from the event loop, in one thread at a time.
 
     Each look at a mount whose server does not answer holds its thread until the server is back.  The node's lease needs
-    threads as well, so no number of containers may take more than one for this."""
+    threads too, so all containers together may take only one for this."""
 
     def __init__(self, folder: CheckpointFolder) -> None:
         self._folder = folder
         self._turn = asyncio.Lock()
         self._last: asyncio.Task[object] | None = None
-        """The look that nobody may wait for any more, but that still holds its thread."""
+        """The look that still holds its thread, though its caller may have given up."""
 
     async def __call__(self, look: Callable[[], T]) -> T:
-        """What `look` gives.  Raises what it raises, and Unavailable where the folder does not answer in time."""
+        """Return the result of `look`.  Raises what it raises, and Unavailable if the folder does not answer in time."""
         try:
             async with asyncio.timeout(_PATIENCE_S), self._turn:
                 if self._last is not None:
                     await asyncio.wait([self._last])
                     if not self._last.cancelled():
-                        self._last.exception()  # It was for somebody who has given up.
+                        self._last.exception()  # Its caller has given up.
                 task = asyncio.create_task(asyncio.to_thread(look))
                 self._last = task
                 found = await asyncio.shield(task)

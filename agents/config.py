@@ -1,4 +1,4 @@
-"""What an agent is told about its node; what it is not told it finds out."""
+"""The settings of a node, and the detection of those that are not given."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from events.requirements import is_label
 _NODE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")
 DEFAULT_PORTS = (20_000, 20_999)
 HIGHEST_PORT = 32_767
-"""Above this the kernel gives ports to outgoing connections, so one of ours could be taken at any time."""
+"""Above this the kernel assigns ports to outgoing connections, so a container's port could be taken at any time."""
 
 
 class ConfigError(ValueError):
-    """A setting that can't be used; the message says which and what would do."""
+    """A setting that can't be used; the message names it and says what would work."""
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,18 +59,18 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_ids(self) -> tuple[str, ...]:
-        """Ids to give to containers; counted from 0 where only their number was said."""
+        """GPU ids to assign to containers; counted from 0 if only their number is configured."""
         return self.gpus or tuple(str(index) for index in range(self.capacity.get(GPU, 0)))
 
 
 def detect_capacity() -> dict[str, int]:
-    """Cores that this process may use (milli-cores) and memory (bytes), a tenth of it left to the machine itself."""
+    """Return the usable cores (milli-cores) and nine tenths of the memory (bytes); the rest is left to the machine."""
     cores = len(psutil.Process().cpu_affinity() or []) or psutil.cpu_count() or 1
     return {CPU: cores * 1000, MEMORY: int(psutil.virtual_memory().total * 0.9)}
 
 
 def detect_address() -> str:
-    """The address from which this machine would reach others; 127.0.0.1 where it has no network."""
+    """Return the address from which this machine would reach others; 127.0.0.1 if it has no network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # RFC 5737 documentation address: nothing is sent.

@@ -1,7 +1,7 @@
-"""The contract between Dorm and an app: what a container finds in its environment, and which command starts it.
+"""The contract between Dorm and an app: a container's environment, and the command that starts it.
 
-No library is needed inside.  `DORM_PEERS` is `host:port` by rank, so that a worker can listen on its own entry and reach
-all others; a rank is the position of a slot among the generation's slots.
+No library is needed inside.  `DORM_PEERS` is `host:port` by rank, so that a worker can listen on its own entry and reach all
+others; a rank is the position of a slot among the generation's slots.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from events.spec import AppSpec
 
 PORT_TAKEN = errno.EADDRINUSE
-"""98, the exit code by which an app says that something else listens on a port it was given."""
+"""98, the exit code by which an app reports that another process listens on a port it was given."""
 
 
 def container_spec(
     app_id: str, app: DesiredApp, slot: int, *, checkpoint_dir: str, checkpoint_mount: str, devices: tuple[str, ...]
 ) -> ContainerSpec:
-    """Everything a runtime needs for one slot of the app's released generation.
+    """Return everything that a runtime needs for one slot of the app's released generation.
 
-    `checkpoint_dir` is the host's path of the app's checkpoints, `checkpoint_mount` where the container sees it ('' for
-    the same path).
+    `checkpoint_dir` is the host's path of the app's checkpoints, `checkpoint_mount` the path inside the container ('' for the
+    same path).
     """
     spec, placement = app.spec, sorted(app.placement, key=lambda placed: placed.slot)
     command = (spec.resume or spec.command) if app.resume else spec.command
@@ -71,7 +71,7 @@ def _dorm(app_id: str, app: DesiredApp, placement: Sequence[Placed], slot: int) 
 
 
 def _engine(spec: AppSpec, app_id: str, app: DesiredApp, slot: int) -> dict[str, str]:
-    """What the engine's own launcher would have set.  For torchrun each container is one worker that sees only its own
+    """Return what the engine's own launcher would set.  For torchrun each container is one worker that sees only its own
     devices, so its local rank is 0 (PyTorch, "torchrun: environment variables")."""
     if spec.engine != "torchrun":
         return {}
@@ -95,7 +95,7 @@ def _engine(spec: AppSpec, app_id: str, app: DesiredApp, slot: int) -> dict[str,
 
 
 def _defaults(spec: AppSpec) -> dict[str, str]:
-    """What an app may set otherwise.  CPU quotas can't be seen from inside, and a library that starts a thread for each
-    core of the host then crawls; and what Python prints should be in the logs when it is printed."""
+    """Return settings that an app may override.  CPU quotas are invisible from inside, and a library that starts a thread for
+    each core of the host then crawls; unbuffered output reaches the logs when it is printed."""
     cores = spec.resources().get(CPU, 0) // 1000
     return {"OMP_NUM_THREADS": str(max(1, cores)), "PYTHONUNBUFFERED": "1"}

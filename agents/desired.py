@@ -1,8 +1,8 @@
 """What this node should run: a fold over the master's rounds and over the node's own facts.
 
-Pure.  It knows only what the log says, so an agent that starts afresh comes to the same wishes as one that was there all
-along.  What the node itself has reported before is part of it: a container that was reported as started and can't be found
-has ended, while one that never was has yet to be started.
+Pure.  It depends on the log alone, so a restarted agent desires the same as one that never stopped.  The node's own reports
+are part of it: a container that was reported as started and can't be found has ended, while one that never was has yet to be
+started.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 BEATS = 3
-"""Within the shorter of lease and grace time: one heartbeat that is lost must not cost a short one."""
+"""Heartbeats within the shorter of lease and grace time: one lost heartbeat must not cost a short lease."""
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 def subjects_of(cluster: str, node: str) -> list[str]:
-    """Where on the log all is that `Desired.fold` goes by.  No two of these patterns match the same subject: a server filters
-    by such alone, and otherwise sends every agent the whole log."""
+    """Return the subjects that `Desired.fold` needs.  No two of these patterns match the same subject: only then does the
+    server filter; otherwise it sends every agent the whole log."""
     own = (k.NodeJoined, k.NodeLeft, k.ContainerStarted, k.ContainerExited)
     return [
         subjects.rounds(cluster),
@@ -43,7 +43,7 @@ def subjects_of(cluster: str, node: str) -> list[str]:
 
 
 class DesiredApp(msgspec.Struct):
-    """One app, as far as agents need to know it."""
+    """One app, reduced to what agents need."""
 
     spec: AppSpec
     generation: int = 0
@@ -59,10 +59,10 @@ class DesiredApp(msgspec.Struct):
 
 
 class Desired(msgspec.Struct):
-    """Folded up to `seq`, for one node.
+    """The state after `seq`, for one node.
 
-    Which containers the master counts as running here is folded by the master's own rules, so that both agree on every
-    key: `due` is what was released to this node and has not ended as far as the log knows.
+    Which containers the master counts as running here is folded by the master's own rules, so that both agree on every key:
+    `due` holds what was released to this node and has not ended as far as the log shows.
     """
 
     node: str
@@ -72,25 +72,25 @@ class Desired(msgspec.Struct):
     condition: Literal["", "up", "lost", "left"] = ""
     lease_ended: bool = False
     holder: str = ""
-    """The identity that holds the node's name, which need not be the identity of the agent that folds this."""
+    """The identity that holds the node's name; it may differ from the identity of the agent that folds this."""
     held_at: str = ""
-    """Its address."""
+    """The holder's address."""
     times: Times = Times()
     apps: dict[str, DesiredApp] = {}
     due: set[Key] = set()
     started: set[Key] = set()
-    """Reported by this node and still of interest."""
+    """Reported by this node as started, and still of interest."""
     announced: set[Key] = set()
-    """Of these the agent has put the start into its outbox, and has not read it back."""
+    """Containers whose start is in the agent's outbox and has not been read back."""
     exited: set[Key] = set()
-    """Reported by this node, or concluded by the master: it must not run, or never again."""
+    """Reported by this node as ended, or concluded by the master: it must not run, or not again."""
     time: int = 0
     """Log time (UTC ns) of the last record."""
     told: dict[Key, Told] = {}
-    """What the log has of the progress files of containers that are still of interest."""
+    """How much of the progress files of containers still of interest the log has."""
 
     def fold(self, record: Record) -> None:
-        """Total: what can't be read or does not concern agents changes nothing."""
+        """Apply a record.  Unreadable or irrelevant records change nothing; no record raises."""
         self.seq, self.time = record.seq, max(self.time, record.time)
         event = decode(record)
         own = subjects.who_of(record.subject) == subjects.token(self.node)
@@ -113,7 +113,7 @@ class Desired(msgspec.Struct):
                 self.condition, self.lease_ended = "left", False
                 self._end_all()
             case k.PolicyChanged():
-                with contextlib.suppress(HarmfulTimes):  # The master refuses it as well, and remembers why.
+                with contextlib.suppress(HarmfulTimes):  # The master refuses it too, and remembers why.
                     self.times = times_after(self.times, event)
             case _:
                 pass
@@ -121,16 +121,16 @@ class Desired(msgspec.Struct):
             self.round_seq = record.seq
 
     def may_hold(self, identity: str) -> bool:
-        """Whether a join as `identity` would take effect by what the log says so far."""
+        """Return whether a join as `identity` would take effect, as far as the log shows."""
         gone = self.condition in ("", "left") or self.lease_ended
         return may_hold(self.holder, identity, gone=gone)
 
     def _of_holder(self, event: k.ContainerStarted | k.ContainerExited | k.NodeLeft) -> bool:
-        """As for the master: another machine of that name speaks of none of this node's containers."""
+        """Apply the master's rule: reports of another machine with this name do not concern this node's containers."""
         return event.node == self.node and event.identity == self.holder
 
     def _tell(self, event: k.AppCheckpointed | k.AppProgressed) -> None:
-        """Its id names container and line (`agents.progress`)."""
+        """Note a stored progress fact; its id names container and line (`agents.progress`)."""
         name, _, end = event.id.rpartition(f".{type(event).__name__}.")
         slot = name.removeprefix(f"{self.node}.{event.app}-{event.generation}-")
         if not (_NUMBER.fullmatch(slot) and _NUMBER.fullmatch(end)):
@@ -150,12 +150,12 @@ class Desired(msgspec.Struct):
             self.exited.add(key)
 
     def _end_all(self) -> None:
-        """The log says that nothing runs here; should something do so all the same, it is stopped."""
+        """Mark all as ended: by the log nothing runs here, so anything still running is stopped."""
         self.exited |= self.due
         self.due.clear()
 
     def _round(self, event: k.Round, record: Record) -> None:
-        """Void rounds are those that are void for the master."""
+        """Apply a round, unless it is void, by the master's own rule."""
         if not self.epoch <= event.epoch <= self.epoch + 1 or not self.round_seq <= event.basis < record.seq:
             return
         self.epoch = event.epoch
@@ -216,7 +216,7 @@ class Desired(msgspec.Struct):
             return
         app.ended_at = app.ended_at or time
         if not any(key.app == name for known in (self.due, self.started, self.exited) for key in known):
-            # Nothing of it was ever here: an agent must not remember every app of the cluster.
+            # It was never here: an agent must not remember every app of the cluster.
             del self.apps[name]
 
     @property
@@ -228,12 +228,12 @@ class Desired(msgspec.Struct):
         return self.times.retention_s
 
     def pace(self, interval_s: float) -> float:
-        """Seconds between two heartbeats of a node that was told to have them every `interval_s`."""
+        """Return seconds between two heartbeats of a node configured to send one every `interval_s`."""
         times = self.times
         return min(interval_s, times.heartbeat_s, times.node_lease_s / BEATS, times.node_grace_s / BEATS)
 
     def wanted(self) -> dict[Key, DesiredApp]:
-        """Containers that should run here now, by key."""
+        """Return the containers that should run here now, by key."""
         return {
             Key(name, app.generation, placed.slot): app
             for name, app in sorted(self.apps.items())
@@ -243,8 +243,8 @@ class Desired(msgspec.Struct):
         }
 
     def forget(self, app: str) -> None:
-        """An ended app of which nothing is left on this node.  Not while the log still counts on one of its containers,
-        whose end then remains to be told."""
+        """Forget an ended app with nothing left on this node, unless the log still counts one of its containers as running:
+        its end then still has to be reported."""
         if any(key.app == app for key in self.due):
             return
         self.apps.pop(app, None)

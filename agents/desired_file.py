@@ -1,7 +1,7 @@
-"""What an agent has folded, kept in its folder, so that a restart reads only what came after.
+"""An agent's folded state, kept in its folder, so that a restart reads only later records.
 
-It decides how long a start takes, never what comes out: it is believed only where it is whole, was folded by these very
-sources for this node of this cluster, and the log still has the record after which it was taken.
+It affects how long a start takes, never its result.  It is believed only if it is whole, was folded by these very sources for
+this node of this cluster, and the log still has the record after which it was saved.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ DOUBT_S = 30.0
 
 
 class Doubt:
-    """Whether a log is shorter than what was read of it.  One of several servers that was cut off, and believes for a while
-    that it still leads, answers so, too: only what stays true for half a minute is believed."""
+    """Whether a log is shorter than what was read of it.  In a cluster, a server that was cut off and briefly believes that
+    it still leads reports that too: only what stays true for half a minute is believed."""
 
     def __init__(self) -> None:
         self._since: float | None = None
 
     def clear(self) -> None:
-        """It is not."""
+        """The log is long enough after all."""
         self._since = None
 
     def confirmed(self, now: float) -> bool:
-        """It seems so, at this time in seconds; whether that is certain by now."""
+        """Note that the log seems too short at `now` (seconds); return whether that is certain by now."""
         if self._since is None:
             self._since = now
         return now - self._since >= DOUBT_S
@@ -56,7 +56,7 @@ class _Kept(msgspec.Struct, array_like=True, frozen=True):
 
 
 class DesiredFile:
-    """One file; `build` names the sources that fold.  `load` and `save` block."""
+    """The file; `build` names the sources that folded the state.  `load` and `save` block."""
 
     def __init__(self, path: Path, cluster: str, node: str) -> None:
         self.path = path
@@ -64,8 +64,8 @@ class DesiredFile:
         self._node = node
 
     def save(self, desired: Desired, last: Record, build: str) -> None:
-        """`last` is the record that was folded last.  What the agent has put into its outbox and not read back is left
-        out: it may never have been stored.  Raises OSError."""
+        """Save the state; `last` is the last record folded.  Facts in the agent's outbox that were not read back are left
+        out: they may never have been stored.  Raises OSError."""
         folded = msgspec.structs.replace(desired, announced=set(), exited=desired.exited - desired.due)
         body = msgspec.msgpack.encode(folded)
         kept = _Kept(self._cluster, self._node, build, last.seq, identity(last), content_of(body), body)
@@ -74,7 +74,7 @@ class DesiredFile:
         aside.replace(self.path)
 
     def load(self, build: str) -> tuple[Desired, str] | None:
-        """What was saved and the identity of its last record; None where there is nothing to be believed."""
+        """Return the saved state and the identity of its last record; None if nothing can be believed."""
         try:
             kept = msgspec.msgpack.decode(self.path.read_bytes(), type=_Kept)
             if (kept.cluster, kept.node, kept.build) != (self._cluster, self._node, build):
@@ -88,7 +88,7 @@ class DesiredFile:
 
 
 async def still_there(log: EventLog, patterns: Sequence[str], seq: int, record: str) -> bool:
-    """Whether the log has that very record, the last one that was folded.  Raises LogDamaged where it ends before it."""
+    """Return whether the log still has the last record that was folded.  Raises LogDamaged if it ends before it."""
     end = await log.end()
     if end < seq:
         raise LogDamaged(f"the log ends at record {end}, and this node had read it up to {seq}")

@@ -1,4 +1,4 @@
-"""A node's sign of life, with what its containers use where that can be told in time."""
+"""A node's heartbeat, with the resource use of its containers if the engine reports it in time."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from events.log.interface import Bus
 
 FIGURES_S = 1.0
-"""How long figures may take.  An engine that is slow or hangs must not make its node silent."""
+"""Seconds that reading usage may take.  A slow or hanging engine must not make its node silent."""
 
 
 class Heartbeat:
-    """Of one node; `clock` gives UTC ns, `since_boot` seconds of a clock that nobody sets and that goes on while the machine
-    sleeps."""
+    """The heartbeats of one node; `clock` returns UTC ns, `since_boot` seconds of an unsettable clock that includes sleep."""
 
     def __init__(
         self,
@@ -48,8 +47,8 @@ class Heartbeat:
         self._identity = identity
 
     async def send(self, seen: Sequence[Seen], timeout: float) -> float:
-        """Have one stored, in so many seconds; gives when (`since_boot`), from before it was sent: the lease counts from then.
-        `seen` are the node's containers.  Raises LogUnavailable, LogRefused."""
+        """Store a heartbeat within `timeout` seconds.  Return the time (`since_boot`) just before it was sent, from which the
+        lease counts.  `seen` are the node's containers.  Raises LogUnavailable, LogRefused."""
         uses = await self._uses(seen)
         at = self._clock()
         report = NodeReported(
@@ -62,14 +61,14 @@ class Heartbeat:
             identity=self._identity.value,
         )
         body = encode(report)
-        if len(body) > LARGEST_FACTS:  # A node must not be silent for having much to say.
+        if len(body) > LARGEST_FACTS:  # A node must not be silent because its report is large.
             body = encode(msgspec.structs.replace(report, containers=[]))
         sent_at = self._since_boot()
         await self._bus.publish_report(self._subject, body, timeout=timeout)
         return sent_at
 
     async def _uses(self, seen: Sequence[Seen]) -> list[ContainerUse] | None:
-        """None where the engine does not say it in time: a part of it would be taken for all."""
+        """Return the containers' use; None if the engine is too slow: a partial list would look complete."""
         uses = []
         try:
             async with asyncio.timeout(FIGURES_S):

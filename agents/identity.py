@@ -1,11 +1,11 @@
-"""Which machine speaks under a node's name: a random identity, kept in the node's folder over restarts of the agent.
+"""Which machine publishes under a node's name: a random identity, kept in the node's folder across restarts of the agent.
 
     ROOT/identity    IDENTITY MACHINE RUNTIME_ROOT
 
-A folder that was copied to another machine must not speak for the first one, so the record names the machine as well (its
-machine-id).  Nor may one that has lost what its runtime knew, and with it what still runs (`Runtime.root_id`).  Where either
-differs a new identity is drawn.  Machines that were cloned with their machine-id, and machines without one, can't be told
-apart in this way.
+A folder copied to another machine must not publish as the first one, so the record also names the machine (its machine-id).
+Nor may a folder that has lost its runtime's records, and so the knowledge of what still runs (`Runtime.root_id`).  If either
+differs, a new identity is drawn.  Machines cloned with their machine-id, and machines without one, can't be distinguished
+this way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RECORD: Final = re.compile(r"([0-9a-f]{32}) (\S+) (\S+)\n")
 
 
 def machine_id() -> str:
-    """See machine-id(5); "" where the machine has none."""
+    """Return the machine's id, see machine-id(5); "" if it has none."""
     try:
         return Path("/etc/machine-id").read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -37,7 +37,7 @@ def machine_id() -> str:
 
 
 class Identity:
-    """Of one node's folder; `value` is "" until it was loaded."""
+    """The identity in one node's folder; `value` is "" until it is loaded."""
 
     def __init__(self, root: Path, machine: Callable[[], str] = machine_id) -> None:
         self.value = ""
@@ -45,7 +45,8 @@ class Identity:
         self._machine = machine
 
     def load(self, runtime_root: str) -> None:
-        """Blocks.  The caller holds the folder's lock.  Raises Conflict where the record was tampered with, OSError."""
+        """Load or create the identity.  Blocks.  The caller holds the folder's lock.  Raises Conflict if the record is
+        malformed, OSError."""
         machine = "".join(self._machine().split()) or _UNKNOWN
         if self._path.exists():
             known = _RECORD.fullmatch(self._path.read_text(errors="replace"))
@@ -64,13 +65,13 @@ class Identity:
         aside.replace(self._path)
         folder = os.open(self._path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # before anything is said under it: a crash must not make this another machine
+            os.fsync(folder)  # before anything is published under it: a crash must not make this another machine
         finally:
             os.close(folder)
 
 
 def refusal(desired: Desired) -> str:
-    """Why the node's name can't be had, for how long, and what to do."""
+    """Return why the node's name is unavailable, for how long, and what to do."""
     name, where, lease = desired.node, f" at {desired.held_at}" if desired.held_at else "", f"{desired.lease_s:g} s"
     if desired.condition == "up":
         return (

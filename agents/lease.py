@@ -1,14 +1,16 @@
-"""Until when what runs on a node may run on, agent or not: one record in the file `lease` of the runtime's folder.
+"""The node's lease: until when its containers may run, agent or not.
+
+One record in the file `lease` of the runtime's folder:
 
     deadline boot_id agent_pid agent_start checksum
 
-The deadline is in nanoseconds of CLOCK_BOOTTIME, which goes on while a machine sleeps and which nobody can set; it means
-nothing after a reboot, so a record of another boot is over.  The rest names the agent's process that wrote it (`0 0` once it
-has let go), so that whoever guards the node knows when nobody looks after it any more.
+The deadline is in nanoseconds of CLOCK_BOOTTIME, which includes sleep and can't be set.  It means nothing after a reboot, so
+a record of another boot has expired.  The rest names the agent process that wrote it (`0 0` once it has let go), so that the
+node's guard knows when no agent is in charge any more.
 
-The record has one length and is written in place with one call: a full disk, on which no new file could be made, still takes
-it, and a reader that hits upon half of it sees that by its checksum and looks again.  Python's own library only: supervisors
-and guards of containers import this outside the virtual environment.
+The record has a fixed length and is written in place with one call: this works on a full disk, where no new file could be
+created, and a reader of a half-written record detects that by the checksum and reads again.  Only Python's own library is
+used: supervisors and guards of containers import this outside the virtual environment.
 """
 
 import functools
@@ -23,35 +25,35 @@ _AGAIN_S = 0.002
 
 
 def now_ns() -> int:
-    """Nanoseconds since the machine booted, time asleep included."""
+    """Return nanoseconds since the machine booted, including sleep."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def since_boot() -> float:
-    """The same in seconds."""
+    """Return seconds since the machine booted, including sleep."""
     return now_ns() / 1e9
 
 
 def after(seconds: float) -> int:
-    """The deadline so long from now."""
+    """Return the deadline `seconds` from now."""
     return now_ns() + int(seconds * 1e9)
 
 
 @functools.cache
 def boot_id() -> str:
-    """Which boot of this machine it is."""
+    """Return the id of this machine's current boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
 
 def start_time(pid: int) -> str:
-    """Clock ticks from boot to the start of a process: with the pid, its identity (proc(5), field 22 of stat)."""
+    """Return clock ticks from boot to the start of a process: with the pid, its identity (proc(5), field 22 of stat)."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()[19].decode()
 
 
 def write(path: str, deadline_ns: int, agent_pid: int) -> None:
-    """`agent_pid` 0: the agent has let go.  Raises OSError."""
+    """Write the lease.  `agent_pid` 0: the agent has let go.  Raises OSError."""
     identity = start_time(agent_pid) if agent_pid else "0"
     text = f"{deadline_ns} {boot_id()} {agent_pid} {identity}"
     record = f"{text} {zlib.crc32(text.encode()):08x}".ljust(_LENGTH - 1) + "\n"
@@ -63,7 +65,7 @@ def write(path: str, deadline_ns: int, agent_pid: int) -> None:
 
 
 def left(path: str) -> "float | None":
-    """Seconds until it is over, 0 or less when it is; None where there is no record.  What can't be read is over."""
+    """Return seconds until it expires, 0 or less if it has; None if there is no record.  An unreadable one has expired."""
     fields = _read(path)
     if fields is None:
         return None
@@ -73,8 +75,8 @@ def left(path: str) -> "float | None":
 
 
 def until(path: str, before: "int | None") -> "int | None":
-    """The deadline (0: of another boot); None where there never was a record.  Where it can't be read, or is there no more, it
-    is `before`, what was read last: a record that was removed ends nothing early and extends nothing."""
+    """Return the deadline (0: of another boot); None if there never was a record.  If it is unreadable or gone, return
+    `before`, the value read last: removing a record ends nothing early and extends nothing."""
     fields = _read(path)
     if fields is None:
         return before
@@ -84,13 +86,13 @@ def until(path: str, before: "int | None") -> "int | None":
 
 
 def deadline(path: str) -> int:
-    """As it was written; 0 where it is of another boot, can't be read, or is not there."""
+    """Return the deadline as written; 0 if it is of another boot, unreadable, or missing."""
     fields = _read(path)
     return int(fields[0]) if fields and fields[1] == boot_id() else 0
 
 
 def looked_after(path: str) -> bool:
-    """Whether the agent that wrote it lives and has not let go."""
+    """Return whether the agent that wrote it is alive and has not let go."""
     fields = _read(path)
     if not fields or fields[2] == "0" or fields[1] != boot_id():
         return False
@@ -101,7 +103,7 @@ def looked_after(path: str) -> bool:
 
 
 def _read(path: str) -> "list[str] | None":
-    """Its fields, none where it stays unreadable; None where there is no file."""
+    """Return the record's fields, [] if it stays unreadable; None if there is no file."""
     for attempt in range(_LOOKS):
         if attempt:
             time.sleep(_AGAIN_S)

@@ -1,10 +1,10 @@
-"""What an agent has to remember over its own crash and can't read back from engine or log, as small files.
+"""Notes that an agent needs after its own crash and can't read back from engine or log, as small files.
 
     KEY.asked     it asked this container to stop: an exit code of 0 then does not mean that the app is done
-    KEY.killed    and had to kill it, since its grace time was over
-    KEY.devices   GPU ids it gave to this container
+    KEY.killed    it had to kill the container, since the grace time was over
+    KEY.devices   GPU ids assigned to this container
 
-Everything here blocks for the time of a small file.
+Every method blocks for the time of a small file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Ledger:
         self._root = root
 
     def open(self) -> None:
-        """Raises OSError where the folder can't be made."""
+        """Create the folder.  Raises OSError if it can't be created."""
         self._root.mkdir(parents=True, exist_ok=True)
 
     def note_asked(self, key: Key) -> None:
@@ -40,7 +40,8 @@ class Ledger:
         return (self._root / f"{key_name(key)}.killed").exists()
 
     def take_devices(self, key: Key, count: int, all_devices: tuple[str, ...]) -> tuple[str, ...] | None:
-        """The first free ones (dockerd does not allocate), the same again when asked again; None when too few are free."""
+        """Take the first free devices (dockerd does not allocate), the same ones on a repeated call; None if too few are
+        free."""
         own = self._root / f"{key_name(key)}.devices"
         if own.exists():
             return tuple(own.read_text().split())

@@ -1,4 +1,4 @@
-"""Answers questions for container logs: logs are not events, they stay with the engine and are read from there."""
+"""Answer questions for container logs: logs are not events; they stay with the engine and are read from there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LogAnswerer:
-    """For one node."""
+    """The answerer of one node."""
 
     def __init__(self, runtime: Runtime, desired: Desired) -> None:
         self._runtime = runtime

@@ -1,7 +1,6 @@
-"""Facts on their way to the log: kept in order, tried until stored, at most once each by their ids.
+"""Facts on their way to the log: kept in order, retried until stored, deduplicated by their ids.
 
-The queue is bounded.  When it is half full, progress that the next progress supersedes is left out; when it is full, whoever
-publishes waits.
+The queue is bounded.  When it is half full, progress that will be superseded is left out; when it is full, publishers wait.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Outbox:
         self._storing = 0
 
     async def put(self, event: Event, *, last: bool = True) -> None:
-        """Waits while the queue is full.  With `last` no later fact of its kind will supersede it."""
+        """Queue a fact; wait while the queue is full.  With `last` no later fact of its kind will supersede it."""
         if not last and isinstance(event, AppProgressed) and self._queue.qsize() > BOUND // 2:
             return
         await self._queue.put(event)
@@ -51,7 +50,7 @@ class Outbox:
         await self._queue.join()
 
     async def run(self) -> None:
-        """Store facts one after the other, for ever."""
+        """Store facts one after the other, without end."""
         while True:
             event = await self._queue.get()
             self._storing = 1
@@ -70,7 +69,7 @@ class Outbox:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _PAUSE_S)
             except LogRefused as error:
-                # A server whose disk is full says no, too; were the fact given up the master would wait for it for ever.
+                # A server whose disk is full refuses too; if the fact were dropped, the master would wait for it forever.
                 _log.error("the log refuses a fact", kind=type(event).__name__, id=event.id, reason=str(error))
                 await asyncio.sleep(_REFUSED_S)
             else:

@@ -1,4 +1,4 @@
-"""Where a container is to listen, and whether something else already does."""
+"""The ports on which a container should listen, and whether another process already does."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 def listens(address: str, port: int) -> bool:
-    """Whether something on this machine listens there."""
+    """Return whether a process on this machine listens there."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
         except OSError as error:
-            # An address that is not this host's (behind NAT, say) can't be tried.
+            # An address that is not this host's (for example behind NAT) can't be tested.
             return error.errno == errno.EADDRINUSE
     return False
 
 
 def ports_of(placement: list[Placed], slot: int, master_port: int) -> list[tuple[str, int]]:
-    """Where this slot is to listen; the first one also has the rendezvous port."""
+    """Return where this slot should listen; the first slot also has the rendezvous port."""
     first = min(placed.slot for placed in placement)
     here = next(placed for placed in placement if placed.slot == slot)
     ports = (here.port, master_port if slot == first else 0)

@@ -3,15 +3,16 @@
     {"step": 120, "loss": 0.31, "samples_per_s": 950}      progress
     {"checkpoint": 120}                                    saved up to this step
 
-Of each kind only the latest of a while is published: at most one progress and one checkpoint in `interval_s`, and what that
-holds back when the container has ended, before its end is told.
+Each fact is the latest of its kind: at most one progress and one checkpoint are published in `interval_s`.  What the rate
+held back is published when the container has ended, before its end is reported.
 
 The file is the app's, and may hold anything: lines that are not of this form are skipped, half-written ones wait for their
-end, lines longer than `LONGEST_LINE` are left out.  One look takes at most `LONGEST_READ` bytes.  A file that is more than
-`MOST_BEHIND` ahead of what was read (the app writes faster, or made a hole of gigabytes) is read on at its last part.
+end, lines longer than `LONGEST_LINE` are left out.  One look reads at most `LONGEST_READ` bytes.  If the unread part of a
+file exceeds `MOST_BEHIND` (the app writes faster, or made a hole of gigabytes), only its end is read.
 
-Each fact has the end of its line, in bytes from the file's begin, in its id.  So an agent that restarts knows from the log
-which lines were told, and goes on behind them: nothing is told twice, and what was written while no log took it is not lost.
+The id of each fact holds the end of its line, in bytes from the start of the file.  So a restarted agent knows from the log
+which lines were published, and continues after them: nothing is reported twice, and lines written during an outage of the log
+are not lost.
 """
 
 from __future__ import annotations
@@ -34,27 +35,27 @@ if TYPE_CHECKING:
     from agents.runtime.interface import Key
 
 LONGEST_READ = 256 * 1024
-"""Bytes taken in one go, so that an app which floods its file can't fill our memory."""
+"""Bytes read at once, so that an app which floods its file can't fill the agent's memory."""
 MOST_BEHIND = 4 * 1024 * 1024
-"""Bytes that may wait to be read; what comes before them is left out."""
+"""Bytes that may wait to be read; earlier ones are skipped."""
 LONGEST_LINE = 64 * 1024
 """Bytes."""
 MOST_TRIES = 64
-"""Lines that are decoded of one read, for each kind of fact."""
+"""Lines of one read that are decoded for each kind of fact."""
 _LARGEST_STEP = 2**53
 
 ProgressFact = AppProgressed | AppCheckpointed
 
 
 class Told(msgspec.Struct):
-    """Up to the end of which line the log has a container's facts of each kind, in bytes."""
+    """The end of the last line, in bytes, whose fact of each kind the log has."""
 
     checkpointed: int = 0
     progressed: int = 0
 
 
 class ProgressFile:
-    """One container's file and how far it was read; `told` is what the log has of it."""
+    """One container's file and how far it was read; `told` is how much of it the log has."""
 
     def __init__(self, key: Key, path: Path, interval_s: float, told: Told | None = None) -> None:
         self._key = key
@@ -63,21 +64,21 @@ class ProgressFile:
         self._told = told or Told()
         self._offset = min(self._told.checkpointed, self._told.progressed)
         self._cut = 0
-        """Bytes by which the file was ever shortened: places in ids go on growing."""
+        """Bytes by which the file was ever shortened: positions in ids only grow."""
         self._rest = b""
-        """The last line, which has no end yet."""
+        """The last line, while it is incomplete."""
         self._torn = False
-        """Whether what comes next is the rest of a line that is skipped."""
+        """Whether the next bytes are the rest of a line that is skipped."""
         self._progress: AppProgressed | None = None
         self._progress_at = -math.inf
         self._checkpoint: AppCheckpointed | None = None
         self._checkpoint_at = -math.inf
         self.skipped = 0
-        """Bytes that nobody read: of lines that are too long, and where the app writes faster than it is read."""
+        """Bytes never read: of lines that are too long, and where the app writes faster than it is read."""
 
     def read(self, now_s: float, *, final: bool = False) -> list[ProgressFact]:
-        """Facts to publish now, with ids of this file alone.  `now_s` is monotonic seconds; `final` gives out what the rate
-        held back.  Blocks for as long as it takes to read at most `LONGEST_READ` bytes, or `MOST_BEHIND` with `final`."""
+        """Return the facts to publish now, with ids unique within this file.  `now_s` is monotonic seconds; `final` includes
+        what the rate held back.  Blocks while it reads at most `LONGEST_READ` bytes, or `MOST_BEHIND` with `final`."""
         left = MOST_BEHIND if final else LONGEST_READ
         while left > 0:
             chunk = self._read_chunk()
@@ -91,7 +92,7 @@ class ProgressFile:
         facts: list[ProgressFact] = []
         saved, done = self._checkpoint, self._progress
         if saved is not None and (final or now_s - self._checkpoint_at >= self._interval_s):
-            # What was done up to the checkpoint is said first, so that lost work is never counted twice.
+            # Progress up to the checkpoint comes first, so that lost work is never counted twice.
             if done is not None and done.step <= saved.step:
                 facts.append(done)
                 done, self._progress_at = None, now_s
@@ -105,8 +106,8 @@ class ProgressFile:
 
     def _read_chunk(self) -> bytes:
         try:
-            # The file is in the app's hands: a link in its place must not lead us to files of the host, and a pipe or a
-            # device must not keep us waiting.
+            # The app controls the file: a link in its place must not lead to files of the host, and a pipe or a device must
+            # not block the agent.
             with open(self._path, "rb", buffering=0, opener=_open_no_link) as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
@@ -121,12 +122,12 @@ class ProgressFile:
         return chunk
 
     def _keep_up(self, status: os.stat_result) -> None:
-        """Go to the end of a file that was shortened, and to its last part where there is too much to read."""
+        """Move to the end of a file that was shortened, and to its last part if there is too much to read."""
         size = status.st_size
         if size < self._offset:
             self._cut += self._offset - size
             self._offset, self._rest, self._torn = size, b"", False
-        # Of a sparse file only what it holds counts (`st_blocks`, of 512 bytes): its holes are skipped.
+        # Of a sparse file only its data counts (`st_blocks`, of 512 bytes): its holes are skipped.
         if min(size - self._offset, 512 * status.st_blocks) > MOST_BEHIND:
             self._skip_to(max(self._offset, size - MOST_BEHIND))
 
@@ -136,7 +137,7 @@ class ProgressFile:
         try:
             data = os.lseek(descriptor, self._offset, os.SEEK_DATA)
         except OSError as error:
-            if error.errno != errno.ENXIO:  # ENXIO: nothing but a hole up to the end.
+            if error.errno != errno.ENXIO:  # ENXIO: only a hole up to the end.
                 return
             data = size
         if data > self._offset:
@@ -147,7 +148,7 @@ class ProgressFile:
         self._offset, self._rest, self._torn = place, b"", True
 
     def _take(self, chunk: bytes) -> None:
-        """The newest progress and the newest checkpoint of the whole lines in it."""
+        """Keep the newest progress and the newest checkpoint of the complete lines."""
         text = self._rest + chunk
         begin = self._cut + self._offset - len(text)
         if self._torn:
@@ -184,8 +185,8 @@ class ProgressFile:
                 break
 
     def _newest_first(self, lines: bytes, word: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Objects of lines that hold the word, each with the place of its line's end; not more than `MOST_TRIES`, so that
-        lines which only look like facts cost little."""
+        """Yield the objects of lines that hold the word, newest first, each with the position of its line's end; at most
+        `MOST_TRIES`, so that lines which only look like facts cost little."""
         before = len(lines)
         for _ in range(MOST_TRIES):
             found = lines.rfind(word, 0, before)

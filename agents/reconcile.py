@@ -1,15 +1,15 @@
-"""Desired containers against seen ones gives actions.  Pure and level-triggered: asked twice, it says the same twice.
+"""Compare desired with seen containers, and return actions.  Pure and level-triggered: the same input gives the same actions.
 
-wanted, unseen, never reported          launch
-wanted, unseen, reported as started     it was lost: report its exit
-released, unseen, no longer wanted      report its exit: it never started, and its room is waited for
-seen running, not reported              report its start
-seen running, not wanted                halt it (checkpoint, SIGTERM, grace, SIGKILL)
-seen exited, not reported               report its exit
-seen exited, on the log, kept long      discard it, logs and all
+    wanted, unseen, never reported          launch
+    wanted, unseen, reported as started     it was lost: report its exit
+    released, unseen, no longer wanted      report its exit: it never started, and its room is waited for
+    seen running, not reported              report its start
+    seen running, not wanted                halt it (checkpoint, SIGTERM, grace, SIGKILL)
+    seen exited, not reported               report its exit
+    seen exited, on the log, kept long      discard it, logs and all
 
-While a container runs whose end the log has been told, nothing is launched: the master counts its room as free and its
-app as stopped.  That happens where a node outlived its lease.
+Nothing is launched while a container runs that the log counts as ended: the master counts its room as free and its app as
+stopped.  That happens on a node that outlived its lease.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ReportStarted(msgspec.Struct, frozen=True):
 class ReportExited(msgspec.Struct, frozen=True):
     key: Key
     seen: Seen | None
-    """None where the engine no longer knows it."""
+    """None if the engine no longer knows it."""
 
 
 class Discard(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ Action = Launch | Halt | ReportStarted | ReportExited | Discard
 
 
 def reconcile(desired: Desired, seen: Sequence[Seen], now: int) -> list[Action]:
-    """What to do now, in order of keys.  `now` is log time (UTC ns): a machine's clock may be set by hours."""
+    """Return the actions due now, in order of keys.  `now` is log time (UTC ns): a machine's clock may be off by hours."""
     wanted = desired.wanted()
     found = {container.key: container for container in seen}
     actions: list[Action] = []
@@ -69,7 +69,7 @@ def reconcile(desired: Desired, seen: Sequence[Seen], now: int) -> list[Action]:
 
 
 def _ended(key: Key, desired: Desired) -> bool:
-    """Ended, or never released, as far as the log knows."""
+    """Return whether the container has ended, or was never released, as far as the log shows."""
     return key in desired.exited or key not in desired.due
 
 
@@ -84,7 +84,7 @@ def _for(key: Key, wanted: bool, seen: Seen | None, desired: Desired, now: int) 
             return Launch(key)
         return ReportExited(key, None) if key in desired.due else None
     if seen.state == "created":
-        # A crash came between making and starting it: made again it starts; unwanted it goes.
+        # A crash came between create and start: launching starts it; if unwanted, it is discarded.
         return (Launch(key) if not exited else None) if wanted else Discard(key)
     if seen.state == "running":
         if not wanted or exited:
@@ -96,12 +96,12 @@ def _for(key: Key, wanted: bool, seen: Seen | None, desired: Desired, now: int) 
 
 
 def _kept_long_enough(key: Key, seen: Seen, desired: Desired, now: int) -> bool:
-    """Ended containers stay readable for a while; what belongs to no known app goes at once."""
+    """Return whether an ended container may go: it stays readable for a while; one of an unknown app goes at once."""
     if key in desired.due:
-        return False  # Reported, but not yet on the log: after a crash the engine is asked again.
+        return False  # Reported, but not yet on the log: after a crash the engine is read again.
     app = desired.apps.get(key.app)
     if app is None:
         return True
-    # The engine's clock is this machine's, which may have been ahead.
+    # The engine uses this machine's clock, which may have been ahead.
     ended = max(min(seen.exited_at, now), app.ended_at)
     return ended > 0 and now - ended > int(desired.retention_s * 1e9)

@@ -1,7 +1,7 @@
-"""What an agent says of its containers: facts made from what is seen, by way of the outbox.
+"""An agent's reports about its containers: facts made from what the engine lists, published through the outbox.
 
-Each has an id that follows from what it says, never from a clock or a counter: an agent that was killed says the same again
-and the log stores it once.
+The id of each fact derives from its content, never from a clock or a counter: an agent that was killed publishes the same
+again, and the log stores it once.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 _KILLED = 137
 _LONGEST_MESSAGE = 500
 MOST_READERS = 4
-"""Threads that read progress files at once."""
+"""Threads that read progress files concurrently."""
 _READ_S = 10.0
 _log = structlog.get_logger(__name__)
 
 
 class _Follower:
-    """One container's progress file, and who reads it."""
+    """One container's progress file and its current read."""
 
     def __init__(self, file: ProgressFile) -> None:
         self.file = file
         self.lock = asyncio.Lock()
         self.reading: asyncio.Task[list[ProgressFact]] | None = None
         self.noted = False
-        """Whether it was said that bytes of it are skipped."""
+        """Whether skipped bytes were reported."""
 
     async def result(self) -> list[ProgressFact]:
-        """Of the read under way, which goes on if this is cancelled."""
+        """Return the result of the read under way, which continues if this call is cancelled."""
         assert self.reading is not None
         facts = await asyncio.shield(self.reading)
         self.reading = None
@@ -54,7 +54,7 @@ class _Follower:
 
 
 class Reporter:
-    """For one node; what it has said it notes in `desired`, before the log has it."""
+    """The reporter of one node; it notes its reports in `desired` before the log has them."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Reporter:
         identity: Identity,
         shared: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`shared` says whether it is certain that checkpoints lie in the folder that all nodes share."""
+        """`shared` returns whether checkpoints certainly lie in the folder that all nodes share."""
         self._shared = shared
         self._config = config
         self._desired = desired
@@ -78,17 +78,17 @@ class Reporter:
         self._identity = identity
         self._asked: set[Key] = set()
         self._lived: set[Key] = set()
-        """Seen running by this process."""
+        """Containers that this process has seen running."""
         self._progress: dict[Key, _Follower] = {}
         self._readers = asyncio.Semaphore(MOST_READERS)
 
     def look(self, seen: list[Seen]) -> None:
-        """What was listed, before anything is made of it."""
+        """Note the listed containers before they are acted on."""
         self._lived.update(one.key for one in seen if one.state == "running")
 
     async def asking(self, key: Key) -> None:
-        """It is about to be asked to stop.  A full disk, which can't take the note, must not keep an app from being
-        stopped: this process knows it all the same, and the next one takes the safe side (`_was_asked`)."""
+        """Note that the container is about to be asked to stop.  A full disk, which can't take the note, must not keep an app
+        from being stopped: this process remembers it anyway, and the next one takes the safe side (`_was_asked`)."""
         self._asked.add(key)
         try:
             await asyncio.to_thread(self._ledger.note_asked, key)
@@ -96,7 +96,7 @@ class Reporter:
             _log.error("a note could not be written", node=self._config.name, key=key, reason=str(error))
 
     async def killed(self, key: Key) -> None:
-        """It did not end within its grace time."""
+        """Note that it did not end within its grace time."""
         try:
             await asyncio.to_thread(self._ledger.note_killed, key)
         except OSError as error:
@@ -121,7 +121,7 @@ class Reporter:
         )
 
     async def exited(self, key: Key, seen: Seen | None) -> None:
-        """It ended; `seen` is None where the engine no longer knows it."""
+        """Report its end; `seen` is None if the engine no longer knows it."""
         await self.progress(key, final=True)
         if seen is None:
             await self.refused(key, "lost", "the container is gone; somebody or something removed it")
@@ -139,7 +139,7 @@ class Reporter:
         await self._exited(key, reason, message, seen)
 
     async def refused(self, key: Key, reason: ExitReason, message: str) -> None:
-        """It never ran, or nobody knows how it ended."""
+        """Report a container that never ran, or whose end is unknown."""
         await self._exited(key, reason, message, None)
 
     async def _exited(self, key: Key, reason: ExitReason, message: str, seen: Seen | None) -> None:
@@ -171,10 +171,11 @@ class Reporter:
         )
 
     def _was_asked(self, key: Key, seen: Seen | None, unwanted: bool) -> bool:
-        """By this agent, or by one before it, or by the end of the lease, or by somebody past all of them.
+        """Return whether it was asked to stop: by this agent, by an earlier one, by the end of the lease, or by another
+        process on the machine.
 
-        Where no note says so and this process never saw it run, a code of 0 of a container that is not wanted any more is
-        taken for the answer to a request whose note was lost: at worst a finished app is resumed and ends again."""
+        If no note exists and this process never saw it run, an exit code of 0 of an unwanted container counts as the answer
+        to a request whose note was lost: at worst a finished app is resumed and ends again."""
         if key in self._asked or self._ledger.asked(key):
             return True
         if seen is not None and (seen.lease_ended or seen.interrupted):
@@ -183,13 +184,13 @@ class Reporter:
         return done and unwanted and key not in self._lived
 
     def _was_killed(self, key: Key, seen: Seen) -> bool:
-        """After it had been asked by an agent; as its code says, too, where that one died before it could note it."""
+        """Return whether it was killed after a request to stop; the exit code shows it if the agent died before noting it."""
         if seen.lease_ended or seen.out_of_memory or not (key in self._asked or self._ledger.asked(key)):
             return False
         return seen.exit_code == _KILLED or self._ledger.killed(key)
 
     async def progress(self, key: Key, *, final: bool) -> None:
-        """What its progress file says by now; with `final` also what the rate held back."""
+        """Publish what its progress file reports by now; with `final` also what the rate held back."""
         follower = self._progress.get(key)
         if follower is None:
             path = self._runtime.run_dir(key) / PROGRESS_FILE
@@ -215,11 +216,11 @@ class Reporter:
             await self._outbox.put(event, last=final)
 
     async def _read_progress(self, key: Key, follower: _Follower, final: bool) -> list[ProgressFact]:
-        """Nothing where a file can't be read in time: its container has to do without, and nobody else waits for it."""
+        """Read the file, but give up if that takes too long: only this container is affected, and no other waits for it."""
         facts: list[ProgressFact] = []
         try:
             async with asyncio.timeout(_READ_S), self._readers:
-                if follower.reading is not None:  # A thread can't be stopped: one that was too slow is waited for here.
+                if follower.reading is not None:  # A thread can't be stopped: wait here for one that was too slow.
                     facts += await follower.result()
                 now = asyncio.get_running_loop().time()
                 follower.reading = asyncio.create_task(asyncio.to_thread(follower.file.read, now, final=final))
@@ -237,7 +238,7 @@ class Reporter:
         return facts
 
     async def forget(self, key: Key) -> None:
-        """Nothing is left of it."""
+        """Drop all notes about a container that is gone."""
         await asyncio.to_thread(self._ledger.forget, key)
         self._progress.pop(key, None)
         self._asked.discard(key)

@@ -1,8 +1,6 @@
-"""The few calls of the Docker Engine API that making an image takes, and looking after and removing what others run, over
-plain HTTP.
+"""The few calls of the Docker Engine API that build an image, and that find and remove others' containers, over plain HTTP.
 
-No version is asked for in the paths, so old engines and new ones answer alike.  Running containers is the agents' affair,
-not this module's.
+The paths name no version, so old and new engines answer alike.  Running containers is the agents' task, not this module's.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _CHUNK = 1 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _CALL_S = 20.0  # bound for calls that answer at once
 _WORK_S = 300.0  # bound for calls that move an image
-_COMMAND_FAILED = "returned a non-zero code"  # how the builder says that a step's own command failed
+_COMMAND_FAILED = "returned a non-zero code"  # how the builder reports that a step's own command failed
 
 
 class EngineFault(Exception):
@@ -36,7 +34,7 @@ class EngineFault(Exception):
 class Engine:
     """One engine, as an asynchronous context manager.
 
-    `url` is `unix:///path`, `tcp://host:port` or `http://…`; None takes DOCKER_HOST, else the usual socket.
+    `url` is `unix:///path`, `tcp://host:port` or `http://…`; None uses DOCKER_HOST, else the usual socket.
     Every method raises `EngineFault`.
     """
 
@@ -58,12 +56,13 @@ class Engine:
         await self._session.close()
 
     async def architecture(self) -> str:
-        """The engine's own name for its processor, such as `amd64`; a first call that shows whether it answers."""
+        """Return the engine's name for its processor, such as `amd64`; as a first call it shows whether the engine
+        answers."""
         async with self._call("GET", "/version") as answer:
             return str((await answer.json())["Arch"])
 
     async def image(self, ref: str) -> dict[str, Any] | None:
-        """What the engine knows of an image, None where it has none of that name."""
+        """Return the engine's description of an image, None if it has none of that name."""
         try:
             async with self._call("GET", f"/images/{quote(ref)}/json") as answer:
                 found: dict[str, Any] = await answer.json()
@@ -74,7 +73,7 @@ class Engine:
             raise
 
     async def remove_image(self, image: str) -> None:
-        """Removes an image by name or id; one that is in use, or gone, is left alone."""
+        """Remove an image by name or id; one that is in use, or gone, is left alone."""
         try:
             async with self._call("DELETE", f"/images/{quote(image)}"):
                 pass
@@ -83,13 +82,13 @@ class Engine:
                 raise
 
     async def running(self, label: str) -> list[str]:
-        """Ids of the containers that run and carry this label, `name=value`; sorted."""
+        """Return the ids of running containers with this label, `name=value`; sorted."""
         filters = json.dumps({"label": [label], "status": ["running"]})
         async with self._call("GET", "/containers/json", {"filters": filters}) as answer:
             return sorted(container["Id"] for container in await answer.json())
 
     async def remove(self, container: str) -> None:
-        """`docker rm -f`; one that is gone is left alone."""
+        """Do `docker rm -f`; a container that is gone is left alone."""
         try:
             async with self._call("DELETE", f"/containers/{quote(container)}", {"force": "1"}):
                 pass
@@ -98,7 +97,7 @@ class Engine:
                 raise
 
     async def pull(self, ref: str, *, first_s: float, stall_s: float) -> None:
-        """Pulls an image.  Gives up when the registry says nothing for `first_s`, or later stops for `stall_s`."""
+        """Pull an image.  Give up if the registry sends nothing for `first_s`, or later pauses for `stall_s`."""
         name, tag = ref.rpartition(":")[::2] if ":" in ref.rpartition("/")[2] else (ref, "latest")
         params = {"fromImage": name, "tag": tag}
         try:
@@ -110,7 +109,7 @@ class Engine:
             raise EngineFault(f"no answer from the registry of {ref}") from None
 
     async def import_root(self, root: Path, ref: str, changes: Sequence[str]) -> None:
-        """Makes an image of one layer from the tar file of a root file system."""
+        """Create an image of one layer from the tar file of a root file system."""
         name, tag = ref.rpartition(":")[::2]
         params = [("fromSrc", "-"), ("repo", name), ("tag", tag), *(("changes", change) for change in changes)]
         async with self._call("POST", "/images/create", params, data=_chunks(root), timeout_s=_WORK_S) as answer:
@@ -120,11 +119,11 @@ class Engine:
     async def build(
         self, context: bytes, ref: str, *, args: Mapping[str, str], labels: Mapping[str, str], network: str
     ) -> None:
-        """Builds a tar of a Dockerfile and its files, with the classic builder, and never pulls.
+        """Build a tar of a Dockerfile and its files, with the classic builder; never pull.
 
-        Layers that the engine still has are taken from there.  Whoever removes the image that they came from in the same
-        moment takes them away under the build; without them it works.  The builder says so in as many ways as it has
-        steps, so any refusal but a failed command is tried once more, without the cache.
+        Layers that the engine still has are reused.  If another process removes their image at the same moment, they vanish
+        during the build; without them it works.  The builder reports this in as many ways as it has steps, so any refusal but
+        a failed command is retried once, without the cache.
         """
         params = {
             "t": ref,
@@ -149,17 +148,17 @@ class Engine:
         except _Reported as fault:
             if _COMMAND_FAILED not in str(fault):
                 raise
-            # The fault repeats the whole command that failed; what that printed last says why.
+            # The fault repeats the whole command that failed; the last line it printed says why.
             raise EngineFault(f"{str(fault)[:120]} … {last[-200:]}" if last else str(fault)) from None
 
     async def load(self, saved: Path) -> None:
-        """Takes in what `save` wrote."""
+        """Load an image that `save` wrote."""
         async with self._call("POST", "/images/load", data=_chunks(saved), timeout_s=_WORK_S) as answer:
             async for _ in _report(answer):
                 pass
 
     async def save(self, ref: str, target: Path) -> None:
-        """Writes an image with its layers to a tar file."""
+        """Write an image with its layers to a tar file."""
         async with self._call("GET", "/images/get", {"names": ref}, timeout_s=_WORK_S) as answer:
             with await asyncio.to_thread(target.open, "wb") as file:
                 async for chunk in answer.content.iter_chunked(_CHUNK):
@@ -197,11 +196,11 @@ class _Refused(EngineFault):
 
 
 class _Reported(EngineFault):
-    """The engine took the call on and said later that it failed: work whose result another call may have changed."""
+    """The engine accepted the call and later reported its failure: another call may have changed the result."""
 
 
 async def _report(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
-    """The JSON lines by which an engine tells how a long call goes; an error comes as one of them, under status 200."""
+    """Yield the JSON lines by which an engine reports progress; an error is one of them, under status 200."""
     async for text in _lines(answer):
         line: dict[str, Any] = json.loads(text)
         if "error" in line:

@@ -2,14 +2,13 @@
 
     python -m compose.image [--host URL] [--save FILE]
 
-An engine that has the image with equal contents is left as it is.  Otherwise the image is loaded from this user's cache, or
-made: from a Python base image when a registry can be reached, else from Debian packages where apt is at hand, which takes
-seconds and needs no root.  Everything that goes in is named by a hash, kept as a label on the image; so an edited app
-makes a new image, and only the layer that holds the apps is made again.
+An engine that has the image with equal contents is left alone.  Otherwise the image is loaded from this user's cache, or
+built: from a Python base image if a registry can be reached, else from Debian packages if apt is available, which takes
+seconds and needs no root.  A hash of all contents is kept as a label on the image; so an edited app makes a new image, and
+only the layer that holds the apps is built again.
 
-The cache is `images/` in the user's cache directory; it may be deleted at any time, and the next image then takes the
-newest packages.  DORM_SAMPLES_BASE names another base image, of a mirror for instance; one that has NumPy needs no
-package index.
+The cache is `images/` in the user's cache directory; it may be deleted at any time, and the next image then takes the newest
+packages.  DORM_SAMPLES_BASE names another base image, for example of a mirror; one that has NumPy needs no package index.
 
 Inside, `python3 -m compose.apps.NAME` runs an app, DORM_SAMPLE_DATA names the digits data set, and any user id works.
 """
@@ -51,13 +50,13 @@ _REGISTRY_FIRST_S = 8.0  # a registry that cannot be reached must not hold up a 
 _REGISTRY_STALL_S = 60.0
 _PACKAGES_S = 300.0
 _KEEP_CACHED = 3  # tar files of each kind; each takes about 75 MB
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # the machine's word: the engine's
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # the machine's name: the engine's
 
 Origin = Literal["present", "cache", "registry", "packages"]
 
 
 class ImageUnavailable(Exception):
-    """There is no image and none can be made here; the message is one line that says why."""
+    """There is no image and none can be built here; the message is one line that says why."""
 
 
 class Built(NamedTuple):
@@ -68,16 +67,16 @@ class Built(NamedTuple):
     """Hash of everything that went in; the image carries it as its label `dorm.content`."""
     origin: Origin
     archive: Path | None
-    """Tar file of the image, for other engines; None where the image was present and nothing is cached."""
+    """Tar file of the image, for other engines; None if the image was present and nothing is cached."""
 
 
 async def ensure_samples_image(
     url: str | None = None, ref: str = SAMPLES_REF, progress: Progress = lambda _: None
 ) -> Built:
-    """Sees to it that an engine has the sample apps' image, and says where it came from.
+    """Make sure that an engine has the sample apps' image, and report where it came from.
 
-    `url` is the engine's (None: DOCKER_HOST, else the usual socket); `progress` is told each step that may take long.
-    Safe to call at once from several processes and for several engines: one makes it, the others wait and load it.
+    `url` is the engine's (None: DOCKER_HOST, else the usual socket); `progress` is called with each step that may take long.
+    Safe to call at once from several processes and for several engines: one builds it, the others wait and load it.
     Raises `ImageUnavailable`.
     """
     recipe = await asyncio.to_thread(_recipe)
@@ -93,7 +92,7 @@ async def ensure_samples_image(
             origin: Origin = "cache"
             if not await _load(engine, archive, ref, content, progress):
                 async with _locked(cache / "lock"):
-                    # Somebody may have made it while we waited.
+                    # Another process may have built it meanwhile.
                     if not await _load(engine, archive, ref, content, progress):
                         origin = await _make(engine, arch, cache, recipe, ref, progress)
                         await _save(engine, ref, archive)
@@ -107,8 +106,8 @@ async def ensure_samples_image(
 
 
 async def _load(engine: Engine, archive: Path, ref: str, content: str, progress: Progress) -> bool:
-    """Loads the image if the cache has it.  An archive that the engine cannot use, cut short by a full disk for instance,
-    counts as none: it will be written anew."""
+    """Load the image if the cache has it; return whether that worked.  An archive that the engine cannot use, for example one
+    cut short by a full disk, counts as missing: it will be written again."""
     if not await asyncio.to_thread(archive.exists):
         return False
     progress(f"loading {ref}")
@@ -121,14 +120,14 @@ async def _load(engine: Engine, archive: Path, ref: str, content: str, progress:
 
 
 async def _make(engine: Engine, arch: str, cache: Path, recipe: _Recipe, ref: str, progress: Progress) -> Origin:
-    """Builds the image on the engine, from whichever base can be had."""
+    """Build the image on the engine, from whichever base is available."""
     base, context, labels = recipe.base, recipe.context, {CONTENT_LABEL: recipe.content}
     try:
         if await engine.image(base) is None:
             progress(f"pulling {base}")
             await engine.pull(base, first_s=_REGISTRY_FIRST_S, stall_s=_REGISTRY_STALL_S)
         progress(f"building {ref} from {base}")
-        # The host's network, since an engine without a bridge has no other that leads to a package index.
+        # The host's network, since without a bridge it is an engine's only one that reaches a package index.
         await engine.build(context, ref, args={"BASE": base}, labels=labels, network="host")
         return "registry"
     except EngineFault as fault:
@@ -144,14 +143,14 @@ async def _make(engine: Engine, arch: str, cache: Path, recipe: _Recipe, ref: st
 
 
 class _Recipe(NamedTuple):
-    """What to build, and from what."""
+    """The inputs of a build."""
 
     base: str
     """The base image to try first."""
     context: bytes
     """Tar file with the Dockerfile and the files that it copies."""
     content: str
-    """Hash of everything that decides what the image holds, the script for the other base included."""
+    """Hash of everything that determines the image's contents, including the script for the other base."""
 
 
 def _recipe() -> _Recipe:
@@ -162,11 +161,11 @@ def _recipe() -> _Recipe:
 
 
 class _NoPackages(Exception):
-    """Debian packages cannot be had here."""
+    """Debian packages are unavailable here."""
 
 
 async def _packages_base(engine: Engine, arch: str, cache: Path, progress: Progress) -> str:
-    """The name of a base image made from Debian packages; on the engine, in the cache, or made now."""
+    """Return the name of a base image made from Debian packages: on the engine, from the cache, or built now."""
     version = hashlib.sha256(await asyncio.to_thread(_SCRIPT.read_bytes)).hexdigest()[:16]
     ref = f"dorm/samples-base:{version}"
     if await engine.image(ref) is not None:
@@ -178,7 +177,7 @@ async def _packages_base(engine: Engine, arch: str, cache: Path, progress: Progr
     try:
         await engine.import_root(root, ref, ["ENV PATH=/usr/bin:/bin", 'CMD ["python3"]'])
     except EngineFault:
-        root.unlink(missing_ok=True)  # if it was the file's fault, the next attempt shall not meet it again
+        root.unlink(missing_ok=True)  # if the file was the cause, the next attempt must not meet it again
         raise
     return ref
 
@@ -217,7 +216,7 @@ async def _unpack_packages(target: Path, arch: str, progress: Progress) -> None:
 
 
 async def _save(engine: Engine, ref: str, archive: Path) -> None:
-    """Writes the image to the cache; whoever sees the file sees all of it."""
+    """Write the image to the cache atomically."""
     partial = archive.with_suffix(f".{os.getpid()}.partial")
     try:
         await engine.save(ref, partial)
@@ -234,7 +233,7 @@ def _prune(cache: Path, pattern: str) -> None:
 
 
 def _context() -> bytes:
-    """The build context, byte for byte the same for the same files."""
+    """Return the build context, byte for byte the same for the same files."""
     files = {"Dockerfile": _HERE / "Dockerfile", "digits.csv.gz": _digits()}
     for path in [_HERE / "__init__.py", *sorted((_HERE / "apps").rglob("*.py"))]:
         files[f"compose/{path.relative_to(_HERE)}"] = path
@@ -249,7 +248,7 @@ def _context() -> bytes:
 
 
 def _digits() -> Path:
-    """The data set that ships in scikit-learn, found without importing it (which takes a second)."""
+    """Return the data set that ships in scikit-learn, found without importing it (which takes a second)."""
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
         raise ImageUnavailable("scikit-learn, which ships the sample data, is missing: pip install 'dorm[samples]'")
@@ -267,7 +266,7 @@ def _cache_dir() -> Path:
 
 @contextlib.asynccontextmanager
 async def _locked(path: Path) -> AsyncIterator[None]:
-    """A lock between processes; the kernel frees it when its holder dies."""
+    """Hold a lock between processes; the kernel frees it when its holder dies."""
     with path.open("w") as file:
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The vocabulary of Dorm and the log that it is written to.
+"""Dorm's vocabulary of events, and the log that holds them.
 
     kinds         every event: facts in the past tense, frozen, typed, one writer for each
     spec          an app's spec and its one gate, `check_spec`; `spec_errors` words its refusals
@@ -11,16 +11,16 @@
     limits        bounds on numbers, texts and messages
     times         how the cluster's times depend on each other
     holders       which machine holds a node's name
-    appending     an event stored once, and never taken for another sender's record
+    appending     an event stored once, never confused with another sender's record
     requests      what clients ask agents beside the log
-    sources       the build that runs: a hash of its own sources;  logger: for modules that others import
+    sources       the fingerprint of the running build: a hash of its sources;  logger: for modules that others import
 
     log/          the interface of the log, its errors, and what is independent of NATS: memory, snapshots, leadership
     chain/        the hash chain over all records, and the seals that masters sign
     archive/      logs in files
     nats/         logs on NATS JetStream; the only code that imports nats-py
 
-Start with `kinds`, then `log.interface`.  This package imports no other package of the project; everything else rests on it.
+Start with `kinds`, then `log.interface`.  This package imports no other package of the project.
 
 A record is raw bytes with a sequence number and the log's own time.  `codec.decode` turns it into an event on demand.  Old
 versions are upcast on reading; unknown kinds and fields are skipped and kept.

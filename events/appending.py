@@ -1,13 +1,13 @@
-"""Appending an event so that it is stored, and not taken for somebody else's record.
+"""Append an event so that it is surely stored, and never confused with another publisher's record.
 
-A log stores one record for each message id, and answers any later append under that id as a duplicate.  Ids can be guessed or
-read: a stranger who uses one first would have a fact acknowledged that was never stored.  So a duplicate counts only if the
-stored record says the same, on the same subject; otherwise the event goes to the log under another id.
+A log stores one record for each message id, and acknowledges any later append under that id as a duplicate.  Ids can be
+guessed or read: if a stranger uses one first, the log acknowledges an event that it never stored.  So a duplicate counts only
+if the stored record states the same on the same subject; otherwise the event is appended under another id.
 
-The other ids follow from the event's own (`<id>~1`, `<id>~2`, …), so that a publisher that tries again after a lost answer,
-or after a crash, meets its own record there.  Beyond `FIXED_IDS` of them they are drawn, which ends the race with a stranger
-who goes on guessing; two records of one event then do no harm, since folds know a repeat by what it says.  The id in the
-event's body never changes: it names the event, the message id only keeps repeats off the log.
+The other ids derive from the event's own (`<id>~1`, `<id>~2`, …), so that a publisher that retries after a lost answer, or
+after a crash, meets its own record there.  After `FIXED_IDS` of them they are random, which defeats a stranger who keeps
+guessing.  Two records of one event then do no harm, since folds recognize a repeat by its content.  The id in the event's
+body never changes: it names the event; the message id only deduplicates.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from events.log.records import Appended
 
 FIXED_IDS = 8
-"""So many other ids follow from an event's own."""
+"""How many other ids derive from an event's own."""
 _HOW_IT_WAS_SEEN = (
     "at", "cause", "started_at", "exited_at", "exit_code", "asked", "killed", "reason", "message", "loss", "samples_per_s",
 )  # fmt: skip
-"""Fields in which two reports of one fact by the same publisher may differ, as after a restart."""
+"""Fields in which two reports of one fact by the same publisher may differ, for example after a restart."""
 _log = Logger(__name__)
 
 
 async def append_event(
     log: EventLog, subject: str, event: Event, *, expected_last: int | None = None, timeout: float = 5.0
 ) -> Appended:
-    """Store the event, which has an id; gives where it is stored, now or by an earlier append of the same publisher's.
+    """Store the event, which has an id.  Return where it is stored, by this append or an earlier one of the same publisher.
     Raises as `EventLog.append` does."""
     body = encode(event)
     taken = 0
@@ -56,7 +56,7 @@ def _other_id(id: str, taken: int) -> str:
 
 
 async def is_stored_at(log: EventLog, seq: int, subject: str, event: Event) -> bool:
-    """Whether the record there is this publisher's report of this event.  Raises LogUnavailable, LogRefused."""
+    """Return whether the record `seq` is this publisher's report of this event.  Raises LogUnavailable, LogRefused."""
     record = await log.record_at(seq)
     if record is None:
         raise LogUnavailable(f"record {seq} can't be read yet; try again")
@@ -64,7 +64,7 @@ async def is_stored_at(log: EventLog, seq: int, subject: str, event: Event) -> b
 
 
 def is_of(record: Record, subject: str, event: Event) -> bool:
-    """Whether this record is a report of this event on this subject."""
+    """Return whether this record reports this event on this subject."""
     if record.subject != subject:
         return False
     body = encode(event)
@@ -72,6 +72,6 @@ def is_of(record: Record, subject: str, event: Event) -> bool:
 
 
 def _what(record: Record) -> tuple[type, list[object]]:
-    """What its event says, however that was seen."""
+    """Return the event's type and the fields that every report of it shares."""
     event = decode(record)
     return type(event), [getattr(event, name) for name in event.__struct_fields__ if name not in _HOW_IT_WAS_SEEN]

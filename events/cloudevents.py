@@ -1,17 +1,17 @@
-"""Events as CloudEvents 1.0 in their JSON format, for tools that know that and not us.
+"""Events as CloudEvents 1.0 in JSON, for tools that read that format.
 
     specversion      1.0
     id               the position in the log: 118, or 118.2 in a round
-    source           /dorm/<cluster>; with the id unique, as the specification asks
+    source           /dorm/<cluster>; unique together with the id, as the specification requires
     type             io.dorm.app.submitted.v1: the kind, its first word apart, and the version of its schema
     time             log time, to the nanosecond
-    subject          app/<id>, or node/<name>, where the event is about one
+    subject          app/<id> or node/<name>, if the event is about one
     datacontenttype  application/json
     data             the event itself, with its own id, author and time
 
-and as extensions `sequence` (the specification's own: positions that sort as text), `dormby` (who published it), `dormcause`
-(the position or id of what led to it) and, of what a master said, `dormepoch` and `dormbasis` (the sequence it had read up
-to).  An extension that is not known of an event is left out.
+The extensions are `sequence` (from the specification: positions that sort as text), `dormby` (who published it),
+`dormcause` (the position or id of its cause) and, for facts of the master, `dormepoch` and `dormbasis` (the sequence it
+had read up to).  An unknown extension value is left out.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ if TYPE_CHECKING:
     from events.positions import Logged
 
 CONTENT_TYPE = "application/cloudevents+json"
-"""Of one event; a file with one in each line has no registered name."""
+"""For one event; a file with one event per line has no registered type."""
 _WORD = re.compile(r"[A-Z][a-z0-9]*")
 _NOUNS = ("App", "Node", "Container", "Generation", "Policy", "Master", "Log")
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 _LATEST = 253_402_300_799_999_999_999
-"""The last nanosecond that has a year of four digits."""
+"""The last nanosecond with a four-digit year."""
 _DEEPEST = 100
 
 
 @lru_cache(maxsize=256)
 def type_of(kind: str, version: int = 1) -> str:
-    """`AppCancelRequested` is `io.dorm.app.cancel_requested.v1`, `Resized` is `io.dorm.resized.v1`."""
+    """Return the CloudEvents type: `AppCancelRequested` is `io.dorm.app.cancel_requested.v1`, `Resized` is
+    `io.dorm.resized.v1`."""
     words = _WORD.findall(kind)
     noun = words[:1] if len(words) > 1 and words[0] in _NOUNS else []
     return ".".join(["io.dorm", *map(str.lower, noun), "_".join(map(str.lower, words[len(noun) :])), f"v{version}"])
 
 
 def cloud_event(logged: Logged) -> dict[str, Any]:
-    """One event as a map that `msgspec.json.encode` (or any other encoder) turns into a CloudEvent's JSON."""
+    """Return one event as a map that `msgspec.json.encode` (or any other encoder) turns into a CloudEvent's JSON."""
     event, position, said_in = logged.event, logged.position, logged.round
     made: dict[str, Any] = {
         "specversion": "1.0",
@@ -67,7 +68,7 @@ def cloud_event(logged: Logged) -> dict[str, Any]:
     if event.cause:
         made["dormcause"] = _attribute(event.cause)
     if said_in is not None:
-        # Text: the specification's integers have 32 bits.
+        # As text: the specification's integers have 32 bits.
         made["dormepoch"], made["dormbasis"] = str(said_in.epoch), str(said_in.basis)
     return {**made, "data": plain(event)}
 
@@ -82,19 +83,19 @@ def _subject(event: Event) -> str:
 
 
 def _attribute(text: str) -> str:
-    """What strangers call themselves may hold signs that the specification allows in no attribute."""
+    """Replace characters that the specification forbids in attributes; foreign names may hold them."""
     return text if text.isprintable() else _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def rfc3339(time: int) -> str:
-    """UTC nanoseconds as text, with all nine digits, so that texts sort as times do."""
+    """Format UTC nanoseconds with all nine digits, so that texts sort as times do."""
     seconds, rest = divmod(min(max(time, 0), _LATEST), 1_000_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
 
 
 def plain(event: Event) -> dict[str, Any]:
-    """An event as a map with its kind, of what JSON has words for.  A stranger's spec may hold what JSON has none for:
-    bytes are base64, keys become text, and whatever else is left is shown as text."""
+    """Return an event as a map with its kind, restricted to JSON's types.  Foreign specs may hold others: bytes become
+    base64, keys become text, and anything else is shown as text."""
     try:
         made: dict[str, Any] = msgspec.to_builtins(event, str_keys=True)
     except (TypeError, ValueError, RecursionError):

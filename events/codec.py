@@ -1,10 +1,10 @@
-"""Events to bytes and back.
+"""Encode events to bytes and decode them.
 
-Bodies are MessagePack maps; a client that has no MessagePack may send JSON, and the first byte tells them apart ('{' and
-white space are small integers in MessagePack, never maps).  The fast way is one reused msgspec decoder, which checks types
-as it reads.  What it refuses goes the slow way: unpacked with `msgpack` (which reads foreign extension types and broken
-UTF-8 too), upcast from older versions, and in the end either understood or turned into `Unknown` or `Unreadable`.
-Nothing here raises for bad input.
+Bodies are MessagePack maps.  A client without MessagePack may send JSON; the first byte tells them apart ('{' and white space
+are small integers in MessagePack, never maps).  The fast path is one reused msgspec decoder, which checks types as it reads.
+What it refuses takes the slow path: unpacked with `msgpack` (which also reads foreign extension types and broken UTF-8),
+upcast from older versions, and then either understood or turned into `Unknown` or `Unreadable`.  Decoding never raises for
+bad input.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
-"""From the map of one version of a kind to the map of the next."""
+"""Turns the map of one version of a kind into the map of the next."""
 
 VERSIONS: dict[str, int] = {cls.__name__: 1 for cls in (*get_args(Published), *get_args(MasterFact))}
 """The version of each kind that this build writes."""
 
 UPCASTERS: dict[tuple[str, int], Upcaster] = {}
-"""By kind and the version that it takes."""
+"""By kind and the version that it upcasts."""
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(Published).decode
@@ -40,14 +40,14 @@ _KINDS = {cls.__name__: cls for cls in get_args(Published)}
 
 
 def encode(event: Event) -> bytes:
-    """MessagePack with sorted maps: equal events have equal bytes."""
+    """Return MessagePack with sorted maps: equal events have equal bytes."""
     return _encoder.encode(event)
 
 
 def decode(record: Record) -> Event:
-    """The event in a record: one of `Published`, or `Unknown`, or `Unreadable`.
+    """Return the event in a record: one of `Published`, or `Unknown`, or `Unreadable`.
 
-    Missing id, time and author are filled from the record's sequence (or Nats-Msg-Id), log time and subject.
+    Missing id, time and author are filled in from the record's sequence (or Nats-Msg-Id), log time and subject.
     """
     try:
         event: Event = _decode(record.body)
@@ -62,7 +62,7 @@ def decode(record: Record) -> Event:
 
 
 def _all_current(event: Any) -> bool:
-    """Whether every fact of a round is in the version that this build writes."""
+    """Return whether every fact of a round has the version that this build writes."""
     return all(fact.v == _WRITTEN[type(fact)] for fact in event.events)
 
 
@@ -78,7 +78,7 @@ _WRITTEN = _Written()
 
 
 class _Believed(dict[str, tuple[type[Event] | None, int]]):
-    """The only class that is believed on a subject, and the version of it that this build writes."""
+    """The only class believed on a subject, and the version of it that this build writes."""
 
     def __missing__(self, subject: str) -> tuple[type[Event] | None, int]:
         if len(self) >= _MOST_SUBJECTS:
@@ -93,7 +93,7 @@ _BELIEVED = _Believed()
 
 
 def _decode_otherwise(record: Record) -> Event:
-    """What is not MessagePack of a current version: JSON, or something that takes a closer look."""
+    """Decode a body that is not MessagePack of a current version: JSON, or one for the slow path."""
     if record.body[:1] not in _JSON_BYTES:
         return _decode_slowly(record)
     try:
@@ -110,7 +110,7 @@ _JSON_BYTES = frozenset(bytes([byte]) for byte in _JSON_START)
 
 
 def document(record: Record) -> Any:
-    """The body as plain maps and lists, for tools that show an event whatever its kind.  Raises ValueError."""
+    """Return the body as plain maps and lists, for tools that show events of any kind.  Raises ValueError."""
     body = record.body
     if not body:
         raise ValueError("the body is empty")
@@ -153,22 +153,22 @@ def _decode_slowly(record: Record) -> Event:
         return _filled(_round(upcast) if kind == Round.__name__ else msgspec.convert(upcast, _KINDS[kind]), record)
     except _NewerVersionError:
         return _filled(Unknown(subject=record.subject, name=f"{kind} v{_short(body['v'])}"), record)
-    # Whatever an upcaster trips over in a body that is not as it should be.
+    # An upcaster may fail in any way on a malformed body.
     except Exception as error:
         return _unreadable(record, f"{kind}: {' '.join(str(error).split())[:300] or type(error).__name__}")
 
 
 def _short(value: object) -> str:
-    """A stranger's word, on one line whatever it holds."""
+    """Return foreign text on one line, cut to 80 characters."""
     return " ".join(value[:80].split()) if isinstance(value, str) else repr(value)[:80]
 
 
 class _NewerVersionError(Exception):
-    """The kind is known but a later build wrote it."""
+    """The kind is known, but a later build wrote this version."""
 
 
 def _upcast(body: dict[str, Any]) -> dict[str, Any]:
-    """The body in the version that this build writes.  Raises _NewerVersionError, TypeError, ValueError."""
+    """Return the body in the version that this build writes.  Raises _NewerVersionError, TypeError, ValueError."""
     kind, version = body["kind"], body.get("v", 1)
     known = VERSIONS[kind]
     if not isinstance(version, int) or isinstance(version, bool):
@@ -183,8 +183,8 @@ def _upcast(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _round(body: dict[str, Any]) -> Round:
-    """A round with `Unknown` in the places of kinds that this build does not know, so that an older reader follows a
-    newer master as far as it can."""
+    """Return a round with `Unknown` in place of kinds that this build does not know, so that an older reader follows a newer
+    master as far as it can."""
     facts: list[Any] = []
     for fact in body.get("events", []):
         if not isinstance(fact, dict):
@@ -202,7 +202,7 @@ def _unreadable(record: Record, reason: str) -> Event:
 
 
 def submission_of(event: Event) -> bool:
-    """Whether this stands for a submission, readable or not, so that its sender is owed an answer."""
+    """Return whether this stands for a submission, readable or not, so that its sender is owed an answer."""
     if isinstance(event, Unreadable):
         return subjects.kind_of(event.subject) == AppSubmitted.__name__
     return isinstance(event, AppSubmitted)

@@ -1,17 +1,17 @@
-"""Who holds a node's name.
+"""Which machine holds a node's name.
 
-A name alone does not say which machine speaks: an operator who replaces a machine that was cut off gives its successor the
-same name, while the first one may still run containers.  So an agent keeps a random identity in its node's folder and says
-it with all that it says; the first identity that joins holds the name until it has left in good order or its lease has ended.
-The master's fold and every agent's fold go by this one rule, so they agree about who holds it.
+The name alone does not identify the machine: an operator may give the successor of a cut-off machine the same name while the
+first one still runs containers.  So each agent keeps a random identity in its node's folder and adds it to every event.  The
+first identity that joins holds the name until it leaves cleanly or its lease ends.  The master's fold and every agent's fold
+apply this one rule, so they agree on the holder.
 """
 
 from __future__ import annotations
 
 
 def may_hold(holder: str, identity: str, *, gone: bool) -> bool:
-    """Whether a join as `identity` takes effect.  `gone`: nothing of the holder can run any more.
+    """Return whether a join as `identity` takes effect.  `gone`: nothing of the holder can run any more.
 
-    Agents before 0.5.1 have no identity (""): the first agent that has one succeeds them, because it usually is the same node
-    after an upgrade."""
+    Agents before 0.5.1 have no identity (""): the first agent with one succeeds them, since it usually is the same node after
+    an upgrade."""
     return gone or not holder or holder == identity

@@ -22,45 +22,45 @@ from events.spec import AppSpec
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag=True, gc=False):
-    """What every event has.  A client may leave all of it out; the log then fills in what it knows."""
+    """The fields of every event.  A client may omit them all; the reader then fills in what the log knows."""
 
     id: Name = ""
     """Unique, prefixed with the publisher; also the Nats-Msg-Id, so a repeated publish is stored once."""
     at: Moment = 0
-    """When the publisher says it happened (UTC ns).  Information only: the log's own time orders things."""
+    """When the publisher says it happened (UTC ns).  Information only: log time orders events."""
     by: Name = ""
     """Who published it."""
     cause: Name = ""
-    """Position (`seq` or `seq.index`) or id of what led to it."""
+    """Position (`seq` or `seq.index`) or id of the event that caused it."""
     v: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31)] = 1
     """Schema version of this kind."""
 
 
 Step = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""What a program may call a step of its work: exact in every language's numbers."""
+"""A step of a program's work, small enough to be exact in every language's numbers."""
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 PortOrNone = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Address = Annotated[str, msgspec.Meta(max_length=255)]
 FolderId = Annotated[str, msgspec.Meta(max_length=64)]
-"""Names a shared folder of checkpoints: what the marker in it says."""
+"""Id of a shared folder of checkpoints, as its marker file states it."""
 NO_FOLDER = "missing"
-"""In the place of such an id: there is no marker, so the folder is not mounted or was never one."""
+"""Stands for such an id where there is no marker: the folder is not mounted, or never was a folder of checkpoints."""
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32 - 1)]
 Identity = Annotated[str, msgspec.Meta(max_length=64)]
-"""Which machine speaks under a node's name (`events.holders`); "" from agents before 0.5.1."""
+"""Which machine publishes under a node's name (`events.holders`); "" from agents before 0.5.1."""
 
 # --- clients -----------------------------------------------------------------------------------------------------------
 
 
 class AppSubmitted(Event, frozen=True):
-    """Somebody wants an app to run.  The spec is kept as it came, so that a bad one can be refused with a reason."""
+    """A client submits an app.  The spec is kept as it came, so that a bad one can be refused with a reason."""
 
     spec: Any = None
 
 
 class AppUpdated(Event, frozen=True):
-    """New weight or bounds for an app; what is None stays."""
+    """New weight or bounds for an app; None keeps the current value."""
 
     app: Name
     weight: Annotated[float, msgspec.Meta(ge=0.001, le=1000)] | None = None
@@ -82,67 +82,67 @@ class NodeDrainRequested(Event, frozen=True):
     node: Name
     drain: bool = True
     until_rejoin: bool = False
-    """Asked for by an agent that is about to stop: its next NodeJoined ends it, which never ends an operator's drain."""
+    """Set by an agent that is about to stop: its next NodeJoined ends this drain.  An operator's drain is never ended so."""
     reason: str = ""
     identity: Identity = ""
-    """With `until_rejoin`: of the agent that stops, which does not drain another machine of the same name."""
+    """With `until_rejoin`: the identity of the agent that stops.  Another machine of the same name is not drained."""
 
 
 class PolicyChanged(Event, frozen=True):
-    """New settings of the cluster; what is None stays.  On the log, so that a replay has them."""
+    """New settings of the cluster; None keeps the current value.  They are on the log, so a replay has them."""
 
     policy: str | None = None
-    """Another policy starts with its defaults, unless `params` or `set_params` say otherwise."""
+    """A changed policy starts with its defaults, unless `params` or `set_params` override them."""
     params: dict[str, Any] | None = None
-    """All parameters anew: those that it does not name are back at their defaults."""
+    """Replaces all parameters: those not named return to their defaults."""
     set_params: dict[str, Any] | None = None
-    """These parameters alone; the others stay, and a value of None puts one back to its default.  Merged by the fold, so
-    that of two operators who each change another parameter at once neither undoes the other's."""
+    """Changes only these parameters; None returns one to its default.  The fold merges them, so two operators who change
+    different parameters at once do not undo each other."""
     quiet_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] | None = None
     """How long the log must be quiet before a new allocation is computed."""
     quiet_limit_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] | None = None
-    """The longest that a busy log can put an allocation off."""
+    """The longest that a busy log can delay an allocation."""
     idle_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] | None = None
-    """How long nothing must have happened before the allocation is looked at again (see `IdleTicked`), and the least time
-    from one such look to the next."""
+    """How long nothing must have happened before the allocation is looked at again (see `IdleTicked`), and the shortest
+    interval between two such looks."""
     heartbeat_s: Annotated[float, msgspec.Meta(ge=0.1, le=3_600)] | None = None
-    """The longest that a node may take from one sign of life to the next."""
+    """The longest interval between two heartbeats of a node."""
     node_grace_s: Annotated[float, msgspec.Meta(ge=0.1, le=86_400)] | None = None
-    """A node not heard for this long is concluded lost: no new containers go there."""
+    """A node not heard for this long counts as lost: no new containers go there."""
     node_lease_s: Annotated[float, msgspec.Meta(ge=1, le=864_000)] | None = None
-    """A node not heard for this long has stopped its containers by itself.  Times that would do harm together are refused,
-    and with them the whole change (`events.times`)."""
+    """A node not heard for this long has stopped its containers by itself.  A change is refused as a whole if its times would
+    do harm together (`events.times`)."""
     checkpoints: FolderId | None = None
-    """Id of the folder of checkpoints that is the cluster's; "" leaves it to what the nodes announce."""
+    """Id of the cluster's folder of checkpoints; "" leaves the choice to what the nodes announce."""
     retention_s: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None = None
-    """How long an ended app, its containers and logs stay."""
+    """How long an ended app, its containers and its logs are kept."""
 
 
 class SealRequested(Event, frozen=True):
-    """Seal the log now (`LogSealed`), this record included; the master does so now and then anyway."""
+    """Seal the log now (`LogSealed`), this record included; the master also seals now and then without a request."""
 
 
 # --- agents ------------------------------------------------------------------------------------------------------------
 
 
 class NodeJoined(Event, frozen=True):
-    """An agent is up (again) on this node and says what the node has."""
+    """An agent has started on this node and states what the node has."""
 
     node: Name
     address: Address
-    """Where other nodes reach this node's containers."""
+    """The address at which other nodes reach this node's containers."""
     capacity: dict[str, Amount]
     ports: tuple[Port, Port]
-    """First and last port that decisions may give to containers here; disjoint among agents on one address."""
+    """First and last port that decisions may assign to containers here; disjoint among agents on one address."""
     labels: dict[str, str] = {}
     runtime: str = "process"
     build: str = ""
     lease_s: Annotated[float, msgspec.Meta(ge=0, le=864_000)] = 0.0
-    """For so long what runs there may run on as it is, which is more than the cluster's lease where that was lowered."""
+    """Longest lease the node may still honor, in seconds: longer than the cluster's lease if that was lowered."""
     identity: Identity = ""
-    """A join under a name that another identity holds changes nothing but what `Node.refused` says."""
+    """A join under a name that another identity holds changes nothing but `Node.refused`."""
     checkpoints: FolderId = ""
-    """Id of the folder of checkpoints that is mounted there, or NO_FOLDER.  "" of an agent that does not look."""
+    """Id of the mounted folder of checkpoints, or NO_FOLDER; "" from an agent that does not check."""
 
 
 class ContainerUse(msgspec.Struct, frozen=True, gc=False):
@@ -156,7 +156,7 @@ class ContainerUse(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeReported(Event, frozen=True):
-    """Heartbeat and figures; on a stream of its own, with an age limit."""
+    """A heartbeat with resource usage; on a stream of its own, with an age limit."""
 
     node: Name
     used: dict[str, Amount] = {}
@@ -165,7 +165,7 @@ class NodeReported(Event, frozen=True):
 
 
 class NodeLeft(Event, frozen=True):
-    """An agent stopped in good order: none of its containers runs."""
+    """An agent stopped cleanly: none of its containers runs."""
 
     node: Name
     identity: Identity = ""
@@ -186,11 +186,11 @@ ExitReason = Literal[
 
 
 CUT_OFF = "the node was cut off from the log for longer than its lease"
-"""The message of a container that its node's lease ended."""
+"""The message of a container that was stopped because its node's lease expired."""
 
 
 class ContainerExited(Event, frozen=True):
-    """A container ended, or could not start at all (then `exit_code` is None and `message` says why)."""
+    """A container ended, or could not start (then `exit_code` is None and `message` says why)."""
 
     app: Name
     generation: Number
@@ -198,9 +198,9 @@ class ContainerExited(Event, frozen=True):
     node: Name
     exit_code: ExitCode | None = None
     asked: bool = False
-    """Whether the agent had asked it to stop before it ended."""
+    """Whether the agent had asked the container to stop before it ended."""
     killed: bool = False
-    """It had not ended within its grace time and was killed: what it did after its last checkpoint is lost."""
+    """Whether it outlived its grace time and was killed: work after its last checkpoint is lost."""
     reason: ExitReason = "exit"
     message: str = ""
     started_at: Moment = 0
@@ -209,7 +209,7 @@ class ContainerExited(Event, frozen=True):
 
 
 class AppCheckpointed(Event, frozen=True):
-    """The app said, by its progress file, that it saved its state up to this step."""
+    """The app reported, in its progress file, that it saved its state up to this step."""
 
     app: Name
     generation: Number
@@ -217,7 +217,7 @@ class AppCheckpointed(Event, frozen=True):
 
 
 class AppProgressed(Event, frozen=True):
-    """The app's own words from its progress file, at a limited rate."""
+    """Progress that the app reported in its progress file, at a limited rate."""
 
     app: Name
     generation: Number
@@ -230,7 +230,7 @@ class AppProgressed(Event, frozen=True):
 
 
 class AppAccepted(Event, frozen=True):
-    """Admitted.  Carries the checked spec, which is all that agents know of an app."""
+    """The app is admitted.  Carries the checked spec, which is all that agents know of an app."""
 
     app: Name
     spec: AppSpec
@@ -239,7 +239,7 @@ class AppAccepted(Event, frozen=True):
 
 
 class AppRejected(Event, frozen=True):
-    """A submission or an update that is refused, and why.  `app` is empty where there was no usable name."""
+    """A submission or an update is refused, and why.  `app` is empty if there was no usable name."""
 
     app: Name
     submission: Name
@@ -248,7 +248,7 @@ class AppRejected(Event, frozen=True):
 
 
 class AppCompleted(Event, frozen=True):
-    """All slots of the generation ended with exit code 0, unasked."""
+    """All slots of the generation ended with exit code 0, without a request to stop."""
 
     app: Name
     generation: Number
@@ -259,7 +259,7 @@ Failure = Literal[
     "start", "stalled", "stopped",
 ]  # fmt: skip
 """Why a generation failed: why its first container ended; or it had not started, or showed no work, by its deadline; or it
-was stopped though nobody had ordered that.  "" in logs of earlier versions."""
+was stopped without an order.  "" in logs of earlier versions."""
 
 
 class AppFailed(Event, frozen=True):
@@ -278,7 +278,7 @@ class AppCancelled(Event, frozen=True):
 
 
 class GenerationFailed(Event, frozen=True):
-    """A generation that can't go on: agents stop what is left of it, and the app waits until `retry_at`."""
+    """A generation can't continue: agents stop the rest of it, and the app waits until `retry_at`."""
 
     app: Name
     generation: Number
@@ -289,17 +289,17 @@ class GenerationFailed(Event, frozen=True):
     """Whether a port was taken."""
     failure: Failure = ""
     retries: Number = 0
-    """How many retries it has used up of those that this failure counts against, the one that follows included."""
+    """How many retries the app has used of the limit that this failure counts against, including the next one."""
     limit: Number = 0
-    """How many of those it has."""
+    """That limit."""
     anew: bool = False
-    """It had worked for so long (`retries.reset` of its spec) that its earlier failures are forgotten."""
+    """It had worked for long enough (`retries.reset` of its spec) that its earlier failures are forgotten."""
     retry_at: Moment = 0
     """UTC ns before which it is not placed again."""
 
 
 class NodeLost(Event, frozen=True):
-    """Silent for longer than the grace time: nothing new goes there, what runs there may still run."""
+    """A node is silent for longer than the grace time: no new containers go there; those running may still run."""
 
     node: Name
     last_heard: Moment
@@ -310,39 +310,39 @@ class NodeRecovered(Event, frozen=True):
 
 
 class NodeLeaseEnded(Event, frozen=True):
-    """Silent for so long that its agent has surely stopped all containers by itself."""
+    """A node is silent for so long that its agent has surely stopped all containers by itself."""
 
     node: Name
     last_heard: Moment
 
 
 class GenerationReleased(Event, frozen=True):
-    """The barrier is passed: every container of earlier generations has ended and the room is free."""
+    """The generation may start: every container of earlier generations has ended and the room is free."""
 
     app: Name
     generation: Number
     previous: Number = 0
-    """The generation that was stopped for it, 0 for a first start."""
+    """The generation that it replaces, 0 for a first start."""
     resume: bool = False
-    """Whether a checkpoint is believed, so that the resume command starts it."""
+    """Whether the app has a checkpoint that is believed, so the resume command starts it."""
     checkpoint: Step | None = None
     """The step of that checkpoint."""
     lost_steps: Step = 0
-    """Steps that had been done after it and are done again."""
+    """Steps done after that checkpoint, which are repeated."""
     killed: Number = 0
-    """How many containers of the previous generation were killed because they had not ended within their grace time."""
+    """How many containers of the previous generation were killed because they outlived their grace time."""
     stop_s: Seconds = 0.0
-    """From the decision until the last container of the previous generation had ended."""
+    """Seconds from the decision until the last container of the previous generation had ended."""
     wait_s: Seconds = 0.0
-    """From then until this release: waiting for room."""
+    """Seconds from then until this release: waiting for room."""
     lease_ended: list[str] = []
-    """Nodes whose lease, not whose containers' exit, ended the previous generation."""
+    """Nodes where the previous generation ended by the node's lease, not by its containers' exits."""
     checkpoints: FolderId = ""
-    """Id of the cluster's folder of checkpoints: a node starts its containers only where that folder is mounted."""
+    """Id of the cluster's checkpoint folder: a node starts these containers only where that folder is mounted."""
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
-    """One slot of a generation: where its container goes and at which address its peers find it."""
+    """One slot of a generation: its container's node, and the address at which its peers find it."""
 
     slot: Slot
     node: Name
@@ -354,7 +354,7 @@ Adjustment = Literal["start", "restart", "stop"]
 
 
 class Resize(msgspec.Struct, frozen=True, gc=False):
-    """One app's way from one generation to the next.  An empty placement means that it has to wait."""
+    """One app's adjustment from one generation to the next.  An empty placement means that it has to wait."""
 
     app: Name
     from_generation: Number
@@ -373,11 +373,11 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 class IdleTicked(Event, frozen=True):
-    """The allocation was looked at again though nothing had happened for a while, first in its round.
+    """The allocation was looked at again though nothing had happened for a while; first in its round.
 
-    Each decision changes only a few apps (θ2), so after departures, or where a solver stopped at a limit, more can be had
-    by asking again.  A `Resized` that follows in the same round is what came of it; a tick without changes is the last one
-    until there is a new cause, so that an idle log does not grow.  Policy, solver, status and digest as in `Resized`."""
+    Each decision changes only a few apps (θ2), so after departures, or where a solver stopped at a limit, another look may
+    improve the allocation.  The changes, if any, are in a `Resized` of the same round.  A tick without changes is the last
+    one until there is a new cause, so an idle log does not grow.  Policy, solver, status and digest as in `Resized`."""
 
     policy: str
     policy_version: Number
@@ -390,13 +390,13 @@ Trigger = Literal["events", "idle", "deadline"]
 
 
 class Resized(Event, frozen=True):
-    """One decision: all resizes of a round, and all that is needed to say why."""
+    """One decision: all resizes of a round, and everything needed to explain them."""
 
     policy: str
     policy_version: Number
     params: dict[str, Any]
     solver: str
-    """Library and version that solved it: where it differs, a replay says `not checked`."""
+    """Library and version that solved it: if they differ, a replay reports `not checked`."""
     changes: list[Resize]
     reasons: dict[str, Waiting]
     """By app, for each that waits or is below n_max."""
@@ -409,18 +409,18 @@ class Resized(Event, frozen=True):
     status: str
     bound: float
     digest: str
-    """Of the state at `basis` that this was decided on."""
+    """Digest of the state at `basis` from which this was decided."""
     change_cost: Figure = 0.0
-    """What its changes are priced at, in units of the utilization: `utilization - change_cost` is what was maximised."""
+    """The price of its changes, in units of the utilization: `utilization - change_cost` was maximised."""
     shortage: dict[str, Number] = {}
-    """How many containers each app that waits for n_min lacks."""
+    """How many containers are missing for each app that waits for n_min."""
     trigger: Trigger = "events"
-    """What it was decided for: something had happened, nothing had for a while (`IdleTicked`), or a pause or somebody's
-    patience was over."""
+    """Why it was decided: an event, a quiet period (`IdleTicked`), or the end of a pause or of an app's patience."""
     unsaid: Number = 0
-    """How many apps wait, or are below n_max, whose reason did not fit into the message (`dorm.core.round_size`)."""
+    """How many apps that wait or are below n_max have no reason here because the message had no room
+    (`dorm.core.round_size`)."""
     put_off: Number = 0
-    """How many changes of this allocation did not fit; its figures count them, and the next decision follows at once."""
+    """How many changes of this allocation did not fit.  The figures include them, and the next decision follows at once."""
 
 
 class MasterElected(Event, frozen=True):
@@ -429,28 +429,28 @@ class MasterElected(Event, frozen=True):
     epoch: Number
     build: str = ""
     key: str = ""
-    """The public key of its seals (`LogSealed`), empty where it makes none."""
+    """The public key of its seals (`LogSealed`), empty if it makes none."""
 
 
 class LogSealed(Event, frozen=True):
-    """The log's hash chain (`events.chain.hash_chain`) as this master read it, signed with its key: whoever changes,
-    removes or moves a record at or before `upto` afterwards can't make a seal that fits.  Alone in its round.  A seal is a
-    record like any other, so the next one covers it."""
+    """The log's hash chain (`events.chain.hash_chain`) as this master read it, signed with its key.  After that, no one
+    without the key can change, remove or move a record at or before `upto` and still show a valid seal.  Alone in its round.
+    A seal is a record, so the next one covers it."""
 
     upto: Sequence
-    """The last record that is covered: the basis of its round."""
+    """The last record covered: the basis of its round."""
     chain: str
     """The chain after that record: 64 hex digits."""
     key: str
-    """The public key that verifies it: an nkey."""
+    """The public key that verifies the seal: an nkey."""
     signature: str
-    """Of what `events.chain.seals.statement` says of it: 128 hex digits."""
+    """Signature of `events.chain.seals.statement`: 128 hex digits."""
     after: Sequence = 0
-    """Marks are of records after this one: what the seal before covered, as far as its master knew."""
+    """Marks cover records after this one: the end of the previous seal, as far as this master knew."""
     every: Annotated[int, msgspec.Meta(ge=1, le=2**62)] = 1
     marks: str = ""
-    """The first 16 hex digits of the chain after each record whose sequence is a multiple of `every`, from `after` to
-    `upto`, which tell near which record damage is."""
+    """The first 16 hex digits of the chain after each record whose sequence is a multiple of `every`, from `after` to `upto`.
+    They locate damage."""
 
 
 MasterFact = (
@@ -472,7 +472,7 @@ MasterFact = (
 
 
 class Unreadable(Event, frozen=True, tag="Unreadable"):
-    """Stands for a record that can't be decoded: skipped and counted by the fold, never fatal.  Never published."""
+    """Stands for a record that can't be decoded: the fold skips and counts it.  Never published."""
 
     subject: str
     reason: str
@@ -486,17 +486,17 @@ class Unknown(Event, frozen=True, tag="Unknown"):
 
 
 class Round(Event, frozen=True):
-    """All that the master writes at once: one message, so all of it or nothing.  A position in the log is `seq.index`."""
+    """All that the master writes at once: one message, stored whole or not at all.  A fact's position is `seq.index`."""
 
     epoch: Number
     basis: Sequence
     """The sequence up to which the log was folded when this was decided."""
     allocated: bool
-    """Whether the allocation was computed anew (after the quiet time), so that an audit asks the same question."""
+    """Whether the allocation was recomputed (after the quiet time), so that an audit asks the same question."""
     events: list[MasterFact | Unknown]
-    """`Unknown` stands in the place of a fact that this build does not know, so that positions stay the same."""
+    """`Unknown` stands in for a fact that this build does not know, so that positions stay the same."""
     core: Number = 0
-    """Which version of the core decided it (`dorm.core.state.SCHEMA`): another one is not asked again by an audit."""
+    """Version of the core that decided it (`dorm.core.state.SCHEMA`); an audit does not repeat decisions of another one."""
 
 
 Published = (

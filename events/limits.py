@@ -1,8 +1,8 @@
-"""How large what one message says may be: bounds on numbers and texts of events, and on messages.
+"""Bounds on numbers and texts of events, and on the size of messages.
 
-Numbers are bounded so that sums of them, and one more than them, stay within 64 bits; what is beyond is no event
-(`events.kinds.Unreadable`).  Messages are bounded by what every supported server takes, and by nothing that differs from
-server to server: an audit splits a decision as its master did.
+Numbers are bounded so that sums and increments stay within 64 bits; an event beyond them is `events.kinds.Unreadable`.
+Messages are bounded by what every supported server accepts, never by one server's setting: an audit must split a decision as
+its master did.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Annotated
 import msgspec
 
 LEAST_MAX_PAYLOAD = 2**20
-"""Bytes: the smallest `max_payload` of a NATS server that masters lead a cluster on.  It is the server's default."""
+"""Bytes: the smallest `max_payload` of a NATS server on which a master leads.  It is the server's default."""
 LARGEST_FACTS = LEAST_MAX_PAYLOAD - 64 * 1024
-"""Bytes of a round's facts; the rest is room for the round itself and for headers."""
+"""Bytes of a round's facts; the rest is for the round itself and its headers."""
 
 LONGEST_NAME = 512
-"""Characters of an id or a name that others go by."""
+"""Characters of an id or a name that others refer to."""
 LONGEST_TEXT = 500
 """Characters of a text that is passed on: a reason, a message."""
 
@@ -25,9 +25,9 @@ Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
 Moment = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """UTC nanoseconds, until the year 2116."""
 Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-"""Of a record."""
+"""Sequence of a record."""
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""A count or a serial number, which is exact in every language's numbers."""
+"""A count or a serial number, exact in every language's numbers."""
 Signed = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 Slot = Annotated[int, msgspec.Meta(ge=0, le=2**20)]
 Figure = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
@@ -35,5 +35,5 @@ Seconds = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
 
 
 def clipped(text: str, longest: int = LONGEST_TEXT) -> str:
-    """The text, or its first characters and dots."""
+    """Return the text, shortened with dots if it is too long."""
     return text if len(text) <= longest else text[: longest - 3] + "..."

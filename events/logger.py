@@ -1,7 +1,7 @@
-"""A logger for what programs of other people import.
+"""A logger for modules that other people's programs import.
 
-An unconfigured structlog prints every line, debugging too, to standard output, which belongs to the program.  These lines
-appear only where the program has configured structlog; where it has not, warnings and errors go to `logging`.
+An unconfigured structlog prints every line, including debug lines, to standard output, which belongs to the program.  These
+lines appear only if the program has configured structlog; otherwise warnings and errors go to `logging`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Logger:
-    """What `structlog.get_logger(name)` gives, silent below WARNING until structlog is configured."""
+    """Like `structlog.get_logger(name)`, but silent below WARNING until structlog is configured."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -34,7 +34,7 @@ class Logger:
             logging.getLogger(self._name).error("%s %s", event, values)
 
     def exception(self, event: str) -> None:
-        """An error, with the exception that is being handled."""
+        """Log an error with the exception that is being handled."""
         if (structlog := _configured()) is not None:
             structlog.get_logger(self._name).exception(event)
         else:
@@ -42,6 +42,6 @@ class Logger:
 
 
 def _configured() -> Any:
-    """structlog, None where nobody has configured it: whoever has not even imported it need not wait for that."""
+    """Return structlog, None unless it is configured.  It is never imported here: that would cost start-up time."""
     structlog = sys.modules.get("structlog")
     return structlog if structlog is not None and structlog.is_configured() else None

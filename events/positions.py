@@ -1,7 +1,7 @@
-"""Where an event is in the log: `118`, or `118.2` for a fact of the master's round 118.
+"""Positions of events in the log: `118`, or `118.2` for a fact of the master's round 118.
 
-Whoever shows, exports or follows events takes them from records here, so that a position means the same everywhere: it is
-the id of a CloudEvent, what `--after` takes, and where a tail goes on.
+Every tool that shows, exports or follows events takes them from records here, so a position means the same everywhere: it is
+the id of a CloudEvent, the value of `--after`, and where a tail resumes.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class Position(msgspec.Struct, frozen=True):
     """The place of one event; its text is `seq` or `seq.index`."""
 
     seq: int
-    """Of the record; 0 is before the first."""
+    """The record's sequence; 0 is before the first."""
     index: int | None = None
-    """Of a fact in a round, from 0; None for an event that has a record of its own, and for all of a record."""
+    """Index of a fact in a round, from 0; None for an event with its own record, or for a whole record."""
 
     def __str__(self) -> str:
         return str(self.seq) if self.index is None else f"{self.seq}.{self.index}"
 
     def covers(self, other: Position) -> bool:
-        """Whether whoever has read up to here has read that."""
+        """Return whether a reader that has reached this position has read `other`."""
         if other.seq != self.seq:
             return other.seq < self.seq
         return self.index is None or (other.index or 0) <= self.index
 
 
 def parse(text: str) -> Position:
-    """A position as it is written.  Raises ValueError."""
+    """Parse a position.  Raises ValueError."""
     found = _TEXT.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text[:60]!r} is no position; write a sequence (118), or with the index in a round (118.2)")
@@ -55,14 +55,14 @@ class Logged(msgspec.Struct, frozen=True):
     time: int
     """Log time, UTC nanoseconds."""
     subject: str
-    """Of the record: which cluster, and who published it (`events.subjects`)."""
+    """The record's subject: which cluster, and who published it (`events.subjects`)."""
     event: Event
     round: Round | None = None
-    """What the master said it in."""
+    """The round that holds the event, None for one with its own record."""
 
 
 def logged(record: Record) -> Iterator[Logged]:
-    """Each event of a record: itself, or every fact of a round."""
+    """Yield each event of a record: itself, or every fact of a round."""
     event = decode(record)
     if not isinstance(event, Round):
         yield Logged(Position(record.seq), record.time, record.subject, event)

@@ -1,7 +1,7 @@
-"""Resource quantities and durations: what people write, and the integers in base units that the core computes with.
+"""Resource quantities and durations: as people write them, and as integers in base units.
 
-A spec may say `cpu: 500m`, `cpu: 2`, `memory: 1GiB`, `gpu: 1`, `licences: 3`; resolved they are milli-cores, bytes, whole
-devices and counts.  Everything that an agent or the master writes is already in base units.
+A spec may say `cpu: 500m`, `cpu: 2`, `memory: 1GiB`, `gpu: 1`, `licences: 3`; they resolve to milli-cores, bytes, whole
+devices and counts.  Agents and the master write base units only.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ Quantity = int | float | str
 
 SECOND = 1_000_000_000
 MILLISECOND = 1_000_000
-"""In nanoseconds, the unit of all times on the log and in the state."""
+"""Nanoseconds: the unit of all times on the log and in the state."""
 
 CPU = "cpu"
 MEMORY = "memory"
 GPU = "gpu"
 
 LARGEST = 2**60
-"""No quantity may be larger; sums over a hundred thousand containers are still exact in Python's integers, and one
-container's demand is what MessagePack can carry."""
+"""The largest quantity.  Sums over a hundred thousand containers are still exact in Python's integers, and MessagePack can
+carry one container's demand."""
 
 LONGEST_S = 366 * 86400.0
-"""No duration may be longer (seconds)."""
+"""The longest duration, in seconds."""
 
 _SUFFIXES = {
     "": 1,
@@ -48,13 +48,13 @@ _DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def resource(name: str, quantity: Quantity) -> int:
-    """One quantity in base units, rounded up to a whole unit.
+    """Return one quantity in base units, rounded up to a whole unit.
 
-    Raises ValueError with a sentence for people, which begins with the resource's name: negative, not finite, absurdly
-    large, or not a quantity at all.
+    Raises ValueError, with a sentence for people that starts with the resource's name, for a value that is negative, not
+    finite, absurdly large, or not a quantity.
     """
     value = _base_units(name, quantity)
-    if not value >= 0:  # Also refuses NaN, which compares to nothing.
+    if not value >= 0:  # Also refuses NaN, for which every comparison is false.
         raise ValueError(f"{name}: expected a quantity of at least 0, got {short(quantity)}")
     if value > LARGEST:
         raise ValueError(f"{name}: {short(quantity)} is more than any cluster has")
@@ -83,12 +83,12 @@ def _base_units(name: str, quantity: Quantity) -> int | float:
 
 
 def example(name: str) -> str:
-    """What a quantity of this resource looks like, for messages."""
+    """Return an example quantity of this resource, for messages."""
     return {CPU: "2, 0.5 or 500m", MEMORY: "512MiB or 2GiB"}.get(name, "a whole number")
 
 
 def short(value: object) -> str:
-    """A value as a message quotes it: on one line, and never long."""
+    """Return a value as messages quote it: on one line and short."""
     if isinstance(value, int) and abs(value) >= 10**30:
         return "a huge number"
     text = repr(value)
@@ -96,13 +96,13 @@ def short(value: object) -> str:
 
 
 def resources(quantities: Mapping[str, Quantity]) -> dict[str, int]:
-    """All quantities in base units, sorted by name, without the zero ones.  Raises ValueError as `resource` does."""
+    """Return all quantities in base units, sorted by name, without zeros.  Raises ValueError as `resource` does."""
     resolved = {name: resource(name, quantities[name]) for name in sorted(quantities)}
     return {name: amount for name, amount in resolved.items() if amount}
 
 
 def capacity(text: str) -> dict[str, int]:
-    """`cpu=4,memory=8GiB,gpu=1` in base units.  Raises ValueError with a sentence for people."""
+    """Parse `cpu=4,memory=8GiB,gpu=1` into base units.  Raises ValueError with a sentence for people."""
     quantities: dict[str, Quantity] = {}
     for part in text.split(","):
         name, separator, amount = part.partition("=")
@@ -113,7 +113,7 @@ def capacity(text: str) -> dict[str, int]:
 
 
 def duration(text: Quantity) -> float:
-    """Seconds of `10s`, `500ms`, `2m`, `1.5h` or a plain number.  Raises ValueError for anything else."""
+    """Return the seconds of `10s`, `500ms`, `2m`, `1.5h` or a plain number.  Raises ValueError for anything else."""
     seconds: int | float
     if isinstance(text, int | float) and not isinstance(text, bool):
         seconds = text
@@ -128,7 +128,7 @@ def duration(text: Quantity) -> float:
 
 
 def humanize(name: str, amount: int) -> str:
-    """`1.5 cores`, `2.0 GiB`, `3 gpu`: how people read an amount in base units."""
+    """Format an amount in base units for people: `1.5 cores`, `2.0 GiB`, `3 gpu`."""
     if name == CPU:
         cores = amount / 1000
         return f"{cores:g} core" if cores == 1 else f"{cores:g} cores"

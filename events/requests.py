@@ -1,4 +1,4 @@
-"""Questions to agents, as JSON maps beside the log: container output is not an event, it is read where it lies."""
+"""Questions to agents, as JSON maps beside the log.  Container output is not an event; it is read where it is stored."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Which nodes an app may use: a small expression over node labels, such as
+"""Which nodes an app may use: an expression over node labels, such as
 
     gpu_type == "h100" and zone in ["a", "b"] and not has spot
 
-A node satisfies it or does not; nothing else can happen, whatever its labels are.  A label that a node lacks equals nothing,
-so `gpu_type == "h100"` is false and `gpu_type != "h100"` true there; `has gpu_type` asks whether it is there at all.
+A node either satisfies it or does not; there is no third result, whatever its labels are.  A label that a node lacks equals
+nothing, so there `gpu_type == "h100"` is false and `gpu_type != "h100"` true; `has gpu_type` tests whether the label exists.
 
     either   = both { "or" both }
     both     = one { "and" one }
@@ -12,8 +12,8 @@ so `gpu_type == "h100"` is false and `gpu_type != "h100"` true there; `has gpu_t
     LABEL    = letter { letter | digit | "_" | "." | "/" | "-" }, none of the words and, or, not, in, has
     VALUE    = text in double or single quotes (a backslash before a quote or a backslash), or a bare number
 
-Labels are text, and so is what they are compared with: a bare `8` is the text "8", neither "8.0" nor "08".  Nothing is ever
-evaluated by Python; an expression has at most 1,024 characters and 32 levels of brackets and `not`.
+Labels and the values they are compared with are text: a bare `8` is the text "8", neither "8.0" nor "08".  Expressions are
+never evaluated by Python; one has at most 1,024 characters and 32 levels of brackets and `not`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LONGEST = 1024
 """Characters of an expression."""
 
 DEEPEST = 32
-"""Levels of brackets and `not` within each other."""
+"""Nesting levels of brackets and `not`."""
 
 _WORDS = ("and", "or", "not", "in", "has")
 _LABEL = r"[A-Za-z][A-Za-z0-9_./-]*"
@@ -46,7 +46,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _SPACE = re.compile(r"[ \t\r\n]*")
-# Control characters, all that ends a line, and halves of surrogate pairs: none could be shown or stored.
+# Control characters, line ends, and halves of surrogate pairs: they can't be shown or stored.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPED = re.compile(r"\\(.)")
 _INSTEAD = {"=": "==", "&&": "and", "&": "and", "||": "or", "|": "or", "!": "not"}
@@ -55,11 +55,11 @@ _VALUE = 'a value in quotes, such as "h100"'
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One label against some values."""
+    """One label compared with some values."""
 
     label: str
     values: tuple[str, ...]
-    """Any of them will do; none where it only asks for the label's presence."""
+    """It matches any of them; empty if only the label's presence is tested."""
     negated: bool = False
 
     def matches(self, labels: Mapping[str, str]) -> bool:
@@ -114,18 +114,18 @@ Expression = Comparison | Not | Every | Either
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """A checked expression; equal ones ask the same in the same words.  `str()` is its canonical form, '' for
-    any node; the expression is the same, though it may be longer than what is taken (`a==1` becomes `a == "1"`)."""
+    """A checked expression; two are equal if they are written the same in canonical form.  `str()` is that form, '' for any
+    node.  It is an equivalent expression, though it may exceed the length limit (`a==1` becomes `a == "1"`)."""
 
     expression: Expression | None = None
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels may be used."""
+        """Return whether a node with these labels may be used."""
         return self.expression is None or self.expression.matches(labels)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of all labels that it asks for, sorted."""
+        """Names of all labels that it tests, sorted."""
         return tuple(sorted(set(_labels(self.expression)))) if self.expression is not None else ()
 
     def __str__(self) -> str:
@@ -134,9 +134,9 @@ class Requirement(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=4096)
 def requirement(text: str) -> Requirement:
-    """The requirement that a text states; an empty or blank one is met by every node.
+    """Parse a requirement; every node satisfies an empty or blank one.
 
-    Raises ValueError with one line that says what was expected, at which character (counted from 1)."""
+    Raises ValueError with one line that says what was expected, and at which character (counted from 1)."""
     if len(text) > LONGEST:
         raise ValueError(f"{len(text):,} characters are too many; at most {LONGEST:,} are taken")
     tokens = _tokens(text)
@@ -146,7 +146,7 @@ def requirement(text: str) -> Requirement:
 
 
 def is_label(name: str) -> bool:
-    """Whether an expression can ask for a label of this name."""
+    """Return whether an expression can test a label of this name."""
     return re.fullmatch(_LABEL, name) is not None and name not in _WORDS
 
 
@@ -170,11 +170,11 @@ class _Token(NamedTuple):
     """`label`, `word`, `number`, `text`, `sign`, `other` or `end`."""
     value: str
     at: int
-    """Which character it begins with, counted from 1."""
+    """The character at which it starts, counted from 1."""
 
 
 def _tokens(text: str) -> list[_Token]:
-    """Words and signs, and an `end`.  Raises ValueError only for what looks like text in quotes and can't be."""
+    """Return words and signs, and an `end`.  Raises ValueError only for malformed text in quotes."""
     tokens = []
     at = 0
     while True:
@@ -198,7 +198,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _why_no_text(text: str, at: int) -> str:
-    """What is wrong with a quote that begins no text: a backslash before something else, or no second quote."""
+    """Explain why a quote starts no text: a backslash before another character, or no closing quote."""
     escape = re.compile(rf"[^{text[at]}\\]*(?:\\[\"'\\][^{text[at]}\\]*)*\\(.)", re.DOTALL).match(text, at + 1)
     if escape:
         return f"expected a quote or a backslash after the backslash at character {escape.end() - 1}, got {short(escape[1])}"
@@ -206,7 +206,7 @@ def _why_no_text(text: str, at: int) -> str:
 
 
 class _Parser:
-    """By recursive descent, one method for each rule of the grammar."""
+    """A recursive descent parser, with one method for each rule of the grammar."""
 
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
@@ -224,7 +224,7 @@ class _Parser:
         return self._tokens[self._next]
 
     def _take(self, kind: str, value: str) -> bool:
-        """Go past the next token if it is this one."""
+        """Consume the next token if it is this one; return whether it was."""
         found = self._token.kind == kind and self._token.value == value
         self._next += found
         return found

@@ -1,4 +1,4 @@
-"""Which build of this program runs, told by its own sources: nobody has to remember to raise a version."""
+"""Identify the running build by a hash of its sources, so no one has to remember to raise a version."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 @cache
 def fingerprint(*packages: str) -> str:
-    """16 hex digits, equal where these packages, Python, and the libraries that read events are the same.
+    """Return 16 hex digits that are equal if these packages, Python, and the libraries that read events are the same.
 
-    A program that is edited while it runs has to ask before: what is on the disk then is no longer what runs.
+    A program that may be edited while it runs has to call this early: later the files on disk may differ from the running
+    code.
     """
     found = hashlib.blake2b(digest_size=8)
     versions = (sys.version_info[:2], msgspec.__version__, msgpack.version)

@@ -1,7 +1,7 @@
-"""The spec of an app: the paper's 6-tuple (engine, demand d, weight w, n_max, n_min, commands) and what containers need.
+"""An app's spec: the paper's 6-tuple (engine, demand d, weight w, n_max, n_min, commands) and what containers need.
 
-The same document is a YAML or TOML file, the body of a submission from any client, and what `AppAccepted` carries to the
-agents.  `check_spec` is the one gate: whatever passes it is safe to hand on.
+The same document is a YAML or TOML file, the body of a submission from any client, and part of the `AppAccepted` that agents
+read.  `check_spec` is the only gate: a spec that passes it is safe to hand on.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Text = Annotated[str, msgspec.Meta(max_length=1024)]
 Rate = Annotated[float, msgspec.Meta(ge=1e-9, le=1e12, description="steps per second")]
 
 LARGEST_SPEC = 256 * 1024
-"""Bytes of a spec in MessagePack; more is refused."""
+"""Bytes of a spec in MessagePack; larger ones are refused."""
 
 LARGEST_ARGUMENT = 128 * 1024 - 1
-"""Bytes of one part of a command, or of one `NAME=value`: what Linux takes (MAX_ARG_STRLEN)."""
+"""Bytes of one part of a command, or of one `NAME=value`: Linux's limit (MAX_ARG_STRLEN)."""
 
 _FORMATS = {
     "name": "lower-case letters, digits and dashes, at most 48",
@@ -49,15 +49,15 @@ _FORMATS = {
 
 
 class SpecError(ValueError):
-    """A spec that is refused; the message is one line that says what to change."""
+    """A spec is refused; the message is one line that says what to change."""
 
 
 Limit = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
 
 class Retries(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How often a failed app is started again, and after which pause.  Failures that have no limit of their own share
-    `limit`; lost nodes and taken ports cost nothing."""
+    """How often a failed app is started again, and after which pause.  Failures without their own limit share `limit`; lost
+    nodes and taken ports use up no retries."""
 
     limit: Annotated[Limit, msgspec.Meta(description="how often it is started again; 0: never")] = 3
     backoff: Annotated[
@@ -95,12 +95,13 @@ class Retries(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 OWN_LIMITS = ("exit", "out_of_memory", "image", "command", "start", "stalled")
-"""Causes of a failure that may have a limit of their own in `Retries`."""
+"""Causes of a failure that may have their own limit in `Retries`."""
 
 
 class Deadlines(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How long an app may take before it counts as failed; 0 or "" is no deadline.  A deadline counts as missed only after the
-    cluster's `node_grace_s` beyond it, for that long it takes to tell an app that hangs from a node that can't be heard."""
+    """How long an app may take before it counts as failed; 0 or "" is no deadline.  A deadline counts as missed only after
+    the cluster's `node_grace_s` beyond it: it takes that long to distinguish an app that hangs from a node that can't be
+    heard."""
 
     start: Annotated[
         Duration, msgspec.Meta(description="until all its containers have started, pulling images included")
@@ -124,15 +125,15 @@ class Deadlines(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @lru_cache(maxsize=4096)
 def _seconds(text: Quantity) -> float:
-    """Of a duration that was checked: asked of each app after each record."""
+    """Return the seconds of a checked duration, cached: it is read for each app after each record."""
     return duration(text)
 
 
 class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One distributed ML application, as its owner describes it.
 
-    Decoding one takes unknown fields as they come, so that an older agent reads what a newer master accepted; only
-    `check_spec` refuses them.
+    Decoding accepts unknown fields, so that an older agent reads what a newer master accepted; only `check_spec` refuses
+    them.
     """
 
     name: Name
@@ -201,7 +202,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     labels: Annotated[dict[Text, Text], msgspec.Meta(max_length=100)] = {}
 
     def resources(self) -> dict[str, int]:
-        """The demand of one container (d_i) in base units."""
+        """Return the demand of one container (d_i) in base units."""
         return resources(self.demand)
 
     @property
@@ -210,7 +211,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def check_spec(document: object) -> AppSpec:
-    """A checked spec from a decoded document.  Raises SpecError."""
+    """Return a checked spec from a decoded document.  Raises SpecError."""
     if not isinstance(document, dict):
         raise SpecError(f"a spec is a map with name, command and demand, not {_kind_of(document)}")
     _check_fields(document)
@@ -239,10 +240,10 @@ def check_spec(document: object) -> AppSpec:
 
 
 def document_of(spec: AppSpec) -> dict[str, Any]:
-    """What an owner would have written: fields that are not as by default.
+    """Return the spec as its owner would write it: only the fields that differ from their defaults.
 
-    Defaults are told by value.  msgspec's own `omit_defaults` tells them by identity, so it writes another document of a spec
-    that was sent to another process."""
+    Defaults are compared by value.  msgspec's own `omit_defaults` compares identity, so it would produce another document for
+    a spec that came from another process."""
     document: dict[str, Any] = _differing(spec, _DEFAULTS)
     for name, defaults in _NESTED.items():
         if name in document:
@@ -271,7 +272,7 @@ _NESTED = {"retries": _defaults_of(Retries), "deadlines": _defaults_of(Deadlines
 
 
 def broken_gang(gang: int, **bounds: int) -> str:
-    """What to say of the first bound that would break up a gang, '' where all are multiples of it."""
+    """Return the message about the first bound that would split a gang, '' if all are multiples of it."""
     for name, bound in bounds.items():
         if bound % gang:
             below, above = bound - bound % gang, bound - bound % gang + gang
@@ -319,8 +320,8 @@ def _check_quantities(spec: AppSpec) -> None:
 
 
 def _check_texts(spec: AppSpec) -> None:
-    """What no process, container engine or log could take: NUL, broken text, reserved names, too many bytes."""
-    # Patterns ending in `$`, as JSON Schema wants them, let a line end pass.
+    """Refuse texts that a process, container engine or log can't take: NUL, broken text, reserved names, too many bytes."""
+    # Patterns that end in `$`, as JSON Schema wants them, accept a trailing line end.
     for path, name in (("name", spec.name), ("user", spec.user), *(("demand", name) for name in spec.demand)):
         if name.endswith("\n"):
             raise SpecError(f"{path}: {short(name)} can't hold a line end")
@@ -349,7 +350,7 @@ def _check_texts(spec: AppSpec) -> None:
 
 
 def _texts(spec: AppSpec) -> list[tuple[str, str]]:
-    """Every free text of a spec, with its path."""
+    """Return every free text of a spec, with its path."""
     texts = [("image", spec.image)]
     for path, command in (("command", spec.command), ("resume", spec.resume), ("checkpoint", spec.checkpoint)):
         texts += [(f"{path}[{index}]", part) for index, part in enumerate(command)]
@@ -360,10 +361,10 @@ def _texts(spec: AppSpec) -> list[tuple[str, str]]:
 
 
 def spec_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of an app spec, for editors and for other languages' clients.
+    """Return the JSON Schema (2020-12) of an app spec, for editors and for other languages' clients.
 
-    What it refuses, `check_spec` refuses; that also knows what a schema can't say: n_min ≤ n_max, multiples of gang,
-    requirements, units, sizes.
+    `check_spec` refuses everything that the schema refuses, and checks what a schema can't express: n_min ≤ n_max, multiples
+    of gang, requirements, units, sizes.
     """
     (schema,), components = msgspec.json.schema_components([AppSpec], ref_template="#/$defs/{name}")
     definitions = dict(components)

@@ -1,7 +1,7 @@
-"""What is wrong with a spec, in one line for the person who wrote it: the field's path, what it wants, what it got.
+"""Errors of a spec in one line for its author: the field's path, what it expects, what it got.
 
-msgspec's messages speak of JSON (`Expected `int` >= 0 - at `$.retries.limit``); these speak of the file
-(`retries.limit: expected an integer of at least 0, got -1`).
+msgspec's messages speak of JSON (`Expected `int` >= 0 - at `$.retries.limit``); these speak of the file (`retries.limit:
+expected an integer of at least 0, got -1`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 
 
 def unknown_field(document: Mapping[Any, Any], known: Sequence[str], where: str = "") -> str:
-    """What to say about the first key that is not a field, '' when all are."""
+    """Return the message about the first key that is not a field, '' if all are."""
     for key in document:
         if key not in known:
             close = difflib.get_close_matches(short(key).strip("'"), known, n=1)
@@ -46,7 +46,7 @@ def unknown_field(document: Mapping[Any, Any], known: Sequence[str], where: str 
 
 
 def readable(error: msgspec.ValidationError, document: Any, struct: Any, formats: Mapping[str, str]) -> str:
-    """One line from msgspec's error about a document.  `formats` says by path what a pattern or a choice wants."""
+    """Return one line from msgspec's error about a document.  `formats` describes by path what a pattern or choice accepts."""
     message, _, place = str(error).partition(" - at ")
     in_key = place.startswith("`key` in ")
     path = place.removeprefix("`key` in ").strip("`").removeprefix("$").lstrip(".")
@@ -94,7 +94,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def _at(document: Any, path: str) -> Any:
-    """The value at a path like `command[1]` or `retries.limit`; None where there is none."""
+    """Return the value at a path like `command[1]` or `retries.limit`; None if there is none."""
     for name, index in re.findall(r"([A-Za-z_][A-Za-z0-9_]*)|\[(\d+)\]", path):
         try:
             document = document[name] if name else document[int(index)]
@@ -104,7 +104,7 @@ def _at(document: Any, path: str) -> Any:
 
 
 def _entry(path: str, document: Any, struct: Any) -> tuple[str, Any]:
-    """Which entry of a map is the bad one: msgspec does not say, so each is tried alone."""
+    """Find the bad entry of a map: msgspec does not name it, so each entry is tried alone."""
     wanted = next((field.type for field in msgspec.structs.fields(struct) if field.encode_name == path), Any)
     for key, value in (_at(document, path) or {}).items():
         try:

@@ -1,12 +1,12 @@
-"""Subjects: where on NATS each event goes.
+"""The NATS subject of each event.
 
     dorm.<cluster>.<Kind>.<who>                 a fact by a client, operator or agent: four tokens, kept in the log
     dorm.<cluster>.round.master                 all that the master writes
     dorm.<cluster>.report.<node>.NodeReported   heartbeats: five tokens, kept in a stream with an age limit
     dorm.<cluster>.ask.<node>.<what>            questions to an agent (container logs): not kept
 
-App ids stay in the payload: hundreds of thousands of distinct subjects cost the server memory and time.  Users and nodes
-are in the subject, where a server's permissions can see them; a kind is only believed on its own subject.
+App ids stay in the payload: hundreds of thousands of distinct subjects cost the server memory and time.  Users and nodes are
+in the subject, where a server's permissions can check them; a kind is only believed on its own subject.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ ROUND = "round"
 
 
 def check_cluster(cluster: str) -> str:
-    """Raises ValueError where the name can't be part of a subject."""
+    """Return the name.  Raises ValueError if it can't be part of a subject."""
     if not _CLUSTER.fullmatch(cluster):
         raise ValueError(f"cluster name {cluster[:80]!r}: use 1 to 64 letters, digits, '-' and '_'")
     return cluster
 
 
 def valid(subject: str) -> bool:
-    """Whether it is a subject to publish on: tokens that are not empty and hold no white space or wildcard."""
+    """Return whether it is a subject to publish on: no empty tokens, no white space, no wildcards."""
     return _SUBJECT.fullmatch(subject) is not None
 
 
 @lru_cache(maxsize=65536)
 def token(who: str) -> str:
-    """A user or node name as one subject token."""
+    """Return a user or node name as one subject token."""
     return _UNSAFE.sub("_", who)[:64] or "_"
 
 
@@ -48,7 +48,7 @@ def rounds(cluster: str) -> str:
 
 
 def log_subjects(cluster: str) -> str:
-    """Everything that the log's stream takes in."""
+    """Return the pattern of all subjects in the log's stream."""
     return f"dorm.{cluster}.*.*"
 
 
@@ -57,7 +57,7 @@ def facts_by(cluster: str, who: str) -> str:
 
 
 def fact_pattern(cluster: str, kind: str) -> str:
-    """All facts of one kind, whoever published them."""
+    """Return the pattern of all facts of one kind, from any publisher."""
     return f"dorm.{cluster}.{kind}.*"
 
 
@@ -75,11 +75,11 @@ def ask(cluster: str, node: str, what: str) -> str:
 
 @lru_cache(maxsize=65536)
 def kind_of(subject: str) -> str:
-    """The kind that a subject may carry (`Round` for the master's), or '' for a subject that is not ours."""
+    """Return the kind that a subject may carry (`Round` for the master's), '' for a subject outside the scheme."""
     parts = subject.split(".")
     if len(parts) == 4:
         if parts[2] == "Round":
-            return ""  # Rounds have one subject, which is fenced; on another one anybody could decide.
+            return ""  # Rounds have one subject, which is fenced; on another one any client could decide.
         return "Round" if parts[2] == ROUND and parts[3] == "master" else parts[2]
     if len(parts) == 5 and parts[2] == "report":
         return parts[4]
@@ -88,20 +88,20 @@ def kind_of(subject: str) -> str:
 
 @lru_cache(maxsize=65536)
 def who_of(subject: str) -> str:
-    """The publisher's token of a subject."""
+    """Return the publisher's token of a subject."""
     parts = subject.split(".")
     return parts[3] if len(parts) >= 4 else ""
 
 
 @lru_cache(maxsize=65536)
 def cluster_of(subject: str) -> str:
-    """The cluster's name in a subject, '' for one that is not ours."""
+    """Return the cluster's name in a subject, '' for a subject outside the scheme."""
     parts = subject.split(".")
     return parts[1] if len(parts) >= 4 and parts[0] == "dorm" else ""
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """NATS matching: `*` stands for one token, `>` for one or more at the end."""
+    """Match as NATS does: `*` stands for one token, `>` for one or more at the end."""
     wanted, given = pattern.split("."), subject.split(".")
     for index, part in enumerate(wanted):
         if part == ">":
@@ -112,7 +112,7 @@ def matches(pattern: str, subject: str) -> bool:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether some subject matches both patterns."""
+    """Return whether some subject matches both patterns."""
     left, right = one.split("."), other.split(".")
     for index in range(max(len(left), len(right))):
         a = left[index] if index < len(left) else ""

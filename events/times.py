@@ -1,8 +1,8 @@
-"""The cluster's times: what a `PolicyChanged` makes of them, and which ones would do harm.
+"""The cluster's times: how a `PolicyChanged` changes them, and which combinations would do harm.
 
-Master and agents fold the same changes, each on its own, so both ask here: a change that one of them refuses the other
-refuses too.  A change is judged by the times that it would lead to, all of them together, and is taken as a whole or not at
-all.  So the times in force always keep every rule, and one valid change can lead from any of them to any other.
+Master and agents fold the same changes independently, so both use these rules: a change that one refuses, the other refuses
+too.  A change is judged by all the times that would result, and is applied as a whole or not at all.  So the times in force
+always satisfy every rule, and one valid change can lead from any set to any other.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from events.kinds import PolicyChanged
 
 LEAST_LEASE_S = 3.0
-"""A guard looks at the lease once a second, and the answer to a heartbeat is awaited for at least one: a shorter lease
-ends at the first hiccup of a disk or of the network."""
+"""Seconds.  A guard checks the lease once a second, and the answer to a heartbeat is awaited for at least one: a shorter
+lease would expire at the first hiccup of a disk or of the network."""
 
 
 class HarmfulTimes(ValueError):
-    """A change that would lead to times that break a rule; the message names the values and what to do."""
+    """A change would break a rule; the message names the values and what to do."""
 
 
 class Times(msgspec.Struct, frozen=True):
-    """By their names in `PolicyChanged`."""
+    """The times, by their names in `PolicyChanged`."""
 
     quiet_ms: int = 200
     quiet_limit_ms: int = 1000
@@ -43,9 +43,9 @@ class Rule(NamedTuple):
 
     holds: bool
     text: str
-    """The constraint with the values that it compares, as people write them."""
+    """The constraint with the values that it compares, formatted for people."""
     otherwise: str
-    """What happens where it is broken, and what to set instead."""
+    """What happens if it is broken, and what to set instead."""
 
 
 def rules(times: Times) -> list[Rule]:
@@ -84,7 +84,7 @@ def rules(times: Times) -> list[Rule]:
 
 
 def refusal(times: Times) -> str:
-    """Why these times are refused, in one line; "" where they keep every rule."""
+    """Return why these times are refused, in one line; "" if they satisfy every rule."""
     for rule in rules(times):
         if not rule.holds:
             return f"{rule.text} does not hold, so {rule.otherwise}"
@@ -92,13 +92,13 @@ def refusal(times: Times) -> str:
 
 
 def asked(times: Times, change: PolicyChanged) -> Times:
-    """What a change asks for, whether or not it is refused."""
+    """Return the times that a change asks for, whether or not it is refused."""
     given = {name: getattr(change, name) for name in NAMES}
     return msgspec.structs.replace(times, **{name: value for name, value in given.items() if value is not None})
 
 
 def times_after(times: Times, change: PolicyChanged) -> Times:
-    """Once the change is folded.  Raises HarmfulTimes where it is refused."""
+    """Return the times once the change is folded.  Raises HarmfulTimes if it is refused."""
     after = asked(times, change)
     if after != times and (reason := refusal(after)):
         raise HarmfulTimes(reason)
@@ -106,7 +106,7 @@ def times_after(times: Times, change: PolicyChanged) -> Times:
 
 
 def written(seconds: float) -> str:
-    """`90s`, `200ms`, `5m`: in the largest unit of which it is a whole number."""
+    """Format seconds as `90s`, `200ms`, `5m`: in the largest unit that gives a whole number."""
     thousandths = round(seconds * 1000)
     for name, length in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
         if thousandths % length == 0 and thousandths:

@@ -1,8 +1,8 @@
-"""What a container used, read from cgroup files: microseconds, where the engine's own figures take a second.
+"""A container's resource use, read from cgroup files: this takes microseconds, the engine's own figures a second.
 
-Both versions are read, also where they are mixed (`hybrid`): a controller that /proc/PID/cgroup names is on version 1,
-else the unified hierarchy has it.  Memory is what is charged less the page cache that could be dropped at once
-(`inactive_file`), as `docker stats` counts it.  See cgroups(7) and the kernel's admin-guide/cgroup-v2.
+Both cgroup versions are read, even mixed (`hybrid`): a controller that /proc/PID/cgroup names is on version 1, otherwise the
+unified hierarchy has it.  Memory is the charged memory less the page cache that could be dropped at once (`inactive_file`),
+as `docker stats` counts it.  See cgroups(7) and the kernel's admin-guide/cgroup-v2.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from agents.runtime.interface import Use
 
 
 class Mount(NamedTuple):
-    """One cgroup hierarchy: where it is mounted, what part of it, and its controllers (none: version 2)."""
+    """One cgroup hierarchy: its mount point, the part that is mounted, and its controllers (none: version 2)."""
 
     point: str
     root: str
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 def parse_mounts(mountinfo: str) -> tuple[Mount, ...]:
-    """The cgroup mounts in the text of /proc/self/mountinfo (proc(5))."""
+    """Return the cgroup mounts in the text of /proc/self/mountinfo (proc(5))."""
     found = []
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
@@ -44,7 +44,7 @@ def parse_mounts(mountinfo: str) -> tuple[Mount, ...]:
 
 
 def locate(membership: str, mounts: tuple[Mount, ...]) -> Place | None:
-    """Where a process is accounted for, from the text of its /proc/PID/cgroup; None where that cannot be told."""
+    """Return where a process is accounted for, from the text of its /proc/PID/cgroup; None if that is unknown."""
     paths: dict[str, str] = {}
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -72,7 +72,8 @@ def _folder(controller: str, paths: dict[str, str], mounts: tuple[Mount, ...]) -
 
 
 def read(place: Place) -> Use:
-    """Raises `OSError` where the container has ended, `ValueError` or `KeyError` where a file is not as documented."""
+    """Read the use.  Raises `OSError` if the container has ended, `ValueError` or `KeyError` if a file is not as
+    documented."""
     if (usage := place.cpu / "cpuacct.usage").exists():
         cpu_s = int(usage.read_text()) / 1e9
     else:
@@ -86,7 +87,7 @@ def read(place: Place) -> Use:
 
 
 def find(pid: int, proc: Path = Path("/proc")) -> Place | None:
-    """The place of a live process of this machine; None where it has gone, or is accounted for out of our sight."""
+    """Return where a live process of this machine is accounted for; None if it has gone or that is out of our view."""
     try:
         membership = (proc / str(pid) / "cgroup").read_text()
         place = locate(membership, parse_mounts((proc / "self" / "mountinfo").read_text()))

@@ -1,4 +1,4 @@
-"""Work that goes on when its caller is cancelled: a start that was asked of an engine cannot be unasked."""
+"""Work that continues when its caller is cancelled: a start requested from an engine can't be withdrawn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PATIENCE_S: Final = 5.0
 
 
 class Inflight:
-    """Holds the tasks of such work until they end; nothing is ever left running unseen."""
+    """Holds such tasks until they end, so that none runs untracked."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -24,7 +24,7 @@ class Inflight:
         return await asyncio.shield(self.start(work))
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Let `work` run without waiting for it."""
+        """Run `work` without waiting for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget)
@@ -33,10 +33,10 @@ class Inflight:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # marks it as seen: a caller who was cancelled will not ask
+            task.exception()  # marks it as retrieved: a cancelled caller will not
 
     async def drain(self) -> None:
-        """Wait until all is done, but not for ever: what an engine holds up is cancelled, as a crash would end it."""
+        """Wait until all is done, within a bound: work that an engine holds up is cancelled, as a crash would end it."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_PATIENCE_S)
         while self._tasks:

@@ -1,9 +1,9 @@
-"""The interface between an agent and whatever runs containers, and the errors a runtime may raise.
+"""The interface between an agent and the engine that runs containers, and the errors that a runtime may raise.
 
     RuntimeFault
     ├── Unavailable   the engine does not answer: the state is unknown, neither failed nor free; try again later
-    ├── Refused       this container can never start here as it is specified (`cause` says in which class of reasons)
-    ├── Conflict      something else holds the name or the room; a human or the next reconcile has to look
+    ├── Refused       this container can never start here as specified (`cause` classifies the reason)
+    ├── Conflict      another container holds the name or the room; a human or the next reconcile has to look
     └── Displaced     the node's folder was removed or replaced under the agent: it must end, since it sees another's
 
 Two implementations pass one conformance suite (`tests/agents/runtime/conformance.py`): `agents.runtime.docker.runtime` and
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROGRESS_FILE: Final = "progress.jsonl"
-"""What DORM_PROGRESS names, in a container's private directory."""
+"""The file that DORM_PROGRESS names, in a container's private directory."""
 TIMED_OUT: Final = 124
-"""The exit code that `Runtime.run` gives for a command it had to kill, as coreutils' timeout does."""
+"""The exit code that `Runtime.run` returns for a command it had to kill, as coreutils' timeout does."""
 NOT_FOUND: Final = 127
-"""The exit code that `Runtime.run` gives for a command that does not exist, as a shell does."""
+"""The exit code that `Runtime.run` returns for a command that does not exist, as a shell does."""
 
 RefusalCause = Literal["image", "command", "spec", "device"]
 
 
 class RuntimeFault(Exception):
-    """Root of what a runtime raises."""
+    """Root of the errors that a runtime raises."""
 
 
 class Unavailable(RuntimeFault):
-    """The engine did not answer, so nothing is known about its containers."""
+    """The engine did not answer, so the state of its containers is unknown."""
 
 
 class Refused(RuntimeFault):
@@ -53,11 +53,11 @@ class Conflict(RuntimeFault):
 
 
 class Displaced(RuntimeFault):
-    """The node's folder is no longer the one that this agent opened, so what is missing there may still run."""
+    """The node's folder is no longer the one that this agent opened, so containers missing from it may still run."""
 
 
 class Key(NamedTuple):
-    """Names one container for good: generations are never used twice."""
+    """Names one container forever: generations are never reused."""
 
     app: str
     generation: int
@@ -65,18 +65,18 @@ class Key(NamedTuple):
 
 
 class ContainerSpec(msgspec.Struct, frozen=True):
-    """All that is needed to make one container.  A narrow, typed form: nothing of an app's wish passes to the engine raw."""
+    """All that is needed to create one container.  Narrow and typed: nothing from an app's spec reaches the engine raw."""
 
     key: Key
     image: str
     """Ignored by the process runtime."""
     command: tuple[str, ...]
     env: dict[str, str]
-    """Complete, the contract's DORM_* variables included (the runtime sets only DORM_PROGRESS itself)."""
+    """Complete, including the contract's DORM_* variables (the runtime sets only DORM_PROGRESS itself)."""
     resources: dict[str, int]
     """`cpu` in milli-cores, `memory` in bytes, `gpu` in whole devices; other names limit nothing."""
     checkpoint_dir: str = ""
-    """Host path shared by all nodes, already made; seen inside the container as `checkpoint_mount`."""
+    """Existing host path shared by all nodes; visible inside the container as `checkpoint_mount`."""
     grace_s: float = 10.0
     """Time between SIGTERM and SIGKILL."""
     devices: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class ContainerSpec(msgspec.Struct, frozen=True):
 
 
 def spec_hash(spec: ContainerSpec) -> str:
-    """Names what a spec asks for: equal specs give equal hashes in every process, whatever the order of their maps.
+    """Return a hash of a spec: equal specs give equal hashes in every process, whatever the order of their maps.
 
     BLAKE2b (RFC 7693) of 128 bits over the spec's MessagePack with sorted keys, in hex.
     """
@@ -95,9 +95,9 @@ _APP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 def key_name(key: Key) -> str:
-    """`app-generation-slot`: a name fit for a folder and for an engine, one-to-one with the key.
+    """Return `app-generation-slot`: a name fit for a folder and for an engine, one-to-one with the key.
 
-    Raises `Refused` ("spec") where the app's name could leave the folder or is no name for an engine.
+    Raises `Refused` ("spec") if the app's name could leave the folder or is no name for an engine.
     """
     if not _APP.fullmatch(key.app) or key.generation < 0 or key.slot < 0:
         raise Refused("spec", f"no container can be named after {key!r}")
@@ -105,7 +105,7 @@ def key_name(key: Key) -> str:
 
 
 def check_spec(spec: ContainerSpec) -> None:
-    """Refuse what no engine could pass to a program.  Raises `Refused` ("spec")."""
+    """Refuse a spec that no engine could pass to a program.  Raises `Refused` ("spec")."""
     key_name(spec.key)
     if not spec.command or not spec.command[0]:
         raise Refused("spec", "the command is empty")
@@ -132,19 +132,19 @@ class Seen(msgspec.Struct, frozen=True):
     started_at: int = 0
     exited_at: int = 0
     exit_code: int | None = None
-    """None also for an exited container whose code nobody recorded."""
+    """None also for an exited container whose code was not recorded."""
     out_of_memory: bool = False
     error: str = ""
-    """What the engine said when it could not start it."""
+    """The engine's message when it could not start it."""
     lease_ended: bool = False
-    """The runtime itself killed it, because the node's lease was over: no failure of the app's."""
+    """The runtime killed it because the node's lease had expired: not the app's failure."""
     interrupted: bool = False
-    """Something other than the program itself ended it, or may have: somebody with the engine's own tools, the engine when it
-    was restarted, the machine.  Its code then says neither that it is done nor that it failed."""
+    """Something other than the program ended it, or may have: a person with the engine's tools, a restart of the engine, the
+    machine.  Its code then means neither that it is done nor that it failed."""
 
 
 class Use(msgspec.Struct, frozen=True):
-    """What one container used."""
+    """Resources that one container used."""
 
     cpu_s: float
     """CPU seconds since its start."""
@@ -155,79 +155,79 @@ class Use(msgspec.Struct, frozen=True):
 class Runtime(Protocol):
     """Every method may raise `Unavailable`.  All are safe to cancel and to call again; `ensure` and `stop` converge.
 
-    One runtime object at a time may have a node's `root` folder open; a second one gets `Conflict` from `open`.
+    Only one runtime object at a time may have a node's `root` folder open; `open` of a second one raises `Conflict`.
     """
 
     name: str
     limits: bool
-    """Whether it holds containers to their resources."""
+    """Whether it limits containers to their resources."""
     checkpoint_mount: str
-    """Where a container sees its checkpoint directory ('' where it sees the host's own path)."""
+    """Where a container sees its checkpoint directory ('' if it sees the host's own path)."""
 
     async def open(self) -> None: ...
     async def close(self) -> None:
-        """Let go of the engine; containers run on."""
+        """Detach from the engine; containers run on."""
         ...
 
     async def list(self) -> list[Seen]:
-        """All containers of this node that Dorm made, ended ones included, sorted by key."""
+        """Return all containers that Dorm created on this node, ended ones included, sorted by key."""
         ...
 
     async def ensure(self, spec: ContainerSpec) -> Seen:
-        """Make and start it unless it already ran: at most one container ever starts for a key, whoever crashed
-        between create and start.  Limits are checked after creation.  The lease is checked right before the start: this
-        process, the machine or a pull of the image may have taken longer than what was left of it, and by then the
-        container may have a successor elsewhere.  Raises `Refused` (and nothing is left of the container), `Conflict`, or
-        `Unavailable` where the lease is over.  Cancelled, it lets a start that is under way come to its end."""
+        """Create and start it unless it already ran: at most one container ever starts for a key, even after a crash between
+        create and start.  Limits are checked after creation.  The lease is checked right before the start: this process, the
+        machine or a pull of the image may have taken longer than the lease had left, and by then the container may have a
+        successor elsewhere.  Raises `Refused` (and nothing is left of the container), `Conflict`, or `Unavailable` if the
+        lease has expired.  On cancellation, a start under way still completes."""
         ...
 
     async def stop(self, key: Key, grace_s: float) -> bool:
-        """SIGTERM, after `grace_s` SIGKILL; returns when it has exited, and whether it had to be killed.  An unknown or
+        """Send SIGTERM, after `grace_s` SIGKILL; return once it has exited, and whether it had to be killed.  An unknown or
         ended key is no error, and was not killed."""
         ...
 
     async def extend_lease(self, seconds: float) -> None:
-        """What runs here may run on for so long from now, agent or not.  When that is over the runtime itself kills
-        everything, also what is only being started, and goes on doing so until the lease is extended; with the agent dead
-        or cut off, and whatever becomes of wall clocks.  Before the first call there is no limit.  A lower figure than
-        what is left shortens it.  Raises `Unavailable` where it cannot be kept: then it was not extended."""
+        """Let containers run for `seconds` from now, agent or not.  When the lease expires the runtime itself kills
+        everything, including containers just being started, and keeps doing so until the lease is extended; even if the agent
+        is dead or cut off, and however wall clocks change.  Before the first call there is no limit.  A figure lower than the
+        time left shortens the lease.  Raises `Unavailable` if it can't be kept: then it was not extended."""
         ...
 
     async def lease_left(self) -> float | None:
-        """Seconds of it, 0 or less when it is over; None where it was never extended.  It survives restarts of the agent;
-        one from before the machine's last boot is over."""
+        """Return the seconds left, 0 or less if it has expired; None if it was never extended.  It survives restarts of the
+        agent; a lease from before the machine's last boot has expired."""
         ...
 
     async def root_id(self) -> str:
-        """One word for the folder in which it keeps what it knows: another one after that folder was lost, and with it the
-        knowledge of what may still run.  Raises `Conflict`, `OSError`."""
+        """Return one word that identifies the folder with the runtime's records: it changes if that folder was lost, and with
+        it the knowledge of what may still run.  Raises `Conflict`, `OSError`."""
         ...
 
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
-        """Run a command inside (the app's checkpoint command); gives its exit code, 124 on timeout, 127 where there is
-        no such command.  KeyError where no such container runs."""
+        """Run a command inside (the app's checkpoint command) and return its exit code, 124 on timeout, 127 if there is no
+        such command.  KeyError if no such container runs."""
         ...
 
     async def remove(self, key: Key) -> None:
-        """Delete an ended (or never started) container and its private directory, logs included.  Unknown keys are no
-        error; `Conflict` where it runs."""
+        """Delete an ended (or never started) container and its private directory, logs included.  Unknown keys are no error;
+        `Conflict` if it runs."""
         ...
 
     def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
-        """Chunks of stdout and stderr; with `follow` until the container has exited.  KeyError where there is none."""
+        """Yield chunks of stdout and stderr; with `follow` until the container has exited.  KeyError if there is none."""
         ...
 
     async def use(self, key: Key) -> Use | None:
-        """None where it is not running."""
+        """Return its use, None if it is not running."""
         ...
 
     def run_dir(self, key: Key) -> Path:
-        """The container's private directory on the host; `progress.jsonl` in it is what DORM_PROGRESS names inside.
+        """Return the container's private directory on the host; inside, DORM_PROGRESS names `progress.jsonl` in it.
 
         The app may write anything there, links included: open files in it with O_NOFOLLOW."""
         ...
 
     def hints(self) -> AsyncGenerator[None, None]:
-        """Yields whenever something may have changed, and once after each (re)connection.  Only a hint: `list` is the
-        truth.  Never raises; ends when the runtime is closed."""
+        """Yield whenever something may have changed, and once after each (re)connection.  Only a hint: `list` is
+        authoritative.  Never raises; ends when the runtime is closed."""
         ...

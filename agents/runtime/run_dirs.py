@@ -1,14 +1,14 @@
-"""The folders of a node's containers on the host, made and removed in one step each, whoever crashes when.
+"""The folders of a node's containers on the host, created and removed atomically, even across crashes.
 
     ROOT/lock            held by the runtime that has it open
-    ROOT/lease           until when what runs may run on (`agents.lease`)
-    ROOT/identity        which root this is, for good; where an engine is shared, only its containers are the node's
-    ROOT/APP-GEN-SLOT/   one container: the runtime's own records, out of the app's reach where it is confined
+    ROOT/lease           until when containers may run (`agents.lease`)
+    ROOT/identity        the root's permanent id; on a shared engine, only containers that carry it are the node's
+    ROOT/APP-GEN-SLOT/   one container: the runtime's own records, out of the app's reach if it is confined
     ROOT/APP-GEN-SLOT/run/                the private directory that the app sees
     ROOT/APP-GEN-SLOT/run/progress.jsonl  what DORM_PROGRESS names
 
-A folder is filled under a name with a leading dot and then renamed, and renamed before it is emptied, so one that can be
-seen is whole.  Everything here blocks: call it from a thread.
+A folder is filled under a name with a leading dot and then renamed, and renamed before it is emptied, so a visible folder is
+always complete.  Every method blocks: call it from a thread.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 _IDENTITY: Final = re.compile(r"[0-9a-f]{32}\n")
 _LOCK_S: Final = 0.3
-"""A killed agent's lock may live on for a moment, in a child that it was just starting."""
+"""Seconds to wait for a killed agent's lock: a child that it was just starting may still hold it for a moment."""
 
 
 class RunDirs:
     """The folders below one root.  `owner` is (uid, gid) of the containers' processes, None for the agent's own; any other
-    than that takes root."""
+    requires root."""
 
     def __init__(self, root: Path, owner: tuple[int, int] | None = None) -> None:
         self.root = root.absolute()
@@ -47,9 +47,9 @@ class RunDirs:
         self._lock = -1
 
     def open(self) -> None:
-        """Make and lock the root; sweep what a crash left half made or half removed.
+        """Create and lock the root; remove what a crash left half created or half removed.
 
-        Raises `Conflict` where another runtime has it open, `OSError` where the root cannot be written.
+        Raises `Conflict` if another runtime has it open, `OSError` if the root cannot be written.
         """
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._lock >= 0:
@@ -63,8 +63,8 @@ class RunDirs:
             shutil.rmtree(left, ignore_errors=True)
 
     def check(self) -> None:
-        """Raises `Displaced` where the root was removed or replaced since it was opened: then what is missing below it may
-        still run, and what is there may be another agent's."""
+        """Raises `Displaced` if the root was removed or replaced since it was opened: then containers missing below it may
+        still run, and those below it may be another agent's."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if self._lock < 0 or os.path.samestat(os.fstat(self._lock), os.stat(self.root / "lock")):
                 return
@@ -74,7 +74,7 @@ class RunDirs:
         )
 
     def close(self) -> None:
-        """Let another runtime have the root."""
+        """Release the root for another runtime."""
         if self._lock < 0:
             return
         with contextlib.suppress(OSError, Displaced):
@@ -89,7 +89,7 @@ class RunDirs:
         return self.root / lease.FILE
 
     async def extend_lease(self, deadline: int) -> None:
-        """Until this time of `agents.lease`.  Raises `Unavailable`, `Displaced`."""
+        """Set the lease's deadline, in the time of `agents.lease`.  Raises `Unavailable`, `Displaced`."""
 
         def extend() -> None:
             self.check()
@@ -101,7 +101,7 @@ class RunDirs:
             raise Unavailable(f"the lease cannot be written to {self._lease}: {failure.strerror}") from failure
 
     def locked(self, name: str) -> bool:
-        """Whether a process holds the lock file of this name, such as the one that keeps the lease over containers here."""
+        """Return whether a process holds the lock file of this name, such as the guard of the lease."""
         lock = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -112,7 +112,7 @@ class RunDirs:
         return False
 
     async def check_lease(self) -> None:
-        """Before a start.  Raises `Unavailable` where the lease is over, `Displaced`."""
+        """Check the lease before a start.  Raises `Unavailable` if it has expired, `Displaced`."""
         left = await self.lease_left()
         if left is not None and left <= 0:
             raise Unavailable("the node's lease is over, so nothing is started until it is extended")
@@ -127,9 +127,9 @@ class RunDirs:
         return await asyncio.to_thread(left)
 
     def identity(self) -> str:
-        """32 hex digits that no other root has: drawn at the first call, and the same ever after.  Needs the lock.
+        """Return 32 hex digits unique to this root: drawn at the first call, then constant.  Needs the lock.
 
-        Raises `Conflict` where the file was tampered with: another identity would orphan the containers that run.
+        Raises `Conflict` if the file is malformed: another identity would orphan the running containers.
         """
         path = self.root / "identity"
         if not path.exists():
@@ -141,7 +141,7 @@ class RunDirs:
             new.replace(path)
             folder = os.open(self.root, os.O_RDONLY)
             try:
-                os.fsync(folder)  # before a container carries it: a crash must not draw it anew
+                os.fsync(folder)  # before a container carries it: a crash must not lead to another one
             finally:
                 os.close(folder)
         text = path.read_text(errors="replace")
@@ -152,15 +152,15 @@ class RunDirs:
         return text.strip()
 
     def container_dir(self, key: Key) -> Path:
-        """Where the runtime keeps its records of one container."""
+        """Return the folder of the runtime's records of one container."""
         return self.root / key_name(key)
 
     def run_dir(self, key: Key) -> Path:
-        """The directory that the app sees as its own."""
+        """Return the directory that the app sees as its own."""
         return self.container_dir(key) / "run"
 
     def found(self) -> list[Key]:
-        """Whose folders there are, sorted.  Raises `Displaced`."""
+        """Return the keys of all folders, sorted.  Raises `Displaced`."""
         self.check()
         found = []
         for entry in self.root.iterdir():
@@ -170,7 +170,7 @@ class RunDirs:
         return sorted(found)
 
     def make(self, key: Key, fill: Callable[[Path], None] | None = None) -> bool:
-        """Make one container's folder, let `fill` put records in it, then show it.  False where it was there."""
+        """Create one container's folder, let `fill` put records in it, then make it visible.  Return False if it existed."""
         final = self.container_dir(key)
         if final.is_dir():
             return False
@@ -179,7 +179,7 @@ class RunDirs:
             self._make_run(new / "run")
             if fill is not None:
                 fill(new)
-            os.rename(new, final)  # refuses a target that is not empty, which another call made
+            os.rename(new, final)  # refuses a target that is not empty, created by another call
         except OSError:
             shutil.rmtree(new, ignore_errors=True)
             if final.is_dir():

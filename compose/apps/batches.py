@@ -1,7 +1,7 @@
 """Which samples a step uses, and which worker computes which of its shards.
 
-Both are functions of the settings and the step alone.  What a worker computes depends on its rank, but what the workers
-compute together never depends on how many they are.
+Both are functions of the settings and the step alone.  A worker's part depends on its rank; the joint result never depends on
+the number of workers.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from compose.apps.arrays import Rows
 
 SHARDS = 24
-"""Shards of every step's batch.  24 divides evenly among 1, 2, 3, 4, 6, 8 and 12 workers; more than 24 leave some idle."""
+"""Shards of every step's batch.  24 divides evenly among 1, 2, 3, 4, 6, 8 and 12 workers; beyond 24, some are idle."""
 
 
 def shards_of(rank: int, world_size: int) -> range:
-    """The shards of one worker: contiguous, in rank order, and as even as can be."""
+    """Return the shards of one worker: contiguous, in rank order, and as even as possible."""
     return range(SHARDS * rank // world_size, SHARDS * (rank + 1) // world_size)
 
 
 class Batches:
-    """Goes through the data in epochs, each in an order of its own that seed and epoch give."""
+    """Goes through the data in epochs, each in its own order, given by seed and epoch."""
 
     def __init__(self, rows: int, size: int, seed: int) -> None:
         """`size` samples in each step, at most `rows`."""
@@ -34,7 +34,7 @@ class Batches:
         self._orders: dict[int, Rows] = {}
 
     def shards(self, step: int) -> list[Rows]:
-        """The rows of each shard of a step; steps count from 1."""
+        """Return the rows of each shard of a step; steps count from 1."""
         first = (step - 1) * self._size
         epoch, offset = divmod(first, self._rows)
         rows = self._order(epoch)[offset : offset + self._size]
@@ -45,6 +45,8 @@ class Batches:
     def _order(self, epoch: int) -> Rows:
         if epoch not in self._orders:
             self._orders.pop(epoch - 2, None)  # a step spans two epochs at most
-            random = np.random.default_rng([self._seed, epoch + 1])  # without 1 it would be what the model starts from
+            random = np.random.default_rng(
+                [self._seed, epoch + 1]
+            )  # without 1 it would be the model's initial generator
             self._orders[epoch] = random.permutation(self._rows).astype(np.int64)
         return self._orders[epoch]

@@ -1,6 +1,6 @@
-"""Saves what training needs to go on, and reads it back: one .npz file that is always whole.
+"""Save the state of training, and load it: one .npz file that is always complete.
 
-It is written beside its name, forced to the disk, and renamed; whoever is killed on the way leaves the previous one.
+It is written under another name, synced to the disk, and renamed; a worker that is killed on the way leaves the previous one.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ _DAMAGE = (
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state after `step` steps.  It says nothing about workers, so that any number of them can go on from it."""
+    """The state after `step` steps.  It is independent of workers, so any number of them can resume it."""
 
     step: int
     loss: float
-    """Of the batch of `step`; 0 before the first."""
+    """Loss of the batch of `step`; 0 before the first."""
     parameters: Vector
     velocity: Vector
     settings: dict[str, Any]
-    """All that decides the course of training."""
+    """Everything that determines the course of training."""
 
     def digest(self) -> str:
-        """Equal for workers that will compute the same."""
+        """Return a hash that is equal for workers that will compute the same."""
         text = json.dumps([self.step, self.settings], sort_keys=True)
         return hashlib.sha256(text.encode() + self.parameters.tobytes() + self.velocity.tobytes()).hexdigest()
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Raises `AppFailure` where the disk refuses."""
+    """Save a checkpoint.  Raises `AppFailure` if the disk refuses."""
     partial = folder / f"{FILE}.partial"
     about = {"step": checkpoint.step, "loss": checkpoint.loss, "settings": checkpoint.settings}
     try:
@@ -83,7 +83,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def load(folder: Path, settings: dict[str, Any], size: int) -> Checkpoint:
-    """The saved state of a training with these settings and `size` parameters.  Raises `CheckpointUnusable`."""
+    """Load the state of a training with these settings and `size` parameters.  Raises `CheckpointUnusable`."""
     path = folder / FILE
     try:
         with np.load(path, allow_pickle=False) as arrays:

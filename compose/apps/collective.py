@@ -1,11 +1,11 @@
-"""Sums vectors over all workers, in an order that does not depend on how many they are.
+"""Sum vectors over all workers, in an order that does not depend on their number.
 
-The workers form a ring.  Rank 0 adds up its shards and sends the sum to rank 1, which adds its own shards to it one by
-one and sends it on; the last rank holds the total and sends it round.  Since ranks hold contiguous shards in rank order,
-this is one long addition from the first shard to the last, so floating-point rounding is the same for any number of
-workers.  (A tree, or the usual ring that sums chunks in parallel, would be faster for large vectors and round differently.)
+The workers form a ring.  Rank 0 adds up its shards and sends the sum to rank 1, which adds its own shards to it one by one
+and forwards it; the last rank holds the total and sends it around.  Since ranks hold contiguous shards in rank order, this is
+one long addition from the first shard to the last, so floating-point rounding is the same for any number of workers.  (A
+tree, or the usual ring that sums chunks in parallel, would be faster for large vectors and round differently.)
 
-The wish to stop travels with the sum: what the last rank sees when it completes the total holds for all.
+A request to stop travels with the sum: its value when the last rank completes the total holds for all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Ring:
-    """This worker's place in the ring.  Any error leaves it broken; close it then."""
+    """This worker's place in the ring.  Any error breaks it; close it then."""
 
     def __init__(
         self, place: Place, before: socket.socket | None, after: socket.socket | None, timeout_s: float
@@ -38,13 +38,13 @@ class Ring:
         self._timeout_s = timeout_s
 
     def sum(self, step: int, parts: Sequence[Vector], size: int, stop: Callable[[], bool]) -> tuple[Vector, bool]:
-        """The sum of all workers' parts, each of `size` numbers, and whether any worker wishes to stop.
+        """Return the sum of all workers' parts, each of `size` numbers, and whether any worker was asked to stop.
 
-        `stop` is asked as late as possible.  Raises `PeerLost`.
+        `stop` is called as late as possible.  Raises `PeerLost`.
         """
         last = self._place.world_size - 1
         if self._place.rank == 0:
-            total, stopping = np.full(size, -0.0), False  # what changes no bit of what is added to it; 0.0 would
+            total, stopping = np.full(size, -0.0), False  # adding to -0.0 changes no bit; 0.0 would turn -0.0 into 0.0
         else:
             total, stopping = self._receive(step, size)
         for part in parts:
@@ -59,7 +59,7 @@ class Ring:
         return total, stopping
 
     def give_up(self, reason: str) -> None:
-        """Tell the next worker why this one leaves, so that every log names the first cause.  Never raises."""
+        """Send the next worker the reason why this one leaves, so that every log names the first cause.  Never raises."""
         if self._after is not None:
             with contextlib.suppress(frames.FrameError):
                 frames.send(self._after, {"gave_up": reason[:1000]}, None, 1.0)

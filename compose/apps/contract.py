@@ -1,6 +1,6 @@
-"""Reads a worker's place in its partition from the DORM_* environment.
+"""Read a worker's place in its partition from the DORM_* environment.
 
-Without any of it a program runs alone, as rank 0 of 1, and saves nothing.
+Without these variables a program runs alone, as rank 0 of 1, and saves nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Who this worker is and whom it works with."""
+    """This worker's identity and its peers."""
 
     app: str
     generation: int
     rank: int
     world_size: int
     peers: tuple[tuple[str, int], ...]
-    """Host and port of every rank; empty only for a worker that is alone."""
+    """Host and port of every rank; empty only for a single worker."""
     checkpoint_dir: Path | None
     """Shared by all workers; rank 0 writes."""
     progress: Path | None
@@ -36,7 +36,7 @@ class Place:
 
 
 def read_place(environment: Mapping[str, str]) -> Place:
-    """The worker's place.  Raises `BadSetting` naming the variable that is wrong."""
+    """Return the worker's place.  Raises `BadSetting` naming the variable that is wrong."""
     world_size = _whole(environment, "DORM_WORLD_SIZE", default=1, least=1)
     rank = _whole(environment, "DORM_RANK", default=0, least=0)
     if rank >= world_size:

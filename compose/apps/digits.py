@@ -35,7 +35,7 @@ class Digits:
 
 
 def load(environment: Mapping[str, str]) -> Digits:
-    """The digits from DORM_SAMPLE_DATA, else from an installed scikit-learn.  Raises `BadSetting` where neither works."""
+    """Load the digits from DORM_SAMPLE_DATA, else from an installed scikit-learn.  Raises `BadSetting` if neither works."""
     path = _find(environment)
     try:
         table = np.loadtxt(path, delimiter=",", ndmin=2)
@@ -50,7 +50,7 @@ def _find(environment: Mapping[str, str]) -> Path:
     given = environment.get("DORM_SAMPLE_DATA")
     if given:
         return Path(given)
-    package = importlib.util.find_spec("sklearn")  # finds it without running it
+    package = importlib.util.find_spec("sklearn")  # finds it without importing it
     for folder in (package and package.submodule_search_locations) or ():
         path = Path(folder, "datasets", "data", "digits.csv.gz")
         if path.is_file():

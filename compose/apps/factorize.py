@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Factorization:
     """X ≈ √n U Vᵀ for the n images X less their mean; loss ½‖row of X - its approximation‖², averaged over rows.
 
-    The factor √n gives U and V gradients of like size, without which descent would hardly move U.  By Eckart and Young
-    (1936) no factorisation is better than the truncated singular value decomposition, which tests compare with.
+    The factor √n gives U and V gradients of similar size; without it descent would hardly move U.  By Eckart and Young (1936)
+    no factorisation is better than the truncated singular value decomposition, with which tests compare.
     """
 
     def __init__(self, data: Digits, sizes: Mapping[str, int]) -> None:
@@ -39,7 +39,7 @@ class Factorization:
         self._scale = float(np.sqrt(self.rows))
 
     def start(self, random: np.random.Generator) -> Vector:
-        """Small and random: zero is a saddle point that descent does not leave."""
+        """Return small random parameters: zero is a saddle point that descent does not leave."""
         columns = self._matrix.shape[1]
         left = random.standard_normal(self.rows * self._factors) / self._scale
         right = random.standard_normal(columns * self._factors) / np.sqrt(columns)

@@ -2,7 +2,7 @@
 
 AppFailure
 ├── BadSetting           2   an option, the environment or the data set is unusable
-├── PortTaken           98   something else listens on this worker's port (98 is EADDRINUSE on Linux)
+├── PortTaken           98   another process listens on this worker's port (98 is EADDRINUSE on Linux)
 ├── PeerLost             1   another worker died, gave up, fell silent or never came
 ├── CheckpointUnusable   1   no checkpoint to resume from, or not one of this training
 └── Diverged             1   the loss is no longer a number
@@ -12,19 +12,19 @@ from __future__ import annotations
 
 
 class AppFailure(Exception):
-    """Root of what ends a worker; its text is the line that the user reads."""
+    """Root of the errors that end a worker; its text is the line that the user reads."""
 
     exit_code = 1
 
 
 class BadSetting(AppFailure):
-    """Something given from outside makes no sense; trying again changes nothing."""
+    """An option or the environment makes no sense; a retry changes nothing."""
 
     exit_code = 2
 
 
 class PortTaken(AppFailure):
-    """The port that DORM_PEERS gives to this rank is in use; another generation with fresh ports can work."""
+    """The port that DORM_PEERS assigns to this rank is in use; another generation with fresh ports can work."""
 
     exit_code = 98
 
@@ -34,7 +34,7 @@ class PeerLost(AppFailure):
 
 
 class CheckpointUnusable(AppFailure):
-    """Resuming is impossible, and starting over in silence would throw work away."""
+    """Resuming is impossible, and silently starting over would throw work away."""
 
 
 class Diverged(AppFailure):

@@ -1,6 +1,6 @@
-"""What travels between workers: a small JSON header and raw float64 numbers, both with their length in front.
+"""Messages between workers: a small JSON header and raw float64 numbers, both with their length in front.
 
-Nothing that arrives is ever executed or unpickled, and what claims to be longer than expected is refused unread.
+Received data is never executed or unpickled, and a message that claims to be longer than expected is refused unread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_HEADER = 4096
 
 
 class FrameError(Exception):
-    """The other side is gone, silent, or speaks something else; the text says which."""
+    """The other side is gone, silent, or uses another protocol; the text says which."""
 
 
 def send(to: socket.socket, header: dict[str, Any], numbers: Vector | None, timeout_s: float) -> None:
@@ -83,5 +83,5 @@ def _words(error: OSError) -> str:
 
 
 def _little(numbers: Vector) -> Vector:
-    """The wire is little-endian, as is nearly every machine."""
+    """Convert to or from the wire's order, which is little-endian, as is nearly every machine."""
     return numbers if sys.byteorder == "little" else numbers.byteswap()

@@ -1,5 +1,5 @@
-"""Keeps the last fifth of the labelled data away from training.  They are other writers' digits, so accuracy there is
-what one would get in use."""
+"""Hold the last fifth of the labelled data back from training.  It is other writers' digits, so accuracy on it is what to
+expect in use."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ class Labelled(NamedTuple):
 
 
 def split(inputs: Matrix, labels: Labels) -> tuple[Labelled, Labelled]:
-    """Rows to train on and rows to test on, a multiple of 24 of the former so that shards come out even."""
+    """Split into rows to train on and rows to test on, the former a multiple of 24 so that shards are even."""
     cut = len(labels) * 4 // 5 // 24 * 24
     return Labelled(inputs[:cut], labels[:cut]), Labelled(inputs[cut:], labels[cut:])

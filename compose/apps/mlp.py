@@ -37,7 +37,7 @@ class Network:
         self.rows = len(self._train.labels)
 
     def start(self, random: np.random.Generator) -> Vector:
-        """Scaled as Glorot and Bengio (2010) advise for tanh; a network of zeros would stay symmetric."""
+        """Return parameters scaled as Glorot and Bengio (2010) advise for tanh; a network of zeros would stay symmetric."""
         first = random.standard_normal((PIXELS + 1) * self._hidden) * np.sqrt(2.0 / (PIXELS + self._hidden))
         second = random.standard_normal((self._hidden + 1) * CLASSES) * np.sqrt(2.0 / (self._hidden + CLASSES))
         return np.concatenate([first, second])

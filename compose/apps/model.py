@@ -1,4 +1,4 @@
-"""What a model gives to the training loop."""
+"""The interface between a model and the training loop."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ class Model(Protocol):
         ...
 
     def start(self, random: np.random.Generator) -> Vector:
-        """The parameters that training starts from."""
+        """Return the initial parameters."""
         ...
 
     def gradient(self, parameters: Vector, rows: Rows) -> tuple[float, Vector]:
-        """Loss and gradient, summed (not averaged) over `rows`, so that shards add up to a batch."""
+        """Return loss and gradient, summed (not averaged) over `rows`, so that shards add up to a batch."""
         ...
 
     def quality(self, parameters: Vector) -> dict[str, float]:
-        """What a user wants to know about the trained model."""
+        """Return figures about the trained model for its user."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A whole number that is an option of one program, such as the width of its hidden layer."""
+    """An integer option of one program, such as the width of its hidden layer."""
 
     default: int
     most: int
@@ -51,7 +51,7 @@ class Program:
     name: str
     summary: str
     build: Callable[[Digits, Mapping[str, int]], Model]
-    """Makes the model from the data and the values of `sizes`."""
+    """Builds the model from the data and the values of `sizes`."""
     batch: int
     learning_rate: float
     momentum: float

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user chose.  Times in seconds."""
+    """The user's choices.  Times in seconds."""
 
     steps: int
     resume: bool
@@ -40,7 +40,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(program: Program, arguments: Sequence[str] | None) -> Options:
-    """Raises `BadSetting`; ends the process for --help."""
+    """Parse the command line.  Raises `BadSetting`; ends the process for --help."""
     parser = _Parser(prog=f"python3 -m compose.apps.{program.name}", description=program.summary, allow_abbrev=False)
     add = parser.add_argument
     add("--steps", type=_whole(1), default=400, help="stop after this many (%(default)s)")

@@ -1,8 +1,8 @@
-"""A worker's own record of when it was there and how far it had come, whatever anybody else says of it.
+"""A worker's own record of when it ran and how far it had come, independent of all other records.
 
-SAMPLES_PRESENCE gives the seconds between marks; without it nothing is written.  Each process appends to a file of its own in
-the checkpoint folder, `presence/GENERATION.SLOT.WORLD_SIZE.TOKEN`, first of all when it starts: lines of "wall-clock-ns step".
-A worker that was killed leaves no end, so its last mark is the end, to within the time between two marks.
+SAMPLES_PRESENCE sets the seconds between marks; without it nothing is written.  When it starts, each process first creates
+its own file in the checkpoint folder, `presence/GENERATION.SLOT.WORLD_SIZE.TOKEN`, and appends lines of "wall-clock-ns step".
+A killed worker records no end, so its last mark is the end, to within the time between two marks.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Mark(NamedTuple):
 
 
 class Presence:
-    """Marks in a file, made by a thread, so that a worker that waits for others is seen as well.  Without a file, nothing."""
+    """Writes marks to a file from a thread, so that a waiting worker is also recorded.  Without a path, nothing."""
 
     def __init__(self, path: Path | None = None, every_s: float = 0.0) -> None:
-        """Raises OSError where the file cannot be made."""
+        """Raises OSError if the file cannot be created."""
         self.step = 0
-        """Set by who knows it."""
+        """Set by the training loop."""
         self._file: int | None = None
         if path is None:
             return
@@ -51,7 +51,7 @@ class Presence:
             try:
                 self._mark()
             except OSError:
-                continue  # A full disk is no reason to stop training; the gap shows.
+                continue  # A full disk must not stop training; the gap shows.
 
     def _mark(self) -> None:
         assert self._file is not None
@@ -59,14 +59,14 @@ class Presence:
 
 
 def begin(environment: Mapping[str, str]) -> Presence:
-    """Begin the record that the environment asks for; ends the process where that can't be."""
+    """Start the record that the environment requests; end the process if it can't be created."""
     wanted, folder = environment.get(VARIABLE), environment.get("DORM_CHECKPOINT_DIR")
     if not wanted or not folder:
         return Presence()
     place = [environment.get(f"DORM_{part}", "0") for part in ("GENERATION", "SLOT", "WORLD_SIZE")]
     name = ".".join(
         [*place, os.urandom(4).hex()]
-    )  # a second process in the same place must not hide in the first one's file
+    )  # a second process in the same place must not write to the first one's file
     try:
         return Presence(Path(folder) / FOLDER / name, float(wanted))
     except (OSError, ValueError) as error:
@@ -75,6 +75,6 @@ def begin(environment: Mapping[str, str]) -> Presence:
 
 
 def marks(path: Path) -> list[Mark]:
-    """The whole lines of one worker's record."""
+    """Return the complete lines of one worker's record."""
     lines = path.read_bytes().split(b"\n")[:-1]
     return [Mark(int(at), int(step)) for at, step in (line.split() for line in lines)]

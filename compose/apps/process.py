@@ -1,9 +1,8 @@
-"""What a worker process sets up before NumPy loads: its answer to signals, its record of presence, and a single thread for
-linear algebra.
+"""Set up a worker process before NumPy loads: signal handlers, the record of presence, and one thread for linear algebra.
 
-It comes first for these reasons.  As process 1 of a container a program that has no handler yet does not receive SIGTERM
-at all, and NumPy takes a tenth of a second to load.  The record begins when the worker does.  And BLAS reads its number of
-threads once, when it loads.
+This comes first for three reasons.  As process 1 of a container, a program without a handler does not receive SIGTERM, and
+NumPy takes a tenth of a second to load.  The record must start when the worker does.  And BLAS reads its number of threads
+only once, when it loads.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
     from compose.apps.presence import Presence
 
 EXIT_STOPPED = 128 + signal.SIGTERM
-"""Not 0, which would claim that training is done."""
+"""Not 0, which would mean that training is done."""
 
 
 class Stop:
-    """The wish to stop, as SIGTERM or SIGINT brings it.
+    """A request to stop, by SIGTERM or SIGINT.
 
-    Until training begins there is nothing to save, so the process ends there and then, whatever it was waiting for.
-    After that the signal only leaves a flag, which the loop carries to all workers; further signals add nothing.
+    Until training starts there is nothing to save, so the process ends at once, whatever it was waiting for.  After that the
+    signal only sets a flag, which the loop carries to all workers; further signals have no effect.
     """
 
     def __init__(self) -> None:
@@ -40,21 +39,21 @@ class Stop:
         os.set_blocking(self._writer, False)
 
     def install(self) -> None:
-        """Take over SIGTERM and SIGINT for the rest of this process's life."""
+        """Handle SIGTERM and SIGINT for the rest of this process's life."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
 
     def begin_training(self) -> None:
-        """From now on a signal is a flag."""
+        """From now on a signal only sets a flag."""
         self._training = True
 
     @property
     def asked(self) -> bool:
-        """True once a signal came."""
+        """Whether a signal came."""
         return self._asked
 
     def rest(self, seconds: float) -> None:
-        """Sleep, but no longer than until a signal comes."""
+        """Sleep until the time is up or a signal comes."""
         if seconds > 0 and not self._asked:
             select.select([self._reader], [], [], seconds)
 
@@ -69,8 +68,8 @@ class Stop:
 
 
 def prepare() -> tuple[Stop, Presence]:
-    """Install the handlers, begin the record, and ask BLAS for one thread (a worker is one unit of its app's demand).  Call
-    it before NumPy is imported."""
+    """Install the handlers, start the record, and set BLAS to one thread (a worker is one unit of its app's demand).  Call it
+    before NumPy is imported."""
     stop = Stop()
     stop.install()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

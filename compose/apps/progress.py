@@ -1,4 +1,4 @@
-"""Tells Dorm how training goes: JSON lines appended to the file that DORM_PROGRESS names.
+"""Report progress to Dorm: JSON lines appended to the file that DORM_PROGRESS names.
 
 {"step": 120, "loss": 0.31, "samples_per_s": 950}
 {"checkpoint": 120}
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Appends whole lines, one write each, so that a reader never sees two mixed up.  Without a path it says nothing."""
+    """Appends whole lines, one write each, so that a reader never sees two mixed up.  Without a path it writes nothing."""
 
     def __init__(self, path: Path | None) -> None:
-        """Raises `BadSetting` where the file cannot be opened."""
+        """Raises `BadSetting` if the file cannot be opened."""
         self._path = path
         self._file: int | None = None
         if path is None:
@@ -31,11 +31,12 @@ class Progress:
             raise BadSetting(f"cannot append to DORM_PROGRESS {path}: {error.strerror}") from None
 
     def step(self, step: int, loss: float, samples_per_s: float) -> None:
-        """`loss` in full precision: it is compared between runs.  `samples_per_s` since the last such line."""
+        """Report a step.  `loss` has full precision: it is compared between runs.  `samples_per_s` is since the last such
+        line."""
         self._append({"step": step, "loss": loss, "samples_per_s": round(samples_per_s, 1)})
 
     def checkpoint(self, step: int) -> None:
-        """To be called only once the checkpoint is on the disk, because this line is what makes it believed."""
+        """Report a checkpoint.  Call it only once the checkpoint is on the disk, because this line makes it believed."""
         self._append({"checkpoint": step})
 
     def _append(self, line: dict[str, float]) -> None:

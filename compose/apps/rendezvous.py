@@ -1,9 +1,9 @@
-"""How the workers of one generation find each other, in whatever order they come up.
+"""How the workers of one generation find each other, in whatever order they start.
 
 Every rank listens on its own port of DORM_PEERS and connects to the next rank's (the last one to rank 0), again and again
-until the next one answers or the time is up.  A connection opens with a hello that says who and what the worker is;
-strangers and workers of another generation are turned away and waited past, but a worker of this generation that trains
-something else is an error at both ends.  The network is trusted: a hello is a check against mistakes, not against malice.
+until the next one answers or the time is up.  A connection opens with a hello that identifies the worker and its training.
+Strangers and workers of another generation are turned away, and the wait continues; but a worker of this generation with
+another training is an error at both ends.  The network is trusted: a hello guards against mistakes, not against malice.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _MOST_CALLERS = 64
 
 
 def meet(place: Place, run: str, timeout_s: float) -> tuple[socket.socket, socket.socket]:
-    """Connections from the rank before and to the rank after.  `run` names settings and state that all must share.
+    """Return connections from the rank before and to the rank after.  `run` names settings and state that all must share.
 
-    Raises `PortTaken`, `PeerLost` when the others have not come within `timeout_s`, `AppFailure` where they differ.
+    Raises `PortTaken`, `PeerLost` if the others have not come within `timeout_s`, `AppFailure` if they differ.
     """
     meeting = _Meeting(place, run, timeout_s)
     try:
@@ -40,7 +40,7 @@ def meet(place: Place, run: str, timeout_s: float) -> tuple[socket.socket, socke
 
 
 class _Meeting:
-    """Knocks at the rank after and hears callers at the same time, so that no stranger keeps the right one waiting."""
+    """Connects to the rank after and accepts callers at the same time, so that no stranger keeps the right one waiting."""
 
     def __init__(self, place: Place, run: str, timeout_s: float) -> None:
         self._place = place
@@ -49,7 +49,7 @@ class _Meeting:
         self._deadline = time.monotonic() + timeout_s
         self._listener = _listen(place)
         self._callers: dict[socket.socket, float] = {}
-        """Accepted, not heard yet; until when we wait for their hello."""
+        """Accepted callers not heard yet, each with the deadline of its hello."""
         self._before: socket.socket | None = None
         self._after: socket.socket | None = None
         self._welcome = False
@@ -88,7 +88,7 @@ class _Meeting:
                 connection.close()
 
     def _knock(self) -> None:
-        """Connect to the rank after and say hello.  It may not be there yet, or be somebody else."""
+        """Connect to the rank after and send a hello.  It may not be listening yet, or another process may."""
         address = self._place.peers[self._rank(+1)]
         try:
             connection = socket.create_connection(address, timeout=min(_HELLO_S, self._deadline - time.monotonic()))
@@ -96,7 +96,7 @@ class _Meeting:
             self._knock_later((error.strerror or str(error)).lower())
             return
         try:
-            # A port that nobody listens on, in the kernel's own range, can be connected to itself.
+            # A connection to an unused port in the kernel's own range can end up connected to itself.
             if connection.getsockname() == connection.getpeername():
                 raise frames.FrameError("no answer")
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -135,7 +135,7 @@ class _Meeting:
             self._callers[caller] = time.monotonic() + _HELLO_S
 
     def _hear_caller(self, caller: socket.socket) -> None:
-        """Keep the connection if it is the rank before; say so in either case where it is of this generation."""
+        """Keep the connection if it is from the rank before; answer only if that is of this generation."""
         del self._callers[caller]
         try:
             heard, _ = frames.receive(caller, 0, _HELLO_S)
@@ -179,7 +179,7 @@ class _Meeting:
 def _listen(place: Place) -> socket.socket:
     host, port = place.peers[place.rank]
     try:
-        # Only on the announced address.  Behind address translation it is not this machine's own: then on all.
+        # Only on the announced address.  Behind address translation that is not this machine's own: then on all.
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return _bind(family, address)
     except socket.gaierror:

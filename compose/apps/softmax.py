@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 def cross_entropy(scores: Matrix, labels: Labels) -> tuple[float, Matrix]:
-    """-Σ log softmax(scores)[label] over the rows, and its gradient by the scores, which is probabilities - one-hot."""
+    """Return -Σ log softmax(scores)[label] over the rows, and its gradient by the scores, which is probabilities -
+    one-hot."""
     shifted = scores - scores.max(axis=1, keepdims=True)  # the same probabilities, and no overflow
     weights = np.exp(shifted)
     sums = weights.sum(axis=1, keepdims=True)
@@ -23,5 +24,5 @@ def cross_entropy(scores: Matrix, labels: Labels) -> tuple[float, Matrix]:
 
 
 def accuracy(scores: Matrix, labels: Labels) -> float:
-    """The fraction of rows whose highest score is their label's."""
+    """Return the fraction of rows whose highest score is their label's."""
     return float((scores.argmax(axis=1) == labels).mean())

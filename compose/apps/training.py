@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def main(program: Program, stop: Stop, presence: Presence, arguments: Sequence[str] | None = None) -> int:
-    """Run one worker to its end; gives the exit code, having said why where it is not 0."""
+    """Run one worker to its end; return the exit code, after printing the reason if it is not 0."""
     try:
         return _work(program, stop, presence, options.parse(program, arguments))
     except AppFailure as failure:
@@ -65,7 +65,7 @@ def _work(program: Program, stop: Stop, presence: Presence, chosen: Options) -> 
         state = worker.train(state)
     except AppFailure as failure:
         if stop.asked and worker.saved_step == worker.step:
-            return EXIT_STOPPED  # the others left at the same request a moment earlier, and nothing was done since
+            return EXIT_STOPPED  # the others left at the same request a moment earlier, and no work was done since
         ring.give_up(str(failure))
         raise
     finally:
@@ -80,7 +80,7 @@ def _work(program: Program, stop: Stop, presence: Presence, chosen: Options) -> 
 
 
 def _settings(program: Program, chosen: Options, data: Digits) -> dict[str, Any]:
-    """All that decides the course of training; how far and how fast it goes does not."""
+    """Return everything that determines the course of training, but not its length and speed."""
     return {
         "program": program.name,
         "data": hashlib.sha256(data.images.tobytes() + data.labels.tobytes()).hexdigest(),
@@ -94,7 +94,7 @@ def _settings(program: Program, chosen: Options, data: Digits) -> dict[str, Any]
 
 
 def _first_state(place: Place, model: Model, chosen: Options, settings: dict[str, Any]) -> Checkpoint:
-    """What training goes on from.  A place to save that does not work is found here, not after the first hour."""
+    """Return the state that training starts from.  An unusable checkpoint folder is detected here, not an hour later."""
     if place.rank == 0 and place.checkpoint_dir is not None:
         try:
             place.checkpoint_dir.mkdir(parents=True, exist_ok=True)
@@ -122,24 +122,24 @@ class Worker:
     progress: Progress
     presence: Presence = field(default_factory=Presence)
     step: int = 0
-    """The last step completed, by all workers as far as this one knows."""
+    """The last step completed by all workers, as far as this one knows."""
     saved_step: int = 0
-    """The step of the last checkpoint that was written or read (other ranks than 0 take it for written when due)."""
+    """The step of the last checkpoint written or read (ranks other than 0 assume that it is written when due)."""
 
     def train(self, state: Checkpoint) -> Checkpoint:
-        """Go on until all steps are done or some worker is asked to stop; the state then is saved.
+        """Train until all steps are done or some worker is asked to stop; then the state is saved.
 
-        Raises `PeerLost`, `Diverged`, and `AppFailure` where nothing can be saved.
+        Raises `PeerLost`, `Diverged`, and `AppFailure` if the state can't be saved.
         """
         self.step = self.saved_step = self.presence.step = state.step
         if state.step >= self.chosen.steps:
-            self._report(state, 0.0)  # resumed after the last step: say again that it is done
+            self._report(state, 0.0)  # resumed after the last step: report again that it is done
             return state
         batches = Batches(self.model.rows, self.chosen.batch, self.chosen.seed)
         reported_step, reported_at = state.step, time.monotonic()
         stopping = False
         while state.step < self.chosen.steps and not stopping:
-            with np.errstate(all="ignore"):  # a loss that is no number is found below
+            with np.errstate(all="ignore"):  # a loss that is not a number is detected below
                 state, stopping = self._one_step(state, batches)
             self.step = self.presence.step = state.step
             last = stopping or state.step == self.chosen.steps

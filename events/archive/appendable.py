@@ -1,15 +1,15 @@
-"""A log in one file that can be appended to, for tools that need no server; and opening whatever was exported.
+"""A log in one file that can be appended to, for tools that need no server; and `open_archive` for any exported log.
 
-`dorm replay export` writes `events.archive.segments`; before it did, it wrote this format, which stays readable.
+`dorm replay export` writes `events.archive.segments`; earlier releases wrote this format, which stays readable.
 
     file   = magic, frame*
     frame  = length u32, crc32 u32 (of the payload), crc32 u32 (of these eight bytes), payload
     payload = MessagePack [seq, time, subject, body, msg_id]
 
-Big-endian.  Records are the originals, byte for byte.  A writer holds an exclusive lock; a frame that a crash left half
-written at the end is cut off by the next writer and passed over by readers, who can ask for it (`torn`).  Damage anywhere
-is LogDamaged: the length has a checksum of its own, so that a broken one can't pass for a half-written end and make a
-writer cut off what follows.
+Big-endian.  Records are the originals, byte for byte.  A writer holds an exclusive lock.  A half-written frame that a crash
+left at the end is cut off by the next writer and skipped by readers, who can query it (`torn`).  Damage anywhere else raises
+LogDamaged: the length has its own checksum, so that a broken one can't pass for a half-written end and make a writer cut off
+the records after it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _CHUNK = 1 << 20
 
 
 async def open_archive(path: Path) -> ArchiveLog | SegmentLog:
-    """An exported log, whichever release wrote it, for reading; `-` is standard input.  Raises LogRefused."""
+    """Open an exported log of any release for reading; `-` is standard input.  Raises LogRefused."""
     if str(path) == "-":
         return SegmentLog.of_file(await _spooled(), "standard input")
     if await asyncio.to_thread(_first_bytes, path) == SEGMENTS_MAGIC:
@@ -70,7 +70,7 @@ def _first_bytes(path: Path) -> bytes:
 
 
 async def _spooled() -> int:
-    """Standard input as a file without a name, since reading a log goes back and forth.  Raises LogRefused."""
+    """Copy standard input to a file without a name, since a log is not read in one pass.  Raises LogRefused."""
     stop = threading.Event()
     copying = asyncio.create_task(asyncio.to_thread(_spool, stop))
     try:
@@ -86,7 +86,7 @@ def _spool(stop: threading.Event) -> int:
     try:
         with tempfile.TemporaryFile() as spool:
             while not stop.is_set():
-                # Who writes into the pipe may take long, and Ctrl-C must not have to wait for it.
+                # The pipe's writer may take long, and Ctrl-C must not wait for it.
                 if not select.select([source], [], [], _POLL_S)[0]:
                     continue
                 chunk = os.read(source, _CHUNK)
@@ -106,8 +106,8 @@ def _spool(stop: threading.Event) -> int:
 class ArchiveLog(EventLog):
     """A file of records.  Opened for reading, or (with `clock`, UTC nanoseconds) for appending by one process at a time.
 
-    What is known of the file (`_end` and so on) grows with it and is never learned twice.  It changes in threads, under
-    `_lock`, so that an append that nobody waits for any more leaves no half of itself behind.
+    What is known of the file (`_end` and so on) grows with it and is read only once.  It changes in threads, under `_lock`,
+    so that an append whose caller was cancelled leaves no half of itself behind.
     """
 
     def __init__(self, path: Path, clock: Callable[[], int] | None) -> None:
@@ -119,18 +119,18 @@ class ArchiveLog(EventLog):
         self._end = 0
         self._time = 0
         self._whole = len(MAGIC)
-        """Where the last whole frame ends."""
+        """Where the last complete frame ends."""
         self._places: list[int] = []
-        """Where records 1, 1 + _INDEX_EVERY, 1 + 2·_INDEX_EVERY, … begin."""
+        """The places of records 1, 1 + _INDEX_EVERY, 1 + 2·_INDEX_EVERY, …"""
         self._by_id: dict[str, int] = {}
-        """For writers only, as only they need it."""
+        """Filled only by writers, the only ones that need it."""
         self._last: dict[str, tuple[int, int]] = {}
         """By subject: sequence and place of its last record."""
 
     @classmethod
     async def open(cls, path: Path, clock: Callable[[], int] | None = None) -> ArchiveLog:
-        """Raises LogRefused where the file can't be opened or is no archive, and when opened for appending LogDamaged
-        where a record is broken (a reader meets it when it gets there)."""
+        """Open the file.  Raises LogRefused if it can't be opened or is no archive, and when opened for appending LogDamaged
+        if a record is broken (a reader raises it when it gets there)."""
         log = cls(path, clock)
         await asyncio.to_thread(log._open_to_write if clock else log._check)
         return log
@@ -170,7 +170,7 @@ class ArchiveLog(EventLog):
                 os.close(directory)
 
     def _learn(self) -> None:
-        """Learn of the records that the file holds beyond those known.  A writer knows them all but at its start."""
+        """Read the records beyond those known.  A writer knows them all except at its start."""
         for record, end in _frames(self._path, self._whole, self._end):
             self._know(record, end)
 
@@ -207,9 +207,9 @@ class ArchiveLog(EventLog):
             return Appended(record.seq)
 
     async def copy_in(self, records: Sequence[Record]) -> None:
-        """Append records as they are, with their own sequences and times: what an export does.  Durable once closed.
+        """Append records as they are, with their own sequences and times, as an export does.  Durable once closed.
 
-        Raises LogDamaged when they don't continue what the file holds, LogRefused when they can't be written.
+        Raises LogDamaged if they don't continue the file's records, LogRefused if they can't be written.
         """
         await asyncio.to_thread(self._copy_in, records)
 
@@ -238,7 +238,7 @@ class ArchiveLog(EventLog):
             if sync:
                 os.fsync(self._file)
         except OSError as error:
-            # What reached the disk is unknown from now on, and asking again would not tell.
+            # What reached the disk is unknown from now on, and a second fsync would not show it.
             self._broken = f"an earlier write could not be made durable ({error.strerror})"
             raise LogRefused(f"{self._path}: {error.strerror}") from None
         for record, frame in zip(records, frames, strict=True):
@@ -272,7 +272,7 @@ class ArchiveLog(EventLog):
                 return
 
     def _begin(self, after: int) -> tuple[int, int]:
-        """Where to begin reading for what comes after a sequence, and the sequence before that place."""
+        """Return where to start reading for records after a sequence, and the sequence before that place."""
         if not after:
             return len(MAGIC), 0
         with self._lock:
@@ -286,7 +286,7 @@ class ArchiveLog(EventLog):
             return self._whole, self._end
 
     async def _growth(self, place: int) -> None:
-        """Waits until there is something behind `place`, be it half a frame, whoever writes it."""
+        """Wait until the file grows beyond `place`, even by half a frame, whichever process writes it."""
         while True:
             await asyncio.sleep(_POLL_S)
             size = await asyncio.to_thread(_size, self._path)
@@ -305,10 +305,10 @@ class ArchiveLog(EventLog):
             return self._end
 
     async def torn(self) -> str:
-        """In one line that the file breaks off within a record, "" where it does not.
+        """Return in one line that the file breaks off within a record, "" if it does not.
 
-        A writer's crash leaves such an end, of a record that nobody was told is stored; in a file that nobody writes to,
-        such as an export, it means that a part is missing.  Raises LogDamaged, LogRefused."""
+        A writer's crash leaves such an end, of a record that was never acknowledged; in a file without a writer, such as an
+        export, it means that a part is missing.  Raises LogDamaged, LogRefused."""
         return await asyncio.to_thread(self._torn)
 
     def _torn(self) -> str:
@@ -326,8 +326,8 @@ class ArchiveLog(EventLog):
             return f"{self._path} breaks off within record {self._end + 1}, after {size - self._whole} bytes of it"
 
     async def damages(self, told: Callable[[int, int], None] | None = None) -> list[Damage]:
-        """What is wrong with the file, for which all of it is read; behind the first damage nothing can be found.
-        Raises LogRefused where it can't be read."""
+        """Return the damage in the file, for which all of it is read; nothing can be found after the first damage.  Raises
+        LogRefused if the file can't be read."""
         try:
             torn = await self.torn()
         except LogDamaged as error:
@@ -378,7 +378,7 @@ def _check_regular(path: Path, *, may_be_missing: bool = False) -> None:
 
 def _size(path: Path) -> int:
     try:
-        return max(len(MAGIC), os.stat(path).st_size)  # It may be just being made.
+        return max(len(MAGIC), os.stat(path).st_size)  # It may just be being created.
     except OSError as error:
         raise LogRefused(f"{path}: {error.strerror}") from None
 
@@ -386,7 +386,7 @@ def _size(path: Path) -> int:
 def _read_batch(
     path: Path, place: int, previous: int, until: int | None, count: int = BATCH
 ) -> tuple[list[Record], int]:
-    """At most so many records from a place on, not many more bytes than BATCH_BYTES, and the place after them."""
+    """Return at most `count` records from a place on, of little more than BATCH_BYTES, and the place after them."""
     batch = []
     begin = place
     try:
@@ -397,7 +397,7 @@ def _read_batch(
     except LogDamaged:
         if not batch:
             raise
-    return batch, place  # What is whole before a damage can be read; the next batch raises.
+    return batch, place  # Intact records before damage are returned; the next batch raises.
 
 
 def _frame(record: Record) -> bytes:
@@ -407,7 +407,7 @@ def _frame(record: Record) -> bytes:
 
 
 def _frames(path: Path, place: int, previous: int, until: int | None = None) -> Iterator[tuple[Record, int]]:
-    """Records from a place on, each with the place after it; ends before a half-written frame, or the byte `until`.
+    """Yield records from a place on, each with the place after it; end before a half-written frame, or at the byte `until`.
 
     `previous` is the sequence before the first one.  Raises LogRefused and LogDamaged.
     """
@@ -418,7 +418,7 @@ def _frames(path: Path, place: int, previous: int, until: int | None = None) -> 
     with file:
         size = os.fstat(file.fileno()).st_size if until is None else until
         magic = file.read(len(MAGIC))
-        if not MAGIC.startswith(magic):  # It may be just being made, and shorter.
+        if not MAGIC.startswith(magic):  # It may just be being created, and shorter.
             raise LogRefused(f"{path} is not a Dorm archive")
         file.seek(place)
         while place + _FRAME.size <= size:

@@ -1,4 +1,4 @@
-"""Blocks: what an archive of segments (`events.archive.segments`) is made of, as bytes.
+"""Blocks: the bytes that make up an archive of segments (`events.archive.segments`).
 
     block = head, payload
     head  = mark "\\xd0RM\\xb1", kind, count u32, first u64, last u64, earliest i64, latest i64 (log times, UTC ns),
@@ -10,10 +10,9 @@
     S   a snapshot of the state after `last`: length u32 of its description, the description (`SnapshotInfo`), its body
     X   index: `Index`, zstd of MessagePack
 
-Big-endian.  Records are stored by columns, which takes half the room of rows and reads faster: subjects are a table,
-times are differences, sequences are only there where some are left out.  The head has a checksum of its own, so one that
-can be believed tells what a broken payload held; the mark lets a reader find the next block behind a broken head.  Kinds
-that a build does not know are passed over.
+Big-endian.  Records are stored by columns, which takes half the room of rows and reads faster: subjects are a table, times
+are differences, sequences are stored only if some are missing.  The head has its own checksum, so an intact head shows what a
+broken payload held; the mark lets a reader find the next block after a broken head.  Unknown kinds are skipped.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORMAT = 2
-"""Of what this build writes; the format before, without blocks, is `events.archive.appendable`'s."""
+"""The format that this build writes; the one before, without blocks, is `events.archive.appendable`'s."""
 HEADER, RECORDS, SNAPSHOT, INDEX = b"H", b"R", b"S", b"X"
 MARK = b"\xd0RM\xb1"
 LARGEST = 1 << 30
-"""Bytes that a payload may have when decompressed: a hostile file must not take all memory."""
+"""The most bytes of a decompressed payload: a hostile file must not take all memory."""
 EARLIEST, LATEST = -(2**62), 2**62
-"""Log times that can be stored; the second is in the year 2116."""
+"""The range of log times that can be stored; the second is in the year 2116."""
 
-_LEVEL = 3  # Higher ones take three times as long and save nothing here.
+_LEVEL = 3  # Higher levels take three times as long and save nothing here.
 _HEAD = struct.Struct(">4s c I QQ qq III")
 _CRC = struct.Struct(">I")
 HEAD_SIZE = _HEAD.size + _CRC.size
@@ -52,11 +51,11 @@ Payload = bytes | memoryview
 
 
 class BlockDamaged(Exception):
-    """Bytes that are not what was written; the message says in a few words how."""
+    """Bytes differ from what was written; the message says briefly how."""
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
-    """What a block holds, without its payload."""
+    """A block's description, without its payload."""
 
     kind: bytes
     count: int
@@ -76,22 +75,22 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What an archive says of itself."""
+    """An archive's description of itself."""
 
     format: int = FORMAT
     cluster: str = ""
     made_by: str = ""
     """The program and version that wrote it."""
     start: int = 0
-    """The sequence before its first record: 0 for a whole log; where it is later, the first snapshot is of the state there."""
+    """The sequence before its first record: 0 for a whole log; if it is later, the first snapshot holds the state there."""
     sparse: bool = False
     """Whether records were left out, so that it can be read and not folded."""
     chosen: dict[str, list[str]] = {}
-    """By what they were chosen (`since`, `until`, `app`, `user`), for people."""
+    """The criteria by which records were chosen (`since`, `until`, `app`, `user`), for people."""
     anonymized: bool = False
     """Whether names in it are pseudonyms."""
     renamed: int = 0
-    """Up to which sequence its records had another cluster's name when they were sealed."""
+    """The last sequence whose record was sealed under another cluster's name."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -114,7 +113,7 @@ class Kept(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Index(msgspec.Struct, frozen=True):
-    """Where everything is, and the header once more, so that a broken one is no loss."""
+    """The places of all blocks, and a copy of the header, so that a broken header is no loss."""
 
     header: Header
     records: list[Entry]
@@ -137,7 +136,7 @@ _decode_info = msgspec.msgpack.Decoder(SnapshotInfo).decode
 
 
 def head_of(data: bytes) -> Head | None:
-    """The head that these bytes begin with, None where they begin with none."""
+    """Return the head at the start of these bytes, None if there is none."""
     if len(data) < HEAD_SIZE or not data.startswith(MARK):
         return None
     if zlib.crc32(data[: _HEAD.size]) != _CRC.unpack_from(data, _HEAD.size)[0]:
@@ -150,7 +149,7 @@ def intact(head: Head, payload: Payload) -> bool:
 
 
 def pack_records(records: Sequence[Record]) -> bytes:
-    """A block of at least one record, with increasing sequences.  Raises ValueError for a time that can't be stored."""
+    """Return a block of at least one record, with increasing sequences.  Raises ValueError for a time out of range."""
     first, last = records[0].seq, records[-1].seq
     dense = last - first == len(records) - 1
     subjects: dict[str, int] = {}
@@ -172,7 +171,7 @@ def pack_records(records: Sequence[Record]) -> bytes:
 
 
 def unpack_records(head: Head, payload: Payload) -> list[Record]:
-    """Raises BlockDamaged."""
+    """Return the records of a block.  Raises BlockDamaged."""
     columns = _decoded(_decode_columns, head, payload)
     subjects = columns.subjects
     count = head.count
@@ -197,14 +196,14 @@ def unpack_records(head: Head, payload: Payload) -> list[Record]:
 
 
 def pack_snapshot(info: SnapshotInfo, body: bytes) -> bytes:
-    """A block; bodies are compressed by whoever made them."""
+    """Return a block; the body is already compressed by its maker."""
     described = _encode(info)
     payload = _CRC.pack(len(described)) + described + body
     return _block(SNAPSHOT, payload, len(payload), 0, (info.seq, info.seq), (info.time, info.time))
 
 
 def unpack_snapshot(head: Head, payload: Payload) -> tuple[SnapshotInfo, bytes]:
-    """Raises BlockDamaged."""
+    """Return a snapshot and its body.  Raises BlockDamaged."""
     _check(head, payload)
     length = _CRC.unpack_from(payload)[0] if len(payload) >= _CRC.size else 0
     begin = _CRC.size + length
@@ -220,7 +219,7 @@ def pack_header(header: Header) -> bytes:
 
 
 def unpack_header(head: Head, payload: Payload) -> Header:
-    """Raises BlockDamaged."""
+    """Return the header.  Raises BlockDamaged."""
     header: Header = _decoded(_decode_header, head, payload)
     return header
 
@@ -231,7 +230,7 @@ def pack_index(index: Index) -> bytes:
 
 
 def unpack_index(head: Head, payload: Payload) -> Index:
-    """Raises BlockDamaged."""
+    """Return the index.  Raises BlockDamaged."""
     index: Index = _decoded(_decode_index, head, payload)
     return index
 

@@ -1,4 +1,4 @@
-"""What is wrong with an archive, and the part of it that can be used all the same."""
+"""Damage of an archive, and the parts that are still usable."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Bytes that can't be read, and the records that are lost by it."""
+    """Bytes that can't be read, and the records that are lost with them."""
 
     place: int
-    """Byte of the file."""
+    """Byte position in the file."""
     what: str
-    """In words, without the records."""
+    """A description, without the records."""
     first: int = 0
-    """The first record that is lost; 0 where none is (the index, a snapshot)."""
+    """The first lost record; 0 if none is lost (the index, a snapshot)."""
     last: int | None = None
-    """The last one; None where nobody knows how many there were."""
+    """The last lost record; None if their number is unknown."""
 
     def __str__(self) -> str:
         if not self.first:
@@ -39,12 +39,12 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 def readable_end(damages: Sequence[Damage], end: int) -> int:
-    """The last record before the first one that is lost."""
+    """Return the last record before the first lost one."""
     return min([end, *(damage.first - 1 for damage in damages if damage.first)])
 
 
 class ReadablePart(EventLog):
-    """A damaged log up to its damage, as a log: what is after it can't be folded, for something is missing before it."""
+    """A damaged log up to its damage, as a log: records after it can't be folded, since some are missing before them."""
 
     def __init__(self, log: EventLog, end: int, damage: str) -> None:
         self._log = log
@@ -70,7 +70,7 @@ class ReadablePart(EventLog):
             raise LogDamaged(f"{self._damage}; it can be read up to {self._end}, which is before {after}")
         if after == self._end:
             return
-        # All of it, since only that tells when the end is reached: what comes next is the damage.
+        # Read without a filter: only so is the end recognized, after which the damage starts.
         async with contextlib.aclosing(self._log.read(after=after)) as batches:
             async for batch in batches:
                 wanted = batch if batch[-1].seq <= self._end else [r for r in batch if r.seq <= self._end]
@@ -90,7 +90,7 @@ class ReadablePart(EventLog):
     async def at_time(self, time: int) -> int:
         try:
             return min(await self._log.at_time(time), self._end)
-        except LogDamaged:  # It had to look behind the damage, or into it.
+        except LogDamaged:  # The search ran into the damage, or past it.
             return await EventLog.at_time(self, time)
 
     async def torn(self) -> str:
@@ -123,7 +123,7 @@ class ReadablePart(EventLog):
 
 
 class _UpTo(Snapshots):
-    """Those of a log that are not behind a sequence; none is added or removed."""
+    """A log's snapshots up to a sequence; none is added or removed."""
 
     def __init__(self, snapshots: Snapshots, end: int) -> None:
         self._snapshots = snapshots
@@ -143,7 +143,7 @@ class _UpTo(Snapshots):
 
 
 class Salvageable(Protocol):
-    """An archive that can be read over its damage, which is added to as more of it is met."""
+    """An archive that can be read past its damage; newly found damage is added to `damages`."""
 
     def salvage(
         self, *, damages: list[Damage], after: int = 0, subjects: Sequence[str] = ()
@@ -157,7 +157,7 @@ class Salvageable(Protocol):
 
 
 class WholeParts(EventLog):
-    """Whatever can be read of a damaged archive, before and behind its damage: records are missing in between."""
+    """All readable records of a damaged archive, before and after its damage: records are missing in between."""
 
     def __init__(self, archive: Salvageable, damages: Sequence[Damage]) -> None:
         self._archive = archive

@@ -1,10 +1,10 @@
-"""Where everything is in an archive of segments: by the index at its end, or by going from block to block.
+"""Find the blocks of an archive of segments: by the index at its end, or by walking from block to block.
 
     file    = "DORMLOG2", block*, trailer
     trailer = place of the index block u64, crc32 u32 of these, "DORMEND2"
 
 The first block is the header, the last one the index.  A file without its end (its writer was killed, a copy broke off) has
-neither index nor trailer and is gone through by the heads of its blocks, which takes one small read for each.
+neither index nor trailer; it is walked by the heads of its blocks, with one small read for each.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _CHUNK = 1 << 20
 
 
 class Layout(msgspec.Struct):
-    """What a file holds, and where."""
+    """The blocks of a file, and their places."""
 
     header: Header
     records: list[Entry]
     snapshots: list[Kept]
     damages: list[Damage]
-    """Those that were met on the way; payloads are only looked at by `examine`."""
+    """Damage found so far; only `examine` checks payloads."""
 
 
 def trailer(index_place: int) -> bytes:
@@ -64,13 +64,13 @@ def trailer(index_place: int) -> bytes:
 
 
 def layout_of(file: int) -> Layout:
-    """By the index where that can be read.  Raises OSError."""
+    """Return the layout, by the index if that is readable.  Raises OSError."""
     size = os.fstat(file).st_size
     return _by_index(file, size) or _Walk(file, size, deep=False).walk()
 
 
 def examine(file: int, told: Callable[[int, int], None] | None = None) -> Layout:
-    """All of it looked at, with every payload against its checksum.  Raises OSError."""
+    """Check the whole file, with every payload against its checksum.  Raises OSError."""
     size = os.fstat(file).st_size
     found = _Walk(file, size, deep=True, told=told).walk()
     if not found.damages and (index := _by_index(file, size)) is not None and index.records != found.records:
@@ -79,7 +79,7 @@ def examine(file: int, told: Callable[[int, int], None] | None = None) -> Layout
 
 
 def _by_index(file: int, size: int) -> Layout | None:
-    """None where there is no index, or not one that can be believed."""
+    """Return the layout by the index; None if there is none, or none that can be believed."""
     data = os.pread(file, TRAILER_SIZE, max(0, size - TRAILER_SIZE))
     if len(data) < TRAILER_SIZE or not data.endswith(_END):
         return None
@@ -100,7 +100,7 @@ def _by_index(file: int, size: int) -> Layout | None:
 
 
 def _plausible(index: Index, end: int) -> bool:
-    """Whether blocks lie in the file one after the other, as do their records: nothing else may be made up from outside."""
+    """Return whether blocks and records are in order and within the file, so that a forged index can't mislead."""
     place, last = len(MAGIC), index.header.start
     for entry in index.records:
         if not (place <= entry.place < entry.place + HEAD_SIZE < entry.place + entry.size <= end):
@@ -112,7 +112,7 @@ def _plausible(index: Index, end: int) -> bool:
 
 
 class _Walk:
-    """From block to block; where a head is broken, to the next that is not."""
+    """Walks from block to block; after a broken head, to the next intact one."""
 
     def __init__(self, file: int, size: int, *, deep: bool, told: Callable[[int, int], None] | None = None) -> None:
         self._file = file
@@ -121,9 +121,9 @@ class _Walk:
         self._told = told
         self._found = Layout(Header(), [], [], [])
         self._last = 0
-        """The last record that was met, or the sequence before the first."""
+        """The last record found, or the sequence before the first."""
         self._hole: tuple[int, str] | None = None
-        """A broken place whose lost records are only known by the next block of records."""
+        """A damaged place; only the next block of records shows which records it costs."""
         self._headed = False
         self._indexed = False
         self._ended = False
@@ -141,7 +141,7 @@ class _Walk:
         return self._found
 
     def _at(self, place: int) -> int:
-        """Take in what is at this place; where the next block begins."""
+        """Process what is at this place; return where the next block starts."""
         head = head_of(os.pread(self._file, HEAD_SIZE, place))
         if head is not None and place + head.size <= self._size:
             self._take(place, head)
@@ -155,7 +155,7 @@ class _Walk:
         return self._next_block(place + 1)
 
     def _end(self, place: int, found: bytes) -> None:
-        """The trailer was met; it says where the index is, and in front of that there may be records."""
+        """Process the trailer; it states where the index is.  A damaged place elsewhere may have held records."""
         self._ended = True
         index, check = _PLACE.unpack_from(found)
         if zlib.crc32(found[:8]) != check:
@@ -164,7 +164,7 @@ class _Walk:
             self._lose(*self._hole, before=self._last + 1 if self._hole[0] == index else None)
 
     def _next_block(self, place: int) -> int:
-        """Where the next whole head is, or the trailer, or the end of the file."""
+        """Return the place of the next intact head, of the trailer, or of the file's end."""
         while place < self._size:
             chunk = os.pread(self._file, _CHUNK + HEAD_SIZE, place)
             at = chunk.find(MARK)
@@ -178,7 +178,7 @@ class _Walk:
         return last if self._trailer(last) else self._size
 
     def _trailer(self, place: int) -> bytes:
-        """The trailer's bytes where it is at this place, else none."""
+        """Return the trailer's bytes if it is at this place, else b""."""
         data = os.pread(self._file, TRAILER_SIZE, place)
         return data if len(data) == TRAILER_SIZE and data.endswith(_END) else b""
 
@@ -228,7 +228,7 @@ class _Walk:
         return "" if intact(head, self._payload(place, head)) else "does not match its checksum"
 
     def _take_snapshot(self, place: int, head: Head) -> None:
-        if self._hole is not None:  # It lies behind the record that it is of.
+        if self._hole is not None:  # A snapshot follows the last record that it covers.
             self._lose(*self._hole, before=head.last + 1)
             self._last = max(self._last, head.last)
         try:
@@ -250,7 +250,7 @@ class _Walk:
             self._lose(*self._hole, before=index.records[-1].last + 1)
 
     def _lose(self, place: int, what: str, before: int | None = None) -> None:
-        """Records are lost between the last one and one, if there is room for any; without `before` nobody knows."""
+        """Note damage that costs the records between the last one and `before`, if any; without it their number is unknown."""
         self._hole = None
         first = self._last + 1 if before is None or before > self._last + 1 else 0
         self._found.damages.append(Damage(place, what, first, None if before is None else before - 1))
@@ -261,5 +261,5 @@ class _Walk:
         what = f"it breaks off after byte {place}" if not left else f"it breaks off within what begins at byte {place}"
         if left:
             what += f" and of which {left} {'byte is' if left == 1 else 'bytes are'} there"
-        lost = 0 if self._indexed else self._last + 1  # Behind the index there is no record.
+        lost = 0 if self._indexed else self._last + 1  # No record follows the index.
         self._found.damages.append(Damage(place, what, lost))

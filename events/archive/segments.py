@@ -1,14 +1,14 @@
-"""A log in one file of segments: what `dorm replay export` writes.  Compressed, indexed, checksummed, written front to back.
+"""A log in one file of segments, as `dorm replay export` writes it: compressed, indexed, checksummed, written front to back.
 
     file = "DORMLOG2", header, (records | snapshot)*, index, trailer
 
-`segment_blocks` has what a block is, `segment_index` finds the blocks of a file.  A block of records holds some hundred of
-them, so that one costs little to read or to lose and the compressor has something to work with; snapshots of the state lie
-between them, so that any moment is one snapshot and a short fold away.  With the index at the end, opening costs three reads,
-and because nothing is written twice an archive can go through a pipe.
+`blocks` defines a block, `index` finds the blocks of a file.  A block of records holds some hundred of them, so that it costs
+little to read or to lose and still compresses well.  Snapshots of the state lie between them, so that any moment is one
+snapshot and a short fold away.  With the index at the end, opening takes three reads, and because nothing is written twice an
+archive can go through a pipe.
 
-Records are the originals, byte for byte.  Damage is named with its byte and the records that it costs; everything before it
-can be read as if nothing were wrong, and what is whole behind it with `salvage`.
+Records are the originals, byte for byte.  Damage is reported with its byte position and the records that it costs.
+Everything before it can be read normally, and everything intact after it with `salvage`.
 """
 
 from __future__ import annotations
@@ -48,29 +48,30 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEAST_RECORDS, BLOCK_RECORDS = 64, 512
-"""Records in a block.  One damaged byte costs all of its block, so blocks begin small and grow with the archive.  Blocks of
-4096 would save a hundredth of the room and a fifth of the time to read all, and make one record six times as dear to reach."""
+"""Records in a block.  One damaged byte costs its whole block, so blocks start small and grow with the archive.  Blocks of
+4096 would save a hundredth of the room and a fifth of the time to read all, and make one record six times as expensive to
+reach."""
 _SHARE = 8
-"""Of the records before it, a block that is larger than the least has at most the eighth part."""
+"""A block above the minimum holds at most this fraction (1/8) of the records before it."""
 BLOCK_BYTES = 256 << 10
-"""Of bodies in a block, but for a single record that has more."""
+"""Bytes of bodies in a block, unless a single record has more."""
 BATCH_BLOCKS = 8
-"""Blocks that a reader gets at once: each hop between threads costs as much as folding a hundred records."""
+"""Blocks that a reader gets at once: each switch between threads costs as much as folding a hundred records."""
 _READ_ONLY = "an archive is whole as it is and takes nothing more; `dorm replay import` makes a log of it that does"
 
 
 class SegmentWriter:
-    """Writes an archive front to back into a file or a pipe.  Not to be called from several threads at once."""
+    """Writes an archive front to back into a file or a pipe.  Not thread-safe."""
 
     def __init__(self, file: BinaryIO, header: Header) -> None:
-        """Raises LogRefused, as everything here does where the file takes no more; BrokenPipeError passes."""
+        """Write the header.  Every method raises LogRefused if the file can't be written; BrokenPipeError passes through."""
         self._file = file
         self._header = header
         self._last = header.start
         self._waiting: list[Record] = []
         self._bytes = 0
         self._room = min(LEAST_RECORDS, BLOCK_RECORDS)
-        """Records that the present block may have."""
+        """How many records the current block may hold."""
         self._records: list[Entry] = []
         self._snapshots: list[Kept] = []
         self.count = 0
@@ -81,7 +82,7 @@ class SegmentWriter:
         self._write(pack_header(header))
 
     def add(self, records: Sequence[Record]) -> None:
-        """Records that follow.  Raises LogDamaged where they don't: by one, or in a sparse archive at all."""
+        """Append the next records.  Raises LogDamaged if sequences are not contiguous (sparse: not increasing)."""
         self._check_order(records)
         at = 0
         while at < len(records):
@@ -107,7 +108,7 @@ class SegmentWriter:
             self._last = seqs[-1]
 
     def _add_large(self, records: Sequence[Record]) -> None:
-        """One by one, as some of them take a block each."""
+        """Append one by one, as some records need a block each."""
         for record in records:
             if self._bytes and self._bytes + len(record.body) > BLOCK_BYTES:
                 self._flush()
@@ -115,7 +116,7 @@ class SegmentWriter:
             self._bytes += len(record.body)
 
     def snapshot(self, info: SnapshotInfo, body: bytes) -> None:
-        """The state after the last record that was added, or at the archive's start."""
+        """Write a snapshot of the state after the last record added, or at the archive's start."""
         assert info.seq == self._last, "a snapshot lies behind the record that it is of"
         self._flush()
         place = self.written
@@ -124,7 +125,7 @@ class SegmentWriter:
         self._snapshots.append(Kept(place, len(block), info))
 
     def finish(self) -> None:
-        """The last records, the index and the end; the file stays open."""
+        """Write the last records, the index and the trailer; the file stays open."""
         self._flush()
         place = self.written
         self._write(pack_index(Index(self._header, self._records, self._snapshots)))
@@ -174,12 +175,12 @@ class SegmentLog(EventLog):
 
     @classmethod
     async def open(cls, path: Path) -> SegmentLog:
-        """Raises LogRefused where the file can't be opened, is no archive of segments, or one of a later format."""
+        """Open an archive.  Raises LogRefused if it can't be opened, is no archive of segments, or has a later format."""
         return await asyncio.to_thread(cls.of_file, _open(path), str(path))
 
     @classmethod
     def of_file(cls, file: int, name: str) -> SegmentLog:
-        """Of a file descriptor, which is closed with the log or where this raises.  Raises LogRefused."""
+        """Open a file descriptor, which is closed with the log or if this raises.  Raises LogRefused."""
         try:
             start = os.pread(file, len(MAGIC), 0)
             if start != MAGIC:
@@ -198,7 +199,7 @@ class SegmentLog(EventLog):
 
     @property
     def header(self) -> Header:
-        """What the archive says of itself."""
+        """The archive's header."""
         return self._layout.header
 
     @property
@@ -218,7 +219,7 @@ class SegmentLog(EventLog):
 
     @property
     def count(self) -> int:
-        """How many records there are, also in a sparse archive."""
+        """How many records it holds, also if it is sparse."""
         return sum(entry.count for entry in self._entries)
 
     async def append(
@@ -251,7 +252,7 @@ class SegmentLog(EventLog):
     async def salvage(
         self, *, damages: list[Damage], after: int = 0, subjects: Sequence[str] = ()
     ) -> AsyncGenerator[list[Record], None]:
-        """Like `read`, but over what can't be read; what that is was found by `damages` and is added to while reading."""
+        """Like `read`, but skip what can't be read.  `damages` is the known damage; newly found damage is added."""
         for entry in self._entries[bisect_right(self._lasts, after) :]:
             try:
                 batch = _after(await asyncio.to_thread(self._load, entry), after, subjects)
@@ -290,13 +291,13 @@ class SegmentLog(EventLog):
         return await asyncio.to_thread(search)
 
     async def torn(self) -> str:
-        """The first damage that was seen when it was opened, "" where there was none.  `damages` looks at everything."""
+        """Return the first damage found when it was opened, "" if there was none.  `damages` checks everything."""
         damages = self._layout.damages
         return f"{self._name}: {damages[0]}" if damages else ""
 
     async def damages(self, told: Callable[[int, int], None] | None = None) -> list[Damage]:
-        """Everything that is wrong with the file, for which all of it is read, at more than a gigabyte in a second.
-        `told`: how many bytes of how many were looked at.  Raises LogRefused where it can't be read."""
+        """Return all damage in the file.  This reads all of it, at more than a gigabyte per second.  `told`: called with how
+        many bytes of how many were checked.  Raises LogRefused if the file can't be read."""
         try:
             layout = await asyncio.to_thread(examine, self._file, told)
         except OSError as error:
@@ -309,25 +310,25 @@ class SegmentLog(EventLog):
             self._file = -1
 
     def _check_neighbours(self, index: int, after: int) -> None:
-        """Raises LogDamaged where records before the block are missing; behind the last block, where they broke off."""
+        """Raises LogDamaged if records before the block are missing; after the last block, if a known range is."""
         before = self._entries[index - 1].last if index else self._layout.header.start
         ends = index == len(self._entries)
         for damage in self._layout.damages:
-            # An end that is missing is for `torn`: what there is can be used.
+            # A missing end is reported by `torn`: the records that are there can be used.
             if damage.first == before + 1 > after and not (ends and damage.last is None):
                 raise LogDamaged(f"{self._name}: {damage}")
         if not ends and not self.sparse and self._entries[index].first != before + 1:
             raise LogDamaged(f"{self._name}: records {before + 1} to {self._entries[index].first - 1} are missing")
 
     def _block(self, place: int, size: int) -> bytes:
-        """Raises LogRefused; bytes that are not there are left out."""
+        """Return the bytes of a block, fewer at the end of the file.  Raises LogRefused."""
         try:
             return os.pread(self._file, size, place)
         except OSError as error:
             raise LogRefused(f"{self._name}: {error.strerror}") from None
 
     def _load_from(self, index: int, after: int) -> tuple[list[Record], int]:
-        """As many blocks as make a batch, and which is the next.  Raises LogDamaged where the first can't be read."""
+        """Return the records of a batch of blocks, and the next index.  Raises LogDamaged if the first is unreadable."""
         self._check_neighbours(index, after)
         records = self._load(self._entries[index])
         for more in range(index + 1, min(index + BATCH_BLOCKS, len(self._entries))):
@@ -335,11 +336,11 @@ class SegmentLog(EventLog):
                 self._check_neighbours(more, after)
                 records += self._load(self._entries[more])
             except LogDamaged:
-                return records, more  # What comes before the damage is given first.
+                return records, more  # Records before the damage are returned first.
         return records, min(index + BATCH_BLOCKS, len(self._entries))
 
     def _load(self, entry: Entry) -> list[Record]:
-        """Raises LogDamaged."""
+        """Read one block.  Raises LogDamaged."""
         data = self._block(entry.place, entry.size)
         head = head_of(data)
         try:
@@ -352,7 +353,7 @@ class SegmentLog(EventLog):
 
 
 class _Inside(Snapshots):
-    """The snapshots in an archive."""
+    """The snapshots of an archive."""
 
     def __init__(self, log: SegmentLog) -> None:
         self._log = log
@@ -392,7 +393,7 @@ def _after(batch: list[Record], after: int, subjects: Sequence[str]) -> list[Rec
 
 
 def _running_maximum(times: Sequence[int]) -> list[int]:
-    """A server's clock may go back, and what is asked for is the first record that is later."""
+    """Return running maxima: a server's clock may go back, and a search by time wants the first later record."""
     latest = [*times]
     for index in range(1, len(latest)):
         latest[index] = max(latest[index - 1], latest[index])
@@ -401,7 +402,7 @@ def _running_maximum(times: Sequence[int]) -> list[int]:
 
 def _open(path: Path) -> int:
     try:
-        # A pipe that nobody writes to would be waited for.
+        # Without O_NONBLOCK, opening a pipe without a writer would block.
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise LogRefused(f"{path}: {error.strerror}") from None

@@ -1,7 +1,6 @@
-"""Seals of the log: what a master signs, with which key, and whether a seal is that key's own.
+"""Seals of the log: what a master signs, with which key, and how a seal is verified.
 
-A key is an nkey (Ed25519, as NATS writes keys): a seed that its master keeps, `SC…`, and the public key that anybody may
-have, `C…`.
+A key is an nkey (Ed25519, in the format of NATS): a seed that its master keeps, `SC…`, and the public key, `C…`.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ if TYPE_CHECKING:
     from events.chain.hash_chain import Chain
 
 MOST_MARKS = 256
-"""In one seal: of a log that was never sealed the first one would have too many otherwise."""
+"""The most marks in one seal: otherwise the first seal of a log that was never sealed would have too many."""
 _PUBLIC_BYTES = 1 + 32 + 2
 """Prefix, key, checksum."""
 
 
 class KeyUnusableError(ValueError):
-    """No key, or not of this kind; the message never holds any of it."""
+    """Not a key, or of another kind; the message never holds any of it."""
 
 
 class SealKey:
-    """A master's key.  Its seed is in here and is never printed."""
+    """A master's key.  It holds the seed, which is never printed."""
 
     def __init__(self, seed: bytes) -> None:
         """Raises KeyUnusableError."""
@@ -45,7 +44,7 @@ class SealKey:
             raise KeyUnusableError("it holds an nkey of another kind; a cluster's key begins with SC") from None
 
     def seal(self, cluster: str, epoch: int, chain: Chain, after: int) -> LogSealed:
-        """A seal of all that the chain has followed; `after` is where its marks begin."""
+        """Return a seal of all that the chain has followed; its marks start after `after`."""
         every, marks = chain.marks(MOST_MARKS)
         said = LogSealed(
             upto=chain.seq,
@@ -61,19 +60,19 @@ class SealKey:
 
 
 def new_seed() -> bytes:
-    """The seed of a new key, as it is kept in a file."""
+    """Return the seed of a new key, as it is kept in a file."""
     seed: bytes = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_CLUSTER)
     return seed
 
 
 def statement(cluster: str, epoch: int, seal: LogSealed) -> bytes:
-    """What is signed: lines of text, so that nobody needs our code to check one."""
+    """Return the signed text: lines, so that a seal can be checked without our code."""
     words = ("dorm seal 1", cluster, epoch, seal.upto, seal.chain, seal.after, seal.every, seal.marks)
     return "".join(f"{word}\n" for word in words).encode()
 
 
 def is_signed(cluster: str, epoch: int, seal: LogSealed) -> bool:
-    """Whether it was signed, as it is, with the key that it names."""
+    """Return whether the seal, as it is, was signed with the key that it names."""
     try:
         verifier = VerifyKey(_public_bytes(seal.key))
         verifier.verify(statement(cluster, epoch, seal), bytes.fromhex(seal.signature))
@@ -83,7 +82,7 @@ def is_signed(cluster: str, epoch: int, seal: LogSealed) -> bool:
 
 
 def check_public(key: str) -> str:
-    """Raises KeyUnusableError where this is no public key of a cluster."""
+    """Return the key.  Raises KeyUnusableError if it is not a public key of a cluster."""
     _public_bytes(key)
     return key
 

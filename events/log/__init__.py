@@ -1,10 +1,10 @@
-"""The log without a server: its interface, and everything that holds for every implementation.
+"""The log's interface, and everything that does not depend on a server.
 
     interface    `EventLog`, `Bus`, records, and the tree of errors
     memory       both in memory, for tests and simulations
     leadership   the interface of the masters' lease, and one in memory
-    snapshots    states kept beside a log, which bound how much a start has to fold
-    waiting      for a log that does not answer
+    snapshots    copies of the state beside a log, which bound how much a start has to fold
+    waiting      retries while the log does not answer
     nearest      the snapshot to fold from
     imported     records in a stream that come from an archive: their original times and ids
 

@@ -1,10 +1,11 @@
-"""Records that were put into a stream out of an archive: with the log times and ids that they had.
+"""Records imported from an archive into a stream: their original log times and ids.
 
-A server stamps what it stores with its own time, so the original one travels in a header, `Dorm-Record: <time> <id>`.  Anybody
-can send a header.  It is believed only of records up to the sequence that the stream's metadata names, which is set when
-the stream is made and takes the right to change streams, so no client can forge a time.
+A server stamps each record with its own time, so the original time travels in a header, `Dorm-Record: <time> <id>`.  Any
+client can send such a header.  It is believed only up to the sequence in the stream's metadata, which is set when the stream
+is created and requires the right to change streams, so no client can forge a time.
 
-The id is in there as well and not a `Nats-Msg-Id`, for the server would take an id that came again after hours for a repeat.
+The id travels in the same header, not as a `Nats-Msg-Id`: within its duplicate window the server would drop an id that recurs
+hours apart in the archive.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ HEADER = "Dorm-Record"
 UPTO = "dorm-imported"
 """In the stream's metadata: the last sequence that comes from the archive."""
 CLUSTER = "dorm-imported-cluster"
-"""In the stream's metadata: what the cluster was called in the archive.  Seals hold for a name."""
+"""In the stream's metadata: the cluster's name in the archive.  Seals hold for one name."""
 SOURCE = "dorm-imported-from"
-"""In the stream's metadata: which archive, so that only the same one goes on where an import was broken off."""
+"""In the stream's metadata: which archive, so that an interrupted import continues only from the same one."""
 _LINE = f"\r\n{HEADER}:".encode()
 
 
@@ -32,7 +33,7 @@ def header(record: Record) -> str:
 
 
 def original(headers: bytes) -> tuple[int, str] | None:
-    """Log time (UTC nanoseconds) and id out of a message's raw headers; None where they hold none."""
+    """Return log time (UTC nanoseconds) and id from a message's raw headers; None if they hold none."""
     begin = headers.find(_LINE)
     if begin < 0:
         return None
@@ -45,11 +46,11 @@ def original(headers: bytes) -> tuple[int, str] | None:
 
 
 def imported_upto(metadata: Mapping[str, str] | None) -> int:
-    """0 for a stream that began empty."""
+    """Return the last imported sequence; 0 for a stream that started empty."""
     upto = (metadata or {}).get(UPTO, "")
     return int(upto) if upto.isascii() and upto.isdigit() else 0
 
 
 def renamed_upto(metadata: Mapping[str, str] | None, cluster: str) -> int:
-    """Up to which sequence a cluster's records had another cluster's name when they were sealed; 0 for none."""
+    """Return the last sequence whose record was sealed under another cluster's name; 0 for none."""
     return imported_upto(metadata) if (metadata or {}).get(CLUSTER, cluster) != cluster else 0

@@ -1,17 +1,18 @@
-"""The log's interface: an ordered, contiguous, append-only sequence of records, and one conformance suite for all of it.
+"""The log's interface: an ordered, contiguous, append-only sequence of records.
 
     LogError
-    ├── LogUnavailable   nothing answered in time: whether an append was stored is unknown; append again with the same id
+    ├── LogUnavailable   no answer in time: whether an append was stored is unknown; append again with the same id
     │   ├── LogClosed    the connection was closed for good: nothing will ever answer over it
-    │   ├── NotSent      the connection was known to be lost, so nothing was sent: it is surely not stored
-    │   └── LogFull      there is no room for it now: it is surely not stored, and will be when there is some
+    │   ├── NotSent      the connection was known to be lost, so nothing was sent: surely not stored
+    │   └── LogFull      the log has no room for now: surely not stored; retry when there is room
     ├── LogRefused       the log will never take this (too large, not allowed): the message says why
     │   └── LogTooOld    the server behind the log is too old
     ├── Overtaken        the expected last sequence was not the last: another writer was first
-    └── LogDamaged       sequences are not contiguous or bytes do not match: reading on would skip something
+    └── LogDamaged       sequences are not contiguous or bytes do not match: reading on would skip records
 
 Implementations: `events.log.memory`, `events.archive.appendable` (a file that grows), `events.archive.segments` (an
-exported file), `events.nats.log`.  Snapshots of the state lie beside the log (`events.log.snapshots`).
+exported file), `events.nats.log`.  One conformance suite covers them all.  Snapshots of the state lie beside the log
+(`events.log.snapshots`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NO_SNAPSHOTS = NoSnapshots()
 
 
 class EventLog(Protocol):
-    """Appends are durable once they return.  Reads give batches of consecutive records."""
+    """Appends are durable once they return.  Reads yield batches of consecutive records."""
 
     async def append(
         self,
@@ -42,45 +43,47 @@ class EventLog(Protocol):
         expected_last: int | None = None,
         timeout: float = 5.0,
     ) -> Appended:
-        """Store one record.  A second append with the same `msg_id` (within the log's duplicate window) changes
-        nothing and gives the first one's sequence, which may be another publisher's: `events.appending.append_event`
-        checks that it is the caller's own.  With `expected_last` it is stored only if the last record on this
-        subject has that sequence (0: none yet); that is looked at first, so when an append that was stored without an
-        answer is tried again, Overtaken may stand for one's own success: compare `last_on(subject)` with what was sent.
+        """Store one record.
 
-        With `expected_last` it also raises LogDamaged where the log was reached again and is not what was read of it here.
+        A second append with the same `msg_id` (within the log's duplicate window) changes nothing and returns the first one's
+        sequence.  That record may be another publisher's: `events.appending.append_event` checks this.
 
-        It gives up after `timeout` (seconds), and as soon as the connection that an answer would come over is lost; where
-        that is known before, it raises NotSent at once.  Nothing is ever kept to be sent later: after NotSent,
-        LogFull or LogRefused the record is surely not stored by this call.
+        With `expected_last` the record is stored only if the last record on this subject has that sequence (0: none yet).
+        This check comes before deduplication, so a retry of an append that was stored without an answer may raise Overtaken:
+        compare `last_on(subject)` with what was sent.  With `expected_last` the append also raises LogDamaged if the log,
+        after a reconnect, no longer holds what was read of it here.
+
+        It gives up after `timeout` (seconds), and as soon as the connection that would carry the answer is lost; if the
+        connection is already lost, it raises NotSent at once.  Nothing is queued to be sent later: after NotSent, LogFull or
+        LogRefused this call has surely not stored the record.
         Raises LogUnavailable, LogRefused, Overtaken, LogDamaged."""
         ...
 
     def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
-        """Batches of records with `seq > after`, in order, those whose subject matches any pattern (none: all).
-        Without `follow` it ends at what was the end when it began; with it, it waits for more, for ever, also through
-        outages.  Unfiltered reads assert that sequences are contiguous and repair a gap by reading again; a gap that
-        stays raises LogDamaged, as does a log that ends before `after`, and one that was reached again and has another
-        record in the place of the last that was read.  Raises LogUnavailable where the log can't be
-        reached (with `follow`: where it never will be again, for the connection is closed), and LogRefused.
+        """Yield batches of records with `seq > after`, in order, whose subject matches any pattern (none: all).
 
-        Whoever leaves it before its end closes it (`contextlib.aclosing`), which gives back what the server holds for
-        it."""
+        Without `follow` the read ends at the log's end as it was when the read started; with it, the read waits for more
+        records without end, through outages too.  Unfiltered reads assert that sequences are contiguous and repair a gap by
+        reading again.  A gap that stays raises LogDamaged, as does a log that ends before `after`, or one that after a
+        reconnect has another record in the place of the last one read.
+        Raises LogUnavailable if the log can't be reached (with `follow`: only once the connection is closed), and LogRefused.
+
+        A reader that stops before the end closes the generator (`contextlib.aclosing`), which frees its server resources."""
         ...
 
     async def end(self) -> int:
-        """Sequence of the last record, 0 for an empty log.  Raises LogUnavailable."""
+        """Return the sequence of the last record, 0 for an empty log.  Raises LogUnavailable."""
         ...
 
     async def start(self) -> int:
-        """The sequence before its first record: 0, but for a part of a log, whose snapshots have the state there."""
+        """Return the sequence before the first record: 0, except in a part of a log, whose snapshots hold that state."""
         return 0
 
     async def at_time(self, time: int) -> int:
-        """Sequence of the last record before the first one that is later than this log time (UTC nanoseconds); `start()`
-        where there is none.  Raises as `read` does."""
+        """Return the sequence of the last record before the first one that is later than this log time (UTC nanoseconds);
+        `start()` if there is none.  Raises as `read` does."""
         found = await self.start()
         async with contextlib.aclosing(self.read(after=found)) as batches:
             async for batch in batches:
@@ -92,44 +95,44 @@ class EventLog(Protocol):
 
     @property
     def snapshots(self) -> Snapshots:
-        """States of this log at some of its sequences."""
+        """Copies of the state at some of this log's sequences."""
         return _NO_SNAPSHOTS
 
     @property
     def sparse(self) -> bool:
-        """Whether records were left out of it on purpose, so that it can be read but not folded."""
+        """Whether records were left out on purpose: the log can be read but not folded."""
         return False
 
     @property
     def anonymized(self) -> bool:
-        """Whether its records are not those that the master sealed, since names in them were replaced on purpose."""
+        """Whether names were replaced on purpose: the records are not those that the master sealed."""
         return False
 
     async def renamed_upto(self) -> int:
-        """Up to which sequence its records had another cluster's name when they were sealed, 0 for none: seals up to there
-        can't be checked, and those that come later hold for the records as they are now."""
+        """Return the last sequence whose record was sealed under another cluster's name, 0 for none.  Seals up to there can't
+        be checked; later ones hold for the records as they are now."""
         return 0
 
     async def check(self) -> None:
-        """Whether whoever keeps it has kept all of it, and keeps it from being altered, as far as can be told without reading
-        it.  Raises LogDamaged with what to do, and LogUnavailable."""
+        """Check, without reading the log, that its store still has all of it and protects it from changes, as far as it can
+        be known.  Raises LogDamaged with what to do, and LogUnavailable."""
         return None
 
     def check_room(self) -> None:
-        """Whether it takes messages as large as a master's may be.  Raises LogRefused with what to do."""
+        """Check that the log accepts messages as large as a master's may be.  Raises LogRefused with what to do."""
         return None
 
     async def torn(self) -> str:
-        """In one line what is missing or broken of a log in a file, "" for a whole one; what comes before it can be read.
-        Raises LogDamaged, LogRefused."""
+        """Return in one line what is missing or broken in a log file, "" for a whole one; records before the damage can be
+        read.  Raises LogDamaged, LogRefused."""
         return ""
 
     async def last_on(self, subject: str) -> Record | None:
-        """The last record on exactly this subject."""
+        """Return the last record on exactly this subject; None if there is none."""
         ...
 
     async def record_at(self, seq: int) -> Record | None:
-        """The record of this sequence; None where it is not there, or not yet.  Raises LogUnavailable, LogRefused."""
+        """Return the record with this sequence; None if it does not exist, or not yet.  Raises LogUnavailable, LogRefused."""
         if not await self.start() < seq <= await self.end():
             return None
         async with contextlib.aclosing(self.read(after=seq - 1)) as batches:
@@ -141,25 +144,25 @@ class EventLog(Protocol):
 
 
 class Bus(Protocol):
-    """What passes beside the log: heartbeats, and questions to agents.  Lost messages are nothing special here."""
+    """Messages beside the log: heartbeats, and questions to agents.  Messages may be lost."""
 
     async def publish_report(self, subject: str, body: bytes, *, timeout: float = 5.0) -> None:
-        """Store a heartbeat for a while.  Raises LogUnavailable or LogRefused."""
+        """Store a heartbeat for a limited time.  Raises LogUnavailable or LogRefused."""
         ...
 
     def reports(self, subject: str) -> AsyncGenerator[Record, None]:
-        """Heartbeats from now on, for ever; their `seq` and `time` mean nothing.  A reader that is too slow misses
-        some.  Raises LogUnavailable when the connection is closed."""
+        """Yield heartbeats from now on, without end; their `seq` and `time` mean nothing.  A slow reader misses some.  Raises
+        LogUnavailable when the connection is closed."""
         ...
 
     async def last_report(self, subject: str) -> Record | None:
-        """The last heartbeat stored on exactly this subject."""
+        """Return the last heartbeat stored on exactly this subject; None if there is none."""
         ...
 
     def ask(self, subject: str, question: bytes, *, timeout: float = 5.0) -> AsyncGenerator[bytes, None]:
-        """Answers to a question, piece by piece, until the other side is done.  Raises LogUnavailable when nobody
-        answers, or nothing at all is heard for `timeout`, and LogRefused with the answerer's reason.  An asker that
-        closes it early ends the answerer's work; one that is slow slows the answerer down."""
+        """Yield the pieces of an answer until the answerer is done.  Raises LogUnavailable if no process answers or nothing
+        arrives for `timeout` (seconds), and LogRefused with the answerer's reason.  Closing the generator early stops the
+        answerer; a slow caller slows it down."""
         ...
 
     async def answer(self, subject: str, answerer: Answerer) -> None:
@@ -169,18 +172,18 @@ class Bus(Protocol):
 
 class Answerer(Protocol):
     def __call__(self, question: bytes) -> AsyncIterator[bytes]:
-        """Pieces of an answer, none larger than the server's largest message; empty ones are left out.  It is closed
-        when the asker has gone.  An `AskRefused` it raises reaches the asker as LogRefused."""
+        """Yield pieces of an answer, none larger than the server's largest message; empty ones are left out.  The generator
+        is closed when the caller has gone.  An `AskRefused` it raises reaches the caller as LogRefused."""
         ...
 
 
 class AskRefused(Exception):
-    """An answerer's way to say no, with a reason for the asker."""
+    """Raised by an answerer that refuses a question, with a reason for the caller."""
 
 
 @contextlib.asynccontextmanager
 async def answering(answerer: Answerer, question: bytes) -> AsyncGenerator[AsyncIterator[bytes], None]:
-    """The pieces of an answer, whose source is closed at the end (a plain iterator has nothing to close)."""
+    """Yield the pieces of an answer, and close their source at the end (a plain iterator has nothing to close)."""
     pieces = answerer(question)
     try:
         yield pieces

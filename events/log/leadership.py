@@ -1,13 +1,13 @@
-"""Who leads a cluster's masters: a lease in one place that all of them can reach.
+"""The masters' lease: which master of a cluster leads.
 
-The lease is advice.  It keeps two masters from competing and tells the others when to take over; what protects the log is its
-fence (each round carries the sequence of the last one).  So a lease that is lost, lent twice or read late costs time and
-nothing else.
+The lease is advice.  It keeps two masters from competing and tells the others when to take over.  The fence protects the log:
+each round carries the sequence of the last one.  A lease that is lost, granted twice or read late costs time and nothing
+else.
 
-It also says how far its holder had read the log, which the next leader expects to find: a server that lost acknowledged
-records shows by that, also where it lost them while no master ran.
+The lease also records how far its holder had read the log, and the next leader expects to find that much.  So a server that
+lost acknowledged records is detected, even if no master ran when it lost them.
 
-Nobody compares clocks: whoever waits counts, by its own monotonic clock, for how long it has seen the same revision.
+Clocks are never compared: a waiting master measures, by its own monotonic clock, how long it has seen the same revision.
 
 Implementations: `MemoryLeadership` here, `events.nats.leadership`.
 """
@@ -20,44 +20,44 @@ import msgspec
 
 
 class Held(msgspec.Struct, frozen=True):
-    """The lease as it was stored."""
+    """The lease as stored."""
 
     holder: str
-    """The name of the master that has it, "" where the last one gave it back."""
+    """The name of the master that holds it, "" if the last holder gave it back."""
     ttl_s: float
-    """Seconds without a new revision after which others may take it."""
+    """Seconds without a new revision after which another master may take it."""
     revision: int
-    """Another one after each change."""
+    """Changes with every write."""
     seq: int = 0
-    """Up to which record its holder had read the log, 0 where it did not say."""
+    """The last record that its holder had read, 0 if it recorded none."""
     chain: str = ""
-    """The log's hash chain there."""
+    """The log's hash chain after that record."""
 
 
 class Leadership(Protocol):
-    """One cluster's lease.  Each of these raises LogUnavailable where nobody answers; whether a change was stored then is
-    unknown, and the next look tells.  Raises LogRefused where the lease can't be kept at all."""
+    """One cluster's lease.  Each method raises LogUnavailable if no server answers; whether a change was stored is then
+    unknown until the next `look`.  Raises LogRefused if the lease can't be kept."""
 
     async def look(self) -> Held | None:
-        """As it is, None where it was never taken."""
+        """Return the lease, None if it was never taken."""
         ...
 
     async def take(self, holder: str, ttl_s: float, over: Held | None) -> Held | None:
-        """The lease, taken over from what was seen last (None: from nobody) with what it says of the log; None where somebody
-        was first."""
+        """Take the lease over from `over`, the last one seen (None: none), and keep what that recorded of the log.  Return
+        the new lease, or None if another master was first."""
         ...
 
     async def renew(self, held: Held) -> Held | None:
-        """The same lease with a new revision and what `held` says of the log; None where it is somebody else's by now."""
+        """Store a new revision with what `held` records of the log.  Return it, or None if another master holds the lease."""
         ...
 
     async def give_back(self, held: Held) -> None:
-        """Let others take it at once, with what `held` says of the log.  One that is somebody else's by now is left alone."""
+        """Free the lease at once, with what `held` records of the log.  A lease that another master holds is left alone."""
         ...
 
 
 class MemoryLeadership(Leadership):
-    """Within one process, for tests and simulations."""
+    """A lease within one process, for tests and simulations."""
 
     def __init__(self) -> None:
         self._held: Held | None = None

@@ -1,4 +1,4 @@
-"""A log and a bus in memory: for tests and simulations, with the same behaviour as the real ones."""
+"""A log and a bus in memory, for tests and simulations; they behave as the real ones do."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ BATCH = 1000
 
 
 class MemoryLog(EventLog):
-    """Every record in a list.  `clock` gives log time in UTC nanoseconds; log time never goes back though it may."""
+    """A list of all records.  `clock` returns UTC nanoseconds and may go back; log time does not."""
 
     def __init__(self, clock: Callable[[], int], records: Iterable[Record] = ()) -> None:
-        """`records` are what the log begins with.  Raises LogDamaged where their sequences are not 1, 2, 3, …"""
+        """`records` are the log's first records.  Raises LogDamaged unless their sequences are 1, 2, 3, …"""
         self.records: list[Record] = []
         self._clock = clock
         self._snapshots = MemorySnapshots()

@@ -1,4 +1,4 @@
-"""From which snapshot of a log to fold on: the nearest one at or before a moment that is really of this log."""
+"""Choose the snapshot to fold from: the nearest one at or before a moment that belongs to this log."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ async def nearest(
     load: Callable[[SnapshotInfo, bytes], Loaded | None],
     drop_foreign: bool = False,
 ) -> tuple[SnapshotInfo, Loaded] | None:
-    """The newest snapshot that is no later than the sequence `upto` and the log time `latest`, and what `load` makes of it
-    (called in a thread; None refuses).  None where there is none to be had, for whatever reason: then the log is folded
-    from its begin, which takes longer and is never wrong.
+    """Return the newest snapshot that is no later than the sequence `upto` and the log time `latest`, and what `load` makes
+    of it (called in a thread; None refuses).  Return None if no snapshot is usable, for any reason: the log is then folded
+    from the start, which takes longer and is never wrong.
 
-    Snapshots of another `core` or `build` are passed over, but for the one at the begin of a log that is only a part: there
-    is nothing else to begin with, so it is `load` that decides.  `drop_foreign`: what is found to be of another log, or
-    from beyond this one's end, is dropped, which is for the log's owner.
+    Snapshots of another `core` or `build` are skipped, except the one at the start of a part of a log: nothing else can be
+    folded from there, so `load` decides.  With `drop_foreign`, which is for the log's owner, snapshots of another log or
+    beyond this one's end are dropped.
     """
     start = await log.start()
     try:
@@ -63,7 +63,7 @@ async def nearest(
 
 
 async def _is_of(log: EventLog, info: SnapshotInfo, start: int) -> bool:
-    """Whether the log has the record after which it was taken."""
+    """Return whether the log holds the record after which the snapshot was taken."""
     if not info.record or info.seq == start:
         return True
     async with contextlib.aclosing(log.read(after=info.seq - 1)) as batches:

@@ -6,7 +6,7 @@ import msgspec
 
 
 class LogError(Exception):
-    """Root of what a log raises; every message is one line for people."""
+    """Root of the errors that a log raises; every message is one line for people."""
 
 
 class LogUnavailable(LogError):
@@ -14,11 +14,11 @@ class LogUnavailable(LogError):
 
 
 class LogClosed(LogUnavailable):
-    """No answer, now or later: this connection is over."""
+    """No answer, now or later: the connection is closed."""
 
 
 class NotSent(LogUnavailable):
-    """Nothing was sent, nor is it kept to be sent later."""
+    """Nothing was sent, and nothing is queued to be sent later."""
 
 
 class LogFull(LogUnavailable):
@@ -26,7 +26,7 @@ class LogFull(LogUnavailable):
 
 
 class LogRefused(LogError):
-    """Never going to be stored as it is."""
+    """The log will never store this as it is."""
 
 
 class LogTooOld(LogRefused):
@@ -34,28 +34,28 @@ class LogTooOld(LogRefused):
 
 
 class Overtaken(LogError):
-    """Somebody else appended to the subject first."""
+    """Another writer appended to the subject first."""
 
 
 class LogDamaged(LogError):
-    """What was read can't be the whole log."""
+    """The records read can't be the whole log."""
 
 
 class Record(msgspec.Struct, gc=False, array_like=True):
-    """One message of the log, raw.  Export copies these bytes, so fields that this build does not know are kept."""
+    """One raw message of the log.  Export copies these bytes, so fields that this build does not know are kept."""
 
     seq: int
     """From 1, without gaps."""
     time: int
-    """Log time, UTC nanoseconds, set by whoever holds the log.  Logs in memory and in files never go back; a server's
-    clock may, so the fold takes the later of this and the last one."""
+    """Log time, UTC nanoseconds, set by the log's store.  Logs in memory and in files never go back; a server's clock may, so
+    the fold takes the later of this and the last one."""
     subject: str
     body: bytes
     msg_id: str = ""
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """Where an append ended up; `duplicate` when a record with this id had been stored before."""
+    """Where an append was stored; `duplicate` if a record with this id was already there."""
 
     seq: int
     duplicate: bool = False

@@ -1,8 +1,8 @@
-"""Snapshots of the state, beside the log: they bound how much has to be folded to start, or to know a moment of the past.
+"""Snapshots of the state, beside the log: they bound how much must be folded to start, or to reach a moment of the past.
 
-Bodies are opaque here (`dorm.core` makes and reads them) and are kept under a hash of themselves, so what is read back is
-what was put, or it is not used.  A snapshot is never a source of truth: whoever loads one checks it and folds from the begin
-where it does not fit.  Losing all of them costs time and nothing else.
+Bodies are opaque here (`dorm.core` makes and reads them) and are stored under their own hash, so a body that differs from
+what was put is never used.  A snapshot is never a source of truth: a reader checks it, and folds from the start if it does
+not fit.  Losing all snapshots costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -22,54 +22,54 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a snapshot without its body."""
+    """A snapshot's metadata."""
 
     seq: int
-    """The state is that after this record."""
+    """The snapshot holds the state after this record."""
     time: int
     """The state's log time, UTC nanoseconds."""
     core: int
     """Version of the core that folded it (`dorm.core.state.SCHEMA`): another one may fold the same log to another state."""
     build: str = ""
-    """`events.sources.fingerprint` of what folded it: another build's is not used, whatever its core says."""
+    """`events.sources.fingerprint` of the build that folded it.  Another build does not use it, even with the same core."""
     digest: str
-    """Of the state, as decisions carry it."""
+    """The state's digest, as decisions carry it."""
     content: str
-    """`content_of` its body: its address."""
+    """`content_of` the body, which is its address."""
     size: int
-    """Of its body, in bytes."""
+    """The body's size in bytes."""
     chain: str = ""
-    """The log's hash chain after `seq`, so that whoever starts here can go on with it; empty where it is not known."""
+    """The log's hash chain after `seq`, so that a reader that starts here can continue it; empty if unknown."""
     record: str = ""
-    """`identity` of the record `seq`: a log that was made anew, or put back from a copy and written on, has another one
-    there, and the snapshot is not of it.  Empty where the store can't outlive its log."""
+    """`identity` of the record `seq`.  A log that was recreated, or restored from a copy and then extended, has another
+    record there, and the snapshot does not belong to it.  Empty if the store can't outlive its log."""
 
 
 def content_of(body: bytes) -> str:
-    """The address of a body: 64 hex digits."""
+    """Return the address of a body: 64 hex digits."""
     return hashlib.blake2b(body, digest_size=32).hexdigest()
 
 
 def identity(record: Record) -> str:
-    """32 hex digits of all that there is of a record."""
+    """Return a hash of the whole record: 32 hex digits."""
     return hashlib.blake2b(_encode(record), digest_size=16).hexdigest()
 
 
 EVERY = 40_000
-"""Records between two snapshots.  Folding so many from a server takes about half a second, and a log of ten million has 250
-snapshots then, which is what a store keeps."""
+"""Records between two snapshots.  Folding this many from a server takes about half a second, and a log of ten million then
+has 250 snapshots, about as many as a store keeps."""
 MOST = 256
-"""Snapshots of one log."""
+"""Snapshots kept for one log."""
 MOST_BYTES = 256 * 2**20
-"""Of all their bodies."""
+"""Limit of the sum of their bodies."""
 
 
 def surplus(infos: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
-    """What to drop of a log's snapshots, given by sequence, of which the last is the newest and stays.
+    """Return which of a log's snapshots, given in order of sequence, to drop.  The last is the newest and stays.
 
-    One that is not needed for two others to be no more than `EVERY` apart goes.  Where there are still too many, those of
-    other builds go first, oldest first; then that which is missed least: whose neighbours would be nearest to each other,
-    measured against how far back they are.  So they lie dense near the end and sparse long ago.
+    A snapshot goes if its neighbors are no more than `EVERY` apart without it.  If there are still too many, those of other
+    builds go first, oldest first; then the one whose removal leaves the smallest gap relative to its distance from the end.
+    So snapshots are dense near the end and sparse long ago.
     """
     newest = infos[-1:]
     own = [info for info in infos if (info.core, info.build) == (newest[0].core, newest[0].build)] if newest else []
@@ -100,27 +100,27 @@ def _missed(infos: Sequence[SnapshotInfo], index: int) -> float:
 
 
 class Snapshots(Protocol):
-    """A store of snapshots of one log.  Its methods raise LogUnavailable and LogRefused as the log's do."""
+    """A store of one log's snapshots.  Its methods raise LogUnavailable and LogRefused as the log's do."""
 
     async def put(self, info: SnapshotInfo, body: bytes) -> None:
-        """Keep it durably; whoever lists it can get it.  One of the same sequence is replaced."""
+        """Store it durably: once listed, it can be read.  One with the same sequence is replaced."""
         ...
 
     async def infos(self) -> Sequence[SnapshotInfo]:
-        """All that there are, by sequence."""
+        """Return all snapshots in order of sequence."""
         ...
 
     async def get(self, info: SnapshotInfo) -> bytes | None:
-        """Its body; None where it is gone, or is not what was put."""
+        """Return the body; None if it is gone or differs from what was put."""
         ...
 
     async def drop(self, info: SnapshotInfo) -> None:
-        """Forget it; one that is gone already is no error."""
+        """Remove it; one that is already gone is no error."""
         ...
 
 
 class NoSnapshots(Snapshots):
-    """Of a log that keeps none: what is put is not kept."""
+    """The store of a log without snapshots: puts are discarded."""
 
     async def put(self, info: SnapshotInfo, body: bytes) -> None:
         return None
@@ -136,7 +136,7 @@ class NoSnapshots(Snapshots):
 
 
 class MemorySnapshots(Snapshots):
-    """All of them in memory."""
+    """Snapshots in memory."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[SnapshotInfo, bytes]] = {}

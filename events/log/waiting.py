@@ -1,7 +1,7 @@
-"""Waiting for a log that does not answer: for as long as it takes, and saying so.
+"""Retry while the log does not answer, without end, and report the wait.
 
-Masters and agents start before their NATS servers, or while those elect their leaders, and go on by themselves when the log is
-there.  A command that answers somebody gives up instead, with the reason.
+Masters and agents may start before their NATS servers, or while those elect their leaders, and continue once the log is
+there.  Commands give up instead, with the reason.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _SHORTEST_S, _LONGEST_S = 0.2, 2.0
-"""Between two tries."""
+"""Bounds of the pause between two tries, in seconds."""
 _SAY_AFTER_S = 3.0
 _SAY_AGAIN_S = 60.0
 _log = Logger(__name__)
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]], doing: str) -> T:
-    """What `ask` gives, which is called again while it raises LogUnavailable.  `doing` says for people what waits: it is
-    logged after a few seconds, now and then while it lasts, and when it is over.  Raises LogClosed, and what else `ask`
+    """Call `ask` until it no longer raises LogUnavailable, and return its result.  `doing` names for people what waits; it is
+    logged after a few seconds, now and then during the wait, and at its end.  Raises LogClosed, and whatever else `ask`
     raises."""
     loop = asyncio.get_running_loop()
     began = loop.time()

@@ -8,9 +8,9 @@
     bus            heartbeats on a stream with an age limit, and requests to agents
     snapshots      snapshots in a stream of their own
     leadership     the masters' lease as a key in a KV bucket
-    stream_state   what a server says of a stream, and when to believe it
+    stream_state   the state that a server reports of a stream, and when to believe it
     compression    streams of earlier releases that compress records
-    integrity      whether the stream is whole and protected
+    integrity      checks that the stream is whole and protected
     importing      an archive's records written to a new stream
 
 Start with `log`.  Imports the vocabulary and `events.log`.

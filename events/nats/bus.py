@@ -1,13 +1,13 @@
-"""What passes beside the log on NATS: heartbeats on a stream with an age limit, and questions to agents.
+"""Messages beside the log on NATS: heartbeats on a stream with an age limit, and questions to agents.
 
-An answer comes in pieces.  Each is a request to the asker's inbox, acknowledged when the asker takes it: so a slow asker
-slows the answerer down, and one that has gone is noticed by the next piece, or probe, that finds nobody there.  Pieces are
-numbered, so that a lost one ends the answer with an error and never leaves a hole in it.
+An answer comes in pieces.  Each piece is a request to the asker's inbox, acknowledged when the asker consumes it.  So a slow
+asker slows the answerer down, and the answerer notices that an asker has gone when the next piece, or probe, finds no
+listener.  Pieces are numbered: a lost one ends the answer with an error and never leaves a hole in it.
 
     Dorm-Piece: n     the piece with this number, from 1
-    Dorm-Piece: n     with no body: a probe, every second in which there is nothing to say; n is that of the last piece
+    Dorm-Piece: n     with no body: a probe, sent every second without a piece; n is that of the last piece
     Dorm-End: n       the answer is complete with n pieces
-    Dorm-Refused: 1   the answer ends here, the body says why
+    Dorm-Refused: 1   the answer ends here; the body says why
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
     from events.nats.link import Link
 
 _PROBE_S = 1.0
-"""How long there may be nothing to say, or an asker may take to take a piece, before it is asked whether it is there."""
+"""Seconds without a piece, or without an acknowledgement, before the asker is probed."""
 _WAITING_REPORTS = 16384
-"""Heartbeats that wait for a listener who is too slow; what comes beyond that is left out, as the next says the same anew."""
+"""Heartbeats queued for a slow listener; more are dropped, as the next heartbeat repeats their content."""
 _WAITING_QUESTIONS = 1024
 _WAITING_BYTES = 32 * 1024 * 1024
 _LOOK_UP_S = 5.0
 _MOST_ANSWERS = 256
-"""Questions that one answerer works on at once."""
+"""Questions that one answerer serves at once."""
 _log = Logger(__name__)
 
 
 class NatsBus(Bus):
-    """For one cluster, whose heartbeats have these subjects."""
+    """The bus of one cluster; `reports` is the pattern of its heartbeats' subjects."""
 
     def __init__(self, link: Link, reports: str) -> None:
         self._link = link
         self._client = link.client
         self._reports = reports
         self._stream = ""
-        """That keeps its heartbeats, once it was looked up."""
+        """The stream that stores its heartbeats, once looked up."""
 
     async def publish_report(self, subject: str, body: bytes, *, timeout: float = 5.0) -> None:
         self._link.check_size(body)
@@ -107,7 +107,7 @@ class NatsBus(Bus):
                     taken += 1
                     yield piece
         finally:
-            # An inbox that nobody listens to tells the answerer to stop.
+            # An inbox without a listener makes the answerer stop.
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
 
@@ -124,7 +124,7 @@ class NatsBus(Bus):
                         chosen: Answerer = answerer if len(answers) < _MOST_ANSWERS else _too_busy
                         answers.add(task := tasks.create_task(self._answer(message, chosen)))
                         task.add_done_callback(answers.discard)
-                for task in answers:  # They could reach nobody.
+                for task in answers:  # Their askers can't be reached any more.
                     task.cancel()
             raise LogUnavailable(f"the connection to {self._link.url} is closed")
         finally:
@@ -132,7 +132,7 @@ class NatsBus(Bus):
                 await subscription.unsubscribe()
 
     async def _answer(self, message: Msg, answerer: Answerer) -> None:
-        # The answerer runs in a task of its own, from its first piece to its closing, and at most one piece ahead.
+        # The answerer runs in its own task, from its first piece to its closing, at most one piece ahead.
         pieces: asyncio.Queue[bytes | _End] = asyncio.Queue(1)
         producing = asyncio.create_task(_produce(answerer, message.data, pieces))
         try:
@@ -145,7 +145,7 @@ class NatsBus(Bus):
             await ended(producing)
 
     async def _send(self, inbox: str, pieces: asyncio.Queue[bytes | _End]) -> None:
-        """Raises NoRespondersError when the asker has gone."""
+        """Send the pieces.  Raises NoRespondersError when the asker has gone."""
         sent = 0
         while True:
             piece: bytes | _End = b""
@@ -169,11 +169,11 @@ class NatsBus(Bus):
                         await self._client.request(inbox, piece, timeout=_PROBE_S, headers=headers)
                     break
                 except nats.errors.TimeoutError:
-                    piece = b""  # It was sent, and is acknowledged before the probe that follows it.
+                    piece = b""  # The piece was sent; it is acknowledged before the probe that follows it.
 
 
 class _End:
-    """The end of an answer; `refused` says why where it is not complete."""
+    """The end of an answer; `refused` says why it is incomplete, "" if it is complete."""
 
     def __init__(self, refused: str) -> None:
         self.refused = refused
@@ -189,7 +189,7 @@ async def _produce(answerer: Answerer, question: bytes, pieces: asyncio.Queue[by
     except AskRefused as error:
         end = _End(str(error) or "refused")
     except Exception:
-        # A fault of this one answer must end no other; the asker is told, the operator finds it here.
+        # A fault in one answer must not end others: the asker gets an error, and the operator finds it in this log.
         _log.exception("an answer failed")
         end = _End("the agent failed while it answered; its log says more")
     await pieces.put(end)
@@ -202,7 +202,7 @@ async def _too_busy(question: bytes) -> AsyncGenerator[bytes, None]:
 
 
 def _piece(message: Msg, taken: int) -> bytes | None:
-    """The next piece of an answer, b"" for a probe, None at the end.  Raises LogUnavailable and LogRefused."""
+    """Return the next piece of an answer, b"" for a probe, None at the end.  Raises LogUnavailable and LogRefused."""
     headers = message.headers or {}
     if headers.get("Status") == "503":
         raise LogUnavailable("no agent answers for this node; is it running?")

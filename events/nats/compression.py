@@ -1,11 +1,11 @@
-"""Streams that earlier releases made compressed, which several servers must not be.
+"""Streams that earlier releases created compressed, which is unsafe on several servers.
 
-A replica that has to discard what was never agreed on cannot cut a compressed block: it takes the block for broken, and the
-copy with it.  So two of three servers that are killed at once can cost all copies (nats-server 2.15; not without compression).
+A replica that has to discard uncommitted records cannot cut a compressed block: it takes the block for broken, and the copy
+with it.  So if two of three servers are killed at once, all copies can be lost (nats-server 2.15; not without compression).
 
-A stream's configuration can be changed while it is in use.  But a server goes by the old one until it starts again; then its
-last blocks are not compressed either.  So the change notes in the stream's metadata which processes (names and ids of the
-servers) had the old configuration, and `endangered` says which of them still run.
+A stream's configuration can be changed while it is in use.  But a server uses the old one until it restarts; only then are
+its last blocks uncompressed too.  So the change notes in the stream's metadata which processes (names and ids of the servers)
+had the old configuration, and `endangered` reports which of them still run.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ COMPRESSED_BY = "dorm_compressed_by"
 """In a stream's metadata: `NAME=ID NAME=ID`."""
 _UNKNOWN = "?"
 _ID_LENGTH = 16
-"""Of a server's id, which is drawn at random at each of its starts; so much tells two starts apart."""
+"""Characters kept of a server's id, which is random at each of its starts: enough to distinguish two starts."""
 _CONNECT_S = 2.0
 _log = Logger(__name__)
 
 
 def _without_compression(config: Mapping[str, Any], held_by: Mapping[str, str]) -> dict[str, Any]:
-    """A stream's configuration, to be stored instead of this one."""
+    """Return the configuration that replaces this one."""
     metadata = dict(config.get("metadata") or {})
     if held_by:
         metadata[COMPRESSED_BY] = " ".join(f"{name}={held_by[name]}" for name in sorted(held_by))
@@ -42,14 +42,13 @@ def _without_compression(config: Mapping[str, Any], held_by: Mapping[str, str]) 
 
 
 def compressed_by(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    """Servers with the ids that they had when the configuration was changed."""
+    """Return the servers that held the stream, with their ids when the configuration was changed."""
     words = ((metadata or {}).get(COMPRESSED_BY) or "").split()
     return {name: started for name, _, started in (word.rpartition("=") for word in words) if name}
 
 
 async def uncompress(link: Link, streams: Iterable[str], timeout: float) -> None:
-    """Change those that are compressed, and forget the note once every server has started again.  Raises LogUnavailable,
-    LogRefused."""
+    """Change compressed streams, and drop the note once every server has restarted.  Raises LogUnavailable, LogRefused."""
     servers: dict[str, str] | None = None
     for stream in streams:
         info = await _info(link, stream, timeout)
@@ -70,8 +69,8 @@ async def uncompress(link: Link, streams: Iterable[str], timeout: float) -> None
 
 
 async def endangered(link: Link, streams: Iterable[str], timeout: float) -> str:
-    """In one line what to do about replicated streams of which servers have compressed copies; "" where there is nothing.
-    Raises LogUnavailable."""
+    """Return in one line what to do about replicated streams with compressed copies; "" if there are none.  Raises
+    LogUnavailable."""
     compressed: list[str] = []
     waiting: set[str] = set()
     servers: dict[str, str] | None = None
@@ -99,7 +98,7 @@ async def endangered(link: Link, streams: Iterable[str], timeout: float) -> str:
 
 
 async def _info(link: Link, stream: str, timeout: float) -> dict[str, Any] | None:
-    """None where there is no such stream."""
+    """Return the stream's information, None if it does not exist."""
     with as_log_errors(f"looking up whether stream {stream} is compressed"):
         try:
             return await api_request(link, f"STREAM.INFO.{stream}", {}, timeout)
@@ -116,19 +115,19 @@ def _noted(info: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _holders(info: Mapping[str, Any]) -> list[str]:
-    """Names of the servers that hold a stream."""
+    """Return the names of the servers that hold a stream."""
     cluster = info.get("cluster") or {}
     found = [cluster.get("leader"), *(peer.get("name") for peer in cluster.get("replicas") or [])]
     return [name for name in found if name]
 
 
 def _not_restarted(noted: Mapping[str, str], running: Mapping[str, str]) -> set[str]:
-    """One that can't be reached, or whose id was not known, counts as well: unknown is not safe."""
+    """Return the servers not known to have restarted.  Unreachable ones and unknown ids count: unknown is not safe."""
     return {name for name, started in noted.items() if running.get(name) in (None, started) or started == _UNKNOWN}
 
 
 async def _servers(link: Link) -> dict[str, str]:
-    """Ids of the servers that can be reached, by their names."""
+    """Return the ids of the reachable servers, by their names."""
 
     async def ask(address: str) -> tuple[str, str] | None:
         with contextlib.suppress(LogError):

@@ -1,8 +1,8 @@
-"""Reading records of a stream one request at a time, from any server that holds it.
+"""Read records of a stream one request at a time, from any server that holds it.
 
-A consumer lives on one server and is made by the one that leads them all, so when either dies there is none for as long as an
-election takes (4 to 9 s on three servers).  Whoever follows the log meanwhile asks like this: it needs no leader, and what a
-server has of a stream is always its beginning, without gaps.
+A consumer lives on one server and is created by the cluster's leader, so if either dies there is none for the length of an
+election (4 to 9 s on three servers).  Meanwhile readers that follow the log use this path: it needs no leader, and a server's
+copy of a stream is always a prefix without gaps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TIMEOUT_S = 1.0
 
 
 async def read_directly(link: Link, stream: str, after: int, imported: int = 0) -> list[Record]:
-    """Records right after that sequence, none where there are none or nobody answers."""
+    """Return the records right after that sequence; [] if there are none or no server answers."""
     found: list[Record] = []
     over = asyncio.Event()
 
@@ -35,7 +35,7 @@ async def read_directly(link: Link, stream: str, after: int, imported: int = 0) 
         status, _, headers = status_of(header)
         seq = headers.get("Nats-Sequence", "")
         if status or not seq.isdigit():
-            over.set()  # No more of them, or nobody there.
+            over.set()  # No more records, or no server.
         elif int(seq) == after + len(found) + 1:
             time, said = nanoseconds(headers["Nats-Time-Stamp"]), headers.get("Nats-Subject", "")
             record = Record(int(seq), time, said, body, message_id(header))

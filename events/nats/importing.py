@@ -1,13 +1,13 @@
-"""An archive's records put into a new cluster's log, at the sequences that they had.
+"""Import an archive's records into a new cluster's log, at their original sequences.
 
-Records go in atomic batches, for a server that syncs every write to its disk does so once for each, which is fifty times as
-fast.  A batch is stored on the condition that the log's last sequence is the one before its first, so none can be stored
-twice or out of place, whatever is lost on the way, and nobody else can get in between.  Whoever breaks off does the same
-again later and goes on after the last batch that was stored.
+Records go in atomic batches: a server that syncs every write to its disk does so once for each batch, which is fifty times as
+fast.  A batch is stored on the condition that the log's last sequence is the one before its first.  So no batch is stored
+twice or out of place, whatever messages are lost, and no other writer can intervene.  An interrupted import is repeated, and
+continues after the last batch stored.
 
-Times and ids are those of the archive (`events.log.imported`).  Subjects name the cluster, so under another name they are
-changed. Seals hold for a name: the archive's then can't be checked any more (`EventLog.renamed_upto`), and the next one
-seals all anew.
+Times and ids are those of the archive (`events.log.imported`).  Subjects name the cluster, so under another name they change.
+Seals hold for a name: the archive's seals then can't be checked any more (`EventLog.renamed_upto`), and the next seal covers
+everything again.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ if TYPE_CHECKING:
     from events.log.interface import EventLog
 
 _BATCH = 1000
-"""Messages: the most that a server takes at once."""
+"""Messages: the most that a server accepts in one batch."""
 _BATCH_BYTES = 4 * 1024 * 1024
 _SILENCE_S = 20.0
 _TIMEOUT_S = 5.0
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """What an import did."""
+    """The result of an import."""
 
     records: int
-    """Of the log now."""
+    """Records in the log now."""
     before: int
-    """How many of them an earlier, broken off import had stored."""
+    """How many of them an earlier, interrupted import had stored."""
 
 
 async def import_log(
     log: EventLog, url: str, cluster: str, *, progress: Callable[[int, int], None] | None = None
 ) -> Imported:
-    """Raises LogRefused where the log is not a whole one, or the server has a cluster of this name with other records;
-    LogUnavailable, from which the same call goes on; and what `log.read` raises."""
+    """Import the whole log.  Raises LogRefused if it is only a part, or the server has a cluster of this name with other
+    records; LogUnavailable, after which the same call continues; and what `log.read` raises."""
     if log.sparse or await log.start():
         raise LogRefused("only a whole log can become a cluster's; this archive is a part of one")
     try:
@@ -75,10 +75,10 @@ async def import_log(
 
 
 async def _begin(link: Link, log: EventLog, cluster: str, end: int) -> int:
-    """Make the streams, or find those of an import that was broken off; how many records are there.  Raises LogRefused."""
+    """Create the streams, or find those of an interrupted import; return how many records are stored.  Raises LogRefused."""
     source, called = await _source(log, end)
     manager = link.client.jetstream(timeout=_TIMEOUT_S)
-    # Of an archive whose seals don't hold themselves, no name would do.
+    # For an archive whose own seals can't be checked, no name would be right.
     metadata = {UPTO: str(end), SOURCE: source, CLUSTER: "" if await log.renamed_upto() else called or cluster}
     with as_log_errors(f"making cluster {cluster} at {link.url}"):
         for config in reversed(stream_configs(cluster)):
@@ -97,7 +97,7 @@ async def _begin(link: Link, log: EventLog, cluster: str, end: int) -> int:
 
 
 async def _source(log: EventLog, end: int) -> tuple[str, str]:
-    """Which log this is: its last record, and so many; and its cluster's name, '' of an empty one."""
+    """Return an id of the log, from its length and last record, and its cluster's name, '' for an empty one."""
     async with aclosing(log.read(after=max(0, end - 1))) as batches:
         async for batch in batches:
             return f"{end}.{identity(batch[-1])}", names.cluster_of(batch[-1].subject)
@@ -105,7 +105,7 @@ async def _source(log: EventLog, end: int) -> tuple[str, str]:
 
 
 async def _continue(link: Link, log: EventLog, cluster: str, found: StreamInfo, metadata: dict[str, str]) -> int:
-    """How many records are there already.  Raises LogRefused where they are not this archive's."""
+    """Return how many records are already stored.  Raises LogRefused if they are not this archive's."""
     assert found.config.name
     last = found.state.last_seq
     theirs = found.config.metadata or {}
@@ -124,7 +124,7 @@ async def _continue(link: Link, log: EventLog, cluster: str, found: StreamInfo, 
 
 
 def _renamed(record: Record, cluster: str) -> Record:
-    """Raises LogRefused for a subject that is no log's."""
+    """Return the record under the new cluster's subject.  Raises LogRefused for a subject that no log accepts."""
     parts = record.subject.split(".", 2)
     subject = f"dorm.{cluster}.{parts[-1]}"
     if len(parts) < 3 or not names.valid(subject) or not names.matches(names.log_subjects(cluster), subject):
@@ -141,14 +141,14 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 class _Answers:
-    """What the server says of the batch that is on its way."""
+    """The server's answer to the batch in flight."""
 
     def __init__(self) -> None:
         self._answer: asyncio.Future[_Answer] | None = None
 
     def take(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> None:
         if self._answer is None or self._answer.done() or (not body and b" 503" not in header):
-            return  # An empty one says that the batch has begun.
+            return  # An empty answer acknowledges the start of the batch.
         try:
             self._answer.set_result(_decode(body) if body else _Answer(error={"description": "no stream takes it"}))
         except msgspec.MsgspecError:
@@ -202,7 +202,7 @@ def _parts(records: Sequence[Record]) -> Iterator[list[Record]]:
 
 
 async def _store(link: Link, answers: _Answers, records: list[Record], inbox: str) -> None:
-    """All of them or none.  Raises LogUnavailable where that is unknown, and LogRefused."""
+    """Store all records or none.  Raises LogUnavailable if the outcome is unknown, and LogRefused."""
     stored = answers.expect()
     try:
         await _send(link, records, inbox)
@@ -212,7 +212,7 @@ async def _store(link: Link, answers: _Answers, records: list[Record], inbox: st
         raise LogUnavailable("the NATS server does not answer") from None
     finally:
         if not stored.cancel() and not stored.cancelled():
-            stored.exception()  # If sending failed first, nobody else asks for it.
+            stored.exception()  # If sending failed first, nothing else retrieves it.
     if answer.error is not None or answer.seq != records[-1].seq:
         why = (answer.error or {}).get("description", f"the last one was stored as {answer.seq}")
         raise LogRefused(
@@ -229,7 +229,7 @@ async def _send(link: Link, records: list[Record], inbox: str) -> None:
         if number == len(records):
             headers["Nats-Batch-Commit"] = "1"
         link.check_size(record.body, sum(map(len, headers.values())))
-        # Of what lies between the server says nothing but that it is wrong, and that it says at the end too.
+        # Between the first and the last record the server reports only errors, and it repeats them at the end.
         answered = number in (1, len(records))
         with as_log_errors("importing"):
             await link.client.publish(record.subject, record.body, reply=inbox if answered else "", headers=headers)

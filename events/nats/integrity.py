@@ -1,15 +1,14 @@
-"""Whether the stream that holds a log is still whole, and still configured so that nobody can alter it.
+"""Checks that the stream that holds a log is whole, and configured so that no client can alter it.
 
-What can be told without reading the log:
+Without reading the log, they verify:
 
 * the server's own count: the first sequence is 1, none is deleted or lost between it and the last,
-* the configuration lets nobody delete, purge, roll up or let expire what is there, and stores before it acknowledges.
+* the configuration: it forbids delete, purge, roll-up and expiry, and the server stores before it acknowledges.
 
-A tail that is cut off cleanly looks like a shorter log; a master that has read more of it notices
-(`dorm.master.integrity`).  After a kill, a server whose files are damaged cuts the log off before the damage, and says
-only how many bytes it could not read.  A byte that was changed in a file of a server that had been stopped in order shows
-only when the record is read: the server leaves it out, and readers miss it (`LogDamaged`).  `dorm replay verify` reads
-all, and checks the seals.
+A tail that is cut off cleanly looks like a shorter log; a master that has read more of it notices (`dorm.master.integrity`).
+After a kill, a server whose files are damaged cuts the log off before the damage, and reports only how many bytes it could
+not read.  A byte changed in a file of a cleanly stopped server shows only when the record is read: the server omits it, and
+readers detect the gap (`LogDamaged`).  `dorm replay verify` reads all, and checks the seals.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _BACK_FROM_OTHERS = (
     "that it gets a new copy from the others; where they have lost the same, put the data back from a backup"
 )
 _AROUND_A_MESSAGE = 64 * 1024
-"""Bytes, more than a message has beside its headers and its body."""
+"""Bytes, more than a message needs beside its headers and its body."""
 _UNLIMITED = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
 _MUST_BE = {
     "retention": "limits",
@@ -46,12 +45,12 @@ _MUST_BE = {
 _MUST_NOT_BE = (
     "no_ack", "allow_rollup_hdrs", "allow_msg_ttl", "allow_msg_counter", "mirror", "sources", "subject_transform",
 )  # fmt: skip
-"""Settings by which records would go, come from elsewhere, or be acknowledged unseen."""
+"""Settings by which records could vanish, come from elsewhere, or be acknowledged unstored."""
 
 
 async def check_stream(link: Link, cluster: str) -> None:
-    """Raises LogDamaged, and what nats-py raises."""
-    # Without details the server says nothing of what it lost.
+    """Check the stream.  Raises LogDamaged, and what nats-py raises."""
+    # Without details the server does not report what it lost.
     stream = log_stream(cluster)
     info = await checked_info(link, stream, _TIMEOUT_S, deleted_details=True)
     if trouble := missing(info["state"]):
@@ -67,7 +66,7 @@ async def check_stream(link: Link, cluster: str) -> None:
         replicated = info["config"].get("num_replicas", 1) > 1  # Then the others have what one could not read.
         if lost > link.client.max_payload + _AROUND_A_MESSAGE and not replicated:
             raise LogDamaged(f"stream {stream} has lost records: {lost:,} bytes could not be read; {_BACK}")
-        # What was being written when its machine lost power was never acknowledged, and is no loss.
+        # A message that was being written when its machine lost power was never acknowledged, so it is no loss.
         _log.warning("the server could not read the end of its data when it started", stream=stream, bytes=lost)
     if changed := unprotected(info["config"], cluster):
         raise LogDamaged(
@@ -77,7 +76,7 @@ async def check_stream(link: Link, cluster: str) -> None:
 
 
 async def _goes_on_after(link: Link, stream: str, seq: int) -> bool:
-    """Whether the server has moved on meanwhile: then readers look at that record."""
+    """Return whether the server has stored more meanwhile: then readers check that record."""
     state = (await checked_info(link, stream, _TIMEOUT_S))["state"]
     return bool(state.get("last_seq", 0) != seq)
 
@@ -88,7 +87,7 @@ def _way_back(info: dict[str, Any]) -> str:
 
 
 def missing(state: dict[str, Any]) -> str:
-    """What is not there of a stream with this state, "" where all is."""
+    """Return what is missing from a stream with this state, "" if nothing is."""
     first, last = state.get("first_seq", 0), state.get("last_seq", 0)
     if first > 1:
         return f"it begins at {first}" if last >= first else f"all up to {last} are gone"
@@ -103,10 +102,10 @@ def missing(state: dict[str, Any]) -> str:
 
 
 def unprotected(config: dict[str, Any], cluster: str) -> list[str]:
-    """Settings by which the log would not stay as it is.
+    """Return the settings that do not protect the log.
 
-    A limit to its size harms nothing as long as the server refuses what is new; but it was not set by us, and a log that is
-    full is a cluster that stands still."""
+    A size limit harms nothing as long as the server refuses new messages; but Dorm did not set it, and a full log stops the
+    cluster."""
     found = [
         f"{name} is {config.get(name)!r} and not {wanted!r}"
         for name, wanted in _MUST_BE.items()

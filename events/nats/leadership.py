@@ -1,11 +1,11 @@
-"""The lease of a cluster's masters on NATS JetStream: one key in a KV bucket of its own.
+"""The masters' lease on NATS JetStream: one key in a KV bucket.
 
     bucket DORM_leadership-<cluster>, key master     {"holder": "lab1-6c0f", "ttl_s": 2.0, "seq": 1234, "chain": "…"};
                                                      "" as holder: given back
 
-Each change is a write that names the revision it replaces, so of two writers one is refused.  The bucket has no TTL: a server
-that takes a moment to change its own leader would end a lease that way, and the waiting masters count by themselves.  It is
-on the disk, for a server that starts again must not make everybody a candidate.
+Each change names the revision it replaces, so of two writers one is refused.  The bucket has no TTL: that would end a lease
+whenever a server takes a moment to change its own leader, and the waiting masters measure time themselves.  It is stored on
+disk, since a restarting server must not turn every master into a candidate.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _bucket(cluster: str) -> str:
 
 
 def leadership_config(cluster: str) -> StreamConfig:
-    """As a KV bucket with a history of one is configured, so that `nats kv get` shows who leads."""
+    """Return the configuration of a KV bucket with a history of one, so that `nats kv get` shows the leader."""
     return StreamConfig(
         name=f"KV_{_bucket(cluster)}",
         subjects=[f"$KV.{_bucket(cluster)}.>"],
@@ -60,7 +60,7 @@ def leadership_config(cluster: str) -> StreamConfig:
 
 
 class JetStreamLeadership(Leadership):
-    """Of one cluster."""
+    """The lease of one cluster's masters."""
 
     def __init__(self, link: Link, cluster: str) -> None:
         self._link = link
@@ -68,20 +68,20 @@ class JetStreamLeadership(Leadership):
         self._key = f"$KV.{_bucket(cluster)}.master"
 
     async def replicas(self) -> int:
-        """By how many servers it is held, which decides how long one may be without an answer."""
+        """Return how many servers hold it, which decides how long it may be without an answer."""
         with as_log_errors("looking up the lease of the masters"):
             config = (await self._link.client.jetstream(timeout=_TIMEOUT_S).stream_info(self._stream)).config
         return int(config.num_replicas or 1)
 
     async def written_at(self) -> int:
-        """When it was taken, renewed or given back last, UTC ns by the server's clock; 0 where it never was."""
+        """Return when it was last taken, renewed or given back, UTC ns by the server's clock; 0 if it never was."""
         record = await self._record()
         return record.time if record is not None else 0
 
     async def _record(self) -> Record | None:
         try:
             return await last_record(self._link, self._stream, self._key, _TIMEOUT_S)
-        except LogDamaged:  # No such bucket: a cluster that no master of this build has opened.
+        except LogDamaged:  # No such bucket: no master of this build has opened this cluster.
             return None
 
     async def look(self) -> Held | None:
@@ -92,7 +92,7 @@ class JetStreamLeadership(Leadership):
             value = _decode(record.body)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             value = _Value(_UNREADABLE, 0.0)
-        # Whatever somebody wrote there, the lease can be had some time.
+        # Whatever another client wrote there, the lease must expire eventually.
         ttl_s = value.ttl_s if 0.0 <= value.ttl_s <= _LONGEST_S else _LONGEST_S
         return Held(value.holder, ttl_s, record.seq, value.seq, value.chain)
 
@@ -111,8 +111,8 @@ class JetStreamLeadership(Leadership):
         await self._replace(held, "")
 
     async def _replace(self, held: Held, holder: str) -> Held | None:
-        """Where the revision is another one, that may be our own write whose answer was lost: then the next try is made on
-        top of it."""
+        """Write a new revision, or return None if another master holds the lease.  A changed revision may be our own write
+        whose answer was lost: then the next try builds on it."""
         last: Held | None = held
         for _ in range(2):
             if last is None or last.holder != held.holder:
@@ -124,7 +124,7 @@ class JetStreamLeadership(Leadership):
         raise LogUnavailable("the lease of the masters changes all the time")
 
     async def _write(self, value: _Value, revision: int) -> Held:
-        """Raises Overtaken where the key has another revision (0: it is not there)."""
+        """Write the key.  Raises Overtaken if it has another revision (0: it does not exist)."""
         headers = {"Nats-Expected-Stream": self._stream, "Nats-Expected-Last-Subject-Sequence": str(revision)}
         with as_log_errors("writing the lease of the masters"):
             ack = await self._link.client.jetstream().publish(

@@ -1,6 +1,4 @@
-"""One connection to a NATS server, or to any of several that form a cluster: made quickly or refused clearly, and its troubles
-turned into this project's errors.
-"""
+"""One connection to a NATS server or cluster: opened quickly or refused clearly.  Errors of nats-py become this project's."""
 
 from __future__ import annotations
 
@@ -41,32 +39,32 @@ OLDEST_SERVER = (2, 12)
 _WRONG_LAST_SEQUENCE = (10071, 10164)
 _NOTHING_THERE = (10037, 10059)
 _NO_ROOM = (10023, 10028, 10047)
-"""Insufficient resources: of any kind, of memory, of storage."""
+"""Insufficient resources: any kind, memory, storage."""
 _NOT_STORED = 10077
-"""At a stream's limit, or for whatever the description says."""
+"""The stream is at a limit, or another cause that the description gives."""
 _NOW_NOBODY = (10004, 10005, 10008, 10009, 10158)
-"""Of a cluster's servers: it is incomplete, has no suitable peers, does not answer, or not this one leads; or a message of
-this id is on its way and not stored yet, which may still come to nothing."""
+"""Transient errors of a cluster: it is incomplete, has no suitable peers, does not answer, or this server does not lead; or a
+message with this id is in flight, not yet stored, and may still fail."""
 _HEADER_ROOM = 1024
 _PING_S = 3
-"""A server that is frozen or cut off is left after two to three of these without an answer."""
+"""Seconds between pings.  A frozen or cut-off server is abandoned after two to three without an answer."""
 _BLIP_S = 1.0
-"""How long an append waits for a connection that is lost, as it is for as long when a server is started again at once."""
+"""Seconds that an append waits for a lost connection: about as long as a server takes to restart."""
 _CLOSE_S = 2.0
 _SAY_AGAIN_S = 60.0
 _log = Logger(__name__)
 
 
 class _Transport(TcpTransport):
-    """One that is closed at once.  A stream's own closing first waits until the other side has taken what was written, which
-    a frozen server, or one behind a cut cable, does not do for many minutes."""
+    """A transport that closes at once.  A stream's own close first waits until the other side has taken what was written,
+    which a frozen server, or one behind a cut cable, does not do for many minutes."""
 
     def close(self) -> None:
         if self._io_writer is not None:
             self._io_writer.transport.abort()
 
     def __bool__(self) -> bool:
-        """Else the client would make one of its own."""
+        """Return True: the client would otherwise create its own transport."""
         return True
 
 
@@ -78,11 +76,11 @@ class _Client(Client):
 
 
 class Link:
-    """A client that reconnects for ever, and who wants to know when it has.
+    """A client that reconnects without end, and reports when it has.
 
-    nats-py says nothing to those who wait for an answer that was lost with the server: requests fail here as soon as the
-    connection is lost, and readers ask to be woken (`watchers`) whenever it is back or closed for good.  Nor does anything
-    wait here to be sent when it is back: whoever was told that an append failed would see it stored much later.
+    nats-py does not notify callers whose answer was lost with the server.  Here requests fail as soon as the connection is
+    lost, and readers register (`watchers`) to be woken when it is back or closed for good.  Nothing is buffered to be sent
+    after a reconnect: a caller whose append failed must not see it stored much later.
     """
 
     def __init__(self, url: str) -> None:
@@ -92,7 +90,7 @@ class Link:
         self.url = ",".join(self.servers)
         self.watchers: set[Callable[[str], None]] = set()
         self.on_outage: Callable[[bool], None] = lambda _: None
-        """Told True when the connection is lost, and False when it is back."""
+        """Called with True when the connection is lost, and False when it is back."""
         self._left_out, self._left_out_said = 0, -math.inf
         self._troubles: list[Exception] = []
         self._troubled = asyncio.Event()
@@ -101,7 +99,7 @@ class Link:
 
     @classmethod
     async def open(cls, url: str, *, name: str, timeout: float) -> Link:
-        """Raises LogUnavailable when nobody answers (at once where the port is closed), LogTooOld, or LogRefused."""
+        """Connect.  Raises LogUnavailable if no server answers (at once if the port is closed), LogTooOld, or LogRefused."""
         link = cls(url)
         for server in link.servers:
             _check_address(server)
@@ -115,12 +113,12 @@ class Link:
         return link
 
     async def _connect(self, name: str, timeout: float) -> None:
-        # The client would try for ever, so the first connect is bounded here, and one failure of each server is enough.
+        # The client would retry without end, so the first connect is bounded here, and one failure of each server is enough.
         connecting = asyncio.ensure_future(
             self.client.connect(
                 self.servers,
                 name=name,
-                # One that hangs must leave time for the others.
+                # A server that hangs must leave time for the others.
                 connect_timeout=max(1, int(timeout / len(self.servers))),
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.2,  # type: ignore[arg-type]  # seconds; it only ever adds and sleeps
@@ -166,32 +164,32 @@ class Link:
 
     @property
     def has_jetstream(self) -> bool:
-        """Whether the server says of itself that JetStream is on."""
+        """Whether the server announces that JetStream is on."""
         return bool(self.client._server_info.get("jetstream"))
 
     @property
     def server_name(self) -> str:
-        """Of the server at the other end; its id stands for it where it was given none."""
+        """The connected server's name, or its id if it has none."""
         return str(self.client._server_info.get("server_name", ""))
 
     @property
     def server_id(self) -> str:
-        """Another one after each start of the server."""
+        """The connected server's id, which changes with each start."""
         return str(self.client._server_info.get("server_id", ""))
 
     @property
     def known_servers(self) -> list[str]:
-        """Addresses that were given, and those that the servers announce."""
+        """The configured addresses, and those that the servers announce."""
         told = [address.geturl() for address in self.client.discovered_servers]
         return list(dict.fromkeys([*self.servers, *told]))
 
     @property
     def clustered(self) -> bool:
-        """Whether the server says of itself that it is one of several."""
+        """Whether the server announces that it is part of a cluster."""
         return bool(self.client._server_info.get("cluster"))
 
     async def take(self, subject: str, taker: Taker) -> Subscription:
-        """Subscribe, and have each message told to the taker at once."""
+        """Subscribe, and pass each message to the taker at once."""
 
         async def never(_: object) -> None:
             raise AssertionError("the parser hands over what comes here")
@@ -201,13 +199,13 @@ class Link:
         return subscription
 
     async def leave(self, subscription: Subscription) -> None:
-        """The end of what `take` began."""
+        """End a subscription made by `take`."""
         self._parser.takers.pop(subscription._id, None)
         await subscription.unsubscribe()
 
     @property
     def denied(self) -> str:
-        """What the server has said of permissions that are missing, "" where it has not: such a request gets no answer."""
+        """The server's message about missing permissions, "" if there was none: a denied request gets no answer."""
         return next(
             (_words(trouble) for trouble in self._troubles if "permissions violation" in str(trouble).lower()), ""
         )
@@ -233,13 +231,13 @@ class Link:
 
     async def _on_disconnect(self) -> None:
         self._settled.clear()
-        # What was on its way out; subscriptions are made anew from the client's own list.
+        # Discard pending writes; the client renews subscriptions from its own list.
         self.client._pending.clear()
         self.client._pending_data_size = 0
         for answer in list(self.client._resp_map.values()):
             if not answer.done():
                 answer.set_exception(_AnswerLost())
-                answer.exception()  # Whoever asked may have gone meanwhile.
+                answer.exception()  # The caller may have gone meanwhile.
         if not self.client.is_closed:
             self.on_outage(True)
 
@@ -257,7 +255,7 @@ class Link:
             watcher(what)
 
     async def connected(self, timeout: float | None = None) -> None:
-        """Wait until there is a connection.  Raises LogUnavailable after `timeout`, or when it was closed for good."""
+        """Wait until there is a connection.  Raises LogUnavailable after `timeout`, or if it was closed for good."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._settled.wait()
@@ -267,7 +265,7 @@ class Link:
             raise LogClosed(f"the connection to {self.url} is closed")
 
     async def sendable(self, doing: str, timeout: float) -> None:
-        """To be called right before what must not be sent later.  Raises NotSent where there is no connection."""
+        """Check the connection right before sending what must not be sent later.  Raises NotSent if there is none."""
         if self.client.is_reconnecting:
             self._settled.clear()
         if not self._settled.is_set():
@@ -280,7 +278,7 @@ class Link:
             )
 
     async def _check_parser(self, timeout: float) -> None:
-        """Connecting reads its lines by itself, so only what a server says after that shows who parses it."""
+        """Check that our parser is in use.  nats-py reads the lines of the handshake itself, so it takes one more line."""
         if not self._parser.used:
             with as_log_errors(f"asking {self.url} for an answer"):
                 await self.client.flush(max(1, round(timeout)))
@@ -288,7 +286,7 @@ class Link:
             raise LogRefused(f"Dorm can't read with nats-py {version('nats-py')}: install one that it was tested with")
 
     async def close(self) -> None:
-        """Send what is waiting to be sent, then close."""
+        """Flush pending writes, then close."""
         if self.client.is_connected:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self.client.flush(timeout=2)
@@ -300,7 +298,7 @@ class Link:
                 await self.client.close()
 
     def check_size(self, body: bytes, headers: int = 0) -> None:
-        """Raises LogRefused for what the server would cut the connection for.  `headers`: bytes of their values."""
+        """Raises LogRefused for a message too large for the server, which would disconnect.  `headers`: bytes of values."""
         size = len(body) + (headers + _HEADER_ROOM if headers else 0)
         if size > self.client.max_payload:
             raise LogRefused(
@@ -330,7 +328,7 @@ def _words(error: Exception) -> str:
 
 
 def log_error(error: BaseException, doing: str) -> LogError:
-    """What an error of nats-py means for whoever uses the log."""
+    """Return the log's error for an error of nats-py."""
     if isinstance(error, nats.js.errors.APIError):
         return _api_error(error, doing)
     if isinstance(error, nats.js.errors.NoStreamResponseError):
@@ -361,8 +359,8 @@ def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
             )
         if error.err_code in (10039, 10076):  # Not enabled for the account, or for the server.
             return LogRefused(f"{doing}: JetStream is off at this server; start it with -js")
-    # While servers elect a leader they say that nobody is there, or that none is suitable.  A conflict and a fault of theirs
-    # say nothing of what becomes of a message either: only what is said of the message itself is a refusal.
+    # While servers elect a leader they report that none is available or suitable.  A conflict or an internal error leaves
+    # the message's fate open too.  Only an error about the message itself is a refusal.
     if nobody or error.code in (409, 500) or error.err_code in (*_NOW_NOBODY, _NOT_STORED):
         return LogUnavailable(f"{doing}: {error.description}")
     if error.err_code in _NOTHING_THERE and "message" not in str(error.description):
@@ -371,10 +369,10 @@ def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
 
 
 class cancellable(contextlib.AbstractContextManager[None]):
-    """Raises the cancellation that came while the body ran, should nothing else.
+    """Raise a cancellation that arrived while the body ran, if nothing else is raised.
 
-    `asyncio.wait_for` of Python 3.11, which nats-py waits with, forgets a cancellation that comes together with the
-    answer; whoever had cancelled would wait for ever.
+    `asyncio.wait_for` of Python 3.11, which nats-py uses, drops a cancellation that arrives together with the answer; the
+    canceller would then wait forever.
     """
 
     def __enter__(self) -> None:
@@ -391,14 +389,14 @@ def _cancellations() -> int:
 
 
 async def ended(task: asyncio.Future[Any]) -> None:
-    """Cancel a task and wait for its end, again if it forgot that it was cancelled."""
+    """Cancel a task and wait for its end; cancel again if it ignored the cancellation."""
     while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=1.0)
 
 
 class as_log_errors(cancellable):
-    """Turns what nats-py raises into this project's errors."""
+    """Turn errors of nats-py into this project's errors."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing

@@ -1,6 +1,7 @@
-"""The log on NATS JetStream: the cluster's connection, and appending.  `jetstream_streams` makes the streams,
-`jetstream_reader` reads, `nats_bus` has what passes beside the log, `nats_link` holds the connection, `jetstream_import` fills
-a log from an archive; nothing else imports nats.
+"""The log on NATS JetStream: a cluster's connection, and appending.
+
+`streams` creates the streams, `reader` reads, `bus` carries the messages beside the log, `link` holds the connection,
+`importing` fills a log from an archive.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ _STALE_S = 30.0
 _ASK_S = 1.0
 _TRIES_AT_A_GAP = 3
 _OVERDUE_S = 5.0
-"""How long a record that is surely there may take to come, from a server that is there."""
+"""Seconds that a record known to be stored may take to arrive from a responsive server."""
 _log = Logger(__name__)
 
 
 class Connection:
-    """One connection to a NATS server, and the cluster's log, bus and lease of masters over it."""
+    """One connection to a NATS server, with the cluster's log, bus and masters' lease over it."""
 
     def __init__(self, link: Link, cluster: str, imported: int = 0) -> None:
         self._link = link
@@ -77,16 +78,16 @@ class Connection:
         replicas: int | None = None,
         patient: bool = False,
     ) -> Connection:
-        """Connect, check the server's version, and look up the cluster; with `create` its streams are made unless they
-        are there, which is for those who run a cluster, not for those who ask one.
+        """Connect, check the server's version, and look up the cluster.  With `create`, which is for processes that run the
+        cluster, missing streams are created.
 
-        `url` names one server or, with commas between, several of one NATS cluster: any of them will do, then and after
-        each outage.  `replicas` of the streams, with `create`: None takes 3 for new ones where there are the servers for
-        it; streams that have fewer than asked for are raised.
+        `url` names one server or, separated by commas, several of one NATS cluster: any of them will do, now and after each
+        outage.  `replicas` of the streams, with `create`: None chooses 3 for new streams if there are enough servers;
+        existing streams with fewer than requested are raised.
 
-        Raises LogUnavailable when nobody answers (at once where the port is closed), LogTooOld, or LogRefused (no such
-        cluster, bad cluster name or address, no JetStream, no permission).  One that is `patient` waits for an answer
-        instead, and says so: servers may start later, or be about to elect their leader.
+        Raises LogUnavailable if no server answers (at once if the port is closed), LogTooOld, or LogRefused (no such cluster,
+        bad cluster name or address, no JetStream, no permission).  With `patient` it waits for an answer instead, and logs
+        that it waits: servers may start later, or be about to elect their leader.
         """
         if patient:
 
@@ -117,20 +118,20 @@ class Connection:
         return cls(link, cluster, imported)
 
     async def uncompress(self) -> None:
-        """Change streams that an earlier release made compressed.  Raises LogUnavailable, LogRefused."""
+        """Turn off compression on streams that an earlier release created with it.  Raises LogUnavailable, LogRefused."""
         await uncompress(self._link, all_streams(self.cluster), _RECONNECT_S)
 
     async def endangered(self) -> str:
-        """What threatens the servers' copies of the log, and what to do, in one line; "" where nothing does.  Raises
+        """Return in one line what threatens the servers' copies of the log, and what to do; "" if nothing does.  Raises
         LogUnavailable."""
         return await endangered(self._link, all_streams(self.cluster), _RECONNECT_S)
 
     def tell_outages(self, tell: Callable[[bool], None]) -> None:
-        """From now on `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
+        """From now on call `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
         self._link.on_outage = tell
 
     async def connected(self) -> None:
-        """Wait until there is a connection.  Raises LogUnavailable where it was closed for good."""
+        """Wait until there is a connection.  Raises LogUnavailable if it was closed for good."""
         await self._link.connected()
 
     async def close(self) -> None:
@@ -138,21 +139,21 @@ class Connection:
 
 
 class JetStreamLog(EventLog):
-    """The cluster's log: a file stream that nobody may delete from."""
+    """The cluster's log: a file stream from which clients can't delete."""
 
     def __init__(self, link: Link, cluster: str, imported: int = 0) -> None:
-        """`imported`: up to which sequence it comes from an archive (`events.log.imported`)."""
+        """`imported`: the last sequence that comes from an archive (`events.log.imported`)."""
         self._link = link
         self._imported = imported
         self._cluster = cluster
         self._stream = log_stream(cluster)
         self._taken = names.log_subjects(cluster)
         self._short_since = math.inf
-        """Since when, by the loop's clock, the log is said to be shorter than what was read of it."""
+        """Since when, by the loop's clock, servers have reported a log shorter than what was read; else infinite."""
         self._read: Record | None = None
         """The last record read by a reader that follows the whole log."""
         self._reached_again = False
-        """Since `_read` was last seen to be there."""
+        """Whether the log was reached again since `_read` was last verified."""
         link.watchers.add(self._note_reached)
         self._snapshots = JetStreamSnapshots(link, cluster, self._stream)
 
@@ -161,8 +162,8 @@ class JetStreamLog(EventLog):
         self._reached_again = True
 
     async def _check_read(self) -> None:
-        """What decides goes by what it has read: a server that was started again may have lost it.  Raises LogDamaged,
-        LogUnavailable."""
+        """After a reconnect, check that the last record read is still there: a restarted server may have lost it, and
+        decisions depend on it.  Raises LogDamaged, LogUnavailable."""
         if self._reached_again and self._read is not None:
             self._reached_again = False
             try:
@@ -206,7 +207,8 @@ class JetStreamLog(EventLog):
         return Appended(ack.seq, duplicate=bool(ack.duplicate))
 
     async def _only_stores_nothing(self) -> bool:
-        """A stream whose disk was full once takes no message and says nothing, not even when there is room again."""
+        """Return whether the stream has a leader but stores nothing: once its disk was full, a stream drops messages
+        silently, even when there is room again."""
         with contextlib.suppress(LogError), as_log_errors("asking"):
             info = await self._link.client.jetstream(timeout=_ASK_S).stream_info(self._stream)
             return info.cluster is None or bool(info.cluster.leader)
@@ -247,7 +249,7 @@ class JetStreamLog(EventLog):
                 if gaps == 1 and isinstance(error, RecordMissing):
                     _log.warning("a server's copy of the log may be damaged, asking again", reason=str(error))
                 if gaps == _TRIES_AT_A_GAP:
-                    # With filters only the last record that has to come is known.
+                    # With filters, only the last record that must come is known.
                     reason, gaps = await self._at_a_gap(error, (until or 0) if at_the_server else after + 1), 0
                     if isinstance(reason, LogDamaged) or not follow:
                         raise reason from None
@@ -268,14 +270,14 @@ class JetStreamLog(EventLog):
                     yield wanted
 
     def _patience(self, failures: int) -> float:
-        """How long a reader's making may take.  Where many can't be made because they are too many at once, more tries make it
-        worse; on several servers it is an election that is waited for at first."""
+        """Seconds that creating a reader may take.  If too many readers are created at once, quick retries make it worse; on
+        several servers the first tries wait for an election."""
         if self._link.clustered:
             return min(_CLUSTER_OPEN_S * 2.0 ** max(0, failures - _ELECTION_TRIES), _LONGEST_OPEN_S)
         return min(_OPEN_S * 2.0**failures, _LONGEST_OPEN_S)
 
     def _filters(self, subjects: Sequence[str]) -> list[str]:
-        """What the server can filter by: patterns within the stream of which no two match the same subject."""
+        """Return what the server can filter by: patterns within the stream that do not overlap; [] if it can't."""
         patterns = sorted(set(subjects))
         apart = not any(names.overlap(a, b) for index, a in enumerate(patterns) for b in patterns[:index])
         within = all(names.matches(self._taken, pattern) and ">" not in pattern for pattern in patterns)
@@ -290,7 +292,7 @@ class JetStreamLog(EventLog):
         return batch
 
     async def _end_of(self, after: int, subjects: Sequence[str]) -> int:
-        """The last sequence that a bounded read has to reach: the last one of these subjects."""
+        """Return the sequence that a bounded read has to reach: the last one on these subjects."""
         while after > (end := await self.end()):
             error = self._ends_before(f"the log ends at {end}, before {after}")
             if isinstance(error, LogDamaged):
@@ -311,8 +313,8 @@ class JetStreamLog(EventLog):
         return int(state["last_seq"])
 
     def _ends_before(self, words: str) -> LogError:
-        """What it means that the log is shorter than what was read of it.  Of several servers, one that was cut off and is
-        back answers for a while as if it still led; only what is said for long is believed."""
+        """Return the error for a log that is shorter than what was read of it.  In a cluster, a server that was cut off
+        answers for a while as if it still led, so only a condition that persists is believed."""
         now = asyncio.get_running_loop().time()
         self._short_since = min(self._short_since, now)
         if self._link.clustered and now - self._short_since < _STALE_S:
@@ -320,12 +322,12 @@ class JetStreamLog(EventLog):
         return LogDamaged(words)
 
     async def _at_a_gap(self, error: ReopenReader, seq: int) -> LogError:
-        """What it means that a record does not come however often it is asked for.  `seq` is of one that has to be there, 0
-        where none is known: a server that has it is slow, or the connection loses what it sends, and the log is whole."""
+        """Return the error for a record that does not come after repeated requests.  `seq` is a record that must exist, 0 if
+        none is known.  If a server has it, the log is whole: the server is slow, or the connection loses messages."""
         if isinstance(error, RecordMissing):
             return LogDamaged(f"records are missing from the log: {error}")
         try:
-            # The end first: a server that is behind the others says so there, and would not have the record either.
+            # The end first: a stale server reports it here, and would not have the record either.
             if 0 < seq <= await self.end() and await record_at(self._link, self._stream, seq) is None:
                 return LogDamaged(f"records are missing from the log: {error}")
         except LogUnavailable as unavailable:
@@ -339,15 +341,15 @@ class JetStreamLog(EventLog):
         return renamed_upto(config.metadata, self._cluster)
 
     async def at_time(self, time: int) -> int:
-        """As the server finds it, in one request.  Where its clock had gone back, that may be any place at which the log
-        passes this time; the fold, which takes the later of two times, then knows only the first of them."""
+        """Ask the server, in one request.  If its clock had gone back, the result may be any place where the log passes this
+        time; the fold takes the later of two times, so it knows only the first of them."""
         if self._imported and (among := await self._imported_at(time, await self.end())) is not None:
             return among
         found = await first_since(self._link, self._stream, time + 1)
         return await self.end() if found is None else max(found.seq - 1, self._imported)
 
     async def _imported_at(self, time: int, end: int) -> int | None:
-        """Among records out of an archive, whose times the server does not know; None where it is after all of them."""
+        """Search the imported records, whose times the server does not know; None if the time is after all of them."""
         low, high = 0, min(self._imported, end)
         latest = high
         while low < high:

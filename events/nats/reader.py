@@ -1,9 +1,9 @@
-"""Reading a stream: a pull consumer driven by hand.
+"""Read a stream with a pull consumer driven by hand.
 
-Requests are kept up to two ahead and answered into one callback, which is the fastest that Python reads and gives
-back-pressure: nothing is asked for while nobody takes what has come.  The consumer is a throw-away.  Whatever happens to
-it (server killed, heartbeats missing, a gap), `ReopenReader` says so, and another one is opened right after the last
-record that was handed on, so records are neither lost nor repeated.
+Up to two requests are outstanding, answered into one callback.  This is the fastest way to read in Python, and gives
+back-pressure: nothing is requested until what has arrived is consumed.  The consumer is ephemeral.  On any failure (server
+killed, heartbeats missing, a gap) the reader raises `ReopenReader`, and another one is opened right after the last record
+handed on, so records are neither lost nor repeated.
 """
 
 from __future__ import annotations
@@ -41,45 +41,45 @@ BATCH_BYTES = 8 * 1024 * 1024
 _EXPIRES_S = 30.0
 _HEARTBEAT_S = 1.0
 _SILENCE_S = 3.5
-"""This long without records or heartbeats, and nothing will come any more."""
+"""After this many seconds without records or heartbeats, nothing more will come."""
 _CLUSTER_SILENCE_S = 2.2
-"""The same where a consumer may die with its server while the connection to another one stands."""
+"""The same on a cluster, where a consumer may die with its server while the connection to another server stands."""
 _UNUSED_S = 60.0
-"""When the server drops a consumer that nobody asks, if we could not."""
+"""Seconds after which the server drops an unused consumer that the reader could not delete."""
 _SERVER_LIMIT = 1024
-"""What the server counts for subject, reply and headers of a message, at most."""
+"""The most bytes that the server counts for a message's subject, reply and headers."""
 _MAKING_S = 1.0
 _MSG_ID = b"\r\nNats-Msg-Id:"
 _NO_MESSAGE = 10037
 _LATEST = 2**63 - 1
-"""UTC ns; the server counts time so too."""
+"""UTC ns; the server uses the same range."""
 _REQUEST_OVER = ("Batch Completed", "Message Size Exceeds MaxBytes")
 
 
 class ReopenReader(Exception):
-    """The consumer is of no more use; open another one after the last record handed on."""
+    """The consumer is no longer usable; open another one after the last record handed on."""
 
 
 class RecordMissing(ReopenReader):
-    """The server went on from one record to a later one than the next."""
+    """The server skipped from one record past the next one."""
 
 
 class NotDelivered(ReopenReader):
-    """Something did not arrive, or not in time, which alone does not tell whether the server has it."""
+    """A message did not arrive, or not in time; the server may still have it."""
 
 
 class EndsBefore(ReopenReader):
-    """The log ends before what had been read from it, says whoever answers for it."""
+    """The answering server reports that the log ends before the last record read from it."""
 
 
 class Reader:
-    """One pull consumer, from its making to its deletion: `async with Reader(…) as reader: await reader.next()`."""
+    """One pull consumer, from creation to deletion: `async with Reader(…) as reader: await reader.next()`."""
 
     def __init__(
         self, link: Link, stream: str, after: int, filters: Sequence[str], imported: int = 0, timeout: float = 5.0
     ) -> None:
-        """`imported`: up to which sequence records are out of an archive (`events.log.imported`).  `timeout` of each
-        request that makes the consumer, seconds."""
+        """`imported`: the last sequence that comes from an archive (`events.log.imported`).  `timeout`: seconds for each
+        request that creates the consumer."""
         self._timeout = timeout
         self._silence_s = _CLUSTER_SILENCE_S if link.clustered else _SILENCE_S
         self._link = link
@@ -89,7 +89,7 @@ class Reader:
         self._filters = list(filters)
         self._imported = imported
         self._inbox = self._client.new_inbox()
-        # The name is ours, so that the consumer can be deleted even if we never hear that it was made.
+        # The reader chooses the name, so that it can delete the consumer even if it never learns that it was created.
         self._consumer = self._inbox.rsplit(".", 1)[-1]
         self._subscription: Subscription | None = None
         self._buffer: list[Record] = []
@@ -97,7 +97,7 @@ class Reader:
         self._broken: ReopenReader | None = None
         self._delivered = 0
         self._asked = 0
-        """Records that the server may still send for what was asked."""
+        """Records that the server may still send for outstanding requests."""
         self._request_body = json.dumps(
             {
                 "batch": BATCH,
@@ -108,7 +108,7 @@ class Reader:
         ).encode()
 
     async def __aenter__(self) -> Reader:
-        """Raises LogUnavailable, LogRefused, or LogDamaged where the stream does not reach back, or up, to `after`."""
+        """Raises LogUnavailable, LogRefused, or LogDamaged if the stream does not reach back, or up, to `after`."""
         self._link.watchers.add(self._interrupt)
         try:
             await self._open()
@@ -172,7 +172,7 @@ class Reader:
                 self._on_status(header)
                 self._arrived.set()
                 return
-        except ValueError:  # Nothing that a server writes; told by the client's reading task, this must not raise.
+        except ValueError:  # No server writes this; the client's reading task calls here, so it must not raise.
             self._break(ReopenReader(f"a message without a place in the log: {reply[:80]!r}"))
             return
         self._asked -= 1
@@ -192,19 +192,19 @@ class Reader:
 
     def _on_status(self, header: bytes) -> None:
         status, description, headers = status_of(header)
-        if status == "100":  # A heartbeat; it says how far the consumer is, so it tells of a lost last record too.
+        if status == "100":  # A heartbeat; it states how far the consumer is, so it also reveals a lost last record.
             sent = headers.get("Nats-Last-Consumer", "")
             if sent.isdigit() and int(sent) > self._delivered:
                 self._break(NotDelivered(f"after record {self._after} something did not arrive"))
         elif status in ("404", "408") or (status == "409" and description in _REQUEST_OVER):
-            # This request is over; how much of it was left is said in a header.
+            # This request is over; a header states how much of it was left.
             left = headers.get("Nats-Pending-Messages", "")
             self._asked -= int(left) if left.isdigit() else BATCH
-        else:  # Consumer deleted, leadership changed, server shutting down, nobody there (503).
+        else:  # Consumer deleted, leadership changed, server shutting down, no responders (503).
             self._break(ReopenReader(f"status {status} {description}"))
 
     def _interrupt(self, what: str) -> None:
-        """The connection came back (what had been asked is forgotten) or is closed."""
+        """The connection came back (outstanding requests are lost) or is closed."""
         self._break(ReopenReader(what))
 
     def _break(self, reason: ReopenReader) -> None:
@@ -212,8 +212,8 @@ class Reader:
         self._arrived.set()
 
     async def next(self, patience: float | None = None) -> list[Record]:
-        """At least one record, in order; waits for ever, or for so long (seconds) where one has to be there.  Raises
-        ReopenReader."""
+        """Return at least one record, in order.  Wait without end, or at most `patience` seconds if a record must exist.
+        Raises ReopenReader."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + patience if patience is not None else math.inf
         while not self._buffer:
@@ -243,12 +243,12 @@ class Reader:
             if self._subscription is not None:
                 await self._link.leave(self._subscription)
         with contextlib.suppress(nats.errors.Error):
-            # Not waited for; where the connection is lost, the server drops the consumer when its time is over.
+            # Not awaited; if the connection is lost, the server drops the unused consumer by itself.
             await self._client.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._consumer}", b"")
 
 
 async def _finished(making: Coroutine[Any, Any, object]) -> None:
-    """A deletion may overtake the making that it follows, so one that is cancelled is first waited for, not for long."""
+    """Await the creation.  A deletion may overtake the creation, so on cancellation wait briefly for it to finish."""
     task = asyncio.create_task(making)
     try:
         await asyncio.shield(task)
@@ -263,20 +263,20 @@ async def _finished(making: Coroutine[Any, Any, object]) -> None:
 async def last_record(
     link: Link, stream: str, subject: str, timeout: float = 5.0, *, imported: int = 0
 ) -> Record | None:
-    """The last record whose subject matches, as the stream's leader has it.  Raises LogUnavailable, LogRefused."""
+    """Return the last record whose subject matches, as the stream's leader has it.  Raises LogUnavailable, LogRefused."""
     with as_log_errors("reading the last record"):
         return await _record(link, stream, {"last_by_subj": subject}, timeout, imported)
 
 
 async def record_at(link: Link, stream: str, seq: int, timeout: float = 5.0, *, imported: int = 0) -> Record | None:
-    """The record of a sequence, as the stream's leader has it.  Raises LogUnavailable, LogRefused."""
+    """Return the record with a sequence, as the stream's leader has it.  Raises LogUnavailable, LogRefused."""
     with as_log_errors("reading a record"):
         return await _record(link, stream, {"seq": seq}, timeout, imported)
 
 
 async def check_still_there(link: Link, stream: str, record: Record, *, imported: int = 0) -> None:
-    """Whether the log has this record, which was read from it, in its place.  A server that lost acknowledged records and took
-    others since then has not.  Raises LogDamaged, LogUnavailable."""
+    """Check that the log still has this record, read earlier, in its place.  A server that lost acknowledged records and
+    accepted others since then has not.  Raises LogDamaged, LogUnavailable."""
     found = await record_at(link, stream, record.seq, imported=imported)
     if found is not None and found != record:
         raise LogDamaged(
@@ -285,14 +285,14 @@ async def check_still_there(link: Link, stream: str, record: Record, *, imported
 
 
 async def first_since(link: Link, stream: str, time: int, timeout: float = 5.0) -> Record | None:
-    """The first record whose log time is this (UTC ns) or later, as the stream's leader has it.  Raises LogUnavailable,
-    LogRefused."""
+    """Return the first record with this log time (UTC ns) or a later one, as the stream's leader has it.  Raises
+    LogUnavailable, LogRefused."""
     with as_log_errors("looking for a time"):
         return await _record(link, stream, {"start_time": _rfc3339(time)}, timeout)
 
 
 async def _record(link: Link, stream: str, which: dict[str, Any], timeout: float, imported: int = 0) -> Record | None:
-    # Asked by hand, as nats-py gives the time in microseconds only.
+    # Requested by hand, since nats-py returns the time in microseconds only.
     await link.connected(timeout)
     reply = await link.client.request(f"$JS.API.STREAM.MSG.GET.{stream}", json.dumps(which).encode(), timeout=timeout)
     answer: dict[str, Any] = json.loads(reply.data)
@@ -315,7 +315,7 @@ async def _record(link: Link, stream: str, which: dict[str, Any], timeout: float
 
 
 def as_it_was(record: Record, headers: bytes) -> Record:
-    """A record that comes from an archive, with the time and the id that it had there."""
+    """Restore the time and the id that a record had in its archive."""
     found = imported_record(headers)
     if found is not None:
         record.time, record.msg_id = found
@@ -323,13 +323,13 @@ def as_it_was(record: Record, headers: bytes) -> Record:
 
 
 def nanoseconds(text: str) -> int:
-    """UTC nanoseconds of the server's RFC 3339 time: `2026-11-21T08:54:56.951824524Z`."""
+    """Return UTC nanoseconds of the server's RFC 3339 time: `2026-11-21T08:54:56.951824524Z`."""
     whole, _, fraction = text.removesuffix("Z").partition(".")
     return int(datetime.fromisoformat(whole + "+00:00").timestamp()) * 10**9 + int(fraction.ljust(9, "0")[:9] or 0)
 
 
 def _rfc3339(time: int) -> str:
-    """The same the other way round, for any time that a log may be asked for."""
+    """Format UTC nanoseconds as RFC 3339, clamped to the server's range."""
     seconds, nanoseconds = divmod(min(max(time, 0), _LATEST), 10**9)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09}Z"
 
@@ -343,7 +343,7 @@ def message_id(headers: bytes) -> str:
 
 
 def status_of(header: bytes) -> tuple[str, str, dict[str, str]]:
-    """Of `NATS/1.0 100 Idle Heartbeat` and the lines after it: the number, its description, the headers."""
+    """Parse `NATS/1.0 100 Idle Heartbeat` and the following lines: return the number, its description, and the headers."""
     first, *lines = header.decode(errors="replace").split("\r\n")
     _, status, description = [*first.split(" ", 2), "", ""][:3]
     headers = dict(line.split(":", 1) for line in lines if ":" in line)

@@ -1,12 +1,12 @@
-"""Snapshots on NATS JetStream: a stream of their own beside the log's.
+"""Snapshots on NATS JetStream: a separate stream beside the log's.
 
     dorm.<cluster>.snapshot.index.all             all infos, as one message: replaced whole
-    dorm.<cluster>.snapshot.body.<content>.<n>    a body in pieces that the server takes, found by its hash
+    dorm.<cluster>.snapshot.body.<content>.<n>    a body in pieces that the server accepts, addressed by its hash
 
-So an info is listed only once its body is whole, and one request lists all.  A writer reads the index, stores the pieces,
-and writes the index on the condition that nobody else has meanwhile; else it begins again.  Pieces that a crash left
-behind are in no index: the first `put` of the next writer writes the index anew, so that whoever is storing pieces right
-now begins again, and removes what had been stored until then and is not listed.
+So an info is listed only once its body is complete, and one request lists all.  A writer reads the index, stores the pieces,
+and writes the index on the condition that no other writer has done so meanwhile; otherwise it starts again.  Pieces left
+behind by a crash are in no index.  The first `put` of the next writer rewrites the index, so that any writer storing pieces
+right now starts again, and removes all unlisted pieces stored until then.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from events.nats.link import Link
 
 _PIECE = 256 * 1024
-"""Bytes; servers take a megabyte unless they are told otherwise."""
+"""Bytes; servers accept a megabyte by default."""
 _TIMEOUT_S = 5.0
 _TRIES = 5
 _encode = msgspec.msgpack.Encoder().encode
@@ -40,7 +40,7 @@ _decode = msgspec.msgpack.Decoder(list[SnapshotInfo]).decode
 
 
 def _stream(cluster: str) -> str:
-    """The log of no cluster, whatever its name, is called so: those begin with `DORM-`."""
+    """Return a name that no cluster's log can have: those start with `DORM-`."""
     return f"DORM_snapshots-{cluster}"
 
 
@@ -55,8 +55,8 @@ def snapshot_config(cluster: str) -> StreamConfig:
 
 
 class JetStreamSnapshots(Snapshots):
-    """Of one cluster's log.  A cluster that has no such stream has no snapshots; `put`
-    makes it, with the log's replicas."""
+    """The snapshots of one cluster's log.  A cluster without this stream has no snapshots; `put` creates it, with the log's
+    replicas."""
 
     def __init__(self, link: Link, cluster: str, log_stream: str) -> None:
         self._link = link
@@ -65,7 +65,7 @@ class JetStreamSnapshots(Snapshots):
         self._stream = _stream(cluster)
         self._index = f"dorm.{cluster}.snapshot.index.all"
         self._ready = False
-        """Whether the stream is there, and what crashes left in it is gone."""
+        """Whether the stream exists, and leftovers of crashes are removed from it."""
 
     async def put(self, info: SnapshotInfo, body: bytes) -> None:
         if not self._ready:
@@ -76,7 +76,7 @@ class JetStreamSnapshots(Snapshots):
         raise LogUnavailable("snapshots: others write there all the time")
 
     async def _put(self, info: SnapshotInfo, body: bytes) -> None:
-        """Raises Overtaken where somebody else was first."""
+        """Store the pieces, then the index.  Raises Overtaken if another writer was first."""
         infos, fence = await self._read()
         for number, first in enumerate(range(0, len(body), _PIECE)):
             await self._publish(self._piece(info.content, number), body[first : first + _PIECE])
@@ -107,10 +107,10 @@ class JetStreamSnapshots(Snapshots):
     # --- the index ------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> tuple[list[SnapshotInfo], int]:
-        """What is listed, and the sequence of the index, 0 where there is none.  One that can't be read lists nothing."""
+        """Return the listed infos and the index's sequence, 0 if there is none.  An unreadable index lists nothing."""
         try:
             record = await last_record(self._link, self._stream, self._index, _TIMEOUT_S)
-        except LogDamaged:  # No such stream: nobody has put anything yet.
+        except LogDamaged:  # No such stream: nothing has been stored yet.
             return [], 0
         if record is None:
             return [], 0
@@ -120,7 +120,7 @@ class JetStreamSnapshots(Snapshots):
             return [], record.seq
 
     async def _replace(self, infos: list[SnapshotInfo], before: list[SnapshotInfo], fence: int) -> None:
-        """Write the index, then remove the pieces that only the one before listed.  Raises Overtaken."""
+        """Write the index, then remove the pieces that only the previous one listed.  Raises Overtaken."""
         seq = await self._publish(self._index, _encode(infos), fence)
         listed = {info.content for info in infos}
         for info in before:
@@ -143,7 +143,7 @@ class JetStreamSnapshots(Snapshots):
         return f"dorm.{self._cluster}.snapshot.body.{content}.{number}"
 
     async def _get_piece(self, subject: str) -> bytes | None:
-        """As any server of the stream has it; whether all pieces belong together shows by their hash."""
+        """Return a piece from any server of the stream; the body's hash shows whether the pieces belong together."""
         await self._link.connected(_TIMEOUT_S)
         with as_log_errors("reading a snapshot"):
             try:
@@ -155,7 +155,7 @@ class JetStreamSnapshots(Snapshots):
         return None if reply.headers and "Status" in reply.headers else reply.data
 
     async def _purge(self, content: str, before: int) -> None:
-        """Pieces that were stored before this sequence: somebody may be storing the same ones again."""
+        """Remove pieces stored before this sequence; later ones may belong to a writer that stores the same body again."""
         await self._link.connected(_TIMEOUT_S)
         with as_log_errors("removing a snapshot"):
             await self._manager().purge_stream(self._stream, seq=before, subject=self._piece(content, "*"))
@@ -175,7 +175,7 @@ class JetStreamSnapshots(Snapshots):
         listed = {info.content for info in infos}
         stored = {subject.split(".")[4] for subject in found.state.subjects or ()}
         if left := sorted(stored - listed):
-            with contextlib.suppress(Overtaken):  # Then it is another writer who has just cleared up.
+            with contextlib.suppress(Overtaken):  # Another writer has just cleaned up.
                 await self._publish(self._index, _encode(infos), fence)
                 for content in left:
                     await self._purge(content, found.state.last_seq + 1)

@@ -1,7 +1,7 @@
-"""What the server says of a stream, believed only from whoever can know.
+"""The state that a server reports of a stream, believed only if the server leads a majority.
 
-On several servers, one that led a stream and was cut off answers for it as if it still did: for some ten seconds, and again
-for a while when it is back.  It shows by its peers, which it has not heard for long.
+On several servers, a leader that was cut off answers as if it still led: for some ten seconds, and again for a while when it
+is back.  Its peers, which it has not heard for long, give it away.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from events.nats.link import Link
 
 _HEARD_NS = 4_000_000_000
-"""Peers hear of each other once a second."""
+"""Nanoseconds; peers hear each other once a second."""
 
 
 async def api_request(link: Link, what: str, question: dict[str, Any], timeout: float) -> dict[str, Any]:
-    """Asked by hand, as the answer is wanted whole.  Raises what nats-py raises."""
+    """Send a JetStream API request by hand, to get the whole answer.  Raises what nats-py raises."""
     reply = await link.client.request(f"$JS.API.{what}", json.dumps(question).encode(), timeout=timeout)
     answer: dict[str, Any] = json.loads(reply.data)
     if error := answer.get("error"):
@@ -30,8 +30,8 @@ async def api_request(link: Link, what: str, question: dict[str, Any], timeout: 
 
 
 async def checked_info(link: Link, stream: str, timeout: float, **more: bool) -> dict[str, Any]:
-    """A stream's configuration and state.  Raises LogUnavailable where whoever answers leads no majority, and what nats-py
-    raises."""
+    """Return a stream's configuration and state.  Raises LogUnavailable if the answering server hears no majority, and what
+    nats-py raises."""
     info = await api_request(link, f"STREAM.INFO.{stream}", more, timeout)
     if not leads(info):
         raise LogUnavailable(f"stream {stream}: the server that answers for it has lost sight of the others; try again")
@@ -39,13 +39,13 @@ async def checked_info(link: Link, stream: str, timeout: float, **more: bool) ->
 
 
 async def stream_state(link: Link, stream: str, timeout: float) -> dict[str, Any]:
-    """`first_seq`, `last_seq` and so on.  Raises as `checked_info`."""
+    """Return `first_seq`, `last_seq` and so on.  Raises as `checked_info`."""
     state: dict[str, Any] = (await checked_info(link, stream, timeout))["state"]
     return state
 
 
 def leads(info: dict[str, Any]) -> bool:
-    """Whether who gave this information hears a majority of those that hold the stream, itself among them."""
+    """Return whether the answering server hears a majority of the stream's servers, itself included."""
     replicas = info["config"].get("num_replicas", 1)
     if replicas <= 1:
         return True

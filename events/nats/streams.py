@@ -1,7 +1,7 @@
-"""A cluster's streams at the NATS server: how they are configured, found, made, and held by several servers.
+"""A cluster's streams on NATS: how they are configured, found, created, and replicated.
 
-Where servers form a cluster of at least three, new streams are kept by three of them, so that any one may be lost.  Streams
-that are there keep the replicas that they have unless more are asked for; none is ever lowered.
+On a NATS cluster of at least three servers, new streams get three replicas, so that any one server may be lost.  Existing
+streams keep their replicas unless more are requested; the number is never lowered.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 DUPLICATE_WINDOW_S = 600.0
 REPORT_AGE_S = 3600.0
 REPLICAS = (1, 3, 5)
-"""How many servers may hold a stream: with an even number no more of them could be lost."""
+"""Allowed numbers of replicas: an even number tolerates no more lost servers than the odd one below it."""
 _USUAL_REPLICAS = 3
 _TOO_FEW_SERVERS = (10005, 10074)
 """No suitable peers; more than one replica needs a cluster of servers."""
 _TAKEN = 10058
-"""A stream of this name is there, configured otherwise."""
+"""A stream of this name exists with another configuration."""
 _ELECTION_S = 20.0
 _PEERS_S = 6.0
-"""Servers that have just started do not know of each other for a moment, and then find too few for three replicas."""
+"""Seconds to retry: servers that have just started do not know each other yet, and find too few for three replicas."""
 _PAUSE_S = 0.1
 _GONE = (
     "the log of cluster {cluster} is gone from {url}, and {left} is there: the server can't read {log}, as its own log then "
@@ -49,7 +49,7 @@ _log = Logger(__name__)
 
 
 MOST_READERS = 100_000
-"""Of a log at once: each agent is one.  Servers since 2.15 allow a thousand unless the stream says otherwise."""
+"""Concurrent readers of a log: each agent is one.  Servers since 2.15 allow a thousand unless the stream sets a limit."""
 
 
 def log_stream(cluster: str) -> str:
@@ -57,18 +57,18 @@ def log_stream(cluster: str) -> str:
 
 
 def report_stream(cluster: str) -> str:
-    """Nothing that any cluster's log could be called.  Clusters that were made before have `DORM-<cluster>-reports`."""
+    """Return a name that no cluster's log can have.  Older clusters have `DORM-<cluster>-reports`."""
     return f"DORM_reports-{cluster}"
 
 
 def all_streams(cluster: str) -> list[str]:
-    """Names of those that a cluster may have."""
+    """Return the names of all streams that a cluster may have."""
     return [*(str(config.name) for config in stream_configs(cluster)), f"{log_stream(cluster)}-reports"]
 
 
 def stream_configs(cluster: str) -> list[StreamConfig]:
-    """A cluster's streams: the log's first.  None is compressed (`events.nats.compression`), also where one server holds
-    it: it may be raised to three."""
+    """Return a cluster's streams, the log's first.  None is compressed (`events.nats.compression`), not even on one server:
+    it may be raised to three replicas later."""
     return [
         StreamConfig(
             name=log_stream(cluster),
@@ -89,8 +89,9 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
             max_age=REPORT_AGE_S,
             max_msgs_per_subject=720,
             allow_direct=True,
-            # A server that syncs each write stores some hundred a second then, which a thousand nodes are more than.  What a
-            # killed server loses of them is milliseconds, and a lease has its margin.
+            # A server that syncs each write stores some hundred per second, fewer than a thousand nodes send.  A killed
+            # server
+            # loses milliseconds of heartbeats, which a lease's margin covers.
             persist_mode=PersistMode.ASYNC,
         ),
         snapshot_config(cluster),
@@ -99,7 +100,8 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
 
 
 async def find_streams(link: Link, cluster: str, timeout: float) -> int:
-    """Up to which sequence the log comes from an archive.  Raises LogRefused where the server has no cluster of this name."""
+    """Return the last sequence of the log that comes from an archive.  Raises LogRefused if the server has no such
+    cluster."""
     manager = link.client.jetstream(timeout=timeout)
     with as_log_errors(f"looking up cluster {cluster} at {link.url}"):
         try:
@@ -117,7 +119,7 @@ async def find_streams(link: Link, cluster: str, timeout: float) -> int:
 
 
 async def _clusters(manager: JetStreamManager) -> list[str]:
-    """Names of the clusters at a server: those whose log takes the subjects that it should."""
+    """Return the names of a server's clusters: streams named as a log, with a log's subjects."""
     found: list[str] = []
     offset = 0
     while page := await manager.streams_info(offset):
@@ -130,7 +132,7 @@ async def _clusters(manager: JetStreamManager) -> list[str]:
 
 
 async def make_streams(link: Link, cluster: str, timeout: float, replicas: int | None) -> int:
-    """As `find_streams`, with those made that are not there, and those raised that have fewer than `replicas`."""
+    """Do as `find_streams`, but create missing streams, and raise those with fewer than `replicas`."""
     if replicas is not None and replicas not in REPLICAS:
         raise LogRefused(f"a log has {', '.join(map(str, REPLICAS))} replicas, not {replicas}")
     manager = link.client.jetstream(timeout=timeout)
@@ -143,7 +145,7 @@ async def make_streams(link: Link, cluster: str, timeout: float, replicas: int |
                     raise LogDamaged(_GONE.format(cluster=cluster, url=link.url, log=config.name, left=left))
                 if await _add(link, manager, config, replicas):
                     continue
-                found = await _existing(manager, config, cluster)  # Another process was making it at the same moment.
+                found = await _existing(manager, config, cluster)  # Another process was creating it at the same moment.
                 assert found is not None
             if config.name == log_stream(cluster):
                 imported = imported_upto(found.metadata)
@@ -151,7 +153,8 @@ async def make_streams(link: Link, cluster: str, timeout: float, replicas: int |
                     await _raise_readers(link, str(found.name), timeout)
             if replicas is not None and (found.num_replicas or 1) < replicas:
                 if found.persist_mode == PersistMode.ASYNC:
-                    # That can't be changed.  Heartbeats come anew, and each master counts from when it began to listen.
+                    # This mode can't be changed.  New heartbeats arrive soon, and each master counts from when it started to
+                    # listen.
                     await manager.delete_stream(str(found.name))
                     await _add(link, manager, config, replicas)
                 else:
@@ -160,11 +163,11 @@ async def make_streams(link: Link, cluster: str, timeout: float, replicas: int |
 
 
 async def _left_over(manager: JetStreamManager, cluster: str) -> str:
-    """The stream that tells of a cluster that was here and whose log is gone, "" for none.  A server leaves out a stream whose
-    files it can't read, and one made in its place would begin anew as if nothing had been."""
+    """Return a stream of a cluster whose log is gone, "" if there is none.  A server omits a stream whose files it can't
+    read; a new one in its place would start empty, as if the old log had never existed."""
     for config in stream_configs(cluster)[1:]:
         if await _is_there(manager, config) and not await _is_there(manager, stream_configs(cluster)[0]):
-            return str(config.name)  # Else somebody is making them just now.
+            return str(config.name)  # Otherwise another process is creating them just now.
     return ""
 
 
@@ -177,8 +180,8 @@ async def _is_there(manager: JetStreamManager, config: StreamConfig) -> bool:
 
 
 async def _add(link: Link, manager: JetStreamManager, config: StreamConfig, replicas: int | None) -> bool:
-    """With as many replicas as were asked for, else as usual: three where there are the servers for them.  False where
-    somebody else has made it meanwhile, with another number of them."""
+    """Create the stream with the requested replicas, by default three if there are enough servers.  Return False if another
+    process has meanwhile created it with another number."""
     wanted = replicas or (_USUAL_REPLICAS if link.clustered else 1)
     try:
         try:
@@ -212,7 +215,7 @@ async def _add_when_peers_are_known(manager: JetStreamManager, config: StreamCon
 
 
 def _replicated(config: StreamConfig) -> StreamConfig:
-    """Servers refuse to replicate what they do not persist before they acknowledge it."""
+    """Drop the persist mode: servers do not replicate a stream that acknowledges before it persists."""
     return config.evolve(persist_mode=None)
 
 
@@ -224,8 +227,8 @@ def _too_few(link: Link, replicas: int) -> LogRefused:
 
 
 async def _raise_replicas(link: Link, stream: str, replicas: int, timeout: float) -> None:
-    """The configuration goes back as it came, with fields that nats-py does not know.  Returns once the stream takes
-    messages again; the new replicas catch up by and by."""
+    """Raise the replicas of a stream, and return once it accepts messages again; the new replicas catch up later.  The
+    configuration is sent back as received, with fields that nats-py does not know."""
     await uncompress(link, [stream], timeout)
     config = (await api_request(link, f"STREAM.INFO.{stream}", {}, timeout))["config"]
     try:
@@ -244,21 +247,21 @@ async def _raise_replicas(link: Link, stream: str, replicas: int, timeout: float
 
 
 async def _raise_readers(link: Link, stream: str, timeout: float) -> None:
-    """Of a log that was made before it said so itself.  A server that refuses is one of before, which has no such limit."""
+    """Raise the limit of consumers on a log created without one.  A server that refuses is older and has no such limit."""
     config = (await api_request(link, f"STREAM.INFO.{stream}", {}, timeout))["config"]
     with contextlib.suppress(nats.js.errors.BadRequestError, nats.js.errors.ServerError):
         await api_request(link, f"STREAM.UPDATE.{stream}", config | {"max_consumers": MOST_READERS}, timeout)
 
 
 async def _existing(manager: JetStreamManager, config: StreamConfig, cluster: str) -> StreamConfig | None:
-    """None where there is no such stream.  Raises LogRefused where a stream of this name holds something else."""
+    """Return the configuration of the stream, None if it does not exist.  Raises LogRefused if it has other subjects."""
     assert config.name
     try:
         found = (await manager.stream_info(config.name)).config
     except nats.js.errors.NotFoundError:
         if config.name != report_stream(cluster):
             return None
-        # Heartbeats of a cluster that was made before their stream had this name.
+        # Older clusters have another name for the stream of heartbeats.
         with contextlib.suppress(nats.js.errors.NotFoundError):
             return (await manager.stream_info(await manager.find_stream_name_by_subject(names.reports(cluster)))).config
         return None

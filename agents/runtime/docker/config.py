@@ -1,6 +1,6 @@
-"""Pure part of the Docker runtime: a typed spec to the engine's configuration, and what the engine says back to ours.
+"""Pure part of the Docker runtime: converts a typed spec to the engine's configuration, and the engine's answers back.
 
-Nothing of an app's wish reaches the engine raw.  Every container gets all capabilities dropped, no new privileges, the
+Nothing from an app's spec reaches the engine raw.  Every container gets all capabilities dropped, no new privileges, the
 engine's default seccomp profile, a limit on processes, an unprivileged user, an init process, bounded logs, the host's
 network (a container has its node's own address), no restart policy; of the host it sees its private directory and its
 checkpoint directory, both after realpath(3) and inside folders that the agent's configuration allows.
@@ -53,34 +53,34 @@ Json = dict[str, Any]
 
 
 class Host(msgspec.Struct, frozen=True):
-    """What the runtime was told and what the engine said of itself."""
+    """The runtime's settings, and what the engine reports of itself."""
 
     cluster: str
     node: str
     owner: str
-    """Identity of the node's root folder, hex: two clusters of one name on one engine are told apart by it."""
+    """Identity of the node's root folder, hex: it distinguishes two clusters of the same name on one engine."""
     user: str
     """`uid:gid` of the containers' processes."""
     cpus: int
-    """As many as the engine has: it refuses a limit above, which would limit nothing."""
+    """The engine's number of CPUs: it refuses a higher limit, which would limit nothing."""
     swap_limit: bool
     """Whether the kernel can limit swap."""
     checkpoint_root: Path | None = None
-    """Checkpoint directories lie below this folder; None where none may be mounted."""
+    """Checkpoint directories lie below this folder; None if none may be mounted."""
 
 
 def container_name(host: Host, key: Key) -> str:
-    """Unique on an engine, also where nodes of several clusters, of one name even, share it."""
+    """Return a name unique on an engine, even if nodes of several clusters, or of clusters with the same name, share it."""
     return f"dorm-{host.cluster}-{host.owner[:_OWNER_IN_NAME]}-{key_name(key)}"
 
 
 def own_labels(host: Host) -> tuple[str, ...]:
-    """The filter that shows this node's containers only."""
+    """Return the filter that selects only this node's containers."""
     return f"{LABEL_CLUSTER}={host.cluster}", f"{LABEL_NODE}={host.node}", f"{LABEL_OWNER}={host.owner}"
 
 
 def labels(host: Host, spec: ContainerSpec) -> dict[str, str]:
-    """By them a restarted agent knows its containers again."""
+    """Return the labels by which a restarted agent recognizes its containers."""
     return {
         LABEL_CLUSTER: host.cluster,
         LABEL_NODE: host.node,
@@ -93,7 +93,7 @@ def labels(host: Host, spec: ContainerSpec) -> dict[str, str]:
 
 
 def container_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Path | None) -> Json:
-    """The body of POST /containers/create.  Raises `Refused` ("spec")."""
+    """Return the body of POST /containers/create.  Raises `Refused` ("spec")."""
     check_spec(spec)
     for name in spec.env:
         if name.upper().startswith("NVIDIA_"):
@@ -102,7 +102,7 @@ def container_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints
         raise Refused("spec", f"{spec.resources.get('gpu', 0)} GPUs demanded, {len(spec.devices)} given")
     environment = {
         "HOME": RUN_MOUNT,
-        "LOGNAME": "dorm",  # the user has no entry in the image's passwd, and getpass asks here first
+        "LOGNAME": "dorm",  # the user has no entry in the image's passwd, and getpass looks here first
         **spec.env,
         "DORM_PROGRESS": f"{RUN_MOUNT}/{PROGRESS_FILE}",
         "TINI_KILL_PROCESS_GROUP": "1",  # the init process passes SIGTERM to the whole group
@@ -125,7 +125,7 @@ def _host_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Pa
         "Init": True,
         "AutoRemove": False,
         "RestartPolicy": {"Name": "no"},
-        # Not json-file, which keeps no byte that is not UTF-8.
+        # Not json-file, which loses bytes that are not UTF-8.
         "LogConfig": {"Type": "local", "Config": {"max-size": LOG_BYTES, "max-file": LOG_FILES}},
         "CapDrop": ["ALL"],
         "SecurityOpt": ["no-new-privileges"],
@@ -137,7 +137,7 @@ def _host_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints: Pa
     if checkpoints is not None:
         config["Mounts"].append(_bind(checkpoints, CHECKPOINT_MOUNT))
     if cpu := spec.resources.get("cpu", 0):
-        config["NanoCpus"] = min(max(cpu, 10), host.cpus * 1000) * _NANO_PER_MILLI  # the engine takes 0.01 or more
+        config["NanoCpus"] = min(max(cpu, 10), host.cpus * 1000) * _NANO_PER_MILLI  # the engine accepts 0.01 or more
     if memory := spec.resources.get("memory", 0):
         config["Memory"] = config["MemorySwap"] = memory  # equal: no swap on top
         config["ShmSize"] = max(_MIN_SHM, memory // 2)  # charged to the same limit; loaders pass batches there
@@ -157,8 +157,8 @@ def _bind(source: Path, target: str) -> Json:
 
 
 def differences(config: Json, info: Json, *, swap_limit: bool) -> list[str]:
-    """What the engine made otherwise than asked: it ignores fields that it does not know, and limits that it cannot
-    keep.  `info` is the body of GET /containers/NAME/json."""
+    """Return how the created container differs from the request: the engine ignores fields that it does not know, and limits
+    that it cannot enforce.  `info` is the body of GET /containers/NAME/json."""
     asked, made = config["HostConfig"], info["HostConfig"]
     names = ["NetworkMode", "Init", "AutoRemove", "CapDrop", "SecurityOpt", "PidsLimit", "Privileged", "ShmSize"]
     names += ["NanoCpus", "Memory", *(["MemorySwap"] if swap_limit else [])]
@@ -184,7 +184,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(Z|[+-]\
 
 
 def nanoseconds(text: str) -> int:
-    """UTC nanoseconds of an RFC 3339 time, 0 for the engine's "never" (year 1) and for what is no time."""
+    """Return UTC nanoseconds of an RFC 3339 time, 0 for the engine's "never" (year 1) and for text that is no time."""
     match = _TIME.fullmatch(text)
     if match is None:
         return 0
@@ -195,7 +195,7 @@ def nanoseconds(text: str) -> int:
 
 
 def key_of(labels: dict[str, str]) -> Key | None:
-    """Whose container it is; None where the labels are not ours."""
+    """Return the container's key; None if the labels are not ours."""
     try:
         return Key(labels[LABEL_APP], int(labels[LABEL_GENERATION]), int(labels[LABEL_SLOT]))
     except (KeyError, ValueError):
@@ -205,7 +205,7 @@ def key_of(labels: dict[str, str]) -> Key | None:
 _STATES: Final[dict[str, State]] = {
     "created": "created",
     "running": "running",
-    "paused": "running",  # its processes are there, and hold their room
+    "paused": "running",  # its processes exist, and hold their room
     "restarting": "running",
     "exited": "exited",
     "removing": "exited",
@@ -214,7 +214,7 @@ _STATES: Final[dict[str, State]] = {
 
 
 def seen(key: Key, info: Json) -> Seen:
-    """The body of GET /containers/NAME/json as ours.  A container whose start failed has `error` and counts as exited."""
+    """Convert the body of GET /containers/NAME/json.  A container whose start failed has `error` and counts as exited."""
     state: Json = info["State"]
     status = _STATES.get(state.get("Status", ""), "running" if state.get("Running") else "exited")
     error = state.get("Error") or ""
@@ -230,7 +230,7 @@ def seen(key: Key, info: Json) -> Seen:
         status,
         info["Config"]["Labels"].get(LABEL_SPEC, ""),
         started_at=started_at,
-        # The engine takes the start's time when its start call is done; a quick program has ended before.
+        # The engine records the start time when its start call is done; a quick program has ended before.
         exited_at=max(started_at, nanoseconds(state.get("FinishedAt", ""))) if status == "exited" else 0,
         exit_code=state.get("ExitCode") if ran_to_end else None,
         out_of_memory=bool(state.get("OOMKilled")),
@@ -239,7 +239,7 @@ def seen(key: Key, info: Json) -> Seen:
 
 
 def use_of(sample: Json) -> Use:
-    """The body of GET /containers/NAME/stats as ours, counted like `agents.runtime.cgroups.read`."""
+    """Convert the body of GET /containers/NAME/stats, counted like `agents.runtime.cgroups.read`."""
     memory = sample.get("memory_stats", {})
     detail = memory.get("stats", {})
     cache = detail.get("total_inactive_file", detail.get("inactive_file", 0))
@@ -250,7 +250,7 @@ def use_of(sample: Json) -> Use:
 
 
 def never_ran(found: Seen) -> bool:
-    """A start was tried and failed: the container may be removed and made anew."""
+    """Return whether a start was tried and failed: the container may be removed and created again."""
     return found.state == "exited" and found.started_at == 0
 
 
@@ -269,12 +269,12 @@ _TROUBLE: Final = re.compile(
 
 
 def trouble(message: str) -> bool:
-    """Whether the engine's words are of its own trouble and not of what it was asked: no app can be charged with that."""
+    """Return whether the engine's message is about its own trouble, not the request: no app is charged with that."""
     return _TROUBLE.search(message) is not None
 
 
 def refusal(message: str) -> Refused | None:
-    """Why a start failed for good, from the engine's words; None where another time may be better."""
+    """Return why a start failed for good, from the engine's message; None if a retry may succeed."""
     for cause, pattern in _REFUSALS:
         if pattern.search(message):
             return Refused(cause, message)
@@ -282,7 +282,7 @@ def refusal(message: str) -> Refused | None:
 
 
 def candidates(command: str, environment: list[str], workdir: str) -> tuple[str, ...]:
-    """The paths where execvp(3) would look for a command, in its order."""
+    """Return the paths where execvp(3) would look for a command, in its order."""
     if "/" in command:
         return (os.path.normpath(os.path.join(workdir or "/", command)),)
     path = next((entry[5:] for entry in environment if entry.startswith("PATH=")), "/usr/local/bin:/usr/bin:/bin")

@@ -1,8 +1,8 @@
 """The calls of the Docker engine that the runtime needs; the only module that knows aiodocker.
 
-Each call has a time limit and one of two failures: `Unavailable` where the engine did not answer or is in trouble (any
-status that the caller did not name), `Rejected` with one of the statuses that it did.  aiodocker by itself has no default
-timeout, lets 100 open waits block every further call, answers 900 for "not there", and drops the warnings of a create.
+Each call has a timeout and one of two failures: `Unavailable` if the engine did not answer or is in trouble (any status that
+the caller did not name), `Rejected` with one of the statuses that it did.  By itself aiodocker has no default timeout, lets
+100 open waits block every further call, returns 900 for "not there", and drops the warnings of a create.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _CONNECT_S: Final = 5.0
 _ASK_S: Final = 15.0
 _CHANGE_S: Final = 60.0
 _EVENTS_SILENT_S: Final = 60.0
-"""After this long without an event the stream is opened anew, since a dead one looks just the same."""
-_PULL_FAILED: Final = (0, 400, 401, 403, 404, 409, 500, 502, 503, 504)  # 0: said within the stream of progress
+"""Seconds without an event after which the stream is opened again, since a dead one looks the same."""
+_PULL_FAILED: Final = (0, 400, 401, 403, 404, 409, 500, 502, 503, 504)  # 0: reported within the stream of progress
 _GO_DIR: Final = 1 << 31  # Go's io/fs.FileMode
 _GO_SYMLINK: Final = 1 << 27
 
 
 class Rejected(Exception):
-    """The engine understood and said no."""
+    """The engine understood the request and refused it."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -53,19 +53,19 @@ class Engine:
     """One connection pool to one engine, `unix://PATH` or `tcp://HOST:PORT`."""
 
     def __init__(self, url: str | None, *, ask_s: float = _ASK_S, change_s: float = _CHANGE_S) -> None:
-        """`ask_s` and `change_s` are how long, in seconds, a question and a change may take."""
+        """`ask_s` and `change_s` are the timeouts, in seconds, of a query and of a change."""
         self._ask_s = ask_s
         self._change_s = change_s
         self.url = url or os.environ.get("DOCKER_HOST") or DEFAULT_URL
         self._client: aiodocker.Docker | None = None
 
     async def open(self) -> Json:
-        """Connect; gives what the engine says of itself (GET /info)."""
+        """Connect; return the engine's description of itself (GET /info)."""
         await self.close()
         connector: aiohttp.BaseConnector
         if self.url.startswith("unix://"):
             connector = aiohttp.UnixConnector(self.url.removeprefix("unix://"), limit=0)
-            base = "unix://localhost"  # aiodocker puts its paths behind it; the connector knows the socket
+            base = "unix://localhost"  # aiodocker appends its paths to it; the connector knows the socket
         elif self.url.startswith("tcp://"):
             connector = aiohttp.TCPConnector(limit=0)
             base = "http://" + self.url.removeprefix("tcp://")
@@ -83,7 +83,7 @@ class Engine:
         return info
 
     async def close(self) -> None:
-        """Open streams end with `Unavailable`."""
+        """Close the connections.  Open streams end with `Unavailable`."""
         client, self._client = self._client, None
         if client is not None:
             await client.session.close()  # ours, so aiodocker leaves it open
@@ -114,13 +114,13 @@ class Engine:
             raise Unavailable(f"{what}: {failure!r}") from failure
 
     async def list(self, labels: tuple[str, ...]) -> tuple[Json, ...]:
-        """Containers in any state that carry all these labels, as summaries."""
+        """Return summaries of containers in any state that carry all these labels."""
         async with self._asked("list"):
             params = {"all": "1", "filters": json.dumps({"label": labels})}
             return tuple(await self._docker._query_json("containers/json", params=params))
 
     async def inspect(self, name: str) -> Json | None:
-        """None where there is no such container.  Waits while the engine is starting it."""
+        """Return a container's details, None if it does not exist.  Waits while the engine is starting it."""
         try:
             async with self._asked(f"inspect {name}", known=(404,)):
                 info: Json = await self._docker._query_json(f"containers/{name}/json")
@@ -129,7 +129,7 @@ class Engine:
             return None
 
     async def create(self, name: str, config: Json) -> str:
-        """Gives the id.  Raises `Rejected` 400 (bad), 404 (no image), 409 (name taken)."""
+        """Create a container; return its id.  Raises `Rejected` 400 (bad), 404 (no image), 409 (name taken)."""
         async with self._asked(f"create {name}", self._change_s, known=(400, 404, 409)):
             made = await self._docker._query_json(
                 "containers/create", "POST", params={"name": name}, data=json.dumps(config)
@@ -139,9 +139,9 @@ class Engine:
         return str(made["Id"])
 
     async def pull(self, image: str, first_s: float, total_s: float) -> None:
-        """Fetch an image; `first_s` is how long, in seconds, the first word of its progress may take, `total_s` all of it.
+        """Fetch an image; `first_s` is the timeout, in seconds, of the first progress message, `total_s` that of the pull.
 
-        Raises `Rejected` with the engine's or the registry's words, 408 where they took too long.
+        Raises `Rejected` with the engine's or the registry's words, 408 if they took too long.
         """
         docker = self._docker
         timer = asyncio.timeout(first_s)
@@ -160,18 +160,18 @@ class Engine:
             raise
 
     async def start(self, name: str) -> None:
-        """A running one is no error.  Raises `Rejected` 400, 404, 409 or 500, as the engine pleases."""
+        """Start it; a running one is no error.  Raises `Rejected` 400, 404, 409 or 500, as the engine pleases."""
         async with self._asked(f"start {name}", self._change_s, known=(400, 404, 409, 500)):
             await self._docker.containers.container(name).start()
 
     async def kill(self, name: str, signal: str) -> None:
-        """A stopped or missing one is no error."""
+        """Send a signal; a stopped or missing one is no error."""
         with contextlib.suppress(Rejected):
             async with self._asked(f"kill {name}", known=(404, 409)):
                 await self._docker.containers.container(name).kill(signal=signal)
 
     async def wait(self, name: str, timeout: float) -> bool:
-        """Whether it has ended within `timeout` seconds."""
+        """Return whether it ended within `timeout` seconds."""
         unlimited = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
         timer = asyncio.timeout(timeout)
         try:
@@ -186,7 +186,7 @@ class Engine:
         return True
 
     async def delete(self, name: str) -> None:
-        """A missing one is no error.  Raises `Rejected` 409 where it runs, or is being removed."""
+        """Delete it; a missing one is no error.  Raises `Rejected` 409 if it runs, or is being removed."""
         try:
             async with self._asked(f"remove {name}", self._change_s, known=(404, 409)):
                 await self._docker.containers.container(name).delete(v=True)
@@ -195,7 +195,7 @@ class Engine:
                 raise
 
     async def executable(self, name: str, path: str) -> bool | None:
-        """Whether a path in a container, running or not, is a file that can be executed; None where it cannot be told."""
+        """Return whether a path in a container, running or not, is an executable file; None if that is unknown."""
         for _ in range(2):
             stat = await self._stat(name, path)
             if stat is None or not stat:
@@ -203,11 +203,11 @@ class Engine:
             mode = int(stat["mode"])
             if not mode & _GO_SYMLINK:
                 return not mode & _GO_DIR and bool(mode & 0o111)
-            path = stat["linkTarget"]  # the engine has followed all links for it
+            path = stat["linkTarget"]  # the engine has resolved all links in it
         return None
 
     async def _stat(self, name: str, path: str) -> Json | None:
-        """{} where there is nothing, None where it cannot be told."""
+        """Return {} if the path does not exist, None if that is unknown."""
         async with self._asked(f"stat {path} in {name}"):
             url = self._docker._canonicalize_url(f"containers/{name}/archive")
             async with self._docker.session.head(url, params={"path": path}) as answer:
@@ -219,23 +219,23 @@ class Engine:
                 return stat
 
     async def stats(self, name: str) -> Json:
-        """One sample of a running container's use."""
+        """Return one sample of a running container's use."""
         async with self._asked(f"stats of {name}"):
             params = {"stream": "false", "one-shot": "true"}
             sample: Json = await self._docker._query_json(f"containers/{name}/stats", params=params)
             return sample
 
     async def exec_create(self, name: str, command: tuple[str, ...]) -> str:
-        """Gives the id.  Raises `Rejected` 404 or 409 where no such container runs."""
+        """Create an exec; return its id.  Raises `Rejected` 404 or 409 if no such container runs."""
         body = {"Cmd": list(command), "AttachStdout": True, "AttachStderr": True}
         async with self._asked(f"exec in {name}", known=(404, 409)):
             made = await self._docker._query_json(f"containers/{name}/exec", "POST", data=body)
             return str(made["Id"])
 
     async def exec_start(self, exec_id: str, timeout: float, keep: int) -> tuple[bool, bytes]:
-        """Run it to its end.  Gives whether it ended within `timeout` seconds, and the last `keep` bytes of its output.
+        """Run it to its end.  Return whether it ended within `timeout` seconds, and the last `keep` bytes of its output.
 
-        Raises `Rejected` 400 where there is no such command, 404 or 409 where its container has ended.
+        Raises `Rejected` 400 if there is no such command, 404 or 409 if its container has ended.
         """
         output = b""
         stream = self._docker.containers.exec(exec_id).start(detach=False)
@@ -251,13 +251,13 @@ class Engine:
         return True, output
 
     async def exec_inspect(self, exec_id: str) -> Json:
-        """`Running`, `ExitCode`, `Pid` (as this machine has it)."""
+        """Return `Running`, `ExitCode`, `Pid` (on this machine)."""
         async with self._asked("inspect of an exec"):
             info: Json = await self._docker._query_json(f"exec/{exec_id}/json")
             return info
 
     async def logs(self, name: str, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
-        """Payloads of stdout and stderr.  Raises `Rejected` 404, `Unavailable` where the stream breaks."""
+        """Yield payloads of stdout and stderr.  Raises `Rejected` 404, `Unavailable` if the stream breaks."""
         params = {
             "stdout": "1",
             "stderr": "1",
@@ -274,11 +274,11 @@ class Engine:
             raise Unavailable(f"logs of {name}: broken off within a frame")
 
     async def remembered(self, labels: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-        """What the engine remembers of containers with these labels, oldest first: (what happened, container's id).  It keeps
-        the last 256 events of all its containers, and none from before it was started.
+        """Return the engine's remembered events of containers with these labels, oldest first: (action, container's id).  It
+        keeps the last 256 events of all its containers, and none from before its start.
 
-        Up to now by its own clock, which may be that of another machine: asked with one that is behind it leaves out the
-        latest, with one that is ahead it waits."""
+        The query ends at the engine's own time, since its clock may be another machine's: with a time behind that clock the
+        latest events would be missing, and with a time ahead of it the engine would wait."""
         async with self._asked("the engine's time"):
             now = datetime.fromisoformat((await self._docker._query_json("info"))["SystemTime"])
         filters = json.dumps({"type": ["container"], "label": labels})
@@ -292,8 +292,8 @@ class Engine:
         return tuple((str(event["Action"]).partition(":")[0], str(event["Actor"]["ID"])) for event in told)
 
     async def events(self, labels: tuple[str, ...]) -> AsyncGenerator[None, None]:
-        """Wakes once when connected, then for every event of a container with these labels; ends or raises
-        `Unavailable` when the connection does."""
+        """Yield once when connected, then for every event of a container with these labels; end or raise `Unavailable` when
+        the connection does."""
         params = {"filters": json.dumps({"type": ["container"], "label": labels})}
         stream = self._stream("events", "events", params, _EVENTS_SILENT_S, ())
         async with contextlib.aclosing(stream):
@@ -303,7 +303,7 @@ class Engine:
     async def _stream(
         self, what: str, path: str, params: dict[str, str], silent: float | None, known: tuple[int, ...]
     ) -> AsyncGenerator[bytes, None]:
-        """What comes, as it comes; first an empty piece when the engine has answered."""
+        """Yield data as it arrives; first an empty piece once the engine has answered."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silent)
         async with self._asked(what, known=known):
             response = await self._docker._do_query(path, "GET", params=params, timeout=timeout)

@@ -1,7 +1,7 @@
-"""Takes apart the engine's log stream: frames of 1 byte stream number, 3 of zero, 4 of length, then the data.
+"""Parse the engine's log stream: frames of 1 byte stream number, 3 of zero, 4 of length, then the data.
 
-(Engine API, "Stream format" of the attach endpoint.)  aiodocker's own reader decodes to text, which would spoil what is
-none, and takes a broken connection for the end.
+(Engine API, "Stream format" of the attach endpoint.)  aiodocker's own reader decodes to text, which would corrupt binary
+output, and mistakes a broken connection for the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Frames:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that are complete now."""
+        """Return the payloads completed by this data."""
         data = self._rest + data
         at, found = 0, []
         while at + _HEADER <= len(data):
@@ -33,5 +33,5 @@ class Frames:
 
     @property
     def complete(self) -> bool:
-        """Whether it ended between two frames."""
+        """Whether the stream ended between two frames."""
         return not self._rest

@@ -1,22 +1,22 @@
-"""Keeps a node's lease over its Docker containers, agent or not: `python -I -S docker_guard.py ROOT URL LABEL…`.
+"""Enforces a node's lease over its Docker containers, agent or not: `python -I -S docker_guard.py ROOT URL LABEL…`.
 
-One for each node: whoever extends the lease starts it where none is, and it outlives them.  About once a second it reads the
-lease (`agents.lease`).  When that is over it kills what runs, and goes on doing so: through the engine, and beside it by what
-the machine itself shows, since an engine may be down or hang.  In ROOT it uses
+Each node has one.  The process that extends the lease starts it if there is none, and it outlives that process.  About once a
+second it reads the lease (`agents.lease`).  When the lease has expired it kills what runs, and keeps doing so: through the
+engine, and also by the machine's own list of processes, since an engine may be down or hang.  In ROOT it uses
 
-    lease                   the lease; where it goes, what was read last of it holds
+    lease                   the lease; if it disappears, the value read last holds
     guard.lock              locked (flock(2)) as long as the guard lives
     guard.log               what it did
-    APP-GEN-SLOT/starting   id of a container, noted by the agent before the engine is asked to start it: so nothing can run of
-                            which there is no note, and all of its processes have that id in the name of their control group
-    APP-GEN-SLOT/lease      left here where a container is killed, so that its end is not taken for the app's failure
+    APP-GEN-SLOT/starting   id of a container, noted by the agent before the engine is told to start it: so nothing can run
+                            without a note, and all of its processes have that id in the name of their control group
+    APP-GEN-SLOT/lease      written when a container is killed, so that its end does not count as the app's failure
 
-It is two processes, each of which starts another one where its partner is killed, so that killing one leaves the lease
-kept.  What they need is in their memory, so they go on where ROOT is removed.
+It is two processes, each of which replaces its partner if that is killed, so that killing one does not end the enforcement.
+They hold what they need in memory, so they continue if ROOT is removed.
 
-It ends when no agent looks after the node and nothing runs, nor can begin to: either the engine says so, or there is no
-engine and no such process.  Processes of an engine on another machine, or of containers out of this one's sight, can only be
-killed through that engine.  Like a supervisor it runs outside the virtual environment.
+It ends when no agent looks after the node and nothing runs or can start: either the engine confirms it, or there is no engine
+and no such process.  Processes of an engine on another machine, or of containers out of this one's view, can only be killed
+through that engine.  Like a supervisor it runs outside the virtual environment.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ import sys
 import time
 import urllib.parse
 
-if not __package__:  # run as a script: what is ours lies beside it, behind the standard library
+if not __package__:  # run as a script: our package lies beside it, after the standard library
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])
 
 from agents import lease
@@ -46,9 +46,9 @@ KILLED = "lease"
 LOOK_S = 0.5
 ASK_S = 2.0
 AGAIN_S = 2.0
-"""Between questions to an engine that has said that nothing runs, or did not answer."""
+"""Seconds between calls to an engine that has reported that nothing runs, or did not answer."""
 START_S = 120.0
-"""A request to start a container, whose agent has died, is carried out by then or never."""
+"""Seconds after which a request to start a container, whose agent has died, has been carried out or never will be."""
 FIRST_RECORD_S = 10.0
 ID = re.compile(r"[0-9a-f]{64}")
 RUNS = ("running", "paused", "restarting")
@@ -59,11 +59,11 @@ class Silent(Exception):
 
 
 class Down(Silent):
-    """Nobody listens at the engine's address: what is down starts nothing."""
+    """No process listens at the engine's address: an engine that is down starts nothing."""
 
 
 class Guard:
-    """Of one node: `labels` are those of its containers, `NAME=VALUE`."""
+    """The guard of one node: `labels` are those of its containers, `NAME=VALUE`."""
 
     def __init__(self, root: str, url: str, labels: "list[str]") -> None:
         self._root = root
@@ -80,7 +80,7 @@ class Guard:
         self._starting: dict[str, float] = {}
 
     def run(self) -> None:
-        """Until nothing is left to guard, in the worker or, after it has lost its parent, in the one that it has started."""
+        """Run until nothing is left to guard, in the worker or, after it lost its parent, in the worker that it started."""
         while True:
             parent = os.getpid()
             worker = os.fork()
@@ -90,7 +90,7 @@ class Guard:
                 return
 
     def _wait(self, worker: int) -> bool:
-        """The parent's part.  False where its worker was killed, and has to be replaced."""
+        """The parent's part.  Return False if its worker was killed, and has to be replaced."""
         while True:
             ended, status = os.waitpid(worker, os.WNOHANG)
             if ended:
@@ -99,7 +99,7 @@ class Guard:
             time.sleep(LOOK_S)
 
     def _remember(self) -> "int | None":
-        """What is known by now, for when ROOT is not there any more: the deadline, and whose processes to look for."""
+        """Remember, in case ROOT disappears, the deadline, which is returned, and whose processes to look for."""
         if self._there():
             self._deadline = lease.until(self._lease, self._deadline)
             with contextlib.suppress(OSError):
@@ -107,14 +107,14 @@ class Guard:
         return self._deadline
 
     def _there(self) -> bool:
-        """Whether ROOT is the folder that it was: one that was made again is another node's, with another lease."""
+        """Return whether ROOT is still the same folder: a recreated one is another node's, with another lease."""
         try:
             return os.path.samestat(os.stat(self._root), self._folder)
         except OSError:
             return False
 
     def _work(self, parent: int) -> bool:
-        """The worker's part.  False where its parent was killed: then it is the next worker's parent."""
+        """The worker's part.  Return False if its parent was killed: then it becomes the next worker's parent."""
         before = (False, False)
         while True:
             if os.getppid() != parent:
@@ -128,7 +128,9 @@ class Guard:
                 self._ask_at, before = 0.0, (over, alone)
             try:
                 done = self._enforce() and alone if over else deadline is not None and alone and self._idle()
-            except OSError as failure:  # No file can be opened at the moment, say: one that ended would guard nothing.
+            except (
+                OSError
+            ) as failure:  # For example, no file can be opened now.  A guard that ended would guard nothing.
                 self._say(f"trying again: {failure}")
                 done = False
             if done:
@@ -136,7 +138,7 @@ class Guard:
             time.sleep(LOOK_S)
 
     def _enforce(self) -> bool:
-        """Kill all that runs; True when surely nothing does."""
+        """Kill everything that runs; return True once surely nothing does."""
         found = self._kill_processes()
         if time.monotonic() < self._ask_at:
             return False
@@ -157,7 +159,7 @@ class Guard:
         return not self._may_start()
 
     def _idle(self) -> bool:
-        """Whether nobody has anything here that a lease could end."""
+        """Return whether nothing here could be ended by a lease."""
         if time.monotonic() < self._ask_at:
             return False
         self._ask_at = time.monotonic() + AGAIN_S
@@ -169,12 +171,12 @@ class Guard:
             return False
 
     def _running(self) -> "list[dict[str, Any]]":
-        """Containers of this node that run; what has ended, and what may yet start, is noted on the way."""
+        """Return this node's running containers; also note which have ended, and which may yet start."""
         filters = urllib.parse.quote(json.dumps({"label": self._labels}))
         try:
             listed = json.loads(self._ask("GET", f"/containers/json?all=1&filters={filters}"))
             states = {container["Id"]: container["State"] for container in listed}
-        except (ValueError, LookupError, TypeError) as failure:  # The engine died while it answered, say.
+        except (ValueError, LookupError, TypeError) as failure:  # For example, the engine died while it answered.
             raise Silent(f"no list of containers: {failure}") from failure
         noted = self._noted()
         self._ended = {name for name in noted if states.get(name, "exited") in ("exited", "dead")}
@@ -183,11 +185,11 @@ class Guard:
         return [container for container in listed if container["State"] in RUNS]
 
     def _may_start(self) -> bool:
-        """Whether a start that was asked for may still be under way."""
+        """Return whether a requested start may still be under way."""
         return any(time.monotonic() - since < START_S for since in self._starting.values())
 
     def _noted(self) -> "dict[str, str]":
-        """Folders of the containers that were to be started, by id; where ROOT is gone, those that were there."""
+        """Return the folders of containers that were to be started, by id; if ROOT is gone, the last ones read."""
         if self._there():
             self._notes = self._read_notes()
         return self._notes
@@ -202,7 +204,7 @@ class Guard:
         return found
 
     def _processes(self) -> "list[tuple[int, str, str]]":
-        """Those of this node's containers that this machine shows: pid, container, its folder."""
+        """Return the processes of this node's containers that this machine shows: pid, container, its folder."""
         names = {name: folder for name, folder in self._noted().items() if name not in self._ended}
         found = []
         for entry in os.listdir("/proc") if names else ():
@@ -211,13 +213,13 @@ class Guard:
                     with open(f"/proc/{entry}/cgroup") as file:
                         held = ID.search(file.read())
                 except OSError:
-                    continue  # gone meanwhile
+                    continue  # it has gone
                 if held is not None and held[0] in names:
                     found.append((int(entry), held[0], names[held[0]]))
         return found
 
     def _kill_processes(self) -> bool:
-        """Whether there were any."""
+        """Kill the processes; return whether there were any."""
         found = self._processes()
         for pid, name, folder in found:
             self._note(name, folder)
@@ -235,14 +237,14 @@ class Guard:
             pass
 
     def _say(self, what: str) -> None:
-        """Once."""
+        """Log a message once."""
         if what not in self._said:
             self._said.add(what)
             with contextlib.suppress(OSError):
                 sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {what}\n")
 
     def _ask(self, method: str, path: str) -> bytes:
-        """The body of the engine's answer, whatever its status.  HTTP/1.0: it comes whole, and the connection ends."""
+        """Return the body of the engine's answer, whatever its status.  HTTP/1.0: the connection ends after the answer."""
         deadline = time.monotonic() + ASK_S
         try:
             with _connected(self._url) as connection:
@@ -282,7 +284,7 @@ def _folder_of(container: "dict[str, Any]") -> str:
 
 
 def main() -> None:
-    """Returns in the caller's process as soon as there is a guard, this one or one that was there."""
+    """Return in the caller's process as soon as there is a guard, this one or an earlier one."""
     root, url, *labels = sys.argv[1:]
     lock = os.open(os.path.join(root, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     for attempt in range(30):  # who only looks whether there is a guard holds it for a moment

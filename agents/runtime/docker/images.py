@@ -1,4 +1,4 @@
-"""Images that an engine does not have: pulled once for all who wait, in bounded time, or refused in one line."""
+"""Images that an engine lacks: each is pulled once for all callers, in bounded time, or refused in one line."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ _UNREACHABLE: Final = re.compile(
     r"dial |lookup |no such host|no answer|timeout|canceled|refused|unreachable|\bEOF\b|x509|tls", re.IGNORECASE
 )
 _FULL: Final = re.compile(r"no space left|disk quota|read-only file system|input/output error", re.IGNORECASE)
-"""The node's own trouble, with which no app is charged."""
+"""The node's own trouble, which must not count against an app."""
 _KEPT_WORDS: Final = 300
 
 
 class Images:
-    """The pulls of one engine.  A pull goes on when those who wait for it are cancelled, and ends with `close`."""
+    """The pulls of one engine.  A pull continues when its callers are cancelled, and ends with `close`."""
 
     def __init__(
         self, engine: Engine, *, first_s: float = _FIRST_S, total_s: float = _TOTAL_S, wait_s: float = _WAIT_S
     ) -> None:
-        """`first_s`: to the first word of the registry; `total_s`: for all of it; `wait_s`: that one call waits.  It is
-        above `first_s`, so that a registry out of reach is told in one call, and small, since an agent that waits
-        cannot act on what it hears meanwhile."""
+        """`first_s`: seconds to the registry's first answer; `total_s`: for the whole pull; `wait_s`: how long one call
+        waits.  `wait_s` exceeds `first_s`, so that one call suffices to report an unreachable registry, and is small, since a
+        waiting agent cannot act on new records."""
         self._engine = engine
         self._first_s = first_s
         self._total_s = total_s
         self._wait_s = wait_s
         self._pulls: dict[str, asyncio.Task[None]] = {}
         self.ended = 0
-        """How many pulls have ended, whichever way."""
+        """How many pulls have ended, successfully or not."""
 
     async def fetch(self, image: str) -> None:
-        """Returns when the engine has pulled it.
+        """Wait until the engine has pulled it.
 
-        Raises `Refused` ("image") where it cannot be pulled, `Unavailable` where that takes longer than one call waits:
-        the next call waits for the same pull.
+        Raises `Refused` ("image") if it cannot be pulled, `Unavailable` if that takes longer than one call waits: the next
+        call waits for the same pull.
         """
         pull = self._pulls.get(image)
         if pull is None:
@@ -58,13 +58,13 @@ class Images:
         if not pull.done():
             raise Unavailable(f"{image} is being pulled")
         if self._pulls.get(image) is pull:
-            del self._pulls[image]  # who asks later wants a new try
+            del self._pulls[image]  # a later call starts a new try
         if pull.cancelled():
             raise Unavailable(f"the pull of {image} was ended")
         pull.result()
 
     async def close(self) -> None:
-        """End all pulls; what the engine has of the layers it keeps."""
+        """End all pulls; the engine keeps the layers that it has."""
         pulls = list(self._pulls.values())
         self._pulls.clear()
         for pull in pulls:
@@ -81,10 +81,10 @@ class Images:
             raise refused(image, answer.message) from answer
 
     def _ended(self, image: str, pull: asyncio.Task[None]) -> None:
-        """Keep the outcome a while for those who are between two calls, and no longer: it gets old."""
+        """Keep the outcome for a while for callers between two calls, and no longer: it gets stale."""
         self.ended += 1
         if not pull.cancelled():
-            pull.exception()  # marks it as seen: perhaps nobody waits
+            pull.exception()  # marks it as retrieved: perhaps no caller waits
         asyncio.get_running_loop().call_later(_REMEMBERED_S, self._forget, image, pull)
 
     def _forget(self, image: str, pull: asyncio.Task[None]) -> None:
@@ -93,7 +93,7 @@ class Images:
 
 
 def refused(image: str, message: str) -> Refused:
-    """Which image, why, and what to do, in one line; `message` is the engine's."""
+    """Return which image, why, and what to do, in one line; `message` is the engine's."""
     words = " ".join(message.split())[:_KEPT_WORDS]
     load = "load it on this node (docker pull, docker load or docker build)"
     if _ABSENT.search(words) and "no such host" not in words:

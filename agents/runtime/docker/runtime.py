@@ -1,17 +1,18 @@
-"""The Docker runtime: a container is a container of one engine on this machine, several nodes may share one.
+"""The Docker runtime: each container is a container of one engine on this machine; several nodes may share the engine.
 
-The engine is the only memory, but for the identity of the node's root, kept in a file there: by it clusters of one name
-share an engine.  A container is known by its labels, named after root and key, and never starts twice:
+The engine is the only memory, except for the identity of the node's root, kept in a file there: with it, clusters of the same
+name can share an engine.  A container is found by its labels, named after root and key, and never starts twice:
 
-* `ensure` holds a lock for the key: inspect, create where there is none (name taken: inspect again), compare what was made
-  with what was asked, start.  Killed or cut off anywhere, the next `ensure` goes on from what it finds.
-* A started container has a start time, and is left as it is, ended or not.
-* The node's lease is kept by a process of its own (`agents.runtime.docker.guard`): do not run the agent under an init
-  system that kills its whole control group with it.
-* Before the engine is asked to start it, a note with its id is left beside its private directory.  Where the note is there
-  and the container has not started, the request of a dead agent may still be under way: so wait a little, and look again.
-* Where the start failed for a reason that stays, or the engine made something else than asked, the container is removed
-  again, and `Refused` is raised.  Where the reason may pass, it is removed too, and `Conflict` is raised.
+* `ensure` holds a lock for the key: inspect, create if there is none (name taken: inspect again), compare the result with the
+  request, start.  After a kill or an outage at any point, the next `ensure` continues from what it finds.
+* A started container has a start time, and is left alone, ended or not.
+* A separate process enforces the node's lease (`agents.runtime.docker.guard`): do not run the agent under an init system that
+  kills its whole control group with it.
+* Before the engine is told to start a container, a note with its id is written beside its private directory.  If the note
+  exists and the container has not started, the request of a dead agent may still be under way: so wait a little, and look
+  again.
+* If the start failed for a permanent reason, or the engine did not create what was requested, the container is removed and
+  `Refused` is raised.  If the reason may pass, it is also removed, and `Conflict` is raised.
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ class _NoImage(Exception):
 class DockerRuntime:
     """One node's containers on one engine.
 
-    `root` is a folder of this node alone; `url` is unix://PATH or tcp://HOST:PORT (default DOCKER_HOST, else the usual
-    socket); `user` is the containers' `uid:gid` (default: the agent's own, or 65534:65534 where that is root);
-    checkpoint directories must lie below `checkpoint_root`.
+    `root` is this node's private folder; `url` is unix://PATH or tcp://HOST:PORT (default DOCKER_HOST, else the usual
+    socket); `user` is the containers' `uid:gid` (default: the agent's own, or 65534:65534 if that is root); checkpoint
+    directories must lie below `checkpoint_root`.
     """
 
     name = "docker"
@@ -114,7 +115,7 @@ class DockerRuntime:
         self._live_restore = False
 
     async def open(self) -> None:
-        """Raises `Unavailable` where no engine answers, `Conflict` where another agent has the root."""
+        """Connect.  Raises `Unavailable` if no engine answers, `Conflict` if another agent has the root."""
         self._closed.clear()
         await asyncio.to_thread(self._dirs.open)
         try:
@@ -131,7 +132,7 @@ class DockerRuntime:
             log.warning("this kernel cannot limit swap: memory limits leave it open", node=self._host.node)
 
     async def close(self) -> None:
-        """Let go of the engine and the root; containers run on."""
+        """Release the engine and the root; containers run on."""
         self._closed.set()
         await self._images.close()
         await self._inflight.drain()
@@ -139,7 +140,7 @@ class DockerRuntime:
         self._dirs.close()
 
     async def list(self) -> list[Seen]:
-        """All containers with the labels of this cluster, node and root, sorted by key."""
+        """Return all containers with the labels of this cluster, node and root, sorted by key."""
         summaries = await self._engine.list(config.own_labels(self._host))
         at_once = asyncio.Semaphore(_INSPECTED_AT_ONCE)
 
@@ -169,8 +170,8 @@ class DockerRuntime:
         return sorted((seen for seen in found.values() if seen is not None), key=lambda s: s.key)
 
     async def _tell_interrupted(self, found: dict[str, Seen | None]) -> None:
-        """Which of those that have ended since the last look did not end by themselves: somebody had the engine stop them, or
-        the engine has been restarted since, which stops all of them, with codes that look like their own."""
+        """Mark newly ended containers that did not end by themselves: a person had the engine stop them, or the engine has
+        restarted since, which stops all of them with codes that look like their own."""
         ended = {
             name: seen
             for name, seen in found.items()
@@ -180,8 +181,9 @@ class DockerRuntime:
             return
         told = await self._engine.remembered(config.own_labels(self._host))
         for name, seen in ended.items():
-            # What ended while there was no engine did so by itself where engines let containers live.  255 is what they say of
-            # those that they find dead when they start, after a power loss, say.
+            # If the engine lets containers outlive it, one that ended while the engine was down ended by itself.  Engines
+            # report
+            # 255 for containers that they find dead at their start, for example after a power loss.
             alone = ("die", name) in told or (self._live_restore and seen.exit_code != _FOUND_DEAD)
             if ("kill", name) in told or not alone:
                 found[name] = msgspec.structs.replace(seen, interrupted=True)
@@ -197,9 +199,9 @@ class DockerRuntime:
         return found
 
     async def ensure(self, spec: ContainerSpec) -> Seen:
-        """Create and start it unless it was started before; an image that is not there is pulled.
+        """Create and start it unless it was started before; a missing image is pulled.
 
-        Raises `Refused`, `Conflict`, or `Unavailable` while a long pull is under way or where the node's lease is over.
+        Raises `Refused`, `Conflict`, or `Unavailable` while a long pull is under way or if the node's lease has expired.
         """
         check_spec(spec)
         if not spec.image:
@@ -210,7 +212,7 @@ class DockerRuntime:
         ended = self._images.ended
         with contextlib.suppress(_NoImage):
             return await self._inflight.run(self._ensure(spec))
-        if self._images.ended != ended:  # A pull has ended since the engine was asked, and may have brought it.
+        if self._images.ended != ended:  # A pull has ended since the engine was called, and may have brought the image.
             with contextlib.suppress(_NoImage):
                 return await self._inflight.run(self._ensure(spec))
         await self._images.fetch(spec.image)  # holds no lock: a stop need not wait for it
@@ -246,15 +248,15 @@ class DockerRuntime:
         await self._on_disk(key, lambda: self._dirs.make(key))
 
     async def _on_disk(self, key: Key, work: Callable[[], object]) -> None:
-        """Raises `Unavailable` where the node's disk does not take it."""
+        """Run `work` in a thread.  Raises `Unavailable` if the node's disk refuses the write."""
         try:
             await asyncio.to_thread(work)
         except OSError as failure:
             raise Unavailable(f"{key}: its folder cannot be written: {failure.strerror}") from failure
 
     async def _create(self, name: str, wanted: Json) -> Json:
-        """An engine frees the name of a create whose client is gone only some time later, so a name that is taken by no
-        container is asked for again."""
+        """Create a container.  After a client disconnects, an engine frees the name of its create request only some time
+        later, so a name that is taken but belongs to no container is tried again."""
         for _ in range(_CREATE_TRIES):
             made = True
             try:
@@ -265,7 +267,7 @@ class DockerRuntime:
                 if answer.status == 400:
                     raise Refused("spec", answer.message) from answer
                 made = False
-            info = await self._engine.inspect(name)  # after 409 too: an earlier create of ours may have made it
+            info = await self._engine.inspect(name)  # after 409 too: an earlier create of ours may have created it
             if info is not None:
                 return info
             if made:
@@ -298,8 +300,8 @@ class DockerRuntime:
         return config.seen(key, started)
 
     async def _check_command(self, name: str, key: Key, info: Json) -> None:
-        """Refuse a command that the image does not have.  The engine cannot tell, because what it starts is the init
-        process, which is there.  What was found once in an image is not looked for again."""
+        """Refuse a command that the image does not have.  The engine can't detect this, because it starts the init process,
+        which exists.  A command found once in an image is not looked up again."""
         command = str(info["Config"]["Entrypoint"][0])
         paths = config.candidates(command, info["Config"]["Env"] or [], info["Config"]["WorkingDir"])
         if (info["Image"], paths) in self._commands or any(path.startswith("/dorm/") for path in paths):
@@ -312,15 +314,16 @@ class DockerRuntime:
         raise Refused("command", f"the image has no command {command!r} in {', '.join(paths)}")
 
     async def _discard(self, name: str, key: Key) -> None:
-        """Leave nothing of a container that never ran."""
+        """Remove all of a container that never ran."""
         with contextlib.suppress(Rejected):
             await self._engine.delete(name)
         await asyncio.to_thread(self._dirs.remove, key)
 
     def _checkpoints(self, spec: ContainerSpec) -> Path | None:
-        """The real checkpoint directory, made the containers' own; None where the spec has none.
+        """Return the real checkpoint directory, owned by the containers' user; None if the spec has none.
 
-        Raises `Refused` ("spec") where it is not a directory below the allowed root: a link out of there was an escape.
+        Raises `Refused` ("spec") if it is not a directory below the allowed root: a link that leads out of it would be an
+        escape.
         """
         root = self._host.checkpoint_root
         if not spec.checkpoint_dir:
@@ -343,14 +346,14 @@ class DockerRuntime:
         return real
 
     async def extend_lease(self, seconds: float) -> None:
-        """A guard keeps it (`agents.runtime.docker.guard`), which is started where there is none."""
-        # Settled before anything is waited for: an agent that is stopped meanwhile extends nothing late.
+        """Extend the lease.  A guard enforces it (`agents.runtime.docker.guard`), which is started if there is none."""
+        # Computed before any wait, so that an agent that is paused meanwhile extends nothing late.
         deadline = lease.after(seconds)
         await asyncio.to_thread(self._have_guard)
         await self._dirs.extend_lease(deadline)
 
     def _have_guard(self) -> None:
-        """Raises `Unavailable` where there is no guard and none can be started."""
+        """Start a guard if there is none.  Raises `Unavailable` if none can be started."""
         if self._dirs.locked(docker_guard.LOCK):
             return
         command = [sys.executable, "-I", "-S", docker_guard.__file__]
@@ -373,15 +376,15 @@ class DockerRuntime:
             raise Unavailable(f"no guard of the lease could be started: {failure}") from failure
 
     async def lease_left(self) -> float | None:
-        """Of the record in the root."""
+        """Read the lease from the record in the root."""
         return await self._dirs.lease_left()
 
     async def root_id(self) -> str:
-        """Of the root's containers on the engine, too."""
+        """Return the root's id, which its containers on the engine carry too."""
         return self._host.owner
 
     async def stop(self, key: Key, grace_s: float) -> bool:
-        """SIGTERM through the init process to the whole group, after `grace_s` SIGKILL."""
+        """Send SIGTERM through the init process to the whole group, after `grace_s` SIGKILL."""
         async with self._lock(key):  # not in the middle of a start
             info = await self._own(key)
         if info is None or config.seen(key, info).state != "running":
@@ -414,13 +417,13 @@ class DockerRuntime:
         else:
             code = int(state["ExitCode"] or 0)
             if code == 126 and b"executable file not found" in output:
-                code = NOT_FOUND  # engines before 28 say 126 for both
+                code = NOT_FOUND  # engines before 28 return 126 for both
         if code:
             log.warning("a command in a container failed", key=key, command=command, code=code, output=output)
         return code
 
     async def remove(self, key: Key) -> None:
-        """Delete it with its anonymous volumes and its folder.  Raises `Conflict` where it runs."""
+        """Delete it with its anonymous volumes and its folder.  Raises `Conflict` if it runs."""
         async with self._lock(key):
             info = await self._own(key)
             if info is not None:
@@ -432,7 +435,7 @@ class DockerRuntime:
             await asyncio.to_thread(self._dirs.remove, key)
 
     async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
-        """What the engine kept of stdout and stderr."""
+        """Yield what the engine kept of stdout and stderr."""
         info = await self._own(key)
         if info is None:
             raise KeyError(key)
@@ -444,7 +447,7 @@ class DockerRuntime:
             raise KeyError(key) from answer
 
     async def use(self, key: Key) -> Use | None:
-        """From the cgroup's files, or by asking the engine where they are out of sight."""
+        """Read the cgroup's files, or call the engine if they are out of view."""
         place = self._places.get(key)
         if place is not None:
             with contextlib.suppress(OSError):
@@ -462,11 +465,11 @@ class DockerRuntime:
         return config.use_of(await self._engine.stats(info["Id"]))
 
     def run_dir(self, key: Key) -> Path:
-        """Seen inside as /dorm/run."""
+        """Return the private directory, mounted inside as /dorm/run."""
         return self._dirs.run_dir(key)
 
     async def hints(self) -> AsyncGenerator[None, None]:
-        """The engine's events of our containers, and one after each connection."""
+        """Yield for each of the engine's events about our containers, and once after each connection."""
         delay = _RECONNECT_S[0]
         while not self._closed.is_set():
             try:
@@ -486,7 +489,7 @@ class DockerRuntime:
         return self._locks.setdefault(key, asyncio.Lock())
 
     async def _own(self, key: Key) -> Json | None:
-        """The container of this key if it is this node's."""
+        """Return the container of this key if it is this node's, else None."""
         info = await self._engine.inspect(config.container_name(self._host, key))
         if info is None:
             return None
@@ -496,17 +499,17 @@ class DockerRuntime:
 
 
 def _fault(name: str, message: str) -> Unavailable | Refused | Conflict:
-    """What a failed start comes to."""
+    """Return the error for a failed start."""
     if config.trouble(message):
         return Unavailable(f"{name}: {message}")
     return config.refusal(message) or Conflict(f"{name}: {message}")
 
 
 def _user(user: str | None) -> tuple[int, int]:
-    """(uid, gid) of `uid:gid`.
+    """Parse `uid:gid` into (uid, gid).
 
-    Raises `ValueError`: a name would mean something else in every image, and only root can give (and later delete) files
-    of another user.
+    Raises `ValueError`: a name would mean something else in every image, and only root can create (and later delete) files of
+    another user.
     """
     if user is None:
         return (os.getuid(), os.getgid()) if os.getuid() != 0 else NOBODY
@@ -520,7 +523,8 @@ def _user(user: str | None) -> tuple[int, int]:
 
 
 def _kill_inside(pid: int, container_id: str) -> None:
-    """The engine has no call to end an exec; its pid is this machine's, checked to be the container's by its cgroup."""
+    """Kill an exec: the engine has no call for it.  Its pid is this machine's; its cgroup shows that it is the
+    container's."""
     with contextlib.suppress(OSError):
         if pid > 1 and container_id in Path(f"/proc/{pid}/cgroup").read_text():
             os.kill(pid, signal.SIGKILL)

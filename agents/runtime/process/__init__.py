@@ -1,6 +1,6 @@
-"""Plain processes, each with a session and a working directory of its own.
+"""Plain processes, each with its own session and working directory.
 
 runtime      the runtime
 supervisor   starts one container, outlives the agent, records how it ended, and enforces the lease
-records      what a container's folder says;  logs: its output
+records      the records in a container's folder;  logs: its output
 """

@@ -1,4 +1,4 @@
-"""Reads the log of a process-runtime container: the part that moved aside, then the current file, then what comes."""
+"""Read the log of a process-runtime container: the part moved aside, then the current file, then new output."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 _CHUNK = 64 * 1024
 _POLL_S = 0.1
-"""How often a followed file is looked at; the standard library has no inotify."""
+"""Seconds between polls of a followed file; the standard library has no inotify."""
 
 
 async def read_log(
     folder: Path, *, follow: bool, tail: int | None, running: Callable[[], bool]
 ) -> AsyncGenerator[bytes, None]:
-    """Chunks of the log, from its last `tail` lines on or all of it; with `follow` until `running` says no."""
+    """Yield chunks of the log, from its last `tail` lines on or all of it; with `follow` until `running` returns False."""
     data, position = await asyncio.to_thread(_so_far, folder, tail)
     for at in range(0, len(data), _CHUNK):
         yield data[at : at + _CHUNK]
     while follow:
-        live = await asyncio.to_thread(running)  # asked before reading: what it wrote last is there when it has ended
+        live = await asyncio.to_thread(running)  # checked before reading: once it has ended, its last output is there
         while True:
             chunk, position = await asyncio.to_thread(_from, folder / "log", position)
             if not chunk:
@@ -34,7 +34,7 @@ async def read_log(
 
 
 def _so_far(folder: Path, tail: int | None) -> tuple[bytes, int]:
-    """The last `tail` lines of both files, and the end of the current one."""
+    """Return the last `tail` lines of both files, and the end of the current one."""
     current = _read(folder / "log")
     data = _read(folder / "log.1") + current
     if tail is not None:
@@ -61,7 +61,7 @@ def _read(path: Path) -> bytes:
 
 
 def _from(path: Path, position: int) -> tuple[bytes, int]:
-    """The next chunk; from the start again where the file was emptied since."""
+    """Return the next chunk; from the start again if the file was emptied since."""
     try:
         with path.open("rb") as log:
             if log.seek(0, 2) < position:

@@ -1,15 +1,15 @@
-"""What the folder of a process-runtime container says, and who of it is alive.  Everything here blocks, briefly.
+"""The records in the folder of a process-runtime container, and which of its processes are alive.  All of it blocks, briefly.
 
 `agents.runtime.process.supervisor` writes the records (its docstring has their formats) and holds the lock while it lives.
- So:
+So:
 
     exited                          ended, with that code
     refused                         never ran; the text says why
     lock taken, started             runs, under its supervisor
     lock taken, no started          is being started
-    lock free, started              the supervisor was killed: the program runs on as an orphan, or it ended and nobody
-                                    knows its code (`-`, and `reboot` where that was what ended it).  What an orphan leaves
-                                    behind is killed here, in the supervisor's place
+    lock free, started              the supervisor was killed: the program runs on as an orphan, or it ended with an
+                                    unknown code (`-`, and `reboot` if that ended it).  Leftovers of an orphan are killed
+                                    here, in the supervisor's place
     lock free, no started           never ran; may be started
 """
 
@@ -37,7 +37,7 @@ _SWEEP_S = 2.0
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """How the program was to be started."""
+    """How to start the program."""
 
     workdir: str
     command: tuple[str, ...]
@@ -45,7 +45,7 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """One container and its live processes: `supervisor` and `program` are pids, 0 where there is none."""
+    """One container and its live processes: `supervisor` and `program` are pids, 0 if there is none."""
 
     seen: Seen
     supervisor: int = 0
@@ -54,7 +54,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def write_launch(folder: Path, launch: Launch, log_cap: int, spec_hash: str) -> None:
-    """Put down all that the supervisor needs; `log_cap` in bytes."""
+    """Write everything that the supervisor needs; `log_cap` in bytes."""
     head = (launch.workdir, str(log_cap), str(len(launch.command)))
     variables = (f"{name}={value}" for name, value in launch.environment.items())
     (folder / "launch").write_bytes(
@@ -66,7 +66,7 @@ def write_launch(folder: Path, launch: Launch, log_cap: int, spec_hash: str) -> 
 
 
 def read_launch(folder: Path) -> Launch:
-    """What `write_launch` put down."""
+    """Read what `write_launch` wrote."""
     fields = [os.fsdecode(field) for field in (folder / "launch").read_bytes().split(b"\0")[:-1]]
     count = int(fields[2])
     pairs = (field.partition("=") for field in fields[3 + count :])
@@ -74,9 +74,9 @@ def read_launch(folder: Path) -> Launch:
 
 
 def environment(spec: ContainerSpec, inherited: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """A minimal environment, then the spec's, then what only the runtime knows.
+    """Merge a minimal environment, the spec's, and the runtime's own.
 
-    `inherited` gives the defaults (PATH, HOME, LANG, TMPDIR); `own["PATH"]` goes in front of the spec's PATH.
+    `inherited` has the defaults (PATH, HOME, LANG, TMPDIR); `own["PATH"]` goes in front of the spec's PATH.
     """
     merged = {**inherited, **spec.env, **own}
     merged["PATH"] = f"{own['PATH']}:{spec.env.get('PATH') or inherited['PATH']}"
@@ -84,11 +84,11 @@ def environment(spec: ContainerSpec, inherited: Mapping[str, str], own: Mapping[
 
 
 def look(folder: Path, key: Key) -> Found | None:
-    """The container of this folder as it is now; None where there is no such folder."""
+    """Return the current state of this folder's container; None if there is no such folder."""
     identity = _text(folder / "hash")
     if not identity and not folder.is_dir():
         return None
-    for _ in range(2):  # a second time where the lock came free between reading the records and asking for it
+    for _ in range(2):  # twice, in case the lock was released between reading the records and testing the lock
         ended = _ended(folder, key, identity)
         if ended is not None:
             return Found(ended)
@@ -112,14 +112,14 @@ def look(folder: Path, key: Key) -> Found | None:
         _write_once(folder / "exited", f"- {time.time_ns()}{'' if same_boot else ' reboot'}")
     except FileExistsError:
         pass
-    except OSError:  # a full disk must not hide it, nor the other containers
+    except OSError:  # a full disk must hide neither this container nor the others
         return Found(Seen(key, "exited", identity, started_at=at, exited_at=at))
     ended = _ended(folder, key, identity)
     return Found(ended) if ended is not None else None
 
 
 def open_process(folder: Path, found: Found) -> int | None:
-    """A pidfd (pidfd_open(2)) of the supervisor, or of an orphaned program; None where it has gone.
+    """Open a pidfd (pidfd_open(2)) of the supervisor, or of an orphaned program; None if it has gone.
 
     The identity is checked after opening, so the descriptor cannot mean another process that got the same pid.
     """
@@ -136,7 +136,7 @@ def open_process(folder: Path, found: Found) -> int | None:
 
 
 def send(folder: Path, found: Found, *, kill: bool) -> None:
-    """Ask it to end, or kill all of it."""
+    """Send SIGTERM, or kill all of it."""
     descriptor = open_process(folder, found)
     if descriptor is None:
         return
@@ -155,7 +155,7 @@ def send(folder: Path, found: Found, *, kill: bool) -> None:
 
 
 def use_of(found: Found) -> Use | None:
-    """CPU time and resident memory of all its processes, ended children included as far as somebody waited for them."""
+    """Return CPU time and resident memory of all its processes, including ended children that were waited for."""
     try:
         processes = _tree(found.supervisor or found.program)
     except psutil.NoSuchProcess:
@@ -203,7 +203,7 @@ def _ended(folder: Path, key: Key, identity: str) -> Seen | None:
 
 
 def _write_once(path: Path, text: str) -> None:
-    """Whole, and only where nobody wrote it before."""
+    """Write the file atomically, and only if it does not exist."""
     aside = path.with_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     aside.write_text(text)
     try:
@@ -213,7 +213,7 @@ def _write_once(path: Path, text: str) -> None:
 
 
 def lock_holder(path: Path) -> int:
-    """Pid of who holds the lock, 0 where it is free: F_GETLK of fcntl(2) asks without taking it."""
+    """Return the pid that holds the lock, 0 if it is free: F_GETLK of fcntl(2) tests without taking it."""
     try:
         with path.open("rb") as lock:
             answer = fcntl.fcntl(lock, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
@@ -224,7 +224,7 @@ def lock_holder(path: Path) -> int:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Fields of /proc/PID/stat from the third on (state, ppid, pgrp, session, …), empty where it has gone."""
+    """Return the fields of /proc/PID/stat from the third on (state, ppid, pgrp, session, …), [] if the process has gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -237,10 +237,10 @@ def _alive(pid: int, start_time: str) -> bool:
 
 
 def _sweep_session(leader: int, start_time: str) -> bool:
-    """Kill what an ended orphan left in its session; True when nothing of it is left.
+    """Kill what an ended orphan left in its session; return whether nothing of it is left.
 
-    A session's number is not given to another process while it has members, so a live process of that number that
-    started at another time shows that ours is long gone.
+    A session's number is not reused while it has members, so a live process with that number and another start time shows
+    that our session is long gone.
     """
     deadline = time.monotonic() + _SWEEP_S
     while True:

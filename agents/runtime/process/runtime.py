@@ -1,14 +1,14 @@
-"""The process runtime: a container is a child process with a session and a working directory of its own.
+"""The process runtime: a container is a child process with its own session and working directory.
 
-For machines without Docker.  It confines nothing and limits nothing (`limits` is False, and the log says so when it is
-opened): processes share the user, the file system and the machine with the agent, and a memory shortage cannot be told
-from any other SIGKILL.  What it does keep are the runtime's promises: a program starts at most once for a key, it outlives
-the agent, and a restarted agent finds it again with its state and exit code, through one small supervisor for each
-container (`agents.runtime.process.supervisor`) and the records it keeps (`agents.runtime.process.records`).  The
-supervisors keep the node's lease, too, and no program outlives its supervisor.
+For machines without Docker.  It confines nothing and limits nothing (`limits` is False, and it logs that when it is opened):
+processes share the user, the file system and the machine with the agent, and a memory shortage looks like any other SIGKILL.
+It does keep the runtime's promises: a program starts at most once for a key, it outlives the agent, and a restarted agent
+finds it again with its state and exit code.  One small supervisor for each container (`agents.runtime.process.supervisor`)
+and its records (`agents.runtime.process.records`) ensure this.  The supervisors also enforce the node's lease, and no program
+outlives its supervisor.
 
-A program's first places to look for commands are those of the agent's own interpreter, so `python3` is that one, with the
-packages that it has.  Do not run the agent under an init system that kills its whole control group with it.
+A program's PATH starts with the folder of the agent's own interpreter, so `python3` is that one, with its packages.  Do not
+run the agent under an init system that kills its whole control group with it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 _SUPERVISOR: Final = str(Path(__file__).with_name("supervisor.py"))
 _START_S: Final = 30.0
 _DIE_S: Final = 30.0
-"""How long after SIGKILL a process may stay (in the kernel, on a dead disk, say) before the state is called unknown."""
+"""Seconds after SIGKILL that a process may remain (for example in the kernel, on a dead disk) before its state is unknown."""
 _BUSY_POLL_S: Final = 0.01
 
 
@@ -79,7 +79,7 @@ class ProcessRuntime:
         self._open = False
 
     async def open(self) -> None:
-        """Take the root and watch what runs.  Raises `Conflict` where another agent has it."""
+        """Lock the root and watch what runs.  Raises `Conflict` if another agent has it."""
         await asyncio.to_thread(self._dirs.open)
         self._open = True
         log.info("the process runtime limits nothing: use it only for apps that you trust", node=self.node)
@@ -87,7 +87,7 @@ class ProcessRuntime:
             self._watch(found)
 
     async def close(self) -> None:
-        """Let go of the root; the processes run on."""
+        """Release the root; the processes run on."""
         self._open = False
         self._wake()
         await self._inflight.drain()
@@ -96,8 +96,8 @@ class ProcessRuntime:
         self._dirs.close()
 
     async def list(self) -> list[Seen]:
-        """All containers below the root, sorted by key, and those whose folder was removed and that have not ended yet: a
-        supervisor takes a moment to see that."""
+        """Return all containers below the root, sorted by key, and those whose folder was removed and that have not ended
+        yet: a supervisor takes a moment to notice that."""
         seen = [found.seen for found in await asyncio.to_thread(self._look_all)]
         there = {one.key for one in seen}
         unseen = tuple(key for key, process in self._watched.items() if key not in there and not _has_ended(process))
@@ -106,7 +106,7 @@ class ProcessRuntime:
         return sorted(seen, key=lambda one: one.key)
 
     def _without_folder(self, keys: tuple[Key, ...]) -> tuple[Seen, ...]:
-        """The others have been started since all were looked at."""
+        """Return those without a folder; the others were started after all folders were read."""
         return tuple(Seen(key, "running", "") for key in keys if not self._dirs.container_dir(key).exists())
 
     async def ensure(self, spec: ContainerSpec) -> Seen:
@@ -137,7 +137,7 @@ class ProcessRuntime:
                     return found.seen
                 if asyncio.get_running_loop().time() > give_up:
                     raise Unavailable(f"{key} did not start within {_START_S:.0f} s")
-                if found.supervisor:  # one that an earlier agent began
+                if found.supervisor:  # started by an earlier agent
                     await asyncio.sleep(_BUSY_POLL_S)
                 elif spec.checkpoint_dir and not await asyncio.to_thread(Path(spec.checkpoint_dir).is_dir):
                     raise Refused("spec", f"the checkpoint directory {spec.checkpoint_dir} is not there")
@@ -154,7 +154,7 @@ class ProcessRuntime:
             {
                 "PATH": str(Path(sys.executable).parent),
                 "DORM_PROGRESS": str(run / PROGRESS_FILE),
-                # Nothing keeps a process from a GPU, but CUDA shows it only these; an app that asked for none sees none.
+                # Nothing keeps a process from a GPU, but CUDA shows it only these; an app that demanded none sees none.
                 "CUDA_VISIBLE_DEVICES": ",".join(spec.devices),
             },
         )
@@ -166,8 +166,8 @@ class ProcessRuntime:
         self._dirs.make(spec.key, fill)
 
     def _supervise(self, key: Key) -> None:
-        """Start a supervisor; returns when it has started the program, has left it to another one, or has seen that the lease
-        is over."""
+        """Start a supervisor; return when it has started the program, has left it to another one, or has found that the lease
+        has expired."""
         folder = self._dirs.container_dir(key)
         try:
             done = subprocess.run(
@@ -188,20 +188,20 @@ class ProcessRuntime:
             raise Unavailable(f"{key}: its supervisor failed: {said.strip()[-500:]}")
 
     async def extend_lease(self, seconds: float) -> None:
-        """The supervisors keep it: each looks at the record about once a second."""
-        # Settled before anything is waited for: an agent that is stopped meanwhile extends nothing late.
+        """Extend the lease.  The supervisors enforce it: each reads the record about once a second."""
+        # Computed before any wait, so that an agent that is paused meanwhile extends nothing late.
         await self._dirs.extend_lease(lease.after(seconds))
 
     async def lease_left(self) -> float | None:
-        """Of the record in the root."""
+        """Read the lease from the record in the root."""
         return await self._dirs.lease_left()
 
     async def root_id(self) -> str:
-        """Drawn when the root was made."""
+        """Return the id drawn when the root was created."""
         return await asyncio.to_thread(self._dirs.identity)
 
     async def stop(self, key: Key, grace_s: float) -> bool:
-        """SIGTERM to its process group, after `grace_s` SIGKILL to all it ever started."""
+        """Send SIGTERM to its process group, after `grace_s` SIGKILL to everything that it started."""
         loop = asyncio.get_running_loop()
         async with self._lock(key):  # not in the middle of a start
             found = await asyncio.to_thread(self._look, key)
@@ -220,7 +220,7 @@ class ProcessRuntime:
         return sent is not None and sent[0]
 
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
-        """Run a command as the container's program would; what it writes goes to the container's log."""
+        """Run a command as the container's program would; its output goes to the container's log."""
         found = await asyncio.to_thread(self._look, key)
         if found is None or found.seen.state != "running":
             raise KeyError(key)
@@ -248,13 +248,13 @@ class ProcessRuntime:
         finally:
             container_ends.cancel()
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # what it left behind too
+                os.killpg(process.pid, signal.SIGKILL)  # its leftovers too
             await asyncio.wait((command_ends, container_ends))
         code = process.returncode or 0
         return TIMED_OUT if timed_out else code if code >= 0 else 128 - code
 
     async def remove(self, key: Key) -> None:
-        """Delete its folder.  Raises `Conflict` where it runs."""
+        """Delete its folder.  Raises `Conflict` if it runs."""
         async with self._lock(key):
             found = await asyncio.to_thread(self._look, key)
             if found is None:
@@ -265,7 +265,7 @@ class ProcessRuntime:
             await asyncio.to_thread(self._dirs.remove, key)
 
     async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
-        """Its log, as it wrote it."""
+        """Yield its log, as written."""
 
         def running() -> bool:
             found = self._look(key)
@@ -279,18 +279,18 @@ class ProcessRuntime:
                 yield chunk
 
     async def use(self, key: Key) -> Use | None:
-        """Sums over its processes."""
+        """Return sums over its processes."""
         found = await asyncio.to_thread(self._look, key)
         if found is None or found.seen.state != "running":
             return None
         return await asyncio.to_thread(records.use_of, found)
 
     def run_dir(self, key: Key) -> Path:
-        """Its working directory."""
+        """Return its working directory."""
         return self._dirs.run_dir(key)
 
     async def hints(self) -> AsyncGenerator[None, None]:
-        """Wakes when a container starts or ends."""
+        """Yield when a container starts or ends."""
         wake = asyncio.Event()
         wake.set()
         self._wakes.add(wake)
@@ -318,7 +318,7 @@ class ProcessRuntime:
         return tuple(found for found in looked if found is not None)
 
     def _watch(self, found: records.Found) -> None:
-        """Wake the hints when it ends; again and again for an orphan, until it is seen to have ended."""
+        """Wake the hints when it ends; repeatedly for an orphan, until its end is seen."""
         key = found.seen.key
         if found.seen.state != "running" or key in self._watched or not self._open:
             return
@@ -335,7 +335,7 @@ class ProcessRuntime:
         self._inflight.start(self._watch_on(key))
 
     async def _watch_on(self, key: Key) -> None:
-        """Its supervisor may have been killed while it runs on."""
+        """Watch it again if it runs on: its supervisor may have been killed."""
         found = await asyncio.to_thread(self._look, key)
         if found is not None:
             self._watch(found)
@@ -350,7 +350,7 @@ class ProcessRuntime:
         """Wait for the end of its supervisor (or of an orphan), at most until this loop time."""
         descriptor = records.open_process(
             folder, found
-        )  # two system calls: no thread, whose result a cancel could lose
+        )  # two system calls: no thread, whose result a cancellation could lose
         if descriptor is None:
             return
         loop = asyncio.get_running_loop()
@@ -367,7 +367,7 @@ class ProcessRuntime:
 
 
 def _has_ended(process: int) -> bool:
-    """The process of this pidfd, which can be read once it has."""
+    """Return whether the process of this pidfd has ended; the pidfd is readable once it has."""
     poll = select.poll()
     poll.register(process, select.POLLIN)
     return bool(poll.poll(0))

@@ -1,34 +1,34 @@
 """Starts one process-runtime container, outlives the agent, and records how it ended: `python -I -S supervisor.py DIR`.
 
-It imports little (a start costs one of these), because it runs outside the virtual environment.
-It detaches from its caller, says on stdout what became of the start (`started`, `busy`, `refused`, or `over` where the
-node's lease is over and nothing was started), then watches.  It is two processes: the supervisor, which does all of this, and
-its parent, the guardian, which does nothing but wait for the supervisor's end.  In DIR the supervisor reads and writes
+It imports little (each container costs one such start), because it runs outside the virtual environment.
+It detaches from its caller, reports the outcome of the start on stdout (`started`, `busy`, `refused`, or `over` if the node's
+lease has expired and nothing was started), then watches.  It is two processes: the supervisor, which does all of this, and
+its parent, the guardian, which only waits for the supervisor's end.  In DIR the supervisor reads and writes
 
     launch   NUL-separated: working directory, size cap of the log in bytes, number of arguments, arguments, environment
-    lock     a POSIX lock from before the start until the end: whoever sees it taken knows the supervisor alive, and its pid
-    started  `pid starttime boot_id utc_ns` of the program, whole or not there (written aside, then renamed)
+    lock     a POSIX lock held from before the start until the end: while it is held the supervisor is alive; it shows its pid
+    started  `pid starttime boot_id utc_ns` of the program, whole or absent (written aside, then renamed)
     refused  why the program could not be executed
-    exited   `code utc_ns`, written when nothing of the container runs any more; `code utc_ns lease` where it was killed
-             because the node's lease was over
-    log      stdout and stderr together; beyond the cap it moves to log.1 and starts anew
+    exited   `code utc_ns`, written when nothing of the container runs any more; `code utc_ns lease` if it was killed
+             because the node's lease had expired
+    log      stdout and stderr together; beyond the cap it moves to log.1 and starts again
 
-and beside DIR it reads the node's lease (`agents.lease`), about once a second: when that is over, agent or not, it kills the
-container.  A lease that can't be read any more is over when it was to be over as it was read last.  Where DIR itself was
-removed nobody can find the container any more nor learn how it ended, so it is killed at once.
+and beside DIR it reads the node's lease (`agents.lease`), about once a second: when that has expired, agent or not, it kills
+the container.  A lease that can't be read any more expires at the deadline read last.  If DIR itself was removed, the
+container can't be found nor its end recorded any more, so it is killed at once.
 
-No program outlives its supervisor, even one that is killed (-9): the program itself is killed by the kernel (PR_SET_PDEATHSIG
-of prctl(2)), and whatever it has started comes to the guardian, which kills it.  Only where guardian and supervisor are killed
-at the same moment may children of the program be left.
+No program outlives its supervisor, even one that is killed (-9): the kernel kills the program itself (PR_SET_PDEATHSIG of
+prctl(2)), and its descendants pass to the guardian, which kills them.  Children of the program may be left only if guardian
+and supervisor are killed at the same moment.
 
-Why a program never starts twice: supervisors exclude each other by the lock, one that finds `started` does nothing, and
-the program is a forked child that executes nothing before `started` is on disk and it has been told so through a pipe,
-whose end of file, should the supervisor die first, makes it leave instead.  So a folder without `started` belongs to a
+Why a program never starts twice: the lock excludes a second supervisor, one that finds `started` does nothing, and the
+program is a forked child that executes nothing until `started` is on disk and a byte through a pipe has confirmed it.  If the
+supervisor dies first, the pipe's end of file makes the child exit instead.  So a folder without `started` belongs to a
 program that never ran and may be tried again.  (A power cut may lose the record, but then the program is gone too.)
 
-Signals to the supervisor: SIGTERM, SIGINT and SIGHUP go on to the program's process group as SIGTERM; SIGUSR1 kills
-everything.  When the program ends whatever it left behind is killed, as the end of a Docker container does: the supervisor
-is the subreaper (prctl(2)), so also a child in a session of its own comes back to it.
+Signals to the supervisor: SIGTERM, SIGINT and SIGHUP are forwarded to the program's process group as SIGTERM; SIGUSR1 kills
+everything.  When the program ends, its leftovers are killed, as at the end of a Docker container: the supervisor is the
+subreaper (prctl(2)), so even a child in its own session is reparented to it.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ import signal
 import sys
 import time
 
-if not __package__:  # run as a script: what is ours lies beside it, behind the standard library
+if not __package__:  # run as a script: our package lies beside it, after the standard library
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])
 
 from agents import lease
@@ -55,31 +55,31 @@ WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.
 RECORD_BYTES = 64
 LEASE = os.path.join("..", lease.FILE)
 LOOK_S = 1.0
-"""Between looks at the size of the log and at the lease."""
+"""Seconds between checks of the log's size and of the lease."""
 
 
 def write_record(name: str, text: str) -> None:
-    """Whole or not at all."""
+    """Write a record atomically."""
     with open(name + ".new", "w") as file:
         file.write(text)
     os.rename(name + ".new", name)
 
 
 def reserve_record(name: str) -> None:
-    """Room for it on a disk that may be full by then."""
+    """Reserve room for a record on a disk that may be full later."""
     with open(name + ".new", "w") as file:
         file.write(" " * RECORD_BYTES)
 
 
 def write_reserved(name: str, text: str) -> None:
-    """Whole or not at all, within the room that was reserved."""
+    """Write a record atomically, within the room that was reserved."""
     with open(name + ".new", "r+") as file:
         file.write(text.ljust(RECORD_BYTES))
     os.rename(name + ".new", name)
 
 
 def say(what: str) -> None:
-    """In supervisor.log.  A full disk takes nothing, and what is said is not worth the watch either."""
+    """Write to supervisor.log.  On a full disk the message is dropped: it must not end the watch."""
     try:
         sys.stderr.write(what + "\n")
         sys.stderr.flush()
@@ -96,12 +96,12 @@ def signalled(kill: "Callable[[int, int], None]", target: int, number: int) -> N
 
 
 def execute(words: list[str], workdir: str, environment: dict[str, str], log: int, gate: int, report: int) -> None:
-    """The child's part: wait for the go, become the program, or report why not.  Never returns."""
+    """The child's part: wait for the gate, then become the program, or report why not.  Never returns."""
     try:
         os.setsid()
         prctl(
             PR_SET_PDEATHSIG, signal.SIGKILL
-        )  # before the gate: where the supervisor has died by then, the gate says so
+        )  # before the gate: if the supervisor has died by then, the gate shows it
         if os.read(gate, 1) != b"g":
             os._exit(1)
         os.chdir(workdir)
@@ -109,7 +109,7 @@ def execute(words: list[str], workdir: str, environment: dict[str, str], log: in
         os.dup2(null, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        # Python ignores two of these, the shell that started the agent perhaps others; the program starts with none ignored.
+        # Python ignores two of these, and the agent's shell may ignore others; the program starts with none ignored.
         for number in (signal.SIGPIPE, signal.SIGXFSZ, *WATCHED):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
@@ -121,7 +121,7 @@ def execute(words: list[str], workdir: str, environment: dict[str, str], log: in
 
 
 def start(words: list[str], workdir: str, environment: dict[str, str]) -> tuple[int, str]:
-    """Start the program behind the gate.  Gives its pid, and why it could not be executed or ''."""
+    """Start the program behind the gate.  Return its pid, and why it could not be executed or ''."""
     log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     gate, opener = os.pipe()
     reading, report = os.pipe()  # closed by a successful exec
@@ -144,8 +144,8 @@ def start(words: list[str], workdir: str, environment: dict[str, str]) -> tuple[
 
 
 def cap_log(cap: int) -> None:
-    """Keep the log below its cap, and the part before it in log.1.  A log is not worth the watch, so one that can't be
-    opened (its folder was removed, say) is left alone."""
+    """Keep the log below its cap, and the part before it in log.1.  A log that can't be opened (for example because its
+    folder was removed) is left alone: it must not end the watch."""
     try:
         with open("log", "rb+") as log:
             move_aside(log, cap)
@@ -154,13 +154,13 @@ def cap_log(cap: int) -> None:
 
 
 def move_aside(log: "BufferedRandom", cap: int) -> None:
-    """The program holds the file open for appending, so it is copied and emptied in place; what is written in between is
-    lost.  Where the disk has no room for the copy it is emptied all the same."""
+    """Move the log aside.  The program holds the file open for appending, so it is copied and emptied in place; output
+    written in between is lost.  If the disk has no room for the copy, the log is emptied anyway."""
     size = os.fstat(log.fileno()).st_size
     if size <= cap:
         return
     log.seek(max(0, size - cap))
-    left = cap  # and no more, however fast the program goes on writing
+    left = cap  # no more, however fast the program keeps writing
     try:
         with open("log.1.new", "wb") as old:
             while part := log.read(min(left, 1 << 20)):
@@ -175,7 +175,7 @@ def move_aside(log: "BufferedRandom", cap: int) -> None:
 
 
 def children() -> list[int]:
-    """Own children, adopted ones included (proc(5), field 4 of stat)."""
+    """Return our children, adopted ones included (proc(5), field 4 of stat)."""
     own = str(os.getpid()).encode()
     found = []
     for name in os.listdir("/proc"):
@@ -185,12 +185,12 @@ def children() -> list[int]:
                     if file.read().rpartition(b")")[2].split()[1] == own:
                         found.append(int(name))
             except OSError:
-                continue  # gone meanwhile
+                continue  # it has gone
     return found
 
 
 def reap(block: bool) -> "tuple[int, int] | None":
-    """One ended child as (pid, exit code as a shell gives it); None where none has ended, (0, 0) where none is left."""
+    """Return one ended child as (pid, exit code as a shell returns it); None if none has ended, (0, 0) if none is left."""
     try:
         pid, status = os.waitpid(-1, 0 if block else os.WNOHANG)
     except ChildProcessError:
@@ -202,7 +202,7 @@ def reap(block: bool) -> "tuple[int, int] | None":
 
 
 def watch(pid: int, cap: int) -> "tuple[int, bool]":
-    """Serve signals until the program has ended; gives its exit code, and whether the lease's end killed it.  The group is
+    """Serve signals until the program has ended; return its exit code, and whether the expired lease killed it.  The group is
     only signalled while the program is not reaped, so its number cannot have passed to another."""
     over, deadline = False, lease.until(LEASE, None)
     while True:
@@ -227,7 +227,7 @@ def watch(pid: int, cap: int) -> "tuple[int, bool]":
 
 
 def removed() -> bool:
-    """Whether the container's folder is gone.  What else keeps it from being seen (a disk that fails) is no reason."""
+    """Return whether the container's folder is gone.  Other errors (for example a failing disk) do not count."""
     try:
         os.stat("lock")
     except FileNotFoundError:
@@ -238,7 +238,7 @@ def removed() -> bool:
 
 
 def sweep() -> None:
-    """Kill all that is left.  Grandchildren become children as their parents die, so the last child is the last of all."""
+    """Kill everything left.  Grandchildren become children as their parents die, so the last child is the last of all."""
     while (ended := reap(block=False)) != (0, 0):
         if ended is None:
             for child in children():
@@ -247,7 +247,7 @@ def sweep() -> None:
 
 
 def tell(report: int, outcome: bytes) -> None:
-    """Say what became of the start.  The agent that asked may have died meanwhile, which is no reason to die as well."""
+    """Report the outcome of the start.  The agent that waits for it may have died, which must not end the supervisor."""
     try:
         os.write(report, outcome)
     except OSError as failure:
@@ -294,14 +294,14 @@ def supervise(report: int) -> None:
 
 
 def prctl(option: int, value: int) -> bool:
-    """Whether it took effect."""
+    """Return whether it took effect."""
     done: bool = ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0
     return done
 
 
 def guard(supervisor: int) -> None:
-    """The guardian's part: when the supervisor has ended, whatever still lives of its container comes here and is killed.
-    Signals are for the supervisor."""
+    """The guardian's part: when the supervisor has ended, surviving processes of its container are reparented here and
+    killed.  Signals are for the supervisor."""
     for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(ignored, signal.SIG_IGN)
     while (ended := reap(block=True)) is not None and ended[0] not in (supervisor, 0):
@@ -312,7 +312,7 @@ def guard(supervisor: int) -> None:
 def main() -> None:
     os.chdir(sys.argv[1])
     if os.fork():
-        os._exit(0)  # the caller waits for stdout to close, not for us: nobody has to reap the supervisor but init
+        os._exit(0)  # the caller waits for stdout to close, not for us: only init has to reap the supervisor
     os.setsid()
     report = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
