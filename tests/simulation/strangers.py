@@ -87,10 +87,8 @@ def impersonate_node(attack: Attack, fault: Fault) -> None:
         for slot, container in generation.containers.items()
         if container.node == node.id and container.state != "exited"
     ]
-    said: list[k.ContainerExited | k.NodeLeft] = [*exits, k.NodeLeft(node=node.id, identity=node.identity)]
-    if fault.argument < 0.7 and exits:
-        said = exits
-    for event in said:
+    leaves = fault.argument >= 0.7 or not exits
+    for event in [*exits, k.NodeLeft(node=node.id, identity=node.identity)] if leaves else exits:
         history.append(subjects.fact(history.cluster, type(event).__name__, "stranger"), encode(event))
 
 
