@@ -92,8 +92,8 @@ class CheckpointFolder:
             return False
 
     def of_app(self, app: str, *, resume: bool, cluster: str = "") -> Path:
-        """Return the app's folder, created for its first start.  `cluster` is the id of the cluster's folder when the start was
-        decided, "" where none was known.  Raises NotShared, or OSError if the marker is unreadable."""
+        """Return the app's folder, created for its first start.  `cluster` is the id of the cluster's folder when the
+        start was decided, "" where none was known.  Raises NotShared, or OSError if the marker is unreadable."""
         if self.look() != self.id or self.id == NO_FOLDER:
             raise NotShared(
                 f"{self.path} is not the folder of checkpoints that this node had when it joined: mount it again"
