@@ -62,7 +62,7 @@ def names() -> list[str]:
 
 @cache
 def policy(name: str) -> Policy:
-    """The policy of this name.  Raises `UnknownPolicy`."""
+    """Return the policy of this name.  Raises `UnknownPolicy`."""
     if name not in _REGISTRY:
         raise UnknownPolicy(f"unknown policy {name!r} (known: {', '.join(names())})")
     module, attribute = _REGISTRY[name]
