@@ -1,10 +1,10 @@
-"""A history of any length for benches: a small cluster in virtual time, whose agents are played by hand and whose master is
-the core itself, with the policy `dorm`.
+"""A history of any length for benches: a small cluster in virtual time, with simulated agents and the core itself as its
+master, with the policy `dorm`.
 
-Apps arrive, grow and shrink, fail now and then and end; nodes fall silent, are drained, leave and come back.  One *stretch*
-of that ends with an idle cluster.  A longer log tells the stretch again, later and of other apps: every record is one that the
-fold acts on, and only the decisions, whose digests are of the first state, can't be audited again.  So there are real
-decisions in the first stretch, and a log of ten million records takes a minute and no memory.
+Apps arrive, grow and shrink, sometimes fail, and end; nodes fall silent, are drained, leave and come back.  One *stretch* of
+that ends with an idle cluster.  A longer log repeats the stretch, later and with other apps: the fold acts on every record,
+and only the decisions, whose digests are of the first state, can't be audited again.  So the first stretch has real decisions,
+and a log of ten million records takes a minute and no memory.
 
 Records are as agents and masters write them: a progress fact of each running app every 5 s, a checkpoint every 2 minutes.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Generation
 
 STRETCH = 10_000
-"""Records of a stretch, about."""
+"""Records of a stretch, approximately."""
 NODES = 6
 LIVE_APPS = 8
 PROGRESS_S, CHECKPOINT_S = 5, 120
@@ -45,23 +45,23 @@ _START = 1_700_000_000_000_000_000
 _MS, _S = 1_000_000, 1_000_000_000
 _CAPACITY = {"cpu": 16_000, "memory": 64 * 2**30}
 _RUN_S = 1500.0
-"""What an app takes on average, with as many containers as it usually has."""
+"""Average duration of an app, with its usual number of containers."""
 _FAILS = 1 / 1500
-"""Chance of each progress to be a crash instead."""
+"""Chance that a progress report is a crash instead."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """A begin (the master's election, the nodes) and what can be told again after it."""
+    """A prologue (the master's election, the nodes) and what can be repeated after it."""
 
     begin: list[Record]
     told: list[Record]
     span: int
-    """Nanoseconds from one telling to the next."""
+    """Nanoseconds from one repetition to the next."""
 
 
 def stretch(records: int = STRETCH, *, seed: int = 0) -> Stretch:
-    """The same for the same arguments, as long as the policy decides the same."""
+    """Return a stretch; equal for equal arguments, as long as the policy decides the same."""
     world = _World(random.Random(seed))
     begin = world.begin()
     world.play(records)

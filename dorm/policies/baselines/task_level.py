@@ -1,17 +1,17 @@
 """The policy `task-level`: containers are slots for short tasks, so every decision may give any of them to another app.
 
-This is the other end of two-level sharing, as in Sparrow (Ousterhout et al., SOSP 2013): a task takes a second or so, hence a
-slot is free again at once, nothing has to be checkpointed, and no bound on changed apps is needed.  What it costs is paid by
-every task (its launch and its queueing) and is no part of the policy: the simulator has it (`replay.simulator.scenario`).
+This is the other end of two-level sharing, as in Sparrow (Ousterhout et al., SOSP 2013): a task takes about a second, so a
+slot is free again at once, nothing has to be checkpointed, and changed apps need no bound.  The cost is paid by every task
+(its launch and its queueing) and is not part of the policy: the simulator models it (`replay.simulator.scenario`).
 
 Slots are shared by weighted max-min fairness (§4.2 there: weighted fair shares at the workers): one after the other goes to
 the app with the fewest for its weight.  Each is placed by batch sampling (§3): an app that wants m slots probes d·m nodes and
-takes those with the most room.  Which nodes are probed is chance in Sparrow; here a hash of the app's and the nodes' ids
-decides, so the same problem has the same answer.  A probe that finds no room is followed by others, since tasks come anew
-every second, until no node is left.
+takes those with the most room.  Sparrow probes at random; here a hash of the app's and the nodes' ids decides, so the same
+problem has the same answer.  A probe that finds no room is followed by others, since new tasks come every second, until no
+node is left.
 
-An app needs n_min slots to make any progress: apps that run have them first, where they have their containers now, then
-those that wait, by arrival.  Beyond that nothing is anybody's, but of equally good slots an app takes those it had.
+An app needs n_min slots to make any progress: running apps get them first, where they have their containers now, then waiting
+apps, by arrival.  Beyond that nothing is reserved, but among equally good slots an app takes those it had.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TaskLevelPolicy:
 
 
 class _Slots:
-    """What is free on each node, and who has taken what of it.  Plain lists: each slot is a few numbers on two nodes."""
+    """Free room by node, and what each app has taken of it.  Plain lists: each slot is a few numbers on two nodes."""
 
     def __init__(self, instance: Instance, probes: int) -> None:
         self.instance = instance
@@ -77,10 +77,10 @@ class _Slots:
         self._hashes = _hashes(instance.nodes)
         self._place = {app: place for place, app in enumerate(instance.arrival)}
         self._refused: set[tuple[bytes, int, int]] = set()
-        """Demand, requirement and n_min of those that found no room: their likes need not try before slots are shared."""
+        """Demand, requirement and n_min of apps that found no room: equal apps need not try before slots are shared."""
 
     def keep_least(self, app: int) -> None:
-        """n_min slots of a running app where they are: of its nodes, those where it has most."""
+        """Keep n_min slots of a running app in place, on the nodes where it has most."""
         lacks = int(self.instance.n_min[app])
         for node, count in sorted(self.instance.rows[app].items(), key=lambda item: (-item[1], item[0])):
             here = min(count, lacks)
@@ -89,7 +89,7 @@ class _Slots:
                 lacks -= here
 
     def start(self, app: int) -> bool:
-        """n_min slots or none."""
+        """Take n_min slots or none; return whether they were taken."""
         instance = self.instance
         n_min = int(instance.n_min[app])
         key = (instance.demand[app].tobytes(), int(instance.requirement[app]), n_min)
