@@ -1,11 +1,11 @@
-"""The evaluation: Dorm against the others, on the paper's workload and on real traces, all in virtual time.
+"""The evaluation: Dorm against other policies, on the paper's workload and on real traces, all in virtual time.
 
     evaluation_parts    a part: runs that are compared with each other
-    evaluation_paper    the paper's workload, and what is varied
-    evaluation_crash_loop  what an app that fails again and again costs its neighbor
-    evaluation_traces   real traces, where their folder is given
+    evaluation_paper    the paper's workload, and its variations
+    evaluation_crash_loop  what an app that fails repeatedly costs its neighbor
+    evaluation_traces   real traces, if their folder is given
     evaluation_figures  the figures of evaluation.json, with their goals
-    evaluation_text     what the report says, worked out from the runs
+    evaluation_text     the report's text, computed from the runs
 
 `evaluate` runs a plan over all cores and writes a folder: report.md, report.html, plots, evaluation.json.
 """
@@ -108,7 +108,7 @@ def check_folder(folder: Path) -> None:
 
 
 def evaluate(wanted: Plan, folder: Path, *, workers: int | None = None, tell: Progress | None = None) -> Report:
-    """Run it and write the folder; gives what is in its evaluation.json.  Raises BenchError."""
+    """Run the plan and write the folder; return the content of its evaluation.json.  Raises BenchError."""
     check_folder(folder)
     machine = this_machine()
     with _refusals():

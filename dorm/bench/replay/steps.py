@@ -1,4 +1,4 @@
-"""The parts of `dorm bench replay` that run in processes of their own, so that memory and time are theirs alone."""
+"""The parts of `dorm bench replay` that run in separate processes, so that measured memory and time are theirs alone."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ class Pass(NamedTuple):
 
 
 class Jump(NamedTuple):
-    """The state at one moment was asked for."""
+    """One lookup of the state at a moment."""
 
     wall_s: float
     with_snapshots: bool
 
 
 class Memory(NamedTuple):
-    """The most that the process ever had, in MiB."""
+    """Peak memory of the process, in MiB."""
 
     peak_mb: float
 
 
 class _Told(MemoryLog):
-    """The history as a log to export, made while it is read."""
+    """The history as a log to export, generated while it is read."""
 
     def __init__(self, one: Stretch, records: int) -> None:
         super().__init__(lambda: 0)
@@ -82,7 +82,7 @@ class _Told(MemoryLog):
 
 
 class Bare(SegmentLog):
-    """An archive whose snapshots nobody looks at."""
+    """An archive whose snapshots are ignored."""
 
     @property
     def snapshots(self) -> Snapshots:
@@ -90,7 +90,7 @@ class Bare(SegmentLog):
 
 
 def make(one: Stretch, path: Path, records: int) -> Iterator[Made | str]:
-    """Write an archive, as `dorm replay export` does: folding along, with snapshots.  Yields how far it is, in words."""
+    """Write an archive, as `dorm replay export` does: folding along, with snapshots.  Yields its progress in words."""
     yield f"writing a log of {records:,} records"
     made = asyncio.run(export(_Told(one, records), path, form=FileFormat.archive))
     counted = _events(one, records)
@@ -98,7 +98,7 @@ def make(one: Stretch, path: Path, records: int) -> Iterator[Made | str]:
 
 
 def _events(one: Stretch, records: int) -> int:
-    """Of the whole history, counted in one telling of the stretch and what comes after whole ones."""
+    """Return the events of the whole history, computed from one stretch and the remainder."""
     told, rest = divmod(records - len(one.begin), len(one.told))
     if told < 0:
         return events_in(one.begin[:records])

@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def complete_workload(incomplete: str) -> list[str]:
-    """Kinds, and behind the colon of one that is read from a file, names of files."""
+    """Complete kinds of workloads, and after the colon of one that is read from a file, file names."""
     from replay.simulator.workloads.by_name import KINDS
 
     kind, colon, path = incomplete.partition(":")
@@ -52,7 +52,7 @@ def complete_workload(incomplete: str) -> list[str]:
 
 
 def complete_contender(incomplete: str) -> list[str]:
-    """Policies, and the parameters of the one that is being written."""
+    """Complete policies, and the parameters of the one that is being typed."""
     from dorm.policies.registry import names, policy
 
     begin, comma, last = incomplete.rpartition(",")

@@ -6,9 +6,9 @@ by DRF (Ghodsi et al., NSDI 2011, §4.2, Algorithm 1; §4.3 for weights): the ap
 offered room for its next container.  An app takes what it can use, up to n_max, when it launches, and holds that until it
 ends: later apps get what is left.
 
-What the sources leave to the framework, and is chosen here: an app launches with n_min containers at least, or takes nothing.
-It picks of the offered nodes the one that suits it best, as with the other policies, so that they differ in what they share
-and not in how they pack.  Once launched it takes no further offers unless `grow` says so, since its partition would have to be
+Choices that the sources leave to the framework: an app launches with at least n_min containers, or takes nothing.  Of the
+offered nodes it picks the one that suits it best, as with the other policies, so that policies differ in what they share
+instead of how they pack.  Once launched it takes no further offers unless `grow` is set, since its partition would have to be
 restarted for each.  Nothing is revoked: Mesos revokes tasks only where an operator has set guarantees.
 """
 

@@ -106,8 +106,8 @@ class _Slots:
         return False
 
     def share(self, apps: list[int]) -> None:
-        """The rest, slot by slot, to the app with the fewest for its weight; of equals to who came first.  Counts that are
-        absurd go in larger steps."""
+        """Share the rest, slot by slot, to the app with the fewest for its weight, of equals to the earlier one.  Extreme
+        counts go in larger steps."""
         heap = [(self._level(app), self._place[app], app) for app in apps if self._wants(app) > 0]
         heapq.heapify(heap)
         while heap:
@@ -117,15 +117,15 @@ class _Slots:
                 heapq.heappush(heap, (self._level(app), place, app))
 
     def _wants(self, app: int) -> int:
-        """One that needs nothing of what is counted gains nothing by more."""
+        """Return how many more slots it can use; none for an app without measured demand."""
         return int(self.instance.fits_empty[app]) - self.n[app] if self.instance.worth[app] > 0 else 0
 
     def _level(self, app: int) -> float:
-        """Containers for its weight; who has no weight comes last."""
+        """Return containers per weight; apps without weight come last."""
         return integer.level(self.n[app] * int(self.instance.gang[app]), self.instance.apps[app].weight)
 
     def _take(self, app: int, count: int) -> int:
-        """Up to `count` more slots; how many were found."""
+        """Take up to `count` more slots; return how many were found."""
         if self.instance.lacking[app]:
             return 0
         done = 0
@@ -140,7 +140,7 @@ class _Slots:
         return done
 
     def _had(self, app: int) -> int | None:
-        """A node where it had a slot that is still free."""
+        """Return a node where it had a slot that is still free."""
         own = self._own[app]
         while own:
             node = next(iter(own))
@@ -153,8 +153,8 @@ class _Slots:
         return bool(self.instance.eligible[self.instance.requirement[app], node])
 
     def _probe(self, app: int) -> int | None:
-        """The next `probes` nodes in its order, and of these the one with the most room for it.  A full one is not asked
-        again: in one decision nobody gives up what he took."""
+        """Probe the next `probes` nodes in its order, and return the one with the most room for it.  A full node is not probed
+        again: within one decision no app gives up what it took."""
         left = self._left.get(app)
         if left is None:
             left = self._left[app] = deque(self._order(app))
@@ -168,7 +168,7 @@ class _Slots:
         return None
 
     def _order(self, app: int) -> list[int]:
-        """All nodes that it may use, in an order that is its own."""
+        """Return all nodes that it may use, in its own order."""
         seed = _hashes((self.instance.apps[app].id,))[0]
         mixed = _mix(self._hashes ^ seed)
         allowed = self.instance.eligible[self.instance.requirement[app]]
@@ -193,7 +193,7 @@ class _Slots:
 
 
 def _hashes(names: tuple[str, ...]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """The same for the same names, whatever the process."""
+    """Return hashes that are equal for equal names in every process."""
     digests = b"".join(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest() for name in names)
     return np.frombuffer(digests, "<u8").astype(np.uint64)
 
