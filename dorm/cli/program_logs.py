@@ -66,7 +66,7 @@ def wants_json() -> bool:
 
 
 def json_line(message: str, error: BaseException | None = None) -> str:
-    """One line of such a log that says why the command ends; `error` for a bug, whose traceback is then in it."""
+    """Return one line of such a log with the reason why the command ends; `error` for a bug, whose traceback it includes."""
     line = {
         "event": message,
         "level": "critical",

@@ -4,7 +4,7 @@
         app = await client.submit({"name": "hello", "command": ["sleep", "5"], "demand": {"cpu": 1}})
         await client.wait(app.id)
 
-A client reads the log like any other reader: it folds what the master folds and depends on no server of its own.
+A client reads the log like any other reader: it folds what the master folds, and queries no other process.
 
     ClientError
     ├── NotFound      no app or node of this name

@@ -134,14 +134,14 @@ async def _fold(path: Path) -> State:
 
 
 def _check(state: State) -> None:
-    """A log that the fold passes over would be folded faster than any real one."""
+    """Check that the fold acted on every record: a log that it skips would be folded faster than any real one."""
     counters = state.counters
     if counters.ignored or counters.unknown or counters.unreadable or counters.void_rounds:
         raise BenchError(f"the log holds what the fold does not act on: {counters}")
 
 
 async def _unpack(path: Path) -> float:
-    """The yardstick: bodies to plain maps, without reading the file and without types."""
+    """Return the yardstick: bodies to plain maps, without reading the file and without types."""
     log = await Bare.open(path)
     took = 0.0
     try:
@@ -157,8 +157,8 @@ async def _unpack(path: Path) -> float:
 
 
 def travel(path: Path, records: int, jumps: int, bare: int, seed: int) -> Iterator[Jump | Memory | str]:
-    """The state at random sequences, with the archive's snapshots and (`bare` of them) without.  Raises BenchError where
-    both ways don't give the same."""
+    """Yield the state at random sequences, with the archive's snapshots and (`bare` of them) without.  Raises BenchError if
+    the two differ."""
     chance = random.Random(seed)
     for number in range(jumps):
         moment = AtSequence(chance.randint(1, records))
@@ -175,7 +175,7 @@ def travel(path: Path, records: int, jumps: int, bare: int, seed: int) -> Iterat
 
 
 async def _jump(path: Path, moment: AtSequence, *, with_snapshots: bool) -> tuple[State, float]:
-    """From a closed file to the state."""
+    """Return the state, and the seconds from a closed file to it."""
     began = time.perf_counter()
     log = await (SegmentLog if with_snapshots else Bare).open(path)
     try:

@@ -1,4 +1,4 @@
-"""`dorm bench NAME`: what this system takes on this machine."""
+"""`dorm bench NAME`: measurements of this system on this machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Docker = Annotated[
 
 
 class Reference(StrEnum):
-    """What answers are compared with."""
+    """The references that answers are compared with."""
 
     auto = "auto"
     exact = "exact"
@@ -398,7 +398,7 @@ def _words_of(found: dict[str, Figure]) -> dict[str, str | None]:
 
 @contextlib.contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """So that a server and gigabytes of files are not left behind by whoever ends this politely."""
+    """End cleanly on a polite signal, so that no server and no gigabytes of files are left behind."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
