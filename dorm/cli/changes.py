@@ -213,7 +213,7 @@ def _time(name: str, key: str, text: str) -> float | int:
 
 
 def _range(name: str) -> tuple[float, float, bool]:
-    """What `PolicyChanged` takes: least, most, and whether only whole numbers."""
+    """Return the range of a time in `PolicyChanged`: least, most, and whether only whole numbers."""
     kind = inspect.type_info(PolicyChanged)
     assert isinstance(kind, inspect.StructType)
     (field,) = (field.type for field in kind.fields if field.name == name)

@@ -205,8 +205,7 @@ class Client:
         nodes: Iterable[str] = (),
         follow: bool = True,
     ) -> AsyncGenerator[Logged, None]:
-        """Yield every event of the log in order, each once, the facts of a master's round one by one; then new ones as they
-        come.
+        """Yield every event of the log in order, each once, the facts of a master's round one by one; then new ones.
 
             async for logged in client.events(kinds=["AppFailed"], since=timedelta(hours=1)):
                 print(logged.position, logged.event)

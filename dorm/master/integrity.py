@@ -131,9 +131,7 @@ class Integrity:
                     await asyncio.to_thread(_write, self._witness, Sighting(self._cluster, seq, chain))
                     written = seq
         finally:
-            _write(
-                self._witness, Sighting(self._cluster, *seen())
-            )  # Inline: this task is ending and can't wait for a thread.
+            _write(self._witness, Sighting(self._cluster, *seen()))  # Inline: an ending task can't wait for a thread.
 
 
 async def _reaches(log: EventLog, seq: int) -> bool:

@@ -64,8 +64,8 @@ def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None)
 
 
 def run_plan(wanted: Plan, *, workers: int | None = None, tell: Progress | None = None) -> dict[str, Comparison]:
-    """Run everything, side by side; return comparisons by the key of their part.  `tell` is called with how many apps of all
-    have ended.
+    """Run everything, side by side; return comparisons by the key of their part.  `tell` is called with the number
+    of ended apps.
 
     Raises what `run_all` does."""
     comparisons: dict[str, Comparison] = {}

@@ -185,8 +185,7 @@ class Samples:
 
 
 def gap_to_exact(ours: Answer, exact: Answer) -> float:
-    """Return what is missing to the bound, plus what is lost beyond the reference in excess fairness loss, as a part of the
-    bound.
+    """Return what is missing to the bound, plus what is lost beyond the reference in excess, as a part of it.
 
     More utilization never makes up for more excess, which is an earlier goal.
     """

@@ -19,8 +19,7 @@ Choices, and why:
   2.5 times (drawn by seed) the cluster's cores at n_max, and those with GPUs as many times its GPUs.  So there is contention
   at every size; the n_min of all take 5 to 75 % of the cores, more on small clusters than on large ones.
 * Events are 60 s apart: longer than nearly all adjustments, so no app is pinned.  Three in five apps have a measured cost of
-   an
-  adjustment, 2 to 120 s.
+  an adjustment, 2 to 120 s.
 
 Randomness comes from the seed alone.  Arrivals and lost nodes do not depend on the answers; an app that ends is drawn among
 those that run, so that does.

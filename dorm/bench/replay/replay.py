@@ -1,5 +1,4 @@
-"""The cost of looking back: folding a log from an archive and from a server, the state at a moment, an audit, memory and
-space.
+"""The cost of looking back: folding a log from an archive and from a server, the state at a moment, an audit, memory, space.
 
 The log is generated (`dorm.bench.replay.log`): decisions of its first stretch are real, and its size is a number of records.
 An *event* is one position of the log: a record of its own, or each fact in a round of the master's; rates are reported by

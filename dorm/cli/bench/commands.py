@@ -383,7 +383,7 @@ _SCALE_COLUMNS = [
 
 
 def _words_of(found: dict[str, Figure]) -> dict[str, str | None]:
-    """A size's figures in short, gaps in percent, with their goals where they have one: `✓` reached, `✗` and the goal not."""
+    """Format a size's figures, gaps in percent, with their goals if they have one: `✓` reached, `✗` and the goal not."""
     words: dict[str, str | None] = {}
     for _, name in _SCALE_COLUMNS:
         one = found.get(name)
@@ -408,7 +408,7 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _usage() -> Iterator[None]:
-    """What is wrong with the options themselves, known before anything is measured."""
+    """Report invalid options, known before anything is measured, as wrong usage."""
     from dorm.bench import BenchError
 
     try:

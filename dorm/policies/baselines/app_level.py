@@ -1,5 +1,4 @@
-"""The policy `app-level`: two-level sharing: free room is offered to one app after the other, and kept by the app that takes
-it.
+"""The policy `app-level`: two-level sharing: free room is offered to one app after the other, which keeps what it takes.
 
 This is how Mesos shares a cluster among frameworks (Hindman et al., NSDI 2011, §3: resource offers), with the order of offers
 by DRF (Ghodsi et al., NSDI 2011, §4.2, Algorithm 1; §4.3 for weights): the app with the lowest weighted dominant share is

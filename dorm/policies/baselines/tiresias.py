@@ -1,5 +1,4 @@
-"""The policy `tiresias`: the app with the least attained service goes first, in whole partitions of a fixed size, with
-preemption.
+"""The policy `tiresias`: least attained service first, in whole partitions of a fixed size, with preemption.
 
 Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, without knowledge of how long jobs take
 (§3.2, discretized two-dimensional least attained service).  An app's attained service is its containers times the time that
