@@ -1,8 +1,7 @@
 """How long a resize by checkpoint and restart takes, phase by phase, of the NumPy sample app while it trains.
 
-The app (`compose/apps/logistic.yaml`, changed to run without end and to report every step) is resized up and down by changing its
-n_max; each time it trains again before the next one.  Times are the log's own (JetStream's, at storing), from one
-clock:
+The app (`compose/apps/logistic.yaml`, changed to run without end and to report every step) is resized up and down by changing
+its n_max; each time it trains again before the next one.  Times are the log's own (JetStream's, at storing), from one clock:
 
     decision    Resized
     stop        → ContainerExited of the last container of the old generation: SIGTERM, the step's end, the checkpoint

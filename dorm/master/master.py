@@ -1,6 +1,6 @@
 """The master: follows the log, folds it, and publishes rounds.  A thin shell around `dorm.core`.
 
-    run      load the newest snapshot, fold to the end, then loop: follow until this master has the lease, lead until it is lost
+    run      load the newest snapshot, fold to the end, then loop: follow until it has the lease, lead until it is lost
     follow   fold what the leading master writes, listen to heartbeats, publish nothing
     lead     fold to the end, publish MasterElected, then loop: fold new records, publish what follows from them
     leader   what to publish and when, quiet time and timers: the pure state machine that this shell drives

@@ -6,8 +6,8 @@ leave nothing that meets θ1, so the goals are ordered, and θ2 always holds:
  1. n_min of every app: first those whose partition was hit, then those that have waited longer than `patience_s`, by
     arrival, then as many waiting containers as possible, then arrival.  An app that runs undisturbed is never stopped.
     Apps that an empty cluster could not run are left out everywhere.
- 2. Where θ2 alone keeps an app waiting: what occupies the places that it would have in the least-changing placement with
-    it.  Each round clears as much as θ2 allows, so the app starts some rounds later instead of never.  If it has waited
+ 2. Where θ2 alone keeps an app waiting: containers that stand where the least-changing placement with that app has none.
+    Each round clears as much as θ2 allows, so the app starts some rounds later instead of never.  If it has waited
     longer than `patience_s`, no app starts meanwhile that would not start beside it, so it can't be overtaken without end.
  3. ξ, the fairness loss beyond θ1.
  4. Containers below `floor` · ŝ_i: θ1 bounds only the sum, which can leave one app far under its share.
