@@ -41,7 +41,7 @@ class Machine(msgspec.Struct, frozen=True):
     """The machine that was measured on."""
 
     cpu: str
-    """The model, in its maker's words."""
+    """The model, as its maker names it."""
     cores: int
     """Cores that this process may use."""
     memory: int

@@ -307,7 +307,7 @@ class App(msgspec.Struct):
 
     @property
     def phase(self) -> str:
-        """One word for people: queued states first, then the ways of a generation, then the end."""
+        """One word for people: queued states first, then the phases of a generation, then the end."""
         if self.ended:
             return self.ended
         current = self.current

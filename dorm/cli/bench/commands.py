@@ -398,7 +398,7 @@ def _words_of(found: dict[str, Figure]) -> dict[str, str | None]:
 
 @contextlib.contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """End cleanly on a polite signal, so that no server and no gigabytes of files are left behind."""
+    """Let SIGTERM interrupt the bench, so that no server and no gigabytes of files are left behind."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

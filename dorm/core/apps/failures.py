@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 MOST_PORTS = 10
 """Excused failures by taken ports; an app that reports every port as taken is itself at fault."""
 MOST_UNMOUNTED = 10
-"""Failures in a row within which checkpoints that are not found are excused.  A node that lost its mount gets no containers
-from then on, so one that goes on for longer has lost its own folder, and must not hold its room by trying for all time."""
+"""Failures in a row within which missing checkpoints are excused.  A node that lost its mount gets no more containers, so an
+app that fails for longer has lost its own folder, and must not hold its room by retrying forever."""
 SHARED = "limit"
 """The limit for failures without a limit of their own."""
 
