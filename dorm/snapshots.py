@@ -1,8 +1,8 @@
-"""Snapshots of a cluster's log: from which one to start, and when its master takes another one.
+"""Snapshots of a cluster's log: which one to start from, and when the master takes another.
 
-The state is copied between two records, where it is whole; checking, compressing and storing the copy goes on beside the
-folding.  There is never more than one under way: while a store is slow or can't be reached, fewer are taken and nothing
-waits for it.  What a snapshot saves is time, so that one is missing is said in the log and is no error.
+The state is copied between two records, where it is consistent; checking, compressing and storing the copy run beside the
+fold.  At most one snapshot is in progress: while a store is slow or unavailable, fewer are taken and nothing waits for it.
+Snapshots only save time, so a missing one is logged and is no error.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 QUIET_EVERY = 1000
-"""Records after which one is taken when nothing happens: to fold fewer takes no time worth saving."""
+"""Records after which one is taken while the log is quiet: folding fewer takes no time worth saving."""
 
 _log = Logger(__name__)
 
 
 async def newest(log: EventLog, *, drop_foreign: bool = False) -> tuple[SnapshotInfo, State] | None:
-    """The state to start from instead of the log's begin; None where there is none.  Those of other logs are passed over, and
-    removed where the caller is the log's owner (`drop_foreign`).  Raises LogUnavailable where the log can't be reached."""
+    """Return the state to start from instead of the start of the log; None where there is none.  Snapshots of other logs are
+    skipped, and removed where the caller owns the log (`drop_foreign`).  Raises LogUnavailable where the log is
+    unavailable."""
     build = fingerprint(*FOLDED_BY)
     return await nearest(
         log, upto=await log.end(), core=SCHEMA, build=build, load=partial(load, build=build), drop_foreign=drop_foreign
@@ -40,32 +41,32 @@ async def newest(log: EventLog, *, drop_foreign: bool = False) -> tuple[Snapshot
 
 
 class SnapshotTaker:
-    """For whoever folds one log from its begin to its end and on."""
+    """Takes snapshots for a process that folds one log from start to end and follows it."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._build = fingerprint(*FOLDED_BY)
         self._latest = 0
-        """Sequence of the latest one, stored or on its way."""
+        """Sequence of the latest one, stored or in progress."""
         self._waiting: asyncio.Queue[tuple[Copy, str, str]] = asyncio.Queue(1)
         self._busy = False
 
     async def newest(self) -> tuple[SnapshotInfo, State] | None:
-        """What to start from, as `newest`, for the log's owner."""
+        """Return the state to start from, as `newest`, for the log's owner."""
         found = await newest(self._log, drop_foreign=True)
         self._latest = found[0].seq if found else 0
         return found
 
     def offer(self, state: State, last: Record, *, chain: str = "", quiet: bool = False) -> None:
-        """Take one if it is time to.  `last` is the record that was folded last, `chain` the log's hash chain after it;
-        `quiet`: nothing happens just now."""
+        """Take a snapshot if one is due.  `last` is the record that was folded last, `chain` the log's hash chain after it;
+        `quiet`: the log is quiet."""
         if self._busy or state.seq - self._latest < (QUIET_EVERY if quiet else EVERY):
             return
         self._latest, self._busy = state.seq, True
         self._waiting.put_nowait((copy(state), chain, identity(last)))
 
     async def run(self) -> None:
-        """Store what is taken, until cancelled."""
+        """Store snapshots as they are taken, until cancelled."""
         while True:
             taken, chain, record = await self._waiting.get()
             try:

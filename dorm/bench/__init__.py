@@ -11,7 +11,7 @@
     evaluation/  Dorm beside other policies, simulated, as a report
 
     cluster      a cluster of real parts for one benchmark, removed afterwards
-    apart        work in processes of its own
+    apart        work in separate processes
     demo_log     the log that `codec` reads: the demo's, written in virtual time
 
 Faults and load on real clusters are in `tests/lab`: they need root, namespaces, or a machine of their own.
@@ -21,9 +21,8 @@ A result is one object:
     {"bench": "codec", "machine": {"cpu": …, "cores": …, …}, "settings": {…},
      "figures": {"decode_fold_events_per_s": {"value": 812345.6, "unit": "events/s", "goal": ">= 700000"}, …}}
 
-A figure's name is in snake case and ends with its unit (a count starts with what is counted).  A goal is there only where
-one is set; missing it is no failure, since machines differ.  What could not be measured raises: no figure is invented or
-left at zero.
+A figure's name is in snake case and ends with its unit (a count starts with what is counted).  Only some figures have a goal;
+missing one is no failure, since machines differ.  A failed measurement raises: no figure is invented or left at zero.
 
     BenchError    it could not be measured; the message says why
 """
@@ -32,4 +31,4 @@ from __future__ import annotations
 
 
 class BenchError(Exception):
-    """It could not be measured; one line for people."""
+    """The measurement failed; one line for people."""

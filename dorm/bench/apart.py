@@ -1,4 +1,4 @@
-"""Work in processes of its own: fresh ones, so that what they measure of time and memory is theirs alone."""
+"""Work in fresh processes, so that measured time and memory belong to that work alone."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class _Ended(NamedTuple):
 
 
 def processors() -> int:
-    """How many this process may use."""
+    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def items_of(works: Sequence[tuple[Callable[..., Iterable[Item]], tuple[Any, ...]]]) -> Generator[Item]:
-    """What each (function, arguments) yields in a process of its own, all at once, in the order in which it comes.
+    """Yield what each (function, arguments) yields in its own process, all at once, in the order of arrival.
 
-    Functions are those of a module, arguments and items can be pickled.  Closing this early ends the processes.  Raises what a
-    function raises, and BenchError where a process was killed.
+    Functions are module-level, arguments and items picklable.  Closing this early ends the processes.  Raises what a function
+    raises, and BenchError if a process was killed.
     """
     context = multiprocessing.get_context("spawn")
     running: dict[Connection, SpawnProcess] = {}
@@ -75,7 +75,7 @@ def _next(ready: Connection, process: SpawnProcess) -> Any:
 
 @contextlib.contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """A process that is started in here never sees Ctrl-C, which a terminal sends to all: the one that reports ends it."""
+    """Block Ctrl-C, which a terminal sends to all processes, in processes started here: the reporting process ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -84,7 +84,7 @@ def _no_interrupt() -> Iterator[None]:
 
 
 def _send_all(to: Connection, function: Callable[..., Iterable[Any]], arguments: tuple[Any, ...]) -> None:
-    # The solver's library now and then prints a line of its own, which is no part of a bench's result.
+    # The solver's library sometimes prints a line of its own, which is not part of a bench's result.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     # Without a reader there is nothing left to do.
     with contextlib.suppress(BrokenPipeError):

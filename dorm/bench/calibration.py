@@ -1,16 +1,16 @@
-"""How true the simulator is: real adjustments and completions beside simulated ones.
+"""How accurate the simulator is: real adjustments and completions beside simulated ones.
 
 Three runs for each runtime, on clusters of real parts:
 
-    resizes      the NumPy sample app is resized to and fro.  Timings are fitted from every second turn through all sizes, and
-                 the turns between are simulated and compared phase by phase (`replay.simulator.forks.fitting_timings` says
-                 what the phases are).  In turns, since what else runs on a machine changes within minutes
+    resizes      the NumPy sample app is resized back and forth.  Timings are fitted from every second turn through all sizes,
+                 and the turns between are simulated and compared phase by phase (`replay.simulator.forks.fitting_timings`
+                 defines the phases).  In turns, since other load on a machine changes within minutes
     first        three sample apps contend until all are completed
     second       the same apps contend in another order, at other times.  Each of the two is simulated with the timings and
                  speeds that are fitted from the other, and completion times are compared
 
-A simulation is given what was submitted or asked for, and when, and nothing of what came of it
-(`replay.simulator.forks.rehearsal`). All times are the log's own.
+A simulation is given what was submitted or requested, and when, and nothing of the outcome
+(`replay.simulator.forks.rehearsal`).  All times are the log's own.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ if TYPE_CHECKING:
     from replay.simulator.timings import Timings
 
 GOAL_ERROR = 0.1
-"""Of the mean pause, and of completion times on average."""
+"""For the mean pause, and for completion times on average."""
 SIZES = (2, 4, 1, 3)
-"""Containers, in turns; the app begins with the most that it may have, 4."""
+"""Containers, in turns; the app starts with the most that it may have, 4."""
 FIRST = ((0.0, "logistic"), (6.0, "mlp"), (12.0, "factorize"))
 SECOND = ((0.0, "factorize"), (4.0, "logistic"), (9.0, "mlp"))
-"""Seconds from the run's begin, and the sample app that is submitted then."""
+"""Seconds from the start of the run, and the sample app that is submitted then."""
 _APPS = Path(__file__).parents[2] / "compose" / "apps"
 _STEPS_OF_A_PACE = 6
-"""After a resize the app does so many steps before the next one: then it is known how fast it works."""
+"""Steps between two resizes, enough to measure the app's pace."""
 _LONGEST_S = 60.0
 _LONGEST_RUN_S = 600.0
 
@@ -69,14 +69,14 @@ class Calibrated(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """A real run: what its log tells."""
+    """A real run, from its log."""
 
     history: History
     state: State
 
 
 async def bench_calibration(*, runs: int, wanted: Wanted, docker_url: str | None, tell: Tell) -> Calibrated:
-    """`runs` resizes for each runtime, at least two turns through all sizes.  Raises BenchError, and what a cluster raises
+    """Run `runs` resizes for each runtime, at least two turns through all sizes.  Raises BenchError, and what a cluster raises
     that can't start."""
     machine = this_machine()
     figures: dict[str, Figure] = {}
@@ -131,8 +131,8 @@ def _figures(runtime: str, adjustment: Sequence[Row], completion: Sequence[Row])
 
 
 def resizes_compared(records: Sequence[Record]) -> tuple[Timings, list[Row], bool]:
-    """Timings from every second turn of resizes, the turns between beside their simulation, and whether all sizes are the
-    same.  Raises BenchError, SimulationError."""
+    """Return timings from every second turn of resizes, the turns between beside their simulation, and whether all sizes are
+    equal.  Raises BenchError, SimulationError."""
     whole = _told(records)
     phases = whole.history.phases.phases
     numbers = {(one.app, one.generation): index for index, one in enumerate(_restarts(phases))}
@@ -153,8 +153,8 @@ def _restarts(phases: Sequence[Phases]) -> list[Phases]:
 
 
 def contentions_compared(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Row], int]:
-    """Completion times of the second run beside its simulation with what the first one gives, and of how many apps the sizes
-    are the same, in their order.  Raises BenchError, SimulationError."""
+    """Return completion times of the second run beside its simulation with what the first one gives, and for how many apps the
+    sequence of sizes is equal.  Raises BenchError, SimulationError."""
     known, really = _told(first), _told(second)
     said = rehearse(really.history, really.state, Fitting(known.history), known.history.decisions_s)
     rows = completion_rows(completions(really.state), said.completions)
@@ -178,7 +178,7 @@ def _told(records: Sequence[Record]) -> _Run:
 async def _on_a_cluster(
     runtime: RuntimeName, docker_url: str | None, work: Callable[[LocalCluster], Coroutine[None, None, None]]
 ) -> list[Record]:
-    """All that a cluster of its own wrote during this."""
+    """Return all records that a cluster of its own wrote during this work."""
     async with bench_cluster(runtime, docker_url) as cluster:
         await attended(cluster, work(cluster))
         return [record async for batch in cluster.client.log.read() for record in batch]
@@ -198,7 +198,7 @@ async def _resize_all(cluster: LocalCluster, runtime: RuntimeName, runs: int, te
 
 
 async def _paced(watch: Watch, app_id: str, *, generation: int) -> None:
-    """Wait until this generation has told of a few steps."""
+    """Wait until this generation has reported a few steps."""
 
     def holds(state: State, _: Event) -> bool:
         app = state.apps.get(app_id)
@@ -228,5 +228,5 @@ async def _contend(
 
 
 def _declared(spec: AppSpec) -> AppSpec:
-    """With the steps that its command names, as its owner would declare them."""
+    """Return the spec with the steps that its command names, as its owner would declare them."""
     return msgspec.structs.replace(spec, steps=int(spec.command[spec.command.index("--steps") + 1]))

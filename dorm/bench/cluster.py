@@ -1,7 +1,7 @@
-"""A cluster of real parts for one bench: server, master, agents, on Docker or on processes.  Nothing of it stays.
+"""A cluster of real parts for one bench: server, master, agents, on Docker or on processes, removed afterwards.
 
-Its data lies where `dorm up` has its own, so that the log is synced to the same kind of disk; folder, containers and server
-are gone when the bench has ended, however it ended.
+Its data lies where `dorm up` keeps its own, so the log is synced to the same kind of disk; folder, containers and server are
+removed when the bench ends, however it ends.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ CAPACITY = {"cpu": 1000, "memory": 2 * 2**30}
 """Of each node, as in the demo."""
 _START_S = 60.0
 _LOWEST_PORT, _PORTS = 21_000, 300
-"""Apps listen on ports by chance here, so that a bench beside `dorm up`, or beside another bench, is not disturbed."""
+"""Apps listen on random ports here, so a bench beside `dorm up`, or beside another bench, does not conflict with it."""
 
 
 async def runtimes(wanted: Wanted, docker_url: str | None, tell: Tell) -> list[RuntimeName]:
-    """Those to measure, Docker's image made; `auto` is processes, and Docker where an engine answers.
+    """Return the runtimes to measure, with Docker's image built; `auto` is processes, and Docker where an engine answers.
     Raises BenchError, EngineError."""
     if wanted == "process":
         return ["process"]
@@ -64,7 +64,7 @@ async def runtimes(wanted: Wanted, docker_url: str | None, tell: Tell) -> list[R
 
 @contextlib.asynccontextmanager
 async def bench_cluster(runtime: RuntimeName, docker_url: str | None) -> AsyncIterator[LocalCluster]:
-    """`NODES` nodes on this machine."""
+    """Start `NODES` nodes on this machine."""
     name = f"bench-{secrets.token_hex(4)}"
     data = home() / name
     low = _LOWEST_PORT + _PORTS * secrets.randbelow((HIGHEST_PORT - _LOWEST_PORT) // _PORTS)
@@ -99,7 +99,7 @@ async def bench_cluster(runtime: RuntimeName, docker_url: str | None) -> AsyncIt
 
 
 async def attended(cluster: LocalCluster, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives; what ends the master or an agent meanwhile ends it too and is raised."""
+    """Return what `work` returns; an error of the master or an agent ends it and is raised."""
     working, failing = asyncio.create_task(work), asyncio.create_task(cluster.failed())
     try:
         await asyncio.wait([working, failing], return_when=asyncio.FIRST_COMPLETED)
@@ -113,7 +113,7 @@ async def attended(cluster: LocalCluster, work: Coroutine[Any, Any, T]) -> T:
 
 
 class Watch:
-    """A fold of its own over a cluster's log, brought forward until something holds."""
+    """A separate fold over a cluster's log, advanced until a condition holds."""
 
     def __init__(self, log: EventLog) -> None:
         self.state = State()
@@ -121,8 +121,8 @@ class Watch:
         self._pending: list[Any] = []
 
     async def until(self, holds: Callable[[State, Event], bool], what: str, *, timeout: float) -> None:
-        """Fold on until `holds` says so of the state and the record just folded.  Raises BenchError where that takes
-        longer than `timeout` seconds, or where an app fails meanwhile: then nothing can be measured."""
+        """Fold until `holds` returns true for the state and the record just folded.  Raises BenchError if that takes longer
+        than `timeout` seconds, or if an app fails meanwhile: then nothing can be measured."""
         try:
             async with asyncio.timeout(timeout):
                 while True:
@@ -137,7 +137,7 @@ class Watch:
             raise BenchError(f"{what} took longer than {timeout:g} s ({apps or 'no app runs'})") from None
 
     def app(self, name: str) -> App:
-        """Raises BenchError."""
+        """Return an app by name or id.  Raises BenchError."""
         found = self.state.find_app(name)
         if found is None:
             raise BenchError(f"the app {name} is not on the log")

@@ -1,12 +1,12 @@
-"""What one event costs to encode, to decode, and to decode and fold, in CPU time of one core.
+"""The cost to encode, to decode, and to decode and fold one event, in CPU time of one core.
 
 An event is one record of the log; a master's round counts as one, however many facts it holds.  The log is the demo's
-(`demo_log`), copied so often that its bodies lie all over memory, as those of a long log do; each copy is folded into a
-state of its own.  CPU time of the measuring thread, not wall time, so waiting for a core does not count; what others do to
-caches and clock rates does, which is why the best of several passes is given beside the median.  Goals are compared with
-the best, the nearest to what an undisturbed core does.
+(`demo_log`), copied so often that its bodies lie all over memory, as those of a long log do; each copy is folded into a state
+of its own.  CPU time of the measuring thread, not wall time, so waiting for a core does not count; other processes' effects on
+caches and clock rates do, so the best of several passes is reported beside the median.  Goals are compared with the best, the
+closest to an undisturbed core.
 
-`msgpack_unpack_us` is the yardstick in the same run: `msgpack.unpackb` to plain dicts, no types, nothing checked.
+`msgpack_unpack_us` is the yardstick in the same run: `msgpack.unpackb` to plain dicts, without types or checks.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ GOAL = ">= 700000"
 
 
 def bench_codec(*, events: int, passes: int, tell: Tell, log: Sequence[Record] | None = None) -> Report:
-    """About `events` records in each pass.  `log` is measured in place of the demo's: all of it, from sequence 1.
-    Raises BenchError where it holds what this build can't read, for the cost of that is another one."""
+    """Measure about `events` records in each pass.  `log` replaces the demo's: all of it, from sequence 1.
+    Raises BenchError if it holds records that this build can't read, as their cost differs."""
     machine = this_machine()
     if log is None:
         tell("writing the demo's log")
@@ -70,7 +70,7 @@ def bench_codec(*, events: int, passes: int, tell: Tell, log: Sequence[Record] |
 
 
 def _figures(per_event: dict[str, list[float]]) -> dict[str, Figure]:
-    """Of microseconds per event.  Folding alone is the difference, pass by pass: `evolve` decodes what it folds."""
+    """Return figures from microseconds per event.  Folding alone is the difference, pass by pass: `evolve` decodes too."""
     both = per_event["decode_fold"]
     series = {
         "encode": per_event["encode"],
@@ -93,14 +93,14 @@ def _figures(per_event: dict[str, list[float]]) -> dict[str, Figure]:
 
 
 def _copy(records: Sequence[Record]) -> list[Record]:
-    """Equal records with bodies of their own."""
+    """Return equal records with bodies of their own."""
     return [msgspec.structs.replace(record, body=bytes(bytearray(record.body))) for record in records]
 
 
 def _measure(
     copies: Sequence[Sequence[Record]], decoded: Sequence[Any], passes: int, tell: Tell
 ) -> dict[str, list[float]]:
-    """CPU seconds of each pass over all copies.  Passes take turns, so that a disturbance meets all alike."""
+    """Return CPU seconds of each pass over all copies.  Passes take turns, so a disturbance affects all alike."""
     works: dict[str, Callable[[], None]] = {
         "encode": lambda: _encode_all(decoded, len(copies)),
         "decode": lambda: _decode_all(copies),
@@ -119,7 +119,7 @@ def _measure(
 
 
 def _check(records: Sequence[Record], decoded: Sequence[Any]) -> None:
-    """What is timed does what it should.  Raises BenchError."""
+    """Check that the timed code works correctly.  Raises BenchError."""
     state, twin = State(), State()
     for record in records:
         evolve(state, record)

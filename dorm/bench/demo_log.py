@@ -1,8 +1,8 @@
 """The demo's log without the demo: three nodes, three training apps that contend, in virtual time.
 
-The core itself plays the master, so decisions are real and follow the schema of this build; agents are played by hand, with
-the ids, pace and order of what real ones write.  The apps are those of `compose/apps`, their speed is what their pace
-allows.  So kinds, sizes and their shares are those of the log that `dorm demo` leaves behind, and it takes no minute.
+The core itself is the master, so decisions are real and follow the schema of this build; agents are simulated here, with the
+ids, pace and order of real ones.  The apps are those of `compose/apps`, at the speed that their pace allows.  So kinds, sizes
+and their shares match the log that `dorm demo` leaves, and it takes less than a minute.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MASTER = "master-5eed5eed"
 _START = 1_700_000_000_000_000_000
 _MS = 1_000_000
 _TICK_MS = 700
-"""Between two facts of an app's progress, as seen in the demo: at least 500 ms by its settings, then the app's next line
+"""Between two facts of an app's progress, as observed in the demo: at least 500 ms by its settings, then the app's next line
 and the agent's next look at it."""
 _SHARDS = 24
 _CHECKPOINT_EVERY = 50
@@ -40,11 +40,11 @@ _APPS = (("logistic.yaml", 0), ("mlp.yaml", 8_000), ("factorize.yaml", 16_000))
 """Spec files and when they are submitted, in ms."""
 _LONGEST_MS = 600_000
 _LATER = 3600 * SECOND
-"""Any quiet time is over by then."""
+"""Any quiet time is over after this."""
 
 
 def demo_log() -> list[Record]:
-    """The same records every time, except where the solver's version makes other decisions."""
+    """Return the demo's records; equal every time, except where another solver version makes other decisions."""
     demo = _Demo()
     demo.elect()
     for index in range(_NODES):
@@ -101,11 +101,11 @@ class _Demo:
     # --- the master -----------------------------------------------------------------------------------------------------
 
     def _master(self) -> None:
-        """Rounds until nothing follows any more, without any quiet time."""
+        """Publish rounds until nothing more follows, without quiet time."""
         settle(self._leader, lambda: Moment(self._now, self._now + _LATER), self._publish)
 
     def _publish(self, said: Publish) -> None:
-        """A round, and what agents do about it, at once."""
+        """Fold a round, and let agents act on it at once."""
         self.say(said.round, _MASTER)
         for fact in said.round.events:
             if isinstance(fact, k.Resized):
@@ -161,7 +161,7 @@ class _Demo:
         )  # fmt: skip
 
     def _train(self, app: App, generation: Generation) -> None:
-        """One tick of it."""
+        """Let it train for one tick."""
         before = self._steps.get(app.id, 0.0)
         last = _option(app, "--steps")
         done = _TICK_MS / 1000 * len(generation.containers) / _SHARDS / _option(app, "--pace")

@@ -1,4 +1,4 @@
-"""The form of every bench's results, and how to sum up samples."""
+"""The form of every bench's results, and statistics of samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import psutil
 from dorm.bench import BenchError
 
 Tell = Callable[[str], None]
-"""Told now and then, in words, how far a bench has come."""
+"""Called from time to time with a bench's progress in words."""
 
 _GOAL = r"^(>=|<=) -?[0-9]+(\.[0-9]+)?$"
 
@@ -26,11 +26,11 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     value: float
     unit: str
     goal: Annotated[str, msgspec.Meta(pattern=_GOAL)] | msgspec.UnsetType = msgspec.UNSET
-    """Such as `>= 700000`; left out where none is set."""
+    """Such as `>= 700000`; omitted if none is set."""
 
     @property
     def reached(self) -> bool | None:
-        """None where there is no goal."""
+        """Whether the goal is reached; None without one."""
         if not self.goal:
             return None
         comparison, _, bound = self.goal.partition(" ")
@@ -38,18 +38,18 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Where it was measured."""
+    """The machine that was measured on."""
 
     cpu: str
-    """The model, in its maker's words."""
+    """The model, as its maker names it."""
     cores: int
-    """That this process may use."""
+    """Cores that this process may use."""
     memory: int
     """Bytes."""
     kernel: str
     python: str
     load: tuple[float, float, float]
-    """Averages over 1, 5 and 15 minutes, when the bench began: others' work makes figures worse."""
+    """Averages over 1, 5 and 15 minutes, at the start of the bench: other load makes figures worse."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def this_machine() -> Machine:
-    """As it is now."""
+    """Return the machine as it is now."""
     return Machine(
         cpu=_cpu_model(),
         cores=len(os.sched_getaffinity(0)),
@@ -83,16 +83,16 @@ def _cpu_model() -> str:
 
 
 def figure(value: float, unit: str, goal: str | None = None) -> Figure:
-    """Rounded to six significant digits, which is more than any of this is good for.  Raises BenchError for what is no
-    number: then nothing was measured."""
+    """Return a figure, rounded to six significant digits, beyond the accuracy of any measurement.  Raises BenchError for a
+    value that is not finite: then nothing was measured."""
     if not math.isfinite(value):
         raise BenchError(f"the result is {value}, which is no measurement")
     return Figure(float(f"{value:.6g}"), unit, msgspec.UNSET if goal is None else goal)
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:
-    """Linear between the closest ranks (type 7 of Hyndman and Fan, Sample Quantiles in Statistical Packages, 1996).
-    Raises BenchError where there are no samples."""
+    """Return a percentile, linear between the closest ranks (type 7 of Hyndman and Fan, Sample Quantiles in Statistical
+    Packages, 1996).  Raises BenchError where there are no samples."""
     if not samples:
         raise BenchError("there is not a single sample")
     ordered = sorted(samples)
@@ -103,7 +103,7 @@ def percentile(samples: Sequence[float], percent: float) -> float:
 
 
 def spread(name: str, samples: Sequence[float], goal: str | None = None) -> dict[str, Figure]:
-    """`name_p50_s` and `name_p95_s` of durations in seconds; `goal` is for the first of them."""
+    """Return `name_p50_s` and `name_p95_s` of durations in seconds; `goal` is for the first of them."""
     return {
         f"{name}_p50_s": figure(percentile(samples, 50), "s", goal),
         f"{name}_p95_s": figure(percentile(samples, 95), "s"),

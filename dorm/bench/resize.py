@@ -1,7 +1,7 @@
 """How long a resize by checkpoint and restart takes, phase by phase, of the NumPy sample app while it trains.
 
-The app (`compose/apps/logistic.yaml`, made to go on for ever and to report every step) is resized to and fro by changing its
-n_max; each time it trains again before the next one.  Times are the log's own (JetStream's, at storing), from one clock:
+The app (`compose/apps/logistic.yaml`, changed to run without end and to report every step) is resized up and down by changing
+its n_max; each time it trains again before the next one.  Times are the log's own (JetStream's, at storing), from one clock:
 
     decision    Resized
     stop        → ContainerExited of the last container of the old generation: SIGTERM, the step's end, the checkpoint
@@ -10,7 +10,7 @@ n_max; each time it trains again before the next one.  Times are the log's own (
     restart     decision → there, the sum of the three
     train       → AppProgressed of the new generation: import, data, rendezvous, its first step, the agent's look at it
 
-Lost steps are those done after the last checkpoint that was believed, by all resizes together.
+Lost steps are those done after the last accepted checkpoint, over all resizes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 async def bench_resize(*, runs: int, wanted: Wanted, docker_url: str | None, tell: Tell) -> Report:
-    """`runs` resizes for each runtime.  Raises BenchError and what a cluster raises that can't start."""
+    """Run `runs` resizes for each runtime.  Raises BenchError and what a cluster raises that can't start."""
     machine = this_machine()
     figures: dict[str, Figure] = {}
     measured = await runtimes(wanted, docker_url, tell)
@@ -94,7 +94,7 @@ def _figures(runtime: str, samples: list[Sample]) -> dict[str, Figure]:
 
 
 def endless() -> AppSpec:
-    """The sample app's own spec, but for its number of steps, and with a line of progress for every step."""
+    """Return the sample app's spec without its limit of steps, and with a line of progress for every step."""
     spec = load_spec(_SPEC)
 
     def changed(command: list[str]) -> list[str]:
@@ -137,7 +137,7 @@ async def _resize_one(cluster: LocalCluster, watch: Watch, app_id: str, size: in
 
 
 async def _trains(watch: Watch, app_id: str, *, generation: int) -> int:
-    """Wait until all containers of this generation run and it has made a step; gives the log time of that step."""
+    """Wait until all containers of this generation run and it has made a step; return the log time of that step."""
     trains_at = 0
 
     def holds(state: State, event: Event) -> bool:

@@ -1,12 +1,12 @@
-"""What simulating costs: a month of a real cluster in virtual time, under `static` and `dorm`.
+"""The cost of simulating: a month of a real cluster in virtual time, under `static` and `dorm`.
 
-The month is October 2017 of Microsoft's Philly trace (Jeon et al., USENIX ATC 2019), 47,192 jobs of one GPU and more, whose
-file is given; without it made-up apps of the same number, with arrivals and work drawn so that their means and the median of
-the work are the same.  Under `static` each job has the containers that it had, made-up ones have one; under `dorm` it may have
-1 to twice as many.  Every run is whole: until its last app has ended.
+The month is October 2017 of Microsoft's Philly trace (Jeon et al., USENIX ATC 2019), 47,192 jobs of one GPU and more, if its
+file is given; otherwise the same number of synthetic apps, with arrivals and work drawn so that their means and the median of
+the work are equal.  Under `static` each job has the containers that it had, synthetic ones have one; under `dorm` it may have
+1 to twice as many.  Every run is complete: until its last app has ended.
 
 An *event* is one position of the log: a record of its own, or each fact in a round of the master's.  Times are CPU seconds of
-a run, without the reading of the workload; each run is in a process of its own, one after the other.
+a run, without reading the workload; each run is in its own process, one after the other.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ POLICIES = ("static", "dorm")
 GOALS = {"philly_month_static_s": "<= 600", "philly_month_dorm_s": "<= 600", "peak_memory_mb": "<= 1024"}
 MONTH = "from=2017-10-01,to=2017-11-01"
 MADE_UP = "parametric,apps={apps},arrival=exponential:56.8s,work=lognormal:33437s:2.44,gpu=1,n_max=2"
-"""47,192 in 31 days are one every 56.8 s; the trace's October has 33,437 GPU-seconds a job in the mean and 1,684 s in the
-median, so ln(33437 / 1684) = σ²/2."""
+"""47,192 in 31 days are one every 56.8 s; the trace's October has a mean of 33,437 GPU-seconds per job and a median of 1,684
+s, so ln(33437 / 1684) = σ²/2."""
 APPS, QUICK_APPS = 47_192, 1_500
 
 
 class Wanted(NamedTuple):
-    """What to measure on."""
+    """The workload and cluster to measure."""
 
     trace: Path | None = None
     """Philly's file."""
     nodes: int = 80
-    """Of 8 GPUs: 79 % of 80 nodes is what the month's jobs take in the mean."""
+    """Of 8 GPUs: the month's jobs take 79 % of 80 nodes on average."""
     rounds: tuple[int, ...] = (300, 60)
-    """Seconds of virtual time that an allocation waits for more to happen; goals are of the first."""
+    """Seconds of virtual time for which an allocation waits for further events; goals are of the first."""
     quick: bool = False
-    """The first apps only."""
+    """Only the first apps."""
 
 
 class Ran(NamedTuple):
@@ -69,7 +69,7 @@ class Ran(NamedTuple):
     days: float
     """Of virtual time."""
     live_max: int
-    """Apps that waited or ran at once, at most."""
+    """The most apps that waited or ran at once."""
     peak_mb: float
 
 
@@ -81,7 +81,7 @@ class Done(NamedTuple):
 
 
 def bench_simulate(wanted: Wanted, *, tell: Tell) -> Done:
-    """Run by run; after Ctrl-C there are the figures measured until then.  Raises BenchError."""
+    """Run one after the other; after Ctrl-C return the figures measured so far.  Raises BenchError."""
     machine = this_machine()
     ran: dict[tuple[str, int], Ran] = {}
     interrupted = False
@@ -126,14 +126,15 @@ def _figures(wanted: Wanted, ran: dict[tuple[str, int], Ran]) -> dict[str, Figur
 
 
 def workload_of(wanted: Wanted) -> str:
-    """As `workloads.load` takes it."""
+    """Return the workload in the form that `workloads.load` takes."""
     if wanted.trace is None:
         return MADE_UP.format(apps=QUICK_APPS if wanted.quick else APPS)
     return f"philly:{wanted.trace},{MONTH}" + (f",limit={QUICK_APPS}" if wanted.quick else "")
 
 
 def run(wanted: Wanted, policy: str, every_s: int) -> Iterator[Ran | str]:
-    """One run, with words about how far it is.  Raises SimulationError, and BenchError where an app is left over."""
+    """Yield one run's result, with words about its progress.  Raises SimulationError, and BenchError if an app is left
+    over."""
     workload, counts = by_request(workloads.load(workload_of(wanted)))
     fixed = {"counts": counts} if counts else {"count": 1}
     shape = "gpu=8" if wanted.trace is not None else "gpu=8,cpu=64,memory=512GiB"
@@ -175,7 +176,7 @@ def run(wanted: Wanted, policy: str, every_s: int) -> Iterator[Ran | str]:
 
 
 class _Count:
-    """What was written."""
+    """Counts what was written."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation

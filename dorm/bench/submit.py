@@ -1,6 +1,6 @@
-"""How long from a submission to its running container, on an idle cluster: small apps, one after the other.
+"""The time from a submission to its running container, on an idle cluster: small apps, one after the other.
 
-Each app is one container that sleeps; once it has started it is cancelled, and the next one comes when it has gone and the
+Each app is one container that sleeps; once it has started it is cancelled, and the next one comes when it is gone and the
 master's quiet time has passed.  All times are the log's own (JetStream's, at storing), from one clock:
 
     submitted   AppSubmitted is stored, which is just before its acknowledgement, so figures are a little too long
@@ -9,8 +9,8 @@ master's quiet time has passed.  All times are the log's own (JetStream's, at st
     release     → GenerationReleased
     start       → ContainerStarted is stored
 
-The quiet time (a setting) is waited on purpose, so that a burst of submissions gives one decision and not fifty: goals speak
-of what is left beyond it, and both are given.
+The quiet time (a setting) is intentional, so that a burst of submissions causes one decision instead of fifty: goals apply to
+the time beyond it, and both are reported.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LONGEST_S = 60.0
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One app's way, in seconds."""
+    """Durations of one app, in seconds."""
 
     accept: float
     decide: float
@@ -59,7 +59,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 async def bench_submit(*, apps: int, wanted: Wanted, docker_url: str | None, tell: Tell) -> Report:
-    """`apps` submissions for each runtime.  Raises BenchError and what a cluster raises that can't start."""
+    """Measure `apps` submissions for each runtime.  Raises BenchError and what a cluster raises that can't start."""
     machine = this_machine()
     figures: dict[str, Figure] = {}
     quiet_s = 0.0
@@ -96,7 +96,7 @@ def _figures(runtime: str, samples: list[Sample], quiet_s: float) -> dict[str, F
 
 
 async def _submit_all(cluster: LocalCluster, runtime: RuntimeName, apps: int, tell: Tell) -> tuple[float, list[Sample]]:
-    """The quiet time in seconds, and a sample of each app."""
+    """Return the quiet time in seconds, and a sample of each app."""
     samples = []
     async with contextlib.aclosing(Watch(cluster.client.log)) as watch:
         tell(f"{runtime}: warming up")

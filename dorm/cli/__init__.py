@@ -1,12 +1,12 @@
 """The command line: thin shells over the client, the master, the agents and replay.
 
     main         the program; imports each command on demand
-    errors       what went wrong in one line, with an exit code: 0 done, 1 failed or differs, 2 wrong usage
+    errors       errors in one line, with an exit code: 0 done, 1 failed or differs, 2 wrong usage
     output       `-o table|wide|json|yaml`, the same for every command
-    connect      which cluster: `--url`, `$DORM_URL`, what `dorm up` wrote down, the default
+    connect      which cluster: `--url`, `$DORM_URL`, what `dorm up` recorded, the default
     source       which log a command reads: a cluster's or a file
     signals      Ctrl-C, SIGTERM and SIGHUP as events;  program_logs: the program's own logs
-    terminal     text of other people, made safe for a terminal;  tables: apps and nodes
+    terminal     untrusted text, made safe for a terminal;  tables: apps and nodes
     settings     settings as people write them;  changes: the event that changes them
     schema       `dorm schema`;  completion: `dorm completion`
 

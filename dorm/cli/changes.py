@@ -1,4 +1,4 @@
-"""Settings of a cluster as people write them, `theta2=0.2 quiet=500ms`, and the `PolicyChanged` that asks for them."""
+"""Settings of a cluster as people write them, `theta2=0.2 quiet=500ms`, and the `PolicyChanged` that requests them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT = "default"
-"""The value that puts a parameter or a setting back."""
+"""The value that resets a parameter or a setting."""
 POLICY = "policy"
 CHECKPOINTS = "checkpoints"
-"""Which folder of checkpoints is the cluster's, by the id in its marker."""
+"""The cluster's folder of checkpoints, by the id in its marker."""
 
 
 class Time(NamedTuple):
-    """One of the master's times: how people call it, its unit in the log, and what it is for."""
+    """One of the master's times: its name for people, its unit in the log, and its purpose."""
 
     word: str
     unit: float
@@ -76,14 +76,14 @@ class Setting(msgspec.Struct, frozen=True):
 
     name: str
     word: str
-    """How people set it."""
+    """The key in `dorm policy set`."""
     value: Any
     default: Any
     meaning: str
 
 
 def in_force(settings: Settings) -> tuple[list[Setting], list[Setting]]:
-    """The policy's parameters, and the master's times."""
+    """Return the policy's parameters, and the master's times."""
     defaults = parameters_in_force(Settings(policy=settings.policy))
     parameters = [
         Setting(name, name, value, defaults[name], meaning_of(name))
@@ -97,23 +97,23 @@ def in_force(settings: Settings) -> tuple[list[Setting], list[Setting]]:
 
 
 def meaning_of(parameter: str) -> str:
-    """Of a policy's parameter, in a few words; '' for one that nobody has described."""
+    """Return the meaning of a policy's parameter in a few words; '' if it has no description."""
     return OPTIMIZER[parameter].meaning if parameter in OPTIMIZER else _OTHERS.get(parameter, "")
 
 
 def gist_of(policy: str) -> str:
-    """What a policy does, in a few words; '' for one that nobody has described."""
+    """Return what a policy does in a few words; '' if it has no description."""
     return _GISTS.get(policy, "")
 
 
 def words(settings: Settings) -> list[str]:
-    """All that can be set."""
+    """Return the keys of all settings."""
     parameters, times = in_force(settings)
     return [POLICY, CHECKPOINTS, *(one.word for one in parameters), *(one.word for one in times)]
 
 
 def shown(setting: Setting, value: Any) -> str:
-    """A value as people write it."""
+    """Format a value as people write it."""
     if setting.name in TIMES:
         return written(value * TIMES[setting.name].unit)
     if isinstance(value, bool):
@@ -124,10 +124,10 @@ def shown(setting: Setting, value: Any) -> str:
 
 
 def change_of(pairs: list[str], settings: Settings) -> PolicyChanged:
-    """The change that asks for these `key=value`, checked against the settings in force.
+    """Return the change for these `key=value`, checked against the settings in force.
 
-    Keys are parameters of the policy (of the one that `policy=NAME` names, if it does), the times' words, and the times' names
-    in the log.  Only what is named is changed.  Raises SpecError, and typer.BadParameter where a pair is none.
+    Keys are parameters of the policy (of the one that `policy=NAME` names, if given), the times' words, and the times' names
+    in the log.  Only named settings change.  Raises SpecError, and typer.BadParameter for an invalid pair.
     """
     if len({pair.partition("=")[0] for pair in pairs}) < len(pairs):
         raise SpecError("a setting is given twice")
@@ -176,7 +176,7 @@ def _refuse_unknown(given: Mapping[str, str], settings: Settings) -> None:
 
 
 def _value(key: str, text: str) -> Any:
-    """As YAML reads it.  Raises SpecError."""
+    """Parse a value as YAML.  Raises SpecError."""
     try:
         return parse(text)
     except SpecError as error:
@@ -184,7 +184,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def _folder(text: str) -> str:
-    """Raises SpecError."""
+    """Return the folder's id, "" for the default.  Raises SpecError."""
     if text == DEFAULT:
         return ""
     if not re.fullmatch(r"[0-9a-f]{32}", text):
@@ -195,7 +195,8 @@ def _folder(text: str) -> str:
 
 
 def _time(name: str, key: str, text: str) -> float | int:
-    """In the unit of the log: `500ms` under the word, a plain number under the name in the log.  Raises SpecError."""
+    """Return a time in the unit of the log: `500ms` under the word, a plain number under the name in the log.  Raises
+    SpecError."""
     time = TIMES[name]
     if text == DEFAULT:
         value: float = getattr(Settings(), name)
@@ -212,7 +213,7 @@ def _time(name: str, key: str, text: str) -> float | int:
 
 
 def _range(name: str) -> tuple[float, float, bool]:
-    """What `PolicyChanged` takes: least, most, and whether only whole numbers."""
+    """Return the range of a time in `PolicyChanged`: least, most, and whether only whole numbers."""
     kind = inspect.type_info(PolicyChanged)
     assert isinstance(kind, inspect.StructType)
     (field,) = (field.type for field in kind.fields if field.name == name)

@@ -1,4 +1,4 @@
-"""`dorm completion`: what makes a shell complete commands, options, and the names of apps and nodes."""
+"""`dorm completion`: scripts with which a shell completes commands, options, and the names of apps and nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 
 class Shell(StrEnum):
-    """Shells that can be taught."""
+    """Supported shells."""
 
     bash = "bash"
     zsh = "zsh"

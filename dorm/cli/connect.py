@@ -1,4 +1,4 @@
-"""Which cluster a command talks to, and completion of the names in it."""
+"""Which cluster a command connects to, and completion of the names in it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _COMPLETION_S = 2.0
 
 
 def where(url: str | None, cluster: str | None) -> tuple[str, str]:
-    """URL and cluster name, from flags, environment, what runs on this machine, and defaults."""
+    """Return URL and cluster name, from flags, environment, the cluster running on this machine, and defaults."""
     from dorm.local.home import DEFAULT_CLUSTER, DEFAULT_URL, read_running
 
     running = read_running()
@@ -56,9 +56,9 @@ def where(url: str | None, cluster: str | None) -> tuple[str, str]:
 async def client(
     url: str | None, cluster: str | None, *, user: str | None = None, timeout: float = 5.0
 ) -> AsyncIterator[Client]:
-    """A connected client.  It says on stderr when the connection is lost, and when it is back."""
+    """Yield a connected client.  Reports on stderr when the connection is lost, and when it is back."""
     address, name = where(url, cluster)
-    # What the connection needs takes longer to import than everything else: not before it is wanted.
+    # The connection's dependencies take longer to import than everything else, so they are imported last.
     with _without_websockets(address):
         from dorm.client.client import Client
     connected = await Client.open(address, name, user=user, timeout=timeout)
@@ -71,7 +71,7 @@ async def client(
 
 @contextlib.contextmanager
 def _without_websockets(url: str) -> Iterator[None]:
-    """nats-py imports aiohttp for WebSockets alone, if it is there, and that takes half of the time of a short command."""
+    """nats-py imports aiohttp only for WebSockets, if it is installed, which takes half of the time of a short command."""
     if url.startswith("ws") or "aiohttp" in sys.modules or "nats" in sys.modules:
         yield
         return
@@ -93,7 +93,8 @@ def _tell_outage(url: str, lost: bool) -> None:
 
 
 def complete(context: typer.Context, incomplete: str, names: Callable[[State], Iterable[str]]) -> list[str]:
-    """Names in the state of the command's cluster that begin so.  None where no cluster answers at once: a shell that waits for TAB shows no errors."""
+    """Return matching names in the state of the command's cluster; none if no cluster answers at once: a shell that waits for
+    TAB shows no errors."""
 
     async def ask() -> list[str]:
         given = {

@@ -1,4 +1,4 @@
-"""From exceptions to one line and an exit code: people never see a traceback for what they can mend themselves.
+"""From exceptions to one line and an exit code: people never see a traceback for errors that they can fix.
 
 0    done
 1    failed, refused by the cluster, or differs
@@ -30,7 +30,7 @@ _OURS = ("dorm", "events", "agents", "replay", "compose")
 
 
 class Fail(Exception):
-    """A command's own way to end with one line and an exit code."""
+    """Ends a command with one line and an exit code."""
 
     def __init__(self, message: str, code: int = FAILED) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ _complaints: ContextVar[list[str] | None] = ContextVar("complaints", default=Non
 
 
 def complain(message: str) -> None:
-    """Of something that is wrong and does not keep the command from going on: a line at once, and exit code 1 at its end."""
+    """Report an error that does not stop the command: print a line at once, and exit with 1 at the end."""
     with contextlib.suppress(BrokenPipeError):
         say(f"error: {message}", error=True, flush=True)
     made = _complaints.get()
@@ -54,16 +54,16 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     try:
         return asyncio.run(work)
     except BrokenPipeError:
-        # `dorm events | head`: nobody reads on, which is no error.
+        # `dorm events | head`: the reader has closed the pipe, which is no error.
         _read_no_more()
         raise typer.Exit(DONE) from None
 
 
 def expected(error: BaseException) -> BaseException | None:
-    """What people can mend themselves: our packages' own exceptions (each carries one line for people) and the operating
-    system's, also where a TaskGroup wrapped them.  None for a bug, which deserves its traceback.
+    """Return errors that people can fix: this project's own exceptions (each carries one line for people) and the operating
+    system's, also inside a TaskGroup's.  None for a bug, which deserves its traceback.
 
-    Told by the module that defines them, so that no command has to import all packages to report an error.
+    Recognized by the defining module, so no command has to import all packages to report an error.
     """
     if isinstance(error, BaseExceptionGroup):
         found = [expected(one) for one in error.exceptions]
@@ -73,14 +73,14 @@ def expected(error: BaseException) -> BaseException | None:
 
 
 def line(error: BaseException) -> str:
-    """An exception in one line, of which nothing can move a terminal's cursor."""
+    """Format an exception in one line, without anything that moves a terminal's cursor."""
     text = " ".join(_words(error).split()) or type(error).__name__
     return one_line(text)
 
 
 def _words(error: BaseException) -> str:
-    """The operating system's errors without their numbers.  Where one of a disk names no file, it was standard output: whatever
-    else is written says what it is."""
+    """Return the operating system's errors without their numbers.  A full-disk error without a file name is about standard
+    output: all other writers name their file."""
     if not isinstance(error, OSError) or not error.strerror or type(error).__str__ is not OSError.__str__:
         return str(error)
     if error.filename is not None:
@@ -103,11 +103,11 @@ def _end(message: str, code: int) -> NoReturn:
 
 
 def run_and_exit(app: typer.Typer) -> NoReturn:
-    """The whole program, with its exit code."""
+    """Run the whole program, with its exit code."""
     complaints: list[str] = []
     _complaints.set(complaints)
     try:
-        # The library's own way to report wrong usage takes six lines and a frame.
+        # The library's own report of wrong usage takes six lines and a frame.
         code = app(prog_name="dorm", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
@@ -129,8 +129,8 @@ def run_and_exit(app: typer.Typer) -> NoReturn:
 
 
 def _end_wrong_usage(error: Any) -> NoReturn:
-    """The library's exceptions have no public class in common, only this method; what it says of choices names the kind of
-    exception that its validator caught."""
+    """Report wrong usage.  The library's exceptions share no public class, only this method; its messages about choices
+    include the kind of exception that its validator caught."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.exit(USAGE)
@@ -140,5 +140,5 @@ def _end_wrong_usage(error: Any) -> NoReturn:
 
 
 def _read_no_more() -> None:
-    """What is still in the buffer goes nowhere, so that the interpreter has nothing to complain about at its end."""
+    """Discard what is still in the buffer, so that the interpreter does not complain at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`dorm`: all commands, each imported when it is asked for."""
+"""`dorm`: all commands, each imported when it is run."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _COMMANDS = {
     "completion": ("completion",),
     "replay.state": ("state", "diff"),
 }
-"""Which commands a module of this package registers, in the order in which they are listed."""
+"""Commands that a module of this package registers, in listing order."""
 _GROUPS = {
     "cluster.policy": ("policy", "Nodes and the cluster"),
     "log.commands": ("log", "The log"),
     "replay.commands": ("replay", "The log"),
     "bench.commands": ("bench", "More"),
 }
-"""By module: the group of commands that its `app` is, and the panel in which the group stands."""
+"""By module: the group of commands that its `app` is, and the panel that lists the group."""
 _MODULE_OF = {name: module for module, names in _COMMANDS.items() for name in names} | {
     name: module for module, (name, _) in _GROUPS.items()
 }
 
 
 class _OnDemand(TyperGroup):
-    """Imports what a command needs when it is asked for: to import all of them takes longer than most commands."""
+    """Imports a command's module when it is run: importing all of them takes longer than most commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         for module in dict.fromkeys(_MODULE_OF.values()):
@@ -56,7 +56,7 @@ class _OnDemand(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _MODULE_OF:
-            self.list_commands(ctx)  # So that something near it can be suggested.
+            self.list_commands(ctx)  # So that similar names can be suggested.
         elif cmd_name not in self.commands:
             self._import(_MODULE_OF[cmd_name])
         command: Any = super().get_command(ctx, cmd_name)
@@ -83,7 +83,7 @@ class _OnDemand(TyperGroup):
 
 
 def _show_no_type(params: Iterable[Any]) -> None:
-    """Help says of each option what it takes.  A flag takes nothing, for which the library prints `<bool>`, or `<int>` where it
+    """Help shows each option's value.  A flag has none, for which the library would print `<bool>`, or `<int>` if it
     counts."""
     for param in params:
         if isinstance(param, TyperOption) and (param.is_flag or param.count):

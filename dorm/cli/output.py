@@ -34,7 +34,7 @@ Output = Annotated[Format, typer.Option("--output", "-o", help="How to print.", 
 
 
 class SafeConsole(Console):
-    """Draws nothing that another wrote as control characters or as markup: whatever a command prints."""
+    """Never draws untrusted text as control characters or as markup."""
 
     def __init__(
         self, *, file: IO[str] | None = None, stderr: bool = False, width: int | None = None, soft_wrap: bool = True
@@ -44,11 +44,11 @@ class SafeConsole(Console):
         )
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """A Text is one line, after any empty ones before it: what others wrote can't begin a line of its own."""
+        """Print; a Text is one line after any leading empty ones, so untrusted text can't start a line of its own."""
         super().print(*(_in_one_line(each) if isinstance(each, Text) else each for each in objects), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """All that is ever drawn comes by here; the cursor's movements of rich's own (progress bars) are no text."""
+        """Clean everything that is drawn; the cursor movements of rich's own (progress bars) are not text."""
         for segment in super().render(renderable, options):
             if segment.control or segment.text.isprintable():
                 yield segment
@@ -71,15 +71,15 @@ _LEAST_NOTE = 32
 
 @contextlib.contextmanager
 def solver_prints_elsewhere() -> Iterator[None]:
-    """While this lasts, what native code prints goes to stderr: the solver writes a line of its own now and then, and no
-    option stops it, which must not end up in somebody's JSON.  Nothing else may be printed to stdout meanwhile."""
+    """Redirect the output of native code to stderr: the solver sometimes writes a line of its own, which no option disables
+    and which must not end up in JSON output.  Nothing else may be printed to stdout meanwhile."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
-        ctypes.CDLL(None).fflush(None)  # C's own buffer, which would be written out much later.
+        ctypes.CDLL(None).fflush(None)  # C's own buffer, which would be written much later.
         os.dup2(kept, 1)
         os.close(kept)
 
@@ -96,10 +96,10 @@ def show(
     wide: Sequence[Column] = (),
     note: Column | None = None,
 ) -> None:
-    """Rows (structs or maps) as a table of some columns, or whole as JSON or YAML.
+    """Print rows (structs or maps) as a table of some columns, or whole as JSON or YAML.
 
-    `note` is a last column of long text.  It is cut to the terminal's width; where next to nothing would be left of it, the
-    notes follow below the table.  `-o wide` and a pipe get it whole.
+    `note` is a last column of long text.  It is cut to the terminal's width; if next to nothing would be left of it, the notes
+    follow below the table.  `-o wide` and a pipe show it whole.
     """
     plain = [msgspec.to_builtins(row) for row in rows]
     if output in (Format.json, Format.yaml):
@@ -136,7 +136,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def show_document(document: Any, output: Format) -> None:
-    """One document as JSON or YAML."""
+    """Print one document as JSON or YAML."""
     plain = msgspec.to_builtins(document)
     if output is Format.yaml:
         sys.stdout.write(as_yaml(plain))
@@ -145,15 +145,15 @@ def show_document(document: Any, output: Format) -> None:
 
 
 def as_yaml(plain: Any) -> str:
-    """With characters beyond ASCII as they are, where none of them can do anything to a terminal."""
+    """Dump YAML with characters beyond ASCII unescaped, if none of them can affect a terminal."""
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
     return text if in_document(text) == text else yaml.safe_dump(plain, sort_keys=False, allow_unicode=False)
 
 
 def print_table(rows: Iterable[dict[str, Any]], columns: Sequence[Column]) -> None:
-    """As wide as it needs to be: a terminal that is narrower folds lines, and a pipe gets them whole."""
+    """Print as wide as needed: a narrower terminal folds lines, and a pipe gets them whole."""
     drawn = table(rows, columns)
-    # `print(width=…)` would be cut to the terminal's.
+    # `print(width=…)` would be cut to the terminal's width.
     SafeConsole(file=console.file, width=max(console.width, _width(drawn)), soft_wrap=False).print(drawn, crop=False)
 
 
@@ -178,7 +178,7 @@ _PHASE_STYLES = {
 
 
 def cell(value: Any) -> Text:
-    """A value as people read it, in one line; never markup, since names and reasons come from users."""
+    """Format a value for people, in one line; never markup, since names and reasons come from users."""
     if value is None:
         return Text("-", style="dim")
     if isinstance(value, float):
@@ -190,12 +190,12 @@ def cell(value: Any) -> Text:
 
 
 def counted(number: int, what: str) -> str:
-    """`1 app`, `2 apps`."""
+    """Return `1 app`, `2 apps`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def ago(seconds: float) -> str:
-    """`42s`, `5m`, `3h`, `2d`."""
+    """Return `42s`, `5m`, `3h`, `2d`."""
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f}{unit}"

@@ -25,7 +25,7 @@ LogJson = Annotated[bool, typer.Option("--log-json", envvar="DORM_LOG_JSON", hel
 
 
 def _harmless(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Names and reasons in a line for people come from others as well; a traceback keeps its lines."""
+    """Clean names and reasons in a line for people, as they may be untrusted; a traceback keeps its lines."""
     del logger, method
     return {
         name: (clean(value) if name == "exception" else one_line(value)) if isinstance(value, str) else value
@@ -34,7 +34,7 @@ def _harmless(logger: Any, method: str, event: MutableMapping[str, Any]) -> Muta
 
 
 def configure(verbose: int, as_json: bool, *, quiet_level: int = logging.INFO) -> None:
-    """To stderr; `quiet_level` is the least that is said without -v."""
+    """Log to stderr; `quiet_level` is the lowest level without -v."""
     global _as_json
     import structlog
 
@@ -61,12 +61,12 @@ def configure(verbose: int, as_json: bool, *, quiet_level: int = logging.INFO) -
 
 
 def wants_json() -> bool:
-    """Whether this command was told to log for machines, if only by an option that it has not read yet."""
+    """Return whether this command logs for machines, even if it has not parsed the option yet."""
     return _as_json or "--log-json" in sys.argv[1:]
 
 
 def json_line(message: str, error: BaseException | None = None) -> str:
-    """One line of such a log that says why the command ends; `error` for a bug, whose traceback is then in it."""
+    """Return one line of such a log with the reason why the command ends; `error` for a bug, whose traceback it includes."""
     line = {
         "event": message,
         "level": "critical",

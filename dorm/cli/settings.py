@@ -1,4 +1,4 @@
-"""How settings are written on the command line and in cluster files."""
+"""Parsing of settings on the command line and in cluster files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from events.spec_errors import readable, unknown_field
 
 
 class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A cluster on this machine, as `dorm up --config FILE` takes it."""
+    """A cluster on this machine, as for `dorm up --config FILE`."""
 
     cluster: str | None = None
     agents: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
@@ -40,16 +40,16 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retention_s: float | None = None
 
     def resources(self) -> dict[str, int] | None:
-        """Of each node, in base units."""
+        """Return the resources of each node, in base units."""
         return resources(self.capacity) if self.capacity else None
 
     def change(self) -> PolicyChanged | None:
-        """What it says about the policy and the master's times.  Raises SpecError."""
+        """Return the change of the policy and the master's times, None for none.  Raises SpecError."""
         return policy_change(self.policy, self.params, **{name: getattr(self, name) for name in TIMES})
 
 
 def load_cluster_file(path: Path | None) -> ClusterFile:
-    """A checked one.  Raises SpecError with the file's name."""
+    """Return a checked cluster file.  Raises SpecError with the file's name."""
     if path is None:
         return ClusterFile()
     document = load_document(path)
@@ -71,7 +71,7 @@ def load_cluster_file(path: Path | None) -> ClusterFile:
 
 
 def parse_capacity(text: str | None) -> dict[str, int] | None:
-    """`cpu=4,memory=8GiB,gpu=1` in base units.  Raises typer.BadParameter."""
+    """Parse `cpu=4,memory=8GiB,gpu=1` into base units.  Raises typer.BadParameter."""
     try:
         return None if text is None else capacity(text)
     except ValueError as error:
@@ -79,7 +79,7 @@ def parse_capacity(text: str | None) -> dict[str, int] | None:
 
 
 def parse_pairs(pairs: list[str] | None, what: str) -> dict[str, str]:
-    """`key=value`, repeated.  Raises typer.BadParameter."""
+    """Parse repeated `key=value`.  Raises typer.BadParameter."""
     found = {}
     for pair in pairs or []:
         key, separator, value = pair.partition("=")
@@ -90,7 +90,7 @@ def parse_pairs(pairs: list[str] | None, what: str) -> dict[str, str]:
 
 
 def parse_ports(text: str) -> tuple[int, int]:
-    """`20000-20999`.  Raises typer.BadParameter."""
+    """Parse `20000-20999`.  Raises typer.BadParameter."""
     match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
     if match is None:
         raise typer.BadParameter(f"ports {text!r}: write first-last, such as 20000-20999")
@@ -98,7 +98,7 @@ def parse_ports(text: str) -> tuple[int, int]:
 
 
 def policy_change(name: str | None, params: dict[str, Any] | None, **settings: Any) -> PolicyChanged | None:
-    """The change that asks for these settings, checked; None where nothing is asked.  Raises SpecError."""
+    """Return the change that requests these settings, checked; None if there are none.  Raises SpecError."""
     if name is None and not params and all(value is None for value in settings.values()):
         return None
     for setting, value in settings.items():
@@ -109,7 +109,7 @@ def policy_change(name: str | None, params: dict[str, Any] | None, **settings: A
             policy(name).check_params(params or {})
     except (LookupError, ValueError) as error:
         raise SpecError(str(error)) from None
-    # Only what was asked for: what a default is now, another version may know better.
+    # Only explicit settings: another version may have better defaults.
     document = {"kind": "PolicyChanged", "policy": name, "params": params or None, **settings}
     try:
         return msgspec.convert(document, PolicyChanged)
@@ -118,7 +118,7 @@ def policy_change(name: str | None, params: dict[str, Any] | None, **settings: A
 
 
 def parse_params(pairs: list[str] | None) -> dict[str, Any]:
-    """`theta1=0.2`, repeated; values as YAML reads them.  Raises typer.BadParameter."""
+    """Parse repeated `theta1=0.2`; values as in YAML.  Raises typer.BadParameter."""
     try:
         return {key: parse(value) for key, value in parse_pairs(pairs, "parameter").items()}
     except SpecError as error:

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP as events: the first asks for a good end, the second for one at once.
+"""Ctrl-C, SIGTERM and SIGHUP as events: the first requests a clean end, the second an immediate one.
 
 A signal that is ignored when the program starts stays ignored: a shell starts background jobs without SIGINT, so that Ctrl-C
 stops only the program in the foreground, and `nohup` starts programs without SIGHUP.  SIGTERM always counts.  A terminal that
@@ -34,9 +34,9 @@ class Stops:
         (self.second if self.first.is_set() else self.first).set()
 
     def _on_hangup(self) -> None:
-        """It comes twice or more often where a shell passes it on, so it never asks for an end at once."""
+        """A shell that passes it on may send it several times, so it never requests an immediate end."""
         for number in self._terminals:
-            if not _is_terminal(number):  # Gone: what is written there raises, which must not spoil a good end.
+            if not _is_terminal(number):  # Gone: writing to it raises, which must not spoil a clean end.
                 nothing = os.open(os.devnull, os.O_RDWR)
                 os.dup2(nothing, number)
                 os.close(nothing)
@@ -49,7 +49,7 @@ def _is_terminal(number: int) -> bool:
 
 @contextlib.contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """For work without a loop: SIGTERM ends it as Ctrl-C does, so that what it has started is put away."""
+    """For work without a loop: let SIGTERM end it as Ctrl-C does, so that it cleans up."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -59,7 +59,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stops() -> Iterator[Stops]:
-    """Signals set events instead of breaking in anywhere, for as long as this is open."""
+    """Let signals set events instead of interrupting, while this is open."""
     loop = asyncio.get_running_loop()
     events = Stops()
     handlers = {signal.SIGTERM: events._on_signal}
@@ -77,13 +77,13 @@ def stops() -> Iterator[Stops]:
 
 
 async def run_until_stopped(work: Coroutine[Any, Any, Any]) -> bool:
-    """Run until it ends or a signal comes (then it is cancelled, cleanly); True where a signal ended it."""
+    """Run until the work ends or a signal comes (then it is cancelled, cleanly); return True if a signal ended it."""
     with stops() as events:
         return await first_of(work, events.first.wait())
 
 
 async def first_of(work: Coroutine[Any, Any, Any], stop: Coroutine[Any, Any, Any]) -> bool:
-    """Run both until one ends, cancel the other; True where `stop` did.  What `work` raises is raised."""
+    """Run both until one ends, cancel the other; return True if `stop` ended.  Raises what `work` raises."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop)
     try:
         await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)

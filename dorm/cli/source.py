@@ -29,7 +29,7 @@ _MOST_DAMAGES = 5
 
 
 def parse_moment(text: str | None) -> Moment | None:
-    """What `--at` says, None for the end.  Raises typer.BadParameter."""
+    """Parse the moment of `--at`, None for the end.  Raises typer.BadParameter."""
     try:
         return None if text is None else parse(text)
     except MomentError as error:
@@ -60,11 +60,11 @@ async def log_of(
     salvages: bool = False,
     tells_damage: bool = False,
 ) -> AsyncIterator[EventLog]:
-    """The log that a command is about.  What replay raises becomes one line.
+    """Yield the log that a command reads.  Errors of replay become one line.
 
-    Of a damaged file it is the part before the damage, which is named; the command then ends with exit code 1, unless it
-    `tells_damage` itself (`EventLog.torn`), or `salvages` what is whole behind it.  One that does not need the state (`folds`)
-    may have a sparse archive as well.
+    A damaged file is read up to the damage, which is reported; the command then ends with exit code 1, unless it handles that
+    itself (`tells_damage`, `EventLog.torn`), or reads the intact parts behind it (`salvages`).  A command that does not need
+    the state (no `folds`) also accepts a sparse archive.
     """
     from dorm.core.fold.evolve import GapError
     from replay import ReplayError
@@ -114,7 +114,7 @@ def _in_words(damage: Damage, file: Path) -> str:
 
 
 async def _readable(archive: ArchiveLog | SegmentLog, damages: list[Damage], file: Path, *, salvages: bool) -> EventLog:
-    """All of it; where something is wrong, the part before the first record that is lost, or all parts that are whole."""
+    """Return all of it; if damaged, the part before the first lost record, or all intact parts."""
     from events.archive.damage import ReadablePart, WholeParts, readable_end
     from events.archive.segments import SegmentLog
 
@@ -128,7 +128,8 @@ async def _readable(archive: ArchiveLog | SegmentLog, damages: list[Damage], fil
 
 
 def say_nothing_found(first: int, last: int, **wanted: Sequence[str]) -> None:
-    """On standard error, of what was looked for (by option) in records `first` to `last`: silence looks as if it went wrong."""
+    """Report on standard error that nothing in records `first` to `last` matched (by option): silence would look like a
+    failure."""
     if last < first:
         text = "there is no record in that time"
     else:
@@ -140,7 +141,7 @@ def say_nothing_found(first: int, last: int, **wanted: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, where that is a terminal."""
+    """Show a progress bar on standard error, if that is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal) as bar:
         task = bar.add_task(what, total=None)

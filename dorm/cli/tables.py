@@ -1,4 +1,4 @@
-"""Apps, nodes and one app in full as tables: the same now (`ps`, `nodes`, `describe`) as at any moment (`replay state`)."""
+"""Apps, nodes and one app in full as tables: the same for now (`ps`, `nodes`, `describe`) as for any moment (`dorm state`)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def show_apps(rows: Sequence[AppRow], output: Format) -> None:
 
 
 def show_nodes(rows: Sequence[NodeRow], output: Format) -> None:
-    """With a column for each resource: what is promised of what the node has."""
+    """Print nodes, with a column for each resource: the reserved part of the capacity."""
     resources = dict.fromkeys(name for row in rows for name in row.capacity)
     columns = [*_NODES, *((name.upper(), f"of {name}") for name in resources)]
     plain = [_with_shares(msgspec.to_builtins(row)) for row in rows]
@@ -66,23 +66,23 @@ def _with_shares(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def share(name: str, used: int, of: int) -> str:
-    """`1.5/4`, for a column that is called like the resource."""
+    """Return `1.5/4`, for a column named like the resource."""
     return f"{_bare(name, used)}/{_bare(name, of)}"
 
 
 def _bare(name: str, amount: int) -> str:
-    """Without the unit where the heading says it."""
+    """Format an amount, without the unit if the heading implies it."""
     return f"{amount / 1000:g}" if name == CPU else humanize(name, amount) if name == MEMORY else str(amount)
 
 
 def show_containers(rows: Sequence[dict[str, Any]], *, of_apps: bool = False) -> None:
-    """`of_apps` names the app and generation of each: for all that is on a node."""
+    """Print containers; `of_apps` adds the app and generation of each: for everything on a node."""
     owner = [("APP", "app"), ("GEN", "generation")] if of_apps else []
     _titled("containers", rows, [*owner, *_CONTAINERS])
 
 
 def show_app(d: dict[str, Any]) -> None:
-    """One app in full; `d` is what `dorm.core.query.views.describe` gives."""
+    """Print one app in full; `d` is what `dorm.core.query.views.describe` returns."""
     lines = [
         ("id", d["id"]), ("user", d["user"]), ("phase", d["phase"]), ("note", d["note"]),
         ("containers", f"{d['containers']} on {counted(d['nodes'], 'node')} (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),
@@ -104,7 +104,7 @@ def show_app(d: dict[str, Any]) -> None:
 
 
 def _failures(d: dict[str, Any]) -> str:
-    """`7 (retries: 1 of 3, out_of_memory 2 of 2)`: of its whole life, and what counts since it last worked for long."""
+    """Return `7 (retries: 1 of 3, out_of_memory 2 of 2)`: all failures, and those that count since it last worked for long."""
     used = [f"{'' if cause == SHARED else f'{cause} '}{count}" for cause, count in d["retries_used"].items()]
     return f"{d['failures']} (retries: {', '.join(used)})" if used else str(d["failures"])
 

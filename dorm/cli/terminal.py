@@ -1,13 +1,13 @@
-"""What others wrote, made safe for a terminal.
+"""Untrusted text, made safe for a terminal.
 
 Names, reasons, labels and messages on the log come from users, apps and nodes.  A terminal obeys control characters (move the
-cursor, rewrite a line that was read, set the title, open a link, answer as if typed), and direction and zero-width characters
-make text look like other text.  Nothing of that reaches a terminal: such characters are shown as escapes, `\\x1b`, `\\u202e`.
+cursor, rewrite an earlier line, set the title, open a link, answer as if typed), and direction and zero-width characters make
+text look like other text.  None of them reaches a terminal: such characters are shown as escapes, `\\x1b`, `\\u202e`.
 
-Everything for people goes through here: `SafeConsole` (`dorm.cli.output`) for what rich draws, `say` for plain lines.  `cell` and `one_line` also
-show line breaks, so that a reason can't look like lines of ours.  Documents (JSON, YAML) stay the same data: `in_document`
-writes such characters as that format's own escapes.  What a container printed (`dorm logs`) is its owner's and passes as it is,
-as with kubectl and docker.
+All text for people goes through here: `SafeConsole` (`dorm.cli.output`) for what rich draws, `say` for plain lines.  `cell`
+and `one_line` also escape line breaks, so a reason can't imitate lines of this program.  Documents (JSON, YAML) keep the same
+data: `in_document` writes such characters as that format's own escapes.  A container's output (`dorm logs`) belongs to its
+owner and passes unchanged, as with kubectl and docker.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _KEPT = frozenset("\n\t")
 
 
 def clean(text: str) -> str:
-    """Without anything but letters, signs, spaces, tabs and line breaks."""
+    """Escape everything except letters, signs, spaces, tabs and line breaks."""
     if text.isprintable():
         return text
     return "".join(sign if sign in _KEPT else _shown(sign) for sign in text)
 
 
 def one_line(text: str) -> str:
-    """The same, with line breaks and tabs shown as well."""
+    """Like `clean`, with line breaks and tabs escaped too."""
     return text if text.isprintable() else "".join(map(_shown, text))
 
 
 def in_document(text: str) -> str:
-    """JSON in which no character can do anything to a terminal: these only stand in strings, where an escape is the same."""
+    """Return JSON without characters that affect a terminal: they occur only in strings, where an escape is equivalent."""
     if text.replace("\n", "").isprintable():
         return text
     return "".join(sign if sign == "\n" else _json(sign) for sign in text)
@@ -57,5 +57,5 @@ def _json(sign: str) -> str:
 
 
 def say(text: str, *, error: bool = False, flush: bool = False) -> None:
-    """A plain line to stdout, or stderr."""
+    """Print a plain line to stdout, or stderr."""
     print(clean(text), file=sys.stderr if error else sys.stdout, flush=flush)

@@ -1,4 +1,4 @@
-"""What users' programs call.
+"""The client library for users' programs.
 
     client   submit an app, watch it, change it, cancel it
     tail     events in order, filtered, from any position

@@ -1,20 +1,20 @@
-"""What a user's program calls: submit an app, watch it, cancel it.
+"""The client: submit an app, watch it, cancel it.
 
     async with await Client.open("nats://127.0.0.1:4222") as client:
         app = await client.submit({"name": "hello", "command": ["sleep", "5"], "demand": {"cpu": 1}})
         await client.wait(app.id)
 
-A client is a reader of the log like any other: it folds what the master folds and asks nobody.
+A client reads the log like any other reader: it folds what the master folds, and queries no other process.
 
     ClientError
     ├── NotFound      no app or node of this name
-    ├── Refused       the master said no, and why
+    ├── Refused       the master refused the request; the message says why
     ├── NoAnswer      stored on the log, but no master has answered yet
-    └── Unsettled     sent, and the log did not say whether it is stored; the same again settles it
+    └── Unsettled     sent, but it is unknown whether it is stored; the same again settles it
 
-What is asked for is stored, or refused with an error and nothing of it is left: where the log can't be reached, that is said
-at once (`events.log.interface.NotSent`), and where its answer was lost, the same is sent again under the same id until
-there is one.
+Appends are retried under the same id until their outcome is known: stored, or refused with an error and surely not stored.
+Where the log is unavailable, the call fails at once (`events.log.interface.NotSent`); where its answer was lost, the client
+sends the same again under the same id.
 """
 
 from __future__ import annotations
@@ -69,31 +69,31 @@ if TYPE_CHECKING:
 
 
 _AGENT_BACK_S = 15.0
-"""How long after an outage an agent may take to answer again."""
+"""Seconds that an agent may take to answer again after an outage."""
 _PAUSE_S = 0.2
 _TRY_S = 5.0
 _SETTLE_S = 30.0
-"""How long the same is sent again where it is unknown whether it is stored."""
+"""Seconds for which an append with an unknown outcome is retried."""
 
 
 class ClientError(Exception):
-    """Root of what a client raises beside the log's own errors; one line for people."""
+    """Base class of what a client raises beside the log's own errors; one line for people."""
 
 
 class NotFound(ClientError):
-    """No such app or node."""
+    """There is no such app or node."""
 
 
 class Refused(ClientError):
-    """The master refused it."""
+    """The master refused the request."""
 
 
 class NoAnswer(ClientError):
-    """It is on the log and will be acted on, but nobody has answered in time."""
+    """The request is on the log and will be acted on, but no master has answered in time."""
 
 
 class Unsettled(ClientError):
-    """Whether it is stored is unknown.  Whoever sends it again under the same id can't have it twice."""
+    """It is unknown whether the request is stored.  Sending it again under the same id is idempotent."""
 
     def __init__(self, message: str, id: str) -> None:
         super().__init__(message)
@@ -114,7 +114,7 @@ class Client:
         clock: Callable[[], int] = time.time_ns,
         settle_s: float = _SETTLE_S,
     ) -> None:
-        """`settle_s`: how long the same is sent again where it is unknown whether it is stored."""
+        """`settle_s`: seconds for which an append with an unknown outcome is retried."""
         self.log = log
         self.cluster = cluster
         self.user = subjects.token(user or _login_name())
@@ -124,7 +124,7 @@ class Client:
         self._settle_s = settle_s
         self._state = State()
         self._begun = False
-        """Whether a snapshot was looked for, which `_state` then begins with."""
+        """Whether a snapshot was looked for, from which `_state` starts."""
         self._beginning = asyncio.Lock()
         self._outages = 0
         self._tell_outage: Callable[[bool], None] = lambda _: None
@@ -133,7 +133,7 @@ class Client:
 
     @classmethod
     async def open(cls, url: str, cluster: str = "local", *, user: str | None = None, timeout: float = 5.0) -> Client:
-        """Raises LogUnavailable or LogRefused (no such cluster, for one) with a line that says what to do."""
+        """Connect.  Raises LogUnavailable or LogRefused (no such cluster, for one) with a line that says what to do."""
         connection = await Connection.open(url, cluster, name="dorm-client", timeout=timeout)
         return cls(connection.log, connection.bus, cluster, user=user, connection=connection)
 
@@ -143,11 +143,11 @@ class Client:
 
     @property
     def leadership(self) -> Leadership | None:
-        """The lease of the cluster's masters; None on a log that this client was given without a connection."""
+        """The lease of the cluster's masters; None for a client that was made from a log without a connection."""
         return self._connection.leadership if self._connection is not None else None
 
     def tell_outages(self, tell: Callable[[bool], None]) -> None:
-        """From now on `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
+        """From now on call `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
         self._tell_outage = tell
 
     def _on_outage(self, lost: bool) -> None:
@@ -163,7 +163,7 @@ class Client:
     # --- reading --------------------------------------------------------------------------------------------------------
 
     async def state(self) -> State:
-        """Folded up to the end of the log.  The same object each time, brought forward."""
+        """Return the state, folded up to the end of the log.  The same object each time, brought up to date."""
         await self._begin()
         async for batch in self.log.read(after=self._state.seq):
             for record in batch:
@@ -171,7 +171,7 @@ class Client:
         return self._state
 
     async def _begin(self) -> None:
-        """Once, before anybody has the state."""
+        """Load a snapshot, once, before the state is first used."""
         async with self._beginning:
             if not self._begun:
                 found = await newest(self.log)
@@ -179,17 +179,17 @@ class Client:
                 self._begun = True
 
     def _fold(self, record: Record) -> Event:
-        """Several readers may bring the one state forward at once; each record counts only the first time."""
+        """Fold a record unless it is folded already: several readers may bring the one state up to date at once."""
         return evolve(self._state, record) if record.seq > self._state.seq else decode(record)
 
     async def watch(self) -> AsyncGenerator[tuple[State, Sequence[Event]], None]:
-        """The state again and again, each time with what has just been folded; first at the end of the log as it is."""
+        """Yield the state after each batch, with the events just folded; first at the current end of the log."""
         yield await self.state(), []
         async for batch in self.log.read(after=self._state.seq, follow=True):
             yield self._state, [self._fold(record) for record in batch]
 
     async def records(self, *, after: int = 0, follow: bool = False) -> AsyncIterator[Record]:
-        """Raw records; `events.codec.decode` reads them."""
+        """Yield raw records; `events.codec.decode` reads them."""
         async for batch in self.log.read(after=after, follow=follow):
             for record in batch:
                 yield record
@@ -205,19 +205,19 @@ class Client:
         nodes: Iterable[str] = (),
         follow: bool = True,
     ) -> AsyncGenerator[Logged, None]:
-        """Every event of the log in order, each once, the facts of a master's round one by one; then what comes.
+        """Yield every event of the log in order, each once, the facts of a master's round one by one; then new ones.
 
             async for logged in client.events(kinds=["AppFailed"], since=timedelta(hours=1)):
                 print(logged.position, logged.event)
 
-        It outlives outages and restarts of the server.  `after` is the position (`118.2`) of the last event that was dealt
-        with, so a program that keeps it goes on exactly there; `since` is a log time, or how long before the log's last
-        record.  Filters are those of `dorm.core.query.concerns`: all that are given have to hold, of several values any;
-        apps by name or id.  Without `follow` it ends at what was the log's end.  To leave it early, break and let go of it, or
-        close it (`contextlib.aclosing`).
+        It outlives outages and restarts of the server.  `after` is the position (`118.2`) of the last event that was
+        processed, so a program that keeps it resumes exactly there; `since` is a log time, or how long before the log's last
+        record.  Filters are those of `dorm.core.query.concerns`: all given filters have to match, each by any of its values;
+        apps by name or id.  Without `follow` it ends at the log's end as of the call.  To stop early, break and drop the
+        generator, or close it (`contextlib.aclosing`).
 
-        Raises ValueError for a position, a time without a zone or a kind that can't be, LogDamaged where the log ends
-        before `after`, and LogUnavailable where it can't be reached (with `follow`: never again, for the client is closed).
+        Raises ValueError for an invalid position or kind or a time without a zone, LogDamaged where the log ends before
+        `after`, and LogUnavailable where the log is unavailable (with `follow`: only once the client is closed).
         """
         wanted = tail.Filter(kinds=tuple(kinds), apps=tuple(apps), users=tuple(users), nodes=tuple(nodes))
         tail.check_kinds(wanted.kinds)
@@ -228,11 +228,11 @@ class Client:
                 yield logged
 
     async def app(self, name_or_id: str) -> App:
-        """Raises NotFound."""
+        """Return an app by name or id.  Raises NotFound."""
         return find_app(await self.state(), name_or_id)
 
     async def wait(self, name_or_id: str) -> App:
-        """Until it has ended.  Raises NotFound."""
+        """Wait until the app has ended.  Raises NotFound."""
         found = await self.app(name_or_id)
         async for state, _ in self.watch():
             app = state.apps.get(found.id)
@@ -248,7 +248,7 @@ class Client:
         """Submit, and wait for the master's answer.
 
         A repeat with the same `id` is the same submission.  Raises SpecError before anything is sent; Refused; NoAnswer;
-        Unsettled; the log's errors, of which each means that it is not stored.
+        Unsettled; the log's errors, each of which means that the submission is not stored.
         """
         document = msgspec.to_builtins(spec) if isinstance(spec, AppSpec) else spec
         checked = check_spec(document)
@@ -259,7 +259,7 @@ class Client:
         seq = await self._publish(event)
         app = app_id(checked.name, event_id)
         with _stored("the submission"):
-            # What was answered long ago is not answered again.
+            # A repeat whose answer is folded already gets no second answer.
             if id is None or app not in (await self.state()).apps:
                 await self._answer_to(event, seq, answer_timeout)
             found = find_app(await self.state(), app)
@@ -268,7 +268,7 @@ class Client:
         raise AssertionError("it returns or raises")
 
     async def _answer_to(self, submission: AppSubmitted, after: int, timeout: float) -> None:
-        """Wait for it.  Raises Refused, NoAnswer."""
+        """Wait for the answer to a submission.  Raises Refused, NoAnswer."""
         try:
             async with asyncio.timeout(timeout):
                 async for record in self.records(after=after, follow=True):
@@ -290,8 +290,8 @@ class Client:
             ) from None
 
     async def _check_own(self, submission: AppSubmitted, stored: int, answered: int) -> None:
-        """Raises Refused where the record that was answered is not this submission, which is stored at `stored`: somebody else
-        had used its id first, and the first one counts."""
+        """Raises Refused where the master answered another submission than this one, which is stored at `stored`: another
+        submission had used its id first, and the first one counts."""
         subject = subjects.fact(self.cluster, AppSubmitted.__name__, self.user)
         if answered != stored and not await is_stored_at(self.log, answered, subject, submission):
             raise Refused(
@@ -302,7 +302,7 @@ class Client:
     async def update(
         self, name_or_id: str, *, weight: float | None = None, n_min: int | None = None, n_max: int | None = None
     ) -> App:
-        """New weight or bounds.  Raises NotFound, Refused."""
+        """Change weight or bounds.  Raises NotFound, Refused."""
         app = await self.app(name_or_id)
         if app.ended:
             raise Refused(f"{app.name} has ended ({app.ended})")
@@ -323,7 +323,7 @@ class Client:
         raise AssertionError("it returns or raises")
 
     async def cancel(self, name_or_id: str, reason: str = "") -> App:
-        """Ask to stop it; the app's end follows on the log.  Raises NotFound, Refused."""
+        """Request the app's end, which follows on the log.  Raises NotFound, Refused."""
         app = await self.app(name_or_id)
         if app.ended:
             raise Refused(f"{app.name} has ended already ({app.ended})")
@@ -341,16 +341,16 @@ class Client:
         )
 
     async def last_heard(self, node: str) -> int:
-        """When the last heartbeat of a node was stored (UTC ns), 0 where none is."""
+        """Return when the last heartbeat of a node was stored (UTC ns), 0 where there is none."""
         record = await self._bus.last_report(subjects.report(self.cluster, node))
         return record.time if record is not None else 0
 
     async def change_policy(self, change: PolicyChanged) -> Settings:
-        """Settings of the cluster, from the next round on; gives those that hold once it is folded.
+        """Change settings of the cluster from the next round on; return the settings once the change is folded.
 
-        Raises Refused, before anything is published, for a policy or parameters that can't be, for times that would do
-        harm and for a folder of checkpoints that no node has; and afterwards where the fold refuses it, because somebody
-        else changed the settings meanwhile."""
+        Raises Refused before anything is published for an invalid policy or parameters, for harmful times and for a folder
+        of checkpoints that no node has; and afterwards where the fold refuses the change because another client changed the
+        settings meanwhile."""
         try:
             before = await self.state()
             all_after(before.settings, change)
@@ -369,7 +369,7 @@ class Client:
         raise AssertionError("it returns or raises")
 
     async def seal(self, *, answer_timeout: float = 10.0) -> LogSealed:
-        """Have the master seal the log now; gives the seal, which covers all that was there before.  Raises NoAnswer."""
+        """Have the master seal the log now; return the seal, which covers all earlier records.  Raises NoAnswer."""
         asked = await self._publish(SealRequested(id=self._new_id(), at=self._clock(), by=self.user))
         rounds = [subjects.rounds(self.cluster)]
         try:
@@ -390,7 +390,8 @@ class Client:
         return f"{self.user}.{secrets.token_hex(8)}"
 
     async def _publish(self, event: Event) -> int:
-        """Its sequence.  Raises Unsettled, and the log's errors where it is surely not stored."""
+        """Append an event; return its sequence.  Raises Unsettled, and the log's errors where the event is surely not
+        stored."""
         subject = subjects.fact(self.cluster, type(event).__name__, self.user)
         ends = asyncio.get_running_loop().time() + self._settle_s
         sent = False
@@ -401,7 +402,7 @@ class Client:
                 sent = sent or not isinstance(error, NotSent | LogFull | LogRefused)
                 if not sent:
                     raise
-                # A refusal is one of the repeat, and says nothing of what was sent before.
+                # A refusal applies to the retry, and proves nothing about earlier tries.
                 if isinstance(error, LogRefused) or asyncio.get_running_loop().time() > ends:
                     raise _unsettled(event, error) from None
             await asyncio.sleep(_PAUSE_S)
@@ -409,10 +410,10 @@ class Client:
     async def logs(
         self, name_or_id: str, *, slot: int | None = None, follow: bool = False, tail: int | None = None
     ) -> AsyncIterator[bytes]:
-        """Output of one container of the latest generation that started (the first slot unless `slot` says otherwise).
+        """Yield the output of one container of the latest generation that started (the first slot unless `slot` is given).
 
-        With `follow` an answer that a lost connection broke off goes on where it was, or with what is new where only a
-        `tail` was asked for.  Raises NotFound where nothing has started yet, and the bus's LogUnavailable and LogRefused.
+        With `follow`, an answer that a lost connection interrupted resumes where it was, or with new output only where a
+        `tail` was requested.  Raises NotFound where nothing has started yet, and the bus's LogUnavailable and LogRefused.
         """
         app = await self.app(name_or_id)
         started = [g for g in app.generations.values() if any(c.state != "desired" for c in g.containers.values())]
@@ -444,7 +445,7 @@ class Client:
                 if not follow or now > patience or self._connection is None:
                     raise
                 await self._connection.connected()
-                # The agent has to find its way back too.
+                # The agent has to reconnect too.
                 patience = min(patience, asyncio.get_running_loop().time() + _AGENT_BACK_S)
                 await asyncio.sleep(_PAUSE_S)
             else:
@@ -456,7 +457,7 @@ class Client:
 
 
 def find_app(state: State, name_or_id: str) -> App:
-    """Raises NotFound, with names that look like it."""
+    """Return an app by name or id.  Raises NotFound, with similar names."""
     app = state.find_app(name_or_id)
     if app is not None:
         return app
@@ -467,7 +468,7 @@ def find_app(state: State, name_or_id: str) -> App:
 
 @contextlib.contextmanager
 def _stored(what: str) -> Iterator[None]:
-    """For what follows the storing of it: an outage that comes now must not be taken for a failure of what was asked."""
+    """Guard the reads after a request was stored: an outage now must not be taken for a failure of the request."""
     try:
         yield
     except LogUnavailable as error:

@@ -1,7 +1,7 @@
-"""Events of a log in their order, filtered, from any position on: what `Client.events` and `dorm events` read.
+"""Events of a log in order, filtered, from any position: what `Client.events` and `dorm events` read.
 
-Whoever is interrupted goes on exactly where it was, within a round too: `Tail.position` is what `after` takes.  Outages are
-the log's own matter (`events.log.interface.EventLog.read`): a tail that follows outlives them, and sees every event once.
+An interrupted reader resumes exactly where it was, even within a round: `Tail.position` is what `after` takes.  The log
+handles outages (`events.log.interface.EventLog.read`): a tail that follows outlives them, and sees every event once.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 BEGIN = Position(0)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WINDOW = 1000
-"""Records that are looked through first for the last events."""
+"""Records in the first window that is searched for the last events."""
 _WIDER = 8
 _TRIES = 12
 _PAUSE_S = 0.2
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events: each that is given has to hold, of several values any (`dorm.core.query.concerns`)."""
+    """Which events: all given filters have to match, each by any of its values (`dorm.core.query.concerns`)."""
 
     kinds: tuple[str, ...] = ()
     apps: tuple[str, ...] = ()
@@ -55,18 +55,18 @@ class Tail:
         self, log: EventLog, cluster: str, wanted: Filter, *, after: Position = BEGIN, until: int | None = None,
         follow: bool = False,
     ) -> None:  # fmt: skip
-        """`until` is the last sequence to read; without it and without `follow` that is the log's end when reading begins.
-        `cluster` may be `*` where the log is a file."""
+        """`until` is the last sequence to read; without it and without `follow`, reading ends at the log's end as of its
+        start.  `cluster` may be `*` where the log is a file."""
         self._log, self._cluster, self._wanted = log, cluster, wanted
         self._follow = follow
         self.until = until
         self.position = after
-        """Whatever is up to here has been given, and its taker came back for more; or it was not wanted."""
+        """Everything up to here was yielded and the consumer came back for more, or it was filtered out."""
 
     async def events(self) -> AsyncGenerator[Logged, None]:
-        """Raises what `EventLog.read` raises.  Whoever leaves it before its end closes it, or lets go of it."""
+        """Yield the events.  Raises what `EventLog.read` raises.  To stop early, close the generator or drop it."""
         after = self.position
-        # A round that was left within is read again from its begin: its first facts teach the filter.
+        # A round that was left in the middle is read again from its start: the filter learns from its first facts.
         first = after.seq if after.index is None else max(0, after.seq - 1)
         concerns = self._wanted.concerns()
         await self._learn_in_time(concerns, first)
@@ -87,7 +87,7 @@ class Tail:
                     return
 
     async def _learn_in_time(self, concerns: Concerns, upto: int) -> None:
-        """Whoever follows outlives an outage here as well; to have learned something twice is no matter."""
+        """Learn, retrying through an outage when following; learning the same twice is harmless."""
         for _ in range(_TRIES if self._follow else 0):
             with contextlib.suppress(LogUnavailable):
                 return await self._learn(concerns, upto)
@@ -95,7 +95,7 @@ class Tail:
         await self._learn(concerns, upto)
 
     async def _learn(self, concerns: Concerns, upto: int) -> None:
-        """What was said up to a sequence, as far as the filter has to know it."""
+        """Feed the filter with the earlier events that it depends on, up to a sequence."""
         known = concerns.knowledge(self._cluster)
         if not known or not upto:
             return
@@ -109,9 +109,9 @@ class Tail:
                         concerns.wants(one)
 
     async def _know(self, concerns: Concerns, upto: int) -> int:
-        """From the latest snapshot that is not beyond; its sequence, 0 where there is none that can be read.
+        """Start from the latest snapshot that is not beyond `upto`; return its sequence, 0 if none can be read.
 
-        Any build's will do: a filter asks it only whose apps are and where they lie."""
+        A snapshot of any build will do: the filter takes only the apps' owners and nodes from it."""
         snapshots = self._log.snapshots
         for info in reversed([info for info in await snapshots.infos() if info.seq <= upto]):
             body = await snapshots.get(info)
@@ -123,8 +123,8 @@ class Tail:
 
 
 async def before_last(log: EventLog, cluster: str, wanted: Filter, count: int, end: int) -> Position:
-    """The position after which there are `count` events that are wanted, up to the sequence `end`; the log's begin where
-    there are fewer.  Reads backwards in windows that grow, so the last few of a long log are found soon."""
+    """Return the position after which there are `count` matching events up to the sequence `end`; the start of the log where
+    there are fewer.  Reads backwards in growing windows, so the last few of a long log are found fast."""
     begin = await log.start()
     window = max(_WINDOW, count)
     while count:
@@ -142,7 +142,7 @@ async def before_last(log: EventLog, cluster: str, wanted: Filter, count: int, e
 
 
 async def begin(log: EventLog, after: Position | str | int | None, since: datetime | timedelta | None) -> Position:
-    """The position that somebody begins after: given as one, or by log time.  Raises ValueError."""
+    """Return the position to start after, given as one or by log time.  Raises ValueError."""
     if after is not None and since is not None:
         raise ValueError("say where to begin by a position or by a time, not by both")
     if after is not None:
@@ -157,12 +157,12 @@ async def begin(log: EventLog, after: Position | str | int | None, since: dateti
 
 
 async def at_time(log: EventLog, time: int) -> Position:
-    """The position before the first record that is as late as this log time (UTC nanoseconds), or later."""
+    """Return the position before the first record at or after this log time (UTC nanoseconds)."""
     return Position(await log.at_time(time - 1))
 
 
 async def time_of(log: EventLog, seq: int) -> int:
-    """Log time of a record, 0 where there is none."""
+    """Return the log time of a record, 0 where there is none."""
     if seq > await log.start():
         async with aclosing(log.read(after=seq - 1)) as batches:
             async for batch in batches:
@@ -171,7 +171,7 @@ async def time_of(log: EventLog, seq: int) -> int:
 
 
 def check_kinds(kinds: Iterable[str]) -> None:
-    """Raises ValueError with names that look like one that there is not."""
+    """Raises ValueError for an unknown kind, with similar names."""
     for kind in kinds:
         if not known_kind(kind):
             near = (

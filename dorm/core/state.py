@@ -1,7 +1,7 @@
-"""What the log says, folded: apps, their generations, nodes and settings at one sequence.
+"""The state: the log folded into apps, their generations, nodes and settings at one sequence.
 
-`evolve` is the only writer.  Everything here follows from the records alone, so two folds of one log are equal byte for
-byte and `digest` proves it.  Times are log times (UTC nanoseconds), quantities integers in base units.
+`evolve` is the only writer.  Everything here follows from the records alone, so two folds of one log are equal byte for byte,
+and `digest` proves it.  Times are log times (UTC nanoseconds), quantities integers in base units.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SCHEMA = 5
-"""Counts changes of meaning in this module and `evolve`: a digest by another schema can't be compared."""
+"""Counts changes of meaning in this module and `evolve`: digests of different schemas are not comparable."""
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 class Settings(msgspec.Struct):
-    """What `PolicyChanged` sets; see there."""
+    """Settings that `PolicyChanged` sets; see there."""
 
     policy: str = "dorm"
     params: dict[str, Any] = {}
@@ -36,11 +36,11 @@ class Settings(msgspec.Struct):
     node_lease_s: float = 300.0
     retention_s: float = 86_400.0
     checkpoints: str = ""
-    """The folder that an operator named, "" where nobody did."""
+    """The folder that an operator named, "" if none did."""
 
 
 class RefusedChange(msgspec.Struct, frozen=True):
-    """A `PolicyChanged`, or its policy or folder alone, that does not hold."""
+    """A `PolicyChanged`, or only its policy or folder, that was refused."""
 
     id: str
     seq: int
@@ -48,7 +48,7 @@ class RefusedChange(msgspec.Struct, frozen=True):
     by: str
     reason: str
     whole: bool = True
-    """False where the times that it sets hold all the same."""
+    """False if the times that it sets hold anyway."""
 
 
 class ShortenedTime(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class ShortenedTime(msgspec.Struct, frozen=True):
 
 
 REFUSED_CHANGES = 8
-"""How many of them are remembered."""
+"""How many refused changes are kept."""
 
 
 class Submission(msgspec.Struct):
@@ -75,15 +75,15 @@ class Submission(msgspec.Struct):
     spec: Any
     size: int
     refused: str = ""
-    """Why it is refused already, where the body could not even be read."""
+    """Why it is refused already: set where the body was unreadable or the request invalid."""
     app: str = ""
-    """Set where this is a refused update of that app."""
+    """The app of a refused update, "" for a submission."""
     who: str = ""
-    """Whose subject it came on: what a server's permissions go by, where `by` is the sender's own word."""
+    """The sender by the record's subject, which the server's permissions enforce; `by` is the sender's own claim."""
 
 
 class Pace(msgspec.Struct, gc=False):
-    """How fast a generation works, from the first and the last progress it told of: log times and steps."""
+    """How fast a generation works, from the first and the last progress that it reported: log times and steps."""
 
     first_at: int
     first_step: int
@@ -92,7 +92,7 @@ class Pace(msgspec.Struct, gc=False):
 
     @property
     def steps_per_s(self) -> float:
-        """0 where it can't be known yet."""
+        """Steps per second, 0 while unknown."""
         steps, time = self.last_step - self.first_step, self.last_at - self.first_at
         return steps * 1e9 / time if steps > 0 and time > 0 else 0.0
 
@@ -101,7 +101,7 @@ ContainerState = Literal["desired", "running", "exited"]
 
 
 class Container(msgspec.Struct, gc=False):
-    """One slot of a generation, as far as the log knows."""
+    """One slot of a generation, as far as the log shows."""
 
     slot: int
     node: str
@@ -113,7 +113,7 @@ class Container(msgspec.Struct, gc=False):
     exit_code: int | None = None
     asked: bool = False
     killed: bool = False
-    """It had not ended within its grace time."""
+    """It did not exit within its grace time."""
     reason: str = ""
     message: str = ""
 
@@ -135,15 +135,15 @@ class Generation(msgspec.Struct):
     """When the last of its containers had started."""
     resume: bool = False
     failed: bool = False
-    """`GenerationFailed` was said of it."""
+    """A `GenerationFailed` of it is on the log."""
     stopped_at: int = 0
     """When its last container had ended."""
     running: int = 0
     exited: int = 0
-    """How many containers are in these states: counted along, since every start and exit asks for it."""
+    """How many containers are in these states: kept as counters, since every start and exit needs them."""
     pace: Pace | None = None
     checkpointed_at: int = 0
-    """When it last told of a checkpoint."""
+    """When it last reported a checkpoint."""
     folder: str = ""
     """The cluster's folder of checkpoints when it was released."""
     worked: bool = False
@@ -180,25 +180,25 @@ class AdjustmentRecord(msgspec.Struct, gc=False):
     checkpoint: int | None = None
     lost_steps: int = 0
     killed: int = 0
-    """Containers that had not ended within their grace time and were killed."""
+    """Containers that did not exit within their grace time and were killed."""
     resumed_at: int = 0
-    """When the new generation first told of progress or of a checkpoint; 0 before."""
+    """When the new generation first reported progress or a checkpoint; 0 before."""
     resumed_step: int = 0
-    """Which step that was."""
+    """The step that it reported then."""
     steps_per_s: float = 0.0
-    """How fast the generation before it worked, with `containers_before`; 0 where that was not seen."""
+    """How fast the previous generation worked, with `containers_before`; 0 if unknown."""
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """An adjustment that failed: the app stays at the count with which it had worked, for a while
+    """An adjustment that failed: the app stays for a while at the count with which it had worked
     (`dorm.core.apps.bounds`)."""
 
     generation: int
-    """Which one did not start to work."""
+    """The generation that did not start to work."""
     containers: int
-    """With so many."""
+    """Its number of containers."""
     worked_with: int
-    """How many containers the last one had that worked."""
+    """How many containers the last generation that worked had."""
 
 
 Ended = Literal["", "completed", "failed", "cancelled"]
@@ -218,10 +218,10 @@ class App(msgspec.Struct):
     submission: str
     submitted_at: int
     seq: int
-    """Of its submission: the order of arrival."""
+    """Sequence of its submission: the order of arrival."""
     accepted_at: int = 0
     changed_seq: int = 0
-    """Last record that overtakes a decision whose basis is before it."""
+    """The last record that overtakes decisions with an earlier basis."""
     generation: int = 0
     """Number of the latest generation, 0 before the first."""
     generations: dict[int, Generation] = {}
@@ -232,54 +232,54 @@ class App(msgspec.Struct):
     ended_at: int = 0
     end_reason: str = ""
     failures: int = 0
-    """Of all its generations, those that were its own fault."""
+    """Failures of its generations that were its own fault."""
     port_failures: int = 0
-    """Generations that ended because a port was taken: no fault of the app's, until there are too many of them."""
+    """Generations that ended because a port was taken: not the app's fault, until there are too many of them."""
     retries_used: dict[str, int] = {}
-    """By what they count against (`dorm.core.apps.failures`); forgotten, like the next two, once it has worked for long."""
+    """By what they count against (`dorm.core.apps.failures`); reset, like the next two, once it has worked for long."""
     failures_in_a_row: int = 0
-    """Of any kind: what the next pause follows from."""
+    """Of any kind: determines the next pause."""
     ran_ns: int = 0
-    """How long all containers of its generations have run since the last failure that was its own fault, without the
+    """How long all containers of its generations have run since the last failure that was its own fault, excluding the
     generation that runs now."""
     retry_at: int = 0
     tells: bool = False
-    """Whether it has ever told of progress or of a checkpoint."""
+    """Whether it has ever reported progress or a checkpoint."""
     worked_with: int = 0
-    """How many containers the last generation had that worked; 0 where none ever did."""
+    """How many containers the last generation that worked had; 0 if none ever did."""
     fruitless: int = 0
-    """How many generations since then have failed by its own fault without having worked."""
+    """How many generations since then have failed by the app's own fault without having worked."""
     debt: int = 0
-    """Failures that no node's loss excuses, since it last ran stably (`dorm.core.apps.bounds`)."""
+    """Failures not excused by a node's loss, since it last ran stably (`dorm.core.apps.bounds`)."""
     disturbs: bool = False
     """Others were resized to make room for it while it was in debt."""
     room_taken: bool = False
     """Others were resized to use the room that it had left while it was in debt."""
     barred: bool = False
-    """It has failed again after either, so it keeps its place, and nobody is resized for it."""
+    """It has failed again after either, so it keeps its place and no app is resized for it."""
     interrupted_at: int = 0
-    """When it lost its partition though nothing was wrong with it: its nodes went away.  0 once it runs again."""
+    """When it lost its partition through no fault of its own: its nodes went away.  0 once it runs again."""
     held_most: Held | None = None
     held_least: Held | None = None
     checkpoint: int | None = None
     """Step of the last checkpoint that the app reported."""
     checkpoint_in: str = ""
-    """In which folder of checkpoints that was, "" where its node had announced none."""
+    """The folder of that checkpoint, "" if its node had announced none."""
     step: int = 0
     loss: float | None = None
     samples_per_s: float | None = None
     waiting: Waiting | None = None
-    """Why it waits or is below its n_max, in the words of the last decision."""
+    """Why it waits or is below its n_max, as the last decision states it."""
     waiting_since: int = 0
-    """When it was accepted, or lost its partition (after a failure: when its pause is over).  A place that is taken back
-    before anything was released to it does not start the wait anew.  0 while a partition is released to it."""
+    """When it was accepted, or lost its partition (after a failure: when its pause is over).  A place that is revoked before
+    anything was released to it does not restart the wait.  0 while a partition is released to it."""
     steps_per_s: float = 0.0
-    """Of the last generation of which it could be measured; 0 before."""
+    """Of the last generation for which it could be measured; 0 before."""
     adjustments: int = 0
     """How often a running partition was resized."""
     lost_steps: int = 0
     served_ns: int = 0
-    """What it has got: container-nanoseconds, by log times, of its containers that have started and exited."""
+    """Its attained service: container-nanoseconds, by log times, of its containers that have started and exited."""
     history: list[AdjustmentRecord] = []
     """The latest adjustments, at most `HISTORY`."""
 
@@ -298,7 +298,7 @@ class App(msgspec.Struct):
         return current is not None and len(self.generations) == 1 and current.running == len(current.containers)
 
     def served_until(self, now: int) -> int:
-        """`served_ns`, and what its containers that run have got by `now` (UTC ns)."""
+        """Return `served_ns` plus the service of its running containers up to `now` (UTC ns)."""
         total = self.served_ns
         for generation in self.generations.values():
             if generation.running:
@@ -309,7 +309,7 @@ class App(msgspec.Struct):
 
     @property
     def phase(self) -> str:
-        """One word for people: queued states first, then the ways of a generation, then the end."""
+        """One word for people: queued states first, then the phases of a generation, then the end."""
         if self.ended:
             return self.ended
         current = self.current
@@ -327,18 +327,18 @@ class App(msgspec.Struct):
 
 HISTORY = 50
 MOST = 2**62
-"""Beyond this, what only ever grows does so no more: all integers of a state have to fit into 64 bits."""
+"""Monotonic counters stop here: all integers of a state have to fit into 64 bits."""
 
 NodeCondition = Literal["up", "lost", "left"]
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """Another machine that asked for a node's name and did not get it."""
+    """Another machine that requested a node's name and was refused."""
 
     identity: str
     address: str
     at: int
-    """Log time of the last time it asked."""
+    """Log time of its last request."""
 
 
 class Node(msgspec.Struct):
@@ -357,24 +357,24 @@ class Node(msgspec.Struct):
     """Since when it has been heard: when it joined or recovered."""
     lease_ended: bool = False
     lease_s: float = 300.0
-    """The longest lease that its agent may believe in: what was in force since it joined."""
+    """The longest lease that its agent may assume: the maximum in force since it joined."""
     changed_seq: int = 0
     checkpoints: str = ""
     """Id of its folder of checkpoints, as it announced it."""
     foreign: bool = False
-    """That is another one than the cluster's (`dorm.core.fold.shared_folder`)."""
+    """Its folder differs from the cluster's (`dorm.core.fold.shared_folder`)."""
     foreign_at: int = 0
-    """Since when it is, 0 while it is not."""
+    """Since when it differs, 0 while it does not."""
     port_cursor: int = 0
-    """The last port that was given away here."""
+    """The last port that was assigned here."""
     identity: str = ""
-    """Of the agent that holds the name (`events.holders`); "" where that is older than 0.5.1."""
+    """Of the agent that holds the name (`events.holders`); "" for agents older than 0.5.1."""
     refused: Refused | None = None
-    """Who else asked for the name while this one holds it."""
+    """Another machine that requested the name while this one holds it."""
 
     @property
     def gone(self) -> bool:
-        """Nothing of it can run any more: it has left in good order, or its lease has ended."""
+        """Nothing of it can run any more: it has left cleanly, or its lease has ended."""
         return self.condition == "left" or self.lease_ended
 
     @property
@@ -384,17 +384,17 @@ class Node(msgspec.Struct):
 
 
 class Counters(msgspec.Struct):
-    """What the fold saw and did not act on; never silent, never fatal."""
+    """Records that the fold saw and did not act on; never silent, never fatal."""
 
     unreadable: int = 0
     unknown: int = 0
     ignored: int = 0
-    """Facts about things that the state doesn't know, or that change nothing: repeats among them."""
+    """Facts about unknown things, or that change nothing, such as repeats."""
     void_rounds: int = 0
 
 
 class Figures(msgspec.Struct):
-    """Of the last decision, for views."""
+    """Figures of the last decision, for views."""
 
     seq: int = 0
     utilization: float = 0.0
@@ -408,33 +408,33 @@ class State(msgspec.Struct):
 
     seq: int = 0
     time: int = 0
-    """Log time, which never goes back here."""
+    """Log time; never goes back here."""
     epoch: int = 0
     leader: str = ""
-    """Name of the master that was elected last."""
+    """Name of the last elected master."""
     elected_at: int = 0
-    """When it was: what was heard before, it can't know."""
+    """When it was elected: it can't know what earlier masters heard."""
     round_seq: int = 0
-    """Sequence of the last round: what the next one is fenced by."""
+    """Sequence of the last round, which fences the next one."""
     stirred_seq: int = 0
     """The last record that could change the allocation."""
     stirred_at: int = 0
     """Its log time."""
     loose_at: int = 0
-    """When there last was a cause to look at the allocation again once nothing happens; 0 where no look is due."""
+    """Time of the latest cause for an idle tick; 0 while none is due."""
     ticked_at: int = 0
-    """When the allocation was last looked at for that."""
+    """Time of the last idle tick."""
     settings: Settings = msgspec.field(default_factory=Settings)
     refused_changes: list[RefusedChange] = []
-    """The last changes of settings that were refused, at most `REFUSED_CHANGES`."""
+    """The latest refused changes of settings, at most `REFUSED_CHANGES`."""
     shortened: dict[str, ShortenedTime] = {}
     """By the name of a time (`node_grace_s`, `node_lease_s`), the last change that lowered it."""
     nodes: dict[str, Node] = {}
     apps: dict[str, App] = {}
     checkpoints: str = ""
-    """Id of the cluster's folder of checkpoints, "" as long as no node has announced one."""
+    """Id of the cluster's folder of checkpoints, "" until a node has announced one."""
     names: dict[str, str] = {}
-    """Names of apps that have not ended, to their ids."""
+    """Names of apps that have not ended, with their ids."""
     submissions: dict[str, Submission] = {}
     figures: Figures = msgspec.field(default_factory=Figures)
     counters: Counters = msgspec.field(default_factory=Counters)
@@ -446,7 +446,7 @@ class State(msgspec.Struct):
         return iter(sorted((app for app in self.apps.values() if not app.ended), key=lambda app: (app.seq, app.id)))
 
     def find_app(self, name_or_id: str) -> App | None:
-        """By id, by the name of a live app, else the latest ended app of that name."""
+        """Return an app by id, by the name of a live app, else the latest ended app of that name; None for none."""
         if name_or_id in self.apps:
             return self.apps[name_or_id]
         if name_or_id in self.names:
@@ -456,7 +456,7 @@ class State(msgspec.Struct):
 
 
 def can_be_kept(value: Any) -> bool:
-    """Whether a stranger's document can be part of a state that has a digest (integers beyond 64 bits can't)."""
+    """Return whether an untrusted document can be part of a state that has a digest (integers beyond 64 bits can't)."""
     try:
         _encoder.encode(value)
     except (TypeError, ValueError, ArithmeticError, RecursionError):
@@ -465,7 +465,7 @@ def can_be_kept(value: Any) -> bool:
 
 
 def digest(state: State) -> str:
-    """32 hex digits that are equal for equal states and no others.
+    """Return 32 hex digits that are equal for equal states only.
 
-    Maps are taken in the order in which the fold filled them, which is the log's own and so part of the state."""
+    Maps are encoded in the order in which the fold filled them, which follows from the log and is part of the state."""
     return hashlib.blake2b(_encoder.encode(state), digest_size=16).hexdigest()

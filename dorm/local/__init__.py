@@ -1,7 +1,7 @@
 """A whole cluster on this machine, built from its real parts.
 
 cluster       server, master and agents, started and stopped together
-nats_server   a NATS server of our own
+nats_server   an embedded NATS server
 runtimes      Docker where an engine answers, else plain processes
 home          where such a cluster keeps its data, and how commands find it
 spec_files    app specs and cluster files on disk

@@ -1,7 +1,7 @@
-"""A whole cluster on this machine, put together from its real parts: server, master, agents.
+"""A whole cluster on this machine, assembled from its real parts: server, master, agents.
 
-`dorm up`, `dorm demo`, the benches and the end-to-end tests all run this.  Everything is in one process but the server and
-the containers; over the log the parts talk exactly as they would from different machines.
+`dorm up`, `dorm demo`, the benches and the end-to-end tests all run this.  Everything except the server and the containers
+runs in one process; the parts communicate over the log exactly as they would on different machines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RuntimeName = Literal["auto", "docker", "process"]
 
 
 class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`capacity` is what each node has, in base units; None shares this machine out evenly."""
+    """Options of a local cluster.  `capacity` is what each node has, in base units; None divides this machine evenly."""
 
     data: Path
     cluster: str = "local"
@@ -48,17 +48,18 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     docker_url: str | None = None
     checkpoints: Path | None = None
     key: Path | None = None
-    """What the master seals the log with; None keeps it in the data folder."""
+    """Key file with which the master seals the log; None keeps it in the data folder."""
     accept_log: bool = False
-    """Lead a log that is not what this master has seen of it."""
+    """Lead on a log that differs from what this master has seen of it."""
     ports: tuple[int, int] = DEFAULT_PORTS
-    """Shared out among the nodes.  Two clusters on one machine that share ports get in each other's way now and then."""
+    """Divided among the nodes.  Two clusters on one machine that share ports occasionally conflict."""
     report_interval_s: float = 5.0
     progress_interval_s: float = 1.0
 
 
 class LocalCluster:
-    """Use as an async context manager, and call `stop` (or `stop_now`) before leaving it: what still runs runs on."""
+    """Use as an async context manager, and call `stop` (or `stop_now`) before leaving it: containers keep running
+    otherwise."""
 
     def __init__(self, options: LocalOptions) -> None:
         self.options = options
@@ -121,7 +122,7 @@ class LocalCluster:
             ready.cancel()
 
     async def _ready(self) -> None:
-        await self.master.settled.wait()  # Another one may lead, which has waited for this server to come back.
+        await self.master.settled.wait()  # Another master may lead, which has waited for this server to come back.
         for agent in self.agents:
             await agent.joined.wait()
 
@@ -160,7 +161,7 @@ class LocalCluster:
         return self.options.checkpoints or self.options.data / "checkpoints"
 
     def _node(self, index: int) -> NodeConfig:
-        """Nodes on one machine share its address, so each has a range of ports of its own."""
+        """Return a node's configuration.  Nodes on one machine share its address, so each has its own range of ports."""
         low, high = self.options.ports
         share = (high - low + 1) // self.options.agents
         first = low + index * share
@@ -180,25 +181,26 @@ class LocalCluster:
     # --- ends -----------------------------------------------------------------------------------------------------------
 
     async def failed(self) -> None:
-        """Returns never; raises what ended server, master or agent."""
+        """Never return; raise the error that ended server, master or agent."""
         assert self._parts is not None
         await asyncio.shield(self._parts)
 
     async def stop(self, *, timeout: float = 120.0) -> bool:
-        """Let every app checkpoint and stop, and say so on the log; the next start resumes them.  False where some
-        containers did not stop in time: they run on and are adopted by the next start."""
+        """Let every app checkpoint and stop, and record it on the log; the next start resumes them.  Return False if some
+        containers did not stop in time: they keep running and are adopted by the next start."""
         if self._parts is None or self._parts.done():
             return False
         left = await asyncio.gather(*(agent.leave(timeout=timeout) for agent in self.agents))
         return all(left)
 
     async def stop_now(self) -> None:
-        """SIGKILL to every container, no checkpoint; what was acknowledged is on the log and goes on next time."""
+        """Send SIGKILL to every container, without a checkpoint; acknowledged work is on the log and resumes at the next
+        start."""
         await asyncio.gather(*(agent.kill_all() for agent in self.agents), return_exceptions=True)
 
     async def remove_containers(self) -> None:
-        """After the end, for a cluster that nobody will start again: kill and delete every container of its nodes, those
-        too which were on their way when the agents ended.  Raises RuntimeFault where an engine does not answer."""
+        """Kill and delete every container of the nodes, after the end of a cluster that will not be started again; including
+        containers that were being created when the agents ended.  Raises RuntimeFault if an engine does not answer."""
         for runtime in self._runtimes:
             await runtime.open()
             try:
@@ -209,7 +211,7 @@ class LocalCluster:
                 await runtime.close()
 
     async def _tear_down(self) -> None:
-        """In any case the server ends, whatever the parts are waiting for, and whoever cancels this meanwhile."""
+        """End the server in any case, whatever the parts wait for, even if this is cancelled meanwhile."""
         try:
             await self._end_parts()
             await asyncio.wait_for(self._close_connections(), _CLOSE_S)
@@ -219,7 +221,7 @@ class LocalCluster:
             await self.server.stop()
 
     async def _end_parts(self) -> None:
-        """A part that does not end, because a library swallowed its cancellation, ends with its connection."""
+        """End the parts.  One that does not end, because a library swallowed its cancellation, ends with its connection."""
         if self._parts is None:
             return
         self._parts.cancel()

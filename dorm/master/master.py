@@ -1,22 +1,23 @@
-"""The master: follows the log, folds it, and publishes what follows.  A thin shell around `dorm.core`.
+"""The master: follows the log, folds it, and publishes rounds.  A thin shell around `dorm.core`.
 
-    run      load the newest snapshot, fold to the end, and then for ever: follow until the lease is ours, lead until it is not
-    follow   fold what the one that leads writes, listen to nodes, say nothing
-    lead     fold to the end, publish MasterElected, then for ever: fold what came, say what follows
+    run      load the newest snapshot, fold to the end, then loop: follow until it has the lease, lead until it is lost
+    follow   fold what the leading master writes, listen to heartbeats, publish nothing
+    lead     fold to the end, publish MasterElected, then loop: fold new records, publish what follows from them
     leader   what to publish and when, quiet time and timers: the pure state machine that this shell drives
-    (`dorm.core.leader`) round    one message, chained on the last one by its expected sequence, so that another master
-    can't be written over nodes    their silence counts only while this master would have heard them
-    (`dorm.master.failure_detector`) seal     now and then, and last of all, a seal of the log by this master's key
-    (`dorm.master.sealing`) doubts   a log that is not what was seen of it is not led (`dorm.master.integrity`)
+             (`dorm.core.leader`)
+    round    one message, chained to the previous round by its expected sequence, so no other master's round is overwritten
+    nodes    their silence counts only while this master would have heard them (`dorm.master.failure_detector`)
+    seal     from time to time, and before a clean stop, a seal of the log by this master's key (`dorm.master.sealing`)
+    doubts   a master does not lead on a log that differs from what was read of it (`dorm.master.integrity`)
 
     MasterError
-    ├── Deposed        a later master has written: this one leads no longer
-    └── RoundsRefused  the log takes none of this one's rounds: another master may try
+    ├── Deposed        another master was elected: this one no longer leads
+    └── RoundsRefused  the log refuses this master's rounds: another master may succeed
 
-The lease (`dorm.master.lease`) says who should lead, and spares masters from competing.  That no two of them ever decide
-is the fence's doing: a round is stored only right after the last one that its master has folded.
+The lease (`dorm.master.lease`) says which master should lead, and keeps masters from competing.  The fence ensures that no two
+of them ever decide: a round is stored only directly after the last round that its master has folded.
 
-The state lives only here and only from the log: a new master on the same log goes on where this one stopped.
+The state lives only in memory and comes only from the log: a new master on the same log continues where this one stopped.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _TICK_S = 1.0
-"""Between two looks at what no record brings: whether there is time for a snapshot."""
+"""Seconds between checks for work that no record triggers: whether there is time for a snapshot."""
 _QUIET_S = 5.0
-"""Without a record for so long, there is time for a snapshot."""
+"""Seconds without a record after which there is time for a snapshot."""
 _QUEUE = 64
 _LAST_SEAL_S = 2.0
 _PULSE_S = 1.0
@@ -79,7 +80,7 @@ def _loop_ns() -> int:
 
 
 class MasterError(Exception):
-    """Root of what a master raises."""
+    """Base class of the errors that a master raises."""
 
 
 class Deposed(MasterError):
@@ -87,19 +88,19 @@ class Deposed(MasterError):
 
 
 class RoundsRefused(MasterError):
-    """The log refuses what this master says."""
+    """The log refuses this master's rounds."""
 
 
 class Master:
     """One master of one cluster.
 
-    `name` must differ from every other master's, ever (it prefixes the ids of rounds, and the lease goes by it).  `clock`
-    gives UTC nanoseconds, for people to read: decisions go by log time.  `solve` runs the allocation, by default in a thread
-    so that the loop stays free; a simulation runs it inline.  Without a `key` the log is not sealed.
+    `name` must be unique among all masters, past ones included (it prefixes the ids of rounds and identifies the lease's
+    holder).  `clock` returns UTC nanoseconds, for people to read: decisions go by log time.  `solve` runs the allocation, by
+    default in a thread to keep the loop free; a simulation runs it inline.  Without a `key` the log is not sealed.
 
-    With `leadership` it follows until it has the lease, which is good for `lease_s` seconds; without, it leads at once, and
-    ends when it is deposed.  `witness` is the file that remembers what was seen of the log, and with `accept_log` one that is
-    not that is led all the same.
+    With `leadership`, the master follows until it has the lease, which is good for `lease_s` seconds; without, it leads at
+    once and ends when it is deposed.  `witness` is the file that records what was read of the log; with `accept_log` the
+    master leads even on a log that differs from it.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Master:
         """Set while this master leads."""
         self._lease = Lease(leadership, name, lease_s, self._seen) if leadership is not None else None
         self.settled = self._lease.settled if self._lease is not None else asyncio.Event()
-        """Set once it is known who leads: this master, or another one that was seen to be there."""
+        """Set once it is known which master leads: this one, or another whose lease was seen to be renewed."""
         self._log = log
         self._bus = bus
         self._cluster = cluster
@@ -139,17 +140,17 @@ class Master:
         self._records: asyncio.Queue[list[Record]] = asyncio.Queue(_QUEUE)
         self._snapshots = SnapshotTaker(log)
         self._last: Record | None = None
-        """The last record that was folded here, None before the first after a snapshot."""
+        """The record that was folded last; None until the first record after a snapshot is folded."""
         self._last_at = 0.0
-        """When, by the loop's clock."""
+        """When it was folded, by the loop's clock."""
         self._following = False
         self._integrity = Integrity(cluster, witness, accept=accept_log)
         self._refusals = Refusals()
 
     async def run(self) -> None:
-        """Follow and lead until cancelled; a master that leads seals what is not sealed then, and gives the lease back.
-        A log that can't be reached is waited for.  Raises LogAltered, LogDamaged, GapError, LogRefused; LogClosed, and
-        MasterError only without a lease."""
+        """Follow and lead until cancelled.  A master that is leading then seals the unsealed records and gives the lease back.
+        Waits for a log that is unavailable.  Raises LogAltered, LogDamaged, GapError, LogRefused; LogClosed, and MasterError
+        only without a lease."""
         end = await until_answered(self._open, "reading the log's end")
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -167,18 +168,18 @@ class Master:
                 await self._lease.give_back()
 
     async def _open(self) -> int:
-        """Begin at a snapshot, if there is one; gives the log's end, up to which all is to be folded before anything else.
-        Raises LogUnavailable, LogRefused, LogAltered, and LogDamaged where the log has lost records or is not protected."""
+        """Load the newest snapshot, if there is one, and return the log's end, up to which everything is folded first.  Raises
+        LogUnavailable, LogRefused, LogAltered, and LogDamaged where the log has lost records or is not protected."""
         self._log.check_room()
         snapshots: Sequence[SnapshotInfo] = ()
-        with contextlib.suppress(LogError):  # Without them more is folded.
+        with contextlib.suppress(LogError):  # Without snapshots, more records are folded.
             snapshots = await self._log.snapshots.infos()
         leader = await self._lease.sighting() if self._lease is not None else (0, "")
         end = await self._integrity.open(self._log, [info.seq for info in snapshots], leader)
         renamed = await self._log.renamed_upto()
         self._sealer = Sealer(self._cluster, self._key, renamed=renamed)
         newest = await self._snapshots.newest()
-        if newest is not None and newest[0].chain:  # Without, there would be no seal of what comes after it.
+        if newest is not None and newest[0].chain:  # Without its chain, later records could not be sealed.
             self.state = newest[1]
             self._leader = Leader(self.state, self._detector)
             self._sealer = Sealer(self._cluster, self._key, self.state.seq, newest[0].chain, renamed=renamed)
@@ -202,13 +203,13 @@ class Master:
                 self._detector.hear(node, _loop_ns(), record.body)
 
     def _is_holders(self, node: str, record: Record) -> bool:
-        """Whether a heartbeat is of the machine that holds the node's name: another one's keeps nothing alive."""
+        """Return whether a heartbeat comes from the machine that holds the node's name.  Others do not keep the node alive."""
         event = decode(record)
         identity = event.identity if isinstance(event, NodeReported) else ""
         return identity == self.state.nodes[node].identity
 
     async def _load_policy(self) -> None:
-        """A solver takes half a second to import, which the first app would wait for."""
+        """Import the policy's solver now: it takes half a second, for which the first app would wait."""
         await self._solve(policy, self.state.settings.policy)
 
     def _now(self) -> int:
@@ -228,12 +229,12 @@ class Master:
                 self._detector.hear(event.node, _loop_ns())
         self._last, self._last_at = batch[-1], asyncio.get_running_loop().time()
         self._time.folded(self.state.time, _loop_ns())
-        if not self._following:  # The one that leads takes them.
+        if not self._following:  # The leading master takes the snapshots.
             self._snapshots.offer(self.state, self._last, chain=self._sealer.chain)
         self._leader.folded(_loop_ns())
 
     def _is_from(self, event: NodeJoined | NodeReported, record: Record) -> bool:
-        """Whether it is a node of this cluster that says so, and neither somebody else nor another machine of its name."""
+        """Return whether this node of the cluster sent the record itself, from the machine that holds its name."""
         node = self.state.nodes.get(event.node)
         return (
             node is not None
@@ -252,7 +253,7 @@ class Master:
     # --- who leads ------------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Until the lease is this master's.  Nothing is decided and nothing published meanwhile."""
+        """Follow until this master has the lease.  Decides and publishes nothing."""
         if self._lease is None:
             return
         self._following = True
@@ -269,7 +270,7 @@ class Master:
             self._fold(await self._records.get())
 
     async def _reign(self) -> None:
-        """Lead until this master is deposed or has lost the lease; without a lease, the former is raised."""
+        """Lead until this master is deposed or loses the lease.  Without a lease, raises Deposed."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 if self._lease is not None:
@@ -285,7 +286,7 @@ class Master:
         except* (Deposed, LeaseLost, RoundsRefused) as ended:
             if self._lease is None:
                 raise
-            # What a solver is still at in its thread is wanted by nobody.
+            # A solver may still run in its thread; its result is discarded.
             _log.warning("leading no longer", reason=str(ended.exceptions[0]), epoch=self._leader.epoch)
             if ended.subgroup(RoundsRefused) is not None:
                 await self._lease.give_back()
@@ -308,7 +309,7 @@ class Master:
                 raise RoundsRefused(str(error)) from None
             if self._lease is not None:
                 self._lease.vouch()
-            # Nobody knows when the last record was; nothing follows from the time of this round.
+            # The time of the last record is unknown; nothing depends on the time of this round.
             now = max(self._clock(), self.state.time)
             if await self._publish(self._leader.elect(now, build=self._build, key=self._sealer.public)):
                 break
@@ -319,7 +320,7 @@ class Master:
         self.settled.set()
 
     async def _checked_end(self) -> int:
-        """The log's end, once it can be reached.  Raises LogDamaged, LogAltered."""
+        """Return the log's end, waiting for the log while it is unavailable.  Raises LogDamaged, LogAltered."""
         while True:
             try:
                 await self._integrity.ask(self._log)
@@ -333,7 +334,7 @@ class Master:
         return self.elected.is_set() and (self._lease is None or self._lease.held)
 
     def _check_leading(self) -> None:
-        """The fence alone would not do: who has folded a successor's rounds knows the right sequence to write after.
+        """The fence alone is not enough: a master that has folded its successor's rounds knows the sequence to write after.
         Raises Deposed, LeaseLost."""
         if self._lease is not None:
             self._lease.check()
@@ -343,8 +344,8 @@ class Master:
     # --- leading --------------------------------------------------------------------------------------------------------
 
     async def _lead(self) -> None:
-        """Carry out what the leader asks for, and fold what comes.  Nothing is folded while an allocation is computed: its
-        basis is the state it saw."""
+        """Carry out what the leader requests, and fold new records.  Nothing is folded while an allocation is computed: its
+        basis is the state that the computation reads."""
         while True:
             ready = self._leader.step(self._moment())
             said = ready.publish
@@ -364,7 +365,7 @@ class Master:
             await self._wait(ready.wake)
 
     async def _wait(self, wake: int | None) -> None:
-        """For records, until `wake` (monotonic ns) or the next tick."""
+        """Wait for records, until `wake` (monotonic ns) or the next tick."""
         loop = asyncio.get_running_loop()
         if self._last is not None and loop.time() - self._last_at > _QUIET_S:
             self._snapshots.offer(self.state, self._last, chain=self._sealer.chain, quiet=True)
@@ -375,10 +376,10 @@ class Master:
             async with asyncio.timeout(max(0.0, wait_s)):
                 self._fold(await self._records.get())
             self._fold_waiting()
-            self._check_leading()  # An idle master publishes nothing, and would not notice that it was succeeded.
+            self._check_leading()  # An idle master publishes nothing, so it would not notice a successor otherwise.
 
     async def _ask(self, nodes: Sequence[str]) -> None:
-        """For the stored heartbeats of silent nodes, before their silence has consequences."""
+        """Read the stored heartbeats of silent nodes, before their silence has consequences."""
         for node in nodes:
             try:
                 record = await self._bus.last_report(subjects.report(self._cluster, node))
@@ -390,13 +391,13 @@ class Master:
             self._detector.stored(node, words, _loop_ns())
 
     async def _seal(self) -> None:
-        """If it is time to; where another round comes first, the next turn of the loop tries again."""
+        """Publish a seal if one is due.  If another round comes first, the next turn of the loop retries."""
         due, now = self._sealer.due(), self._now()
         if due is not None and due <= now:
             await self._publish(self._leader.round([self._sealer.seal(self._leader.epoch)], now))
 
     async def _seal_last(self) -> None:
-        """On the way out.  One that can't be made is made by the next master."""
+        """Seal the unsealed records before stopping.  If that fails, the next master seals them."""
         if self._key is None or not self._leads:
             return
         try:
@@ -404,12 +405,13 @@ class Master:
                 await self._fold_until(await self._log.end())
                 while self._sealer.due() is not None:
                     if await self._publish(self._leader.round([self._sealer.seal(self._leader.epoch)], self._now())):
-                        break  # Whatever came meanwhile would go on coming.
+                        break  # Records that arrived meanwhile stay unsealed: more would keep arriving.
         except (TimeoutError, LogError, MasterError, LeaseLost) as error:
             _log.info("the last records are not sealed", reason=str(error) or "the log did not answer in time")
 
     async def _feel_pulse(self) -> None:
-        """A log that answers and stores nothing (its disk is full, say) keeps nodes from being heard as well."""
+        """Probe the log.  Where it answers but can't store (its disk is full, say), the failing lease makes heartbeats
+        doubtful."""
         while True:
             with contextlib.suppress(LogError, TimeoutError):
                 async with asyncio.timeout(_PULSE_TIMEOUT_S):
@@ -421,9 +423,9 @@ class Master:
     # --- publishing -----------------------------------------------------------------------------------------------------
 
     async def _publish(self, said: Publish) -> bool:
-        """One round, and fold up to it.  False where another record of ours or another master's round was first.  Raises
-        Deposed, LeaseLost, RoundsRefused."""
-        # Nobody can take the id first who does not know the last part.
+        """Publish a round, and fold up to it.  Return False where another round was stored first.  Raises Deposed, LeaseLost,
+        RoundsRefused."""
+        # The last part makes the id unguessable, so no other publisher can use it first.
         id = f"{self.name}.{said.round.epoch}.{said.round.basis}.{secrets.token_hex(4)}"
         event = msgspec.structs.replace(said.round, id=id, by=self.name)
         seq = await self._append(event, said.expected_last)
@@ -435,9 +437,9 @@ class Master:
         return True
 
     async def _append(self, event: Round, expected_last: int) -> int | None:
-        """Its sequence; None when another round was first.  Waits out a log that can't be reached: the id makes the
-        repeat harmless, and after an ambiguous try a refusal may be our own success.  No other round has the same body, as
-        its id has a part that is drawn."""
+        """Append a round.  Return its sequence, or None when another round was first or the log refused this one.  Retries
+        while the log is unavailable: the id makes the retry idempotent, and after an ambiguous try a refusal may mean that the
+        first try succeeded.  No other round has the same body, as its id has a random part."""
         subject = subjects.rounds(self._cluster)
         body = encode(event)
         pause = 0.1

@@ -1,7 +1,7 @@
-"""What a master does when the log refuses its rounds: it says so, waits, and asks again what follows; it never ends by it.
+"""Backoff for rounds that the log refuses: the master reports the refusal, waits, and decides again; it never ends by it.
 
-A refusal is about the message or the server's settings, so the same again at once would be refused as well.  A master that
-holds a lease gives it back after a few, for another one may have a server that takes them.
+A refusal is about the message or the server's settings, so an immediate retry would be refused too.  A master that holds a
+lease gives it back after a few refusals: another master may have a server that accepts its rounds.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 MOST_IN_A_ROW = 5
 LONGEST_PAUSE_S = 10.0
 _PAUSE_S = 0.5
-"""Times the refusals in a row."""
+"""Times the number of refusals in a row."""
 _log = structlog.get_logger(__name__)
 
 
 class Refusals:
-    """Of one master's rounds, since one was stored."""
+    """Refusals of one master's rounds since one was stored."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
 
     def over(self) -> None:
-        """A round is stored."""
+        """Note that a round was stored."""
         self._in_a_row = 0
 
     async def bear(self, event: Round, error: LogRefused) -> bool:
-        """Say what was refused and wait a while.  True after each `MOST_IN_A_ROW` of them, without a wait."""
+        """Log the refusal and wait.  Return True after each `MOST_IN_A_ROW` of them, without a wait."""
         self._in_a_row += 1
         kinds = [type(fact).__name__ for fact in event.events]
         _log.error(

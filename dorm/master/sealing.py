@@ -1,12 +1,12 @@
 """Sealing the log: the master's key, and when a seal is due.
 
-    Sealer      follows every record, says when to seal and what; no I/O
-    open_key    the key of this master, made at its first start (read_key: one that is there)
+Sealer      follows every record, decides when to seal and what; no I/O
+open_key    the key of this master, made at its first start (read_key: an existing one)
 
-A seal is due once there are `MOST_RECORDS` records that none covers, or `LONGEST_NS` after the first of them, or when somebody
-asked (`SealRequested`).  Seals themselves don't count, so an idle log does not grow.
+A seal is due once `MOST_RECORDS` records are unsealed, or `LONGEST_NS` after the first of them, or on request
+(`SealRequested`).  Seals themselves don't count, so an idle log does not grow.
 
-    KeyFileError   the key can't be used: the message says why, and never holds any of it
+KeyFileError   the key can't be used: the message says why, and never holds any of it
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 MOST_RECORDS = 1000
 LONGEST_NS = 60_000_000_000
 _REMEMBERED = 4096
-"""Records between a seal's basis and itself; one that comes later is not compared here."""
+"""Records between a seal's basis and itself; a seal that is stored later is not compared here."""
 _LARGEST_KEY = 1000
-"""Bytes; a file that is longer is something else."""
+"""Bytes; a longer file is not a key."""
 
 
 class KeyFileError(Exception):
@@ -43,24 +43,24 @@ class KeyFileError(Exception):
 class Sealer:
     """One master's view of what is sealed.  Without a key it only keeps the chain.
 
-    It begins where the chain is known: at the log's begin, or after the record of a snapshot that holds it."""
+    It starts where the chain is known: at the start of the log, or after the record of a snapshot that holds the chain."""
 
     def __init__(self, cluster: str, key: SealKey | None, seq: int = 0, chain: str = "", *, renamed: int = 0) -> None:
-        """`renamed`: up to where the seals are those of a cluster of another name (`EventLog.renamed_upto`)."""
+        """`renamed`: up to this sequence, the seals are those of a cluster of another name (`EventLog.renamed_upto`)."""
         self._cluster = cluster
         self._key = key
         self._chain = Chain(seq, bytes.fromhex(chain) if chain else START)
         self._renamed = renamed
         self._after = seq
         self._unsealed = 0
-        """Records since the last seal that are no seals."""
+        """Records since the last seal that are not seals."""
         self._since = 0
         """Log time of the first of them."""
         self._asked = False
         self._recent = deque([self._chain.value], _REMEMBERED)
-        """The chain after each of the last records."""
+        """The chain after each of the most recent records."""
         self.misfit = 0
-        """The first seal that does not fit the records before it: somebody has changed them since."""
+        """Sequence of the first seal that does not fit the records before it: they have been changed since.  0 for none."""
 
     @property
     def public(self) -> str:
@@ -69,11 +69,11 @@ class Sealer:
 
     @property
     def chain(self) -> str:
-        """The chain after the last record that was taken, as snapshots keep it."""
+        """The chain after the last record that was taken, in hex as snapshots keep it."""
         return self._chain.value.hex()
 
     def take(self, record: Record, event: Event) -> None:
-        """The next record, and what it held."""
+        """Add the next record and its decoded event."""
         seals = [fact for fact in event.events if isinstance(fact, LogSealed)] if isinstance(event, Round) else []
         for seal in seals if record.seq > self._renamed else ():
             back = record.seq - seal.upto
@@ -89,7 +89,7 @@ class Sealer:
         self._asked = self._asked or isinstance(event, SealRequested)
 
     def _sealed(self, record: Record, upto: int) -> None:
-        """What came between a seal's basis and itself waits for the next one."""
+        """Records between a seal's basis and itself wait for the next seal."""
         self._after = max(self._after, min(upto, record.seq - 1))
         self._chain.forget(self._after)
         self._unsealed = record.seq - 1 - self._after
@@ -97,19 +97,19 @@ class Sealer:
         self._asked = False
 
     def due(self) -> int | None:
-        """When (UTC ns) the next seal is due, 0 for now, None where there is nothing to seal."""
+        """Return when (UTC ns) the next seal is due, 0 for now, None where there is nothing to seal."""
         if self._key is None or not self._unsealed:
             return None
         return 0 if self._asked or self._unsealed >= MOST_RECORDS else self._since + LONGEST_NS
 
     def seal(self, epoch: int) -> LogSealed:
-        """A seal of all that was taken."""
+        """Return a seal of all records that were taken."""
         assert self._key is not None
         return self._key.seal(self._cluster, epoch, self._chain, self._after)
 
 
 def open_key(path: Path) -> SealKey:
-    """The key in this file, which is made (0600) where there is none.  Raises KeyFileError."""
+    """Return the key in this file, which is created (mode 0600) if it does not exist.  Raises KeyFileError."""
     try:
         if not path.exists():
             _make(path)
@@ -119,7 +119,7 @@ def open_key(path: Path) -> SealKey:
 
 
 def read_key(path: Path) -> SealKey:
-    """The key in a file that is there.  Raises KeyFileError."""
+    """Return the key in an existing file.  Raises KeyFileError."""
     try:
         return SealKey(_read(path))
     except KeyUnusableError as error:
@@ -133,7 +133,7 @@ def read_key(path: Path) -> SealKey:
 
 
 def _make(path: Path) -> None:
-    """Whole or not at all, and never over one that another master has just made."""
+    """Write a new key atomically, never over one that another master has just made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,6 +1,6 @@
 """Policies: pure functions from a problem (nodes; apps with their placement) to an allocation.
 
-    problem      what a policy is given and returns
+    problem      what a policy takes and returns
     registry     policies by name, loaded on first use
     parameters   names, defaults and ranges of parameters
     shares       dominant shares, weighted DRF, utilization and fairness loss
@@ -9,7 +9,7 @@
     classes      equal rows of those arrays
     greedy       the answer that always exists
     answer       from counts by node to the recorded allocation
-    reasons      why an app has no more than it has
+    reasons      why an app has less than its n_max
 
     dorm/        the optimizer, near the exact optimum at any size; the default
     exact/       the same goals solved exactly: the reference

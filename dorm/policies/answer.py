@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def allocation(
     instance: Instance, rows: Rows, terms: Terms, *, status: str, bound: float, held_back: Flags
 ) -> Allocation:
-    """The optimizer's answer, with reasons."""
+    """Return the optimizer's answer, with reasons."""
     return assemble(
         instance,
         rows,
@@ -32,7 +32,7 @@ def allocation(
 
 
 def by_rule(instance: Instance, rows: Rows, reasons: dict[str, Reason]) -> Allocation:
-    """The answer of a policy with a rule of its own, which bounds neither fairness loss nor changes."""
+    """Return the answer of a policy with a rule of its own, which bounds neither fairness loss nor changes."""
     return assemble(
         instance,
         rows,

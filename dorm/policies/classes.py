@@ -1,7 +1,7 @@
 """Equal rows of an integer matrix as classes: nodes of one shape, nodes with the same free room.
 
-Work on a cluster goes by class and not by node wherever it can: ten thousand nodes have a few shapes, and seldom more than
-some hundred different rooms.
+Work on a cluster goes by class instead of by node wherever possible: ten thousand nodes have a few shapes, and seldom more
+than a few hundred distinct rooms.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 class Classes(NamedTuple):
     rows: Ints
-    """One of each, in the order of first appearance."""
+    """One row of each class, in order of first appearance."""
     first: Ints
-    """The first row that belongs to it."""
+    """The first row of each class."""
     size: Ints
-    """How many rows do."""
+    """The number of rows of each class."""
     of: Ints
     """The class of each row."""
 
 
 def classes(matrix: Ints) -> Classes:
-    """The distinct rows.  By a hash of each row, which is a sort of one column and so ten times as fast as comparing whole
-    rows; two rows with one hash are noticed, and then whole rows are compared."""
+    """Return the distinct rows.  Sorting one column of row hashes is ten times as fast as comparing whole rows; a hash
+    collision is detected, and then whole rows are compared."""
     if not len(matrix) or not matrix.shape[1]:
         only = min(len(matrix), 1)
         return Classes(

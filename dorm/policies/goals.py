@@ -1,19 +1,19 @@
-"""The goals of `dorm` and `dorm-exact`, in the order in which they count, and what an answer is judged by.
+"""The goals of `dorm` and `dorm-exact` in order of priority, and the terms that answers are scored by.
 
 The paper (arXiv 1704.06738) maximises U subject to F ≤ 2mθ1 and an overhead of at most ⌈θ2·|P|⌉.  Integrality and n_min often
 leave nothing that meets θ1, so the goals are ordered, and θ2 always holds:
 
- 1. n_min of every app: those whose partition was hit first, then those that have waited longer than `patience_s`, by
-    arrival, then as many waiting containers as can be, then arrival.  An app that runs undisturbed is never stopped.  An
-    app that an empty cluster could not run is left out of all.
- 2. Where θ2 alone keeps an app waiting: what stands where the least-changing placement with that app would have none.
-    Each round clears as much as θ2 allows, so the app starts some rounds later instead of never.  If it has waited longer
-    than `patience_s`, nobody starts meanwhile who would not start beside it, so that it is not overtaken for ever.
+ 1. n_min of every app: first those whose partition was hit, then those that have waited longer than `patience_s`, by
+    arrival, then as many waiting containers as possible, then arrival.  An app that runs undisturbed is never stopped.
+    Apps that an empty cluster could not run are left out everywhere.
+ 2. Where θ2 alone keeps an app waiting: containers that stand where the least-changing placement with that app has none.
+    Each round clears as much as θ2 allows, so the app starts some rounds later instead of never.  If it has waited
+    longer than `patience_s`, no app starts meanwhile that would not start beside it, so it can't be overtaken without end.
  3. ξ, the fairness loss beyond θ1.
  4. Containers below `floor` · ŝ_i: θ1 bounds only the sum, which can leave one app far under its share.
- 5. U, less a price for each app that is changed (the paper's own moves gratuitously).  It is what the change costs, over
-    what a decision is good for: u_i n_i · adjust_s / horizon_s, where adjust_s is the measured pause and lost work of
-    this app's adjustments.  So apps that resume fast are resized first, and those that resume slowly rarely.
+ 5. U, less a price for each changed app (the paper's objective moves apps gratuitously).  The price is the cost of the
+    change relative to the horizon of a decision: u_i n_i · adjust_s / horizon_s, where adjust_s is the measured pause and
+    lost work of this app's adjustments.  So apps that resume fast are resized first, and those that resume slowly rarely.
  6. Changed apps, then containers started on a node by apps that ran, then how far placements miss their apps' wishes.
 
 ŝ_i is weighted DRF among the apps that can run together (those of goal 1, with an app that only waits for θ2).
@@ -40,7 +40,7 @@ def change_budget(instance: Instance, settings: Mapping[str, float]) -> int:
 
 
 def placed(instance: Instance, n: Ints) -> Flags:
-    """Apps that have what they need to run."""
+    """Return the apps that have what they need to run."""
     return instance.possible & ((n >= instance.n_min) | instance.pinned)
 
 
@@ -51,7 +51,7 @@ def terms(
     entitled: Flags,
     target: Sequence[dict[int, int]] | None = None,
 ) -> Terms:
-    """What answers are judged by where the `entitled` apps are owed a share."""
+    """Return the terms that answers are scored by where the `entitled` apps are owed a share."""
     theoretical = integer.theoretical_shares(instance, entitled)
     unit = np.where(np.isfinite(instance.unit) & (instance.unit > 0), instance.unit, np.inf)
     floors = np.floor(settings["floor"] * theoretical / unit + 1e-6).astype(np.int64)
@@ -73,11 +73,11 @@ def terms(
 
 
 def reserved(instance: Instance, aged: Flags) -> tuple[int, Flags] | None:
-    """The app that has waited longest beyond its patience, and the nodes that are kept for it while it can't start.
+    """The app that has waited longest beyond its patience, and the nodes that are reserved for it while it can't start.
 
-    Others get no further containers there, so each that ends leaves it more, and it starts once enough have: as in EASY
-    backfilling (Lifka, "The ANL/IBM SP Scheduling System", 1995), with nodes for processors.  The nodes are those with the
-    most room for it already, as many as would do if they were empty; so what is free on them never shrinks.
+    Others get no further containers there, so each app that ends leaves it more room, and it starts once enough is free: as in
+    EASY backfilling (Lifka, "The ANL/IBM SP Scheduling System", 1995), with nodes for processors.  The nodes are those with
+    the most room for it already, as many as would do if they were empty; so the free room on them never shrinks.
     """
     waits = [i for i in instance.arrival if aged[i]]
     if not waits:

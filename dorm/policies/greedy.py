@@ -1,7 +1,7 @@
-"""The answer that is always there: keep what runs, start what fits, then fill.
+"""The answer that always exists: keep what runs, start what fits, then fill.
 
-It serves when the solver has no answer, when the problem is too large for it, and as the candidate that every answer of
-the solver has to beat.  It only ever adds containers to what runs, so it never breaks n_min or a node's room.
+It serves when the solver has no answer or the problem is too large for it, and as the candidate that every answer of the
+solver has to beat.  It only adds containers to what runs, so it never breaks n_min or a node's room.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 FINE_STEPS = 1_000
-"""Up to so many containers are placed one by one, and more a node at a time: counts may be absurd."""
+"""Up to this many containers are placed one by one, more than that a node at a time: counts may be extreme."""
 
 
 def best_node(free: Ints, demand: Ints, scale: Ints, *, most: Ints | None = None) -> int | None:
-    """The column whose free room points most in the direction of the demand (cosine), None where none has room.
+    """Return the node whose free room points most in the direction of the demand (cosine); None where none has room.
 
-    This leaves rare resources to those who need them: a node with idle GPUs points away from an app without.
-    `most` says how many more containers each node may be given.  Ties go to the first id.
+    This leaves rare resources to apps that need them: a node with idle GPUs points away from an app without.
+    `most` is how many more containers each node may get.  Ties go to the first id.
     """
     fits = (free >= demand).all(axis=1)
     if most is not None:
@@ -40,9 +40,9 @@ def best_node(free: Ints, demand: Ints, scale: Ints, *, most: Ints | None = None
 
 
 def put(instance: Instance, free: Ints, x: Ints, app: int, count: int, closed: Flags | None = None) -> int:
-    """Place up to `count` more containers of an app, changing `x` and `free`; returns how many found room.
+    """Place up to `count` more containers of an app, changing `x` and `free`; return how many found room.
 
-    Nodes that are `closed` are given nothing."""
+    Nodes that are `closed` get nothing."""
     scale = np.maximum(instance.capacity.max(axis=0, initial=1), 1)
     done = 0
     while done < count:
@@ -60,8 +60,8 @@ def put(instance: Instance, free: Ints, x: Ints, app: int, count: int, closed: F
 
 
 def start(instance: Instance, aged: Flags, reserved: tuple[int, Flags] | None) -> Ints:
-    """Everything that can stay stays; then n_min for those that were hit, those that waited too long, and the others, first
-    come first served.  What is reserved for an app that can't start is left alone by those that come after it."""
+    """Keep everything that can stay; then give n_min to apps that were hit, apps that waited too long, and the others, first
+    come first served.  Nodes reserved for an app that can't start are closed to the apps after it."""
     x = np.where((instance.kept | instance.pinned)[:, None], instance.current, 0)
     free = integer.free_room(instance, integer.rows_of(x))
     closed: Flags | None = None
@@ -78,7 +78,7 @@ def start(instance: Instance, aged: Flags, reserved: tuple[int, Flags] | None) -
 
 
 def keep_in_place(instance: Instance, free: Ints, x: Ints, app: int) -> None:
-    """A partition that was hit keeps what it can where it is."""
+    """Keep what can stay of a partition that was hit."""
     for node in np.flatnonzero(instance.current[app]).tolist():
         demand = instance.demand[app]
         needed = demand > 0
@@ -90,7 +90,7 @@ def keep_in_place(instance: Instance, free: Ints, x: Ints, app: int) -> None:
 
 
 def fill(instance: Instance, x: Ints, terms: Terms, closed: Flags | None = None) -> Ints:
-    """Grow apps into the room that is left, the one furthest below its share first, within θ1 and θ2."""
+    """Grow apps into the free room, the one furthest below its share first, within θ1 and θ2."""
     x = x.copy()
     free = integer.free_room(instance, integer.rows_of(x))
     n = x.sum(axis=1)
@@ -119,7 +119,7 @@ def _fullness(instance: Instance, terms: Terms, app: int, count: int) -> float:
 
 
 def _who_may_grow(instance: Instance, x: Ints, terms: Terms) -> Flags:
-    """Those that start or were hit anyway, and as many others as θ2 allows: the furthest below their shares."""
+    """Return apps that start or were hit, and as many others as θ2 allows: those furthest below their shares."""
     placed = (x.sum(axis=1) > 0) & instance.free_to_move & (instance.worth > 0)
     grows: Flags = placed & ~instance.kept
     gap = terms.shares - x.sum(axis=1) * np.where(np.isfinite(instance.unit), instance.unit, 0.0)

@@ -1,11 +1,11 @@
 """The problem in sorted integer arrays, and the exact score of an answer to it.
 
-Solvers work in floating point and greedy answers may be poor, so no answer is trusted: `faults` checks every constraint
-in integers, `score` says how good it is goal by goal, and `better` compares two scores lexicographically.  Apps and
-nodes are sorted by id, so that the order in which they were named decides nothing; `arrival` keeps who came first.
+Solvers work in floating point and greedy answers may be poor, so no answer is trusted: `faults` checks every constraint in
+integers, `score` rates the answer goal by goal, and `better` compares two scores lexicographically.  Apps and nodes are
+sorted by id, so the order in which they are given decides nothing; `arrival` keeps the order of arrival.
 
-An app with gangs is counted in gangs here (one has `gang` times the demand and goes on one node whole), and nodes that are
-drained are left out, as if they were gone.
+Apps with gangs are counted in gangs here (one gang has `gang` times the demand and lies whole on one node), and drained nodes
+are left out as if they were gone.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Flags = NDArray[np.bool_]
     Rows = Sequence[dict[int, int]]
-    """Counts of each app by node, only positive ones: what a dense matrix would say, at any size."""
+    """Counts of each app by node, only positive ones: a sparse matrix."""
 
 PORTS = "ports"
-"""The name of the last column where ports may limit a placement: containers that a node can serve."""
+"""Name of the last column where ports may limit a placement: containers that a node can serve."""
 
 LARGEST = 2**46
-"""Quantities are clipped here (64 TiB, in bytes), so that sums over 100,000 nodes stay exact in 64 bits."""
+"""Quantities are clipped here (64 TiB, in bytes), so sums over 100,000 nodes stay exact in 64 bits."""
 
 MOST_WEIGHT = 1e100
 
@@ -47,7 +47,7 @@ LOSS_TOLERANCE = 1e-9
 """Fairness losses closer than this are equal."""
 
 WORTH_TOLERANCE = 2e-6
-"""Utilizations closer than this part of the worth of the largest container are equal: the solver sees no further."""
+"""Utilizations closer than this part of the largest container's worth are equal: the solver is no more precise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +55,15 @@ class Instance:
     """A `Problem` as numbers.  Matrices have apps as rows and nodes (or kinds of resources) as columns, sorted by id."""
 
     kinds: tuple[str, ...]
-    """Kinds of which some node has any; then `PORTS`, where they may limit a placement."""
+    """Kinds that some node has; then `PORTS`, where they may limit a placement."""
     measured: int
     """How many of the kinds are resources, which utilization and shares count: all but `PORTS`."""
     nodes: tuple[str, ...]
     node_rooms: tuple[NodeRoom, ...]
-    """The same, as they were given."""
+    """The same nodes, as given."""
     apps: tuple[AppDemand, ...]
     arrival: tuple[int, ...]
-    """Rows in the order of arrival."""
+    """Rows in order of arrival."""
     capacity: Ints
     totals: Ints
     demand: Ints
@@ -72,28 +72,28 @@ class Instance:
     gang: Ints
     """Containers in one unit of `n_min`, `n_max` and all counts."""
     rows: tuple[dict[int, int], ...]
-    """x⁰ on the nodes that are there."""
+    """x⁰ on the nodes of the problem."""
     pinned: Flags
     running: Flags
-    """Had containers, wherever."""
+    """Had containers, on any node."""
     absent: Flags
-    """Nothing of it runs now: its containers are a claim."""
+    """Nothing of it runs now: its containers are a reservation."""
     forced: Flags
     """Runs, is not pinned, and cannot stay as it is."""
     room: Ints
     """Capacity less what pinned apps hold."""
     eligible: Flags
-    """Whether a node satisfies a requirement: one row for each different one, the first is none at all."""
+    """Whether a node satisfies a requirement: one row for each distinct one, the first for none."""
     requirement: Ints
-    """The row of `eligible` that an app goes by."""
+    """The app's row of `eligible`."""
     lacking: Flags
     """Needs a kind that no node has."""
     fits_empty: Ints
     """How many containers of an app the cluster holds when it is empty, at most n_max."""
     fractions: Floats
-    """d_ik / C_k, of the kinds that are measured."""
+    """d_ik / C_k of the measured kinds."""
     use: Floats
-    """The same of all kinds."""
+    """d_ik / C_k of all kinds."""
     unit: Floats
     """δ_i"""
     worth: Floats
@@ -102,7 +102,7 @@ class Instance:
 
     @property
     def possible(self) -> Flags:
-        """Apps that the empty cluster can run; the others must not stand in anybody's way."""
+        """Apps that the empty cluster can run; the others must not hold up any app."""
         return (self.fits_empty >= self.n_min) | self.pinned
 
     @property
@@ -121,17 +121,17 @@ class Instance:
 
     @cached_property
     def count(self) -> Ints:
-        """n⁰ on the nodes that are there."""
+        """n⁰ on the nodes of the problem."""
         return np.array([sum(row.values()) for row in self.rows], np.int64)
 
     @cached_property
     def current(self) -> Ints:
-        """x⁰ as a dense matrix, for problems that are small enough for one."""
+        """x⁰ as a dense matrix, for small problems."""
         return dense(self, self.rows)
 
     @cached_property
     def holds(self) -> Ints:
-        """How many containers of an app a node holds when nothing but pinned apps is on it, at most n_max (dense)."""
+        """How many containers of an app a node holds with only pinned apps on it, at most n_max (dense)."""
         holds = np.repeat(np.where(self.lacking, 0, self.n_max)[:, None], len(self.room), axis=1)
         for k in range(self.demand.shape[1]):
             needs = self.demand[:, k] > 0
@@ -141,7 +141,7 @@ class Instance:
 
 
 def read(problem: Problem) -> Instance:
-    """Raises `ValueError` where two apps or two nodes have one id."""
+    """Convert a problem.  Raises `ValueError` where two apps or two nodes have the same id."""
     named = sorted(problem.nodes, key=lambda node: node.id)
     order = sorted(range(len(problem.apps)), key=lambda place: problem.apps[place].id)
     apps = tuple(problem.apps[place] for place in order)
@@ -213,8 +213,8 @@ def read(problem: Problem) -> Instance:
 def _served(
     nodes: Sequence[NodeRoom], apps: Sequence[AppDemand], capacity: Ints, demand: Ints, gang: Ints
 ) -> Ints | None:
-    """How many containers the ports of each node serve.  None where nothing else allows as many: the usual case, which
-    is to cost nothing."""
+    """Return how many containers the ports of each node serve; None where other resources always bind first: the usual case,
+    which must cost nothing."""
     if all(node.ports is None for node in nodes):
         return None
     wanted = sum(max(_clip(app.n_max), sum(app.current.values())) for app in apps)
@@ -224,12 +224,12 @@ def _served(
         most = np.minimum(most, capacity[:, k] // least[k])
     served = np.array([LARGEST if node.ports is None else _clip(node.ports.most) for node in nodes], np.int64)
     binds = served < most
-    # Nodes that are not limited get one value, so that those which are alike stay alike.
+    # Nodes that are not limited get one value, so that equal nodes stay equal.
     return np.where(binds, served, most.max(initial=0)) if binds.any() else None
 
 
 def _clip(amount: int, most: int = LARGEST) -> int:
-    """Demands are clipped at more than any node can have, so that an absurd one fits nowhere."""
+    """Clip a quantity; demands above what any node can have fit nowhere."""
     return min(max(amount, 0), most)
 
 
@@ -238,7 +238,7 @@ def _matrix(rows: list[list[int]], columns: int) -> Ints:
 
 
 def entries(rows: Rows) -> tuple[Ints, Ints, Ints]:
-    """App, node and count of each place where one of the apps has containers."""
+    """Return app, node and count of each place where an app has containers."""
     sizes = np.fromiter(map(len, rows), np.int64, len(rows))
     total = int(sizes.sum())
     node = np.fromiter(chain.from_iterable(rows), np.int64, total)
@@ -247,7 +247,7 @@ def entries(rows: Rows) -> tuple[Ints, Ints, Ints]:
 
 
 def sums(node: Ints, amounts: Ints, nodes: int) -> Ints:
-    """Amounts of each kind by node: one column after the other, which is many times as fast as whole rows."""
+    """Return the sums of each kind by node; column by column, which is many times as fast as by rows."""
     found = np.zeros((amounts.shape[1], nodes), np.int64)
     for k, column in enumerate(amounts.T):
         np.add.at(found[k], node, column)
@@ -255,7 +255,7 @@ def sums(node: Ints, amounts: Ints, nodes: int) -> Ints:
 
 
 def _eligible(nodes: Sequence[NodeRoom], apps: Sequence[AppDemand]) -> tuple[Flags, Ints]:
-    """Each different requirement is asked once for each different set of labels."""
+    """Evaluate each distinct requirement once for each distinct set of labels."""
     texts = ["", *sorted({app.require for app in apps if app.require})]
     place = {text: row for row, text in enumerate(texts)}
     eligible = np.ones((len(texts), len(nodes)), np.bool_)
@@ -268,7 +268,7 @@ def _eligible(nodes: Sequence[NodeRoom], apps: Sequence[AppDemand]) -> tuple[Fla
 
 
 def satisfies(text: str, labels: Mapping[str, str]) -> bool:
-    """Whether labels meet a requirement.  One that can't be read is met by nothing: specs are checked, logs are not."""
+    """Return whether labels meet a requirement.  An unreadable one is never met: specs are checked, logs are not."""
     try:
         return requirement(text).matches(labels)
     except ValueError:
@@ -276,7 +276,7 @@ def satisfies(text: str, labels: Mapping[str, str]) -> bool:
 
 
 def _rows(apps: Sequence[AppDemand], column: dict[str, int]) -> tuple[tuple[dict[int, int], ...], Flags]:
-    """Counts by column, in gangs, and whether a node of the app is gone (or a gang is not whole on its node)."""
+    """Return counts by column, in gangs, and whether a node of the app is gone (or a gang is not whole on its node)."""
     rows = []
     displaced = np.zeros(len(apps), np.bool_)
     for i, app in enumerate(apps):
@@ -288,7 +288,7 @@ def _rows(apps: Sequence[AppDemand], column: dict[str, int]) -> tuple[tuple[dict
 
 
 def _fits_empty(capacity: Ints, eligible: Flags, demand: Ints, n_max: Ints, goes_by: Ints, lacking: Flags) -> Ints:
-    """By shape of node, which there are few of."""
+    """Return `fits_empty`, computed by shape of node, as there are few shapes."""
     shapes = classes(np.hstack([capacity, eligible.T.astype(np.int64)]))
     total = np.zeros(len(demand), np.int64)
     most = np.where(lacking, 0, n_max)
@@ -303,7 +303,7 @@ def _fits_empty(capacity: Ints, eligible: Flags, demand: Ints, n_max: Ints, goes
 
 
 def dense(instance: Instance, rows: Rows) -> Ints:
-    """Counts as a matrix of apps and nodes."""
+    """Return counts as a matrix of apps and nodes."""
     x = np.zeros((len(rows), len(instance.nodes)), np.int64)
     for i, row in enumerate(rows):
         for node, count in row.items():
@@ -312,7 +312,7 @@ def dense(instance: Instance, rows: Rows) -> Ints:
 
 
 def rows_of(x: Ints) -> list[dict[int, int]]:
-    """A matrix of counts as rows."""
+    """Return a matrix of counts as rows."""
     rows: list[dict[int, int]] = [{} for _ in range(len(x))]
     for i, j in zip(*(part.tolist() for part in np.nonzero(x)), strict=True):
         rows[i][j] = int(x[i, j])
@@ -320,47 +320,47 @@ def rows_of(x: Ints) -> list[dict[int, int]]:
 
 
 def counts_of(rows: Rows) -> Ints:
-    """n_i"""
+    """Return n_i."""
     return np.array([sum(row.values()) for row in rows], np.int64)
 
 
 def free_room(instance: Instance, rows: Rows) -> Ints:
-    """What is left of each node beside pinned apps and what `rows` gives to the others."""
+    """Return what is free on each node beside pinned apps and the containers of `rows`."""
     app, node, count = entries(rows)
     count = np.where(instance.pinned[app], 0, count)
     return instance.room - sums(node, count[:, None] * instance.demand[app], len(instance.nodes))
 
 
 class Terms(NamedTuple):
-    """What an answer is judged by, beyond the instance itself."""
+    """The terms that answers are scored by, beyond the instance itself."""
 
     shares: Floats
     """ŝ_i; 0 for an app that cannot run beside the others now."""
     loss_budget: float
     change_budget: int
     floors: Ints
-    """A count that each app should have at least, where that is possible."""
+    """The count that each app should at least have, where possible."""
     prices: Floats
-    """What changing the app costs, in units of U."""
+    """The price of changing the app, in units of U."""
     aged: Flags
-    """Has waited for too long: comes before all that wait, by arrival."""
+    """Apps that have waited too long: they come before all others that wait, by arrival."""
     capped: bool = False
-    """Whether it is the absolute cap, and not θ2, that gives `change_budget`."""
+    """Whether the absolute cap, not θ2, determines `change_budget`."""
     target: Sequence[dict[int, int]] | None = None
-    """Where apps would be if θ2 did not hold back one that waits: what the others hold beyond it stands in its way."""
+    """Where apps would be if θ2 did not hold back a waiting app: containers of others beyond it stand in that app's way."""
 
 
 class Score(NamedTuple):
-    """Goal by goal, the first that differs decides.  Smaller is better but for `net`."""
+    """A score goal by goal; the first difference decides.  Smaller is better except for `net`."""
 
     lost: int
     """n_min of apps that ran and cannot go on."""
     aged: tuple[int, ...]
-    """1 for each app that has waited too long and gets nothing, in the order of arrival."""
+    """1 for each app that has waited too long and gets nothing, in order of arrival."""
     waiting: int
     """n_min of apps that are not started."""
     order: tuple[int, ...]
-    """1 for each app that gets nothing, in the order of who comes first."""
+    """1 for each app that gets nothing, in order of precedence."""
     in_the_way: int
     """Containers that stand where the target has none."""
     excess: float
@@ -371,32 +371,33 @@ class Score(NamedTuple):
     moved: int
     """Containers that apps which ran start on a node."""
     misplaced: int
-    """How far apps that are being placed miss their wish: nodes beyond the first for those that pack, containers beyond
-    the first on each node for those that spread."""
+    """How far apps that are being placed miss their wish: nodes beyond the first for `pack`, containers beyond the first on
+    each node for `spread`."""
 
 
 def queue(instance: Instance) -> list[int]:
-    """Rows of the apps that may or may not run: those whose partition was hit before those that wait, then by arrival."""
+    """Return rows of the apps that may or may not run: those whose partition was hit before those that wait, then by
+    arrival."""
     free_to_move, kept = instance.free_to_move, instance.kept
     askers = [i for i in instance.arrival if free_to_move[i] and not kept[i]]
     return [i for i in askers if instance.running[i]] + [i for i in askers if not instance.running[i]]
 
 
 def aged(instance: Instance, patience_s: float) -> Flags:
-    """Which apps have waited for longer than that."""
+    """Return which apps have waited for longer than `patience_s`."""
     waited = np.array([app.waited_s for app in instance.apps], np.float64)
     return ~instance.running & instance.possible & (waited > patience_s)
 
 
 def changed(instance: Instance, rows: Rows) -> Flags:
-    """Which apps that ran are not exactly as they were, forced or not."""
+    """Return which apps that ran are not exactly as they were, forced or not."""
     flags = np.array([row is not was and row != was for row, was in zip(rows, instance.rows, strict=True)], np.bool_)
-    flags |= instance.forced  # Whatever is left of it, some of it is gone.
+    flags |= instance.forced  # Some of it is gone, whatever is left.
     return flags & instance.running & ~instance.pinned
 
 
 def loss(instance: Instance, n: Ints, theoretical: Floats) -> float:
-    """F against the given ŝ."""
+    """Return F against the given ŝ."""
     known = np.isfinite(instance.unit)
     return math.fsum(np.abs(n[known] * instance.unit[known] - theoretical[known]).tolist())
 
@@ -410,10 +411,10 @@ def utilization(instance: Instance, n: Ints) -> float:
 
 
 def theoretical_shares(instance: Instance, entitled: Flags) -> Floats:
-    """ŝ_i among the given apps; the others have none.  Nobody is owed more containers than an empty cluster would hold.
+    """Return ŝ_i among the given apps; the others have none.  No app is owed more containers than an empty cluster would hold.
 
-    ŝ_i is rounded to 1e-9; what is a whole number of containers but for that is taken to be that number, so that an app
-    which has it exactly loses nothing.  Only ratios of weights matter; absurd ones are clipped, so that sums stay finite."""
+    ŝ_i is rounded to 1e-9, and snapped to a whole number of containers within that tolerance, so an app that has exactly that
+    number loses nothing.  Only ratios of weights matter; extreme ones are clipped to keep sums finite."""
     weights = np.nan_to_num(np.array([app.weight for app in instance.apps], np.float64), nan=0.0, posinf=MOST_WEIGHT)
     weights = np.where(weights > 0, np.clip(weights, 1 / MOST_WEIGHT, MOST_WEIGHT), 0.0)
     caps = np.where(instance.pinned, np.maximum(instance.fits_empty, instance.count), instance.fits_empty)
@@ -424,7 +425,7 @@ def theoretical_shares(instance: Instance, entitled: Flags) -> Floats:
 
 
 def level(held: float, weight: float) -> float:
-    """What an app has for its weight, to nine digits, so that of weights only the ratio decides; who has none comes last."""
+    """Return holdings per weight, to nine digits, so only the ratio of weights decides; apps without weight come last."""
     return float(f"{held / min(weight, MOST_WEIGHT):.9g}") if weight > 0 else math.inf
 
 
@@ -463,24 +464,24 @@ def score(instance: Instance, rows: Rows, terms: Terms) -> Score:
 
 
 def beyond(row: dict[int, int], other: dict[int, int]) -> int:
-    """Containers of a row that stand where the other has none."""
+    """Return how many containers of a row stand where the other has none."""
     return sum(max(0, count - other.get(node, 0)) for node, count in row.items())
 
 
 def misplaced(wish: str, row: dict[int, int]) -> int:
-    """By how much a placement misses what the app asks for."""
+    """Return by how much a placement misses the app's wish."""
     if wish == "pack":
         return max(0, len(row) - 1)
     return sum(row.values()) - len(row) if wish == "spread" else 0
 
 
 def resolution(instance: Instance) -> float:
-    """Differences of U below this are none."""
+    """Return the smallest difference of U that counts."""
     return WORTH_TOLERANCE * float(instance.worth[instance.possible].max(initial=0.0))
 
 
 def better(instance: Instance, left: Score, right: Score) -> bool:
-    """Whether `left` beats `right` at the first goal in which they differ."""
+    """Return whether `left` beats `right` at the first goal in which they differ."""
     if left[:5] != right[:5]:
         return left[:5] < right[:5]
     if abs(left.excess - right.excess) > LOSS_TOLERANCE:
@@ -493,9 +494,9 @@ def better(instance: Instance, left: Score, right: Score) -> bool:
 
 
 def faults(instance: Instance, rows: Rows, change_budget: int, reserved: tuple[int, Flags] | None = None) -> list[str]:
-    """Every constraint that an answer breaks, in words; empty for one that may be used.
+    """Return every constraint that an answer breaks, in words; empty for a valid answer.
 
-    `reserved` nodes give others no further container while the app that they are kept for gets none."""
+    `reserved` nodes give other apps no further container while the app that they are reserved for gets none."""
     found = []
     n = counts_of(rows)
     app, node, count = entries(rows)

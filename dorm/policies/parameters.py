@@ -1,4 +1,4 @@
-"""Parameters of policies: names, defaults, ranges, and one clear line for whatever is wrong with them."""
+"""Parameters of policies: names, defaults and ranges, and one clear line for any error in them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Parameter(NamedTuple):
-    """A number that a policy goes by."""
+    """A numeric parameter of a policy."""
 
     default: float
-    """Whole where only whole numbers make sense."""
+    """An int where only whole numbers make sense."""
     least: float
     most: float
     meaning: str
@@ -45,14 +45,14 @@ def refuse_unknown(policy: str, params: Mapping[str, Any], known: Iterable[str])
 
 
 def read_numbers(policy: str, params: Mapping[str, Any], known: Mapping[str, Parameter]) -> dict[str, float]:
-    """Every known parameter, from `params` or by default."""
+    """Return every known parameter, from `params` or by default."""
     refuse_unknown(policy, params, known)
     settings = {}
     for name, (default, least, most, _) in known.items():
         value = params.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"policy {policy}: {name} has to be a number, not {short(value)}")
-        if not least <= value <= most:  # Neither is NaN, nor is what is too large to be one of these numbers.
+        if not least <= value <= most:  # This also refuses NaN and numbers out of range.
             raise ValueError(f"policy {policy}: {name} has to be between {least:g} and {most:g}, not {short(value)}")
         if isinstance(default, int) and value != int(value):
             raise ValueError(f"policy {policy}: {name} has to be a whole number, not {short(value)}")

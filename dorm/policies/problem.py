@@ -1,6 +1,6 @@
-"""What a policy is given and what it gives back: the paper's allocation problem, free of logs, masters and simulators.
+"""A policy's input and output: the paper's allocation problem, free of logs, masters and simulators.
 
-A policy is a pure function from (nodes, apps with their current placement) to a placement.  Anyone may call one:
+A policy is a pure function from (nodes, apps with their current placement) to a placement.  Any program may call one:
 
     allocation = policy("dorm").allocate(Problem(nodes=…, apps=…), params)
 
@@ -17,7 +17,7 @@ import msgspec
 class PortRoom(msgspec.Struct, frozen=True):
     """A node's range of ports, and how many containers of all apps together it can serve.
 
-    It limits placements and is no resource that users pay for: neither utilization nor shares count it."""
+    It limits placements but is not a resource that users pay for: neither utilization nor shares count it."""
 
     first: int
     last: int
@@ -25,15 +25,15 @@ class PortRoom(msgspec.Struct, frozen=True):
 
 
 class NodeRoom(msgspec.Struct, frozen=True):
-    """A node, and all it has (not what is free now)."""
+    """A node and its total resources (not what is free now)."""
 
     id: str
     capacity: dict[str, int]
     labels: dict[str, str] = {}
     drained: bool = False
-    """May be given nothing, and what is on it has to go.  It is here so that reasons can name it."""
+    """Gets nothing new, and what is on it has to leave.  The problem includes it so that reasons can name it."""
     ports: PortRoom | None = None
-    """None where ports limit nothing."""
+    """None where ports are no limit."""
     unmounted: bool = False
     """It counts as drained because the cluster's checkpoint folder is not mounted there."""
 
@@ -54,36 +54,36 @@ class AppDemand(msgspec.Struct, frozen=True):
     does not satisfy `require` (its labels have changed), or has less than what is on it now (its capacity was lowered), or
     the app's own bounds no longer admit its count."""
     pinned: bool = False
-    """Stays exactly at `current`: it is in the middle of an adjustment, or was resized last and has not worked since."""
+    """Stays exactly at `current`: the app is in the middle of an adjustment, or was just resized and has not worked since."""
     absent: bool = False
-    """Nothing of it runs now, and `current` is what it has a claim to: it waits for its next try after a failure, or its nodes
-    went away.  It comes before apps that never ran, and is not one of θ2's |P|."""
+    """Nothing of it runs now, and `current` is its reservation: it waits for its retry after a failure, or its nodes went
+    away.  It comes before apps that never ran, and is not part of θ2's |P|."""
     require: str = ""
     """Which nodes it may use: an expression over their labels (`events.requirements`); '' for any."""
     placement: Literal["", "spread", "pack"] = ""
-    """A wish that decides among placements which are otherwise equally good: few nodes, or few containers on each."""
+    """A preference among otherwise equally good placements: few nodes, or few containers on each."""
     gang: int = 1
-    """Containers come in groups of this many, each whole on one node; `n_min`, `n_max` and `current` are multiples."""
+    """Containers come in groups of this size, each whole on one node; `n_min`, `n_max` and `current` are multiples."""
     waited_s: float = 0.0
-    """How long it has been waiting (seconds), 0 while it runs: who has waited too long goes first."""
+    """How long it has been waiting (seconds), 0 while it runs: apps that have waited too long go first."""
     adjust_s: float | None = None
-    """What one adjustment of it costs, in seconds of its work: the pause and the work that is done again, as measured;
-    None where none was measured."""
+    """What one adjustment of it costs, in seconds of its work: the measured pause and repeated work; None where none was
+    measured."""
     served_s: float = 0.0
-    """Container-seconds that it has got so far: its attained service (Tiresias, NSDI 2019, §3.1)."""
+    """Container-seconds that it has received so far: its attained service (Tiresias, NSDI 2019, §3.1)."""
     remaining_steps: float | None = None
-    """Steps that are left of its work; None where its owner did not say how many there are."""
+    """Remaining steps of its work; None where its owner did not declare how many there are."""
     speed: tuple[tuple[int, float], ...] = ()
-    """Containers and steps per second, ascending by containers, as its owner says; empty where that is not known."""
+    """Containers and steps per second, ascending by containers, as its owner declares; empty where unknown."""
 
     @property
     def holds(self) -> dict[str, int]:
-        """Containers by node that it has now: a claim is none yet."""
+        """Containers by node that it has now; a reservation does not count."""
         return {} if self.absent else self.current
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Nodes in any order, apps in the order of arrival (ties and first-come-first-served go by it).  Ids are unique."""
+    """Nodes in any order, apps in order of arrival (it decides ties and first-come-first-served).  Ids are unique."""
 
     nodes: tuple[NodeRoom, ...]
     apps: tuple[AppDemand, ...]
@@ -105,18 +105,18 @@ class Reason(msgspec.Struct, frozen=True):
     `floor`         one more would take what another app needs to reach its soft floor,
     `price`         one more is worth less than the work that changing the app would lose,
     `adjusting`     the app is in the middle of an adjustment,
-    `settling`      an app that could make room was resized last and has not worked since (set by the core),
-    `held`          the app has failed, and may have no more before it has run well (set by the core),
+    `settling`      an app that could make room was just resized and has not worked since (set by the core),
+    `held`          the app has failed, and gets no more before it has run well (set by the core),
     `static_count`  the fixed number of the static or the tiresias policy,
     `queue`         the policy (static, tiresias, optimus) serves others first,
-    `gain`          the optimus policy gives further containers to those that gain more by them,
-    `not_resized`   the app-level policy gives nothing more to an app that runs,
+    `gain`          the optimus policy gives further containers to apps that gain more by them,
+    `not_resized`   the app-level policy gives nothing more to a running app,
     `solver`        the solver stopped at its limit, so nothing better is known."""
     text: str
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """The answer, with the figures a reader of the decision needs to understand it.
+    """A policy's answer, with the figures a reader of the decision needs to understand it.
 
     `counts` has every app of the problem, in sorted order of ids, each with its containers by node (positive counts
     only, sorted by node id); an app that must wait has an empty map.
@@ -130,37 +130,37 @@ class Allocation(msgspec.Struct, frozen=True):
     fairness_loss: float
     """F = Σ_i |s_i - ŝ_i| (paper, eq. 2), over all apps that an empty cluster could run, waiting ones included."""
     fairness_budget: float
-    """2m·θ1, where the policy has a θ1; else infinity is written as -1."""
+    """2m·θ1; -1 where the policy has no θ1."""
     excess: float
-    """ξ = max(0, F' - budget): what integrality and n_min did not allow to meet.  F' is the loss among the apps that
-    can run beside each other; it differs from F only where an app has to wait for room (a loss that no resizing of the
-    others could mend, so it must not make them shrink)."""
+    """ξ = max(0, F' - budget): the part that integrality and n_min make unavoidable.  F' is the loss among the apps that
+    can run beside each other; it differs from F only where an app has to wait for room (no resizing of the others could
+    reduce that loss, so it must not make them shrink)."""
     overhead: int
-    """How many apps that ran before and still run have any x_ij changed, without the forced ones (paper, eq. 4)."""
+    """How many apps that ran before and still run have any x_ij changed, forced changes excluded (paper, eq. 4)."""
     overhead_budget: int
     """⌈θ2·|P|⌉, at most the absolute cap; or -1 where the policy has none."""
     shortage: dict[str, int]
     """Apps that get less than n_min (they get nothing and wait), with how many containers they lack."""
     status: str
-    """`optimal` where that is proven; `near` where the answer is within reach of `bound` but nothing was proven;
-    else what limited the solver: `node_limit`, `guard` where a crash guard fired (the answer may then differ from machine
-    to machine), `fallback` where the greedy answer stands because the solver had none or failed."""
+    """`optimal` where proven; `near` where the answer is close to `bound` but not proven optimal; else what limited the
+    solver: `node_limit`, `guard` where a crash guard fired (the answer may then differ between machines), `fallback` where
+    the greedy answer stands because the solver found none or failed."""
     bound: float
-    """A proven upper bound on utilization less the price of changes (of `dorm-exact`: under the goals that come first)."""
+    """A proven upper bound on utilization less the price of changes (of `dorm-exact`: under the earlier goals)."""
     change_cost: float = 0.0
-    """What the changes of this answer are priced at, in units of U: `utilization - change_cost <= bound`, with equality
-    (to the solver's tolerance) where the answer is optimal."""
+    """The price of this answer's changes, in units of U: `utilization - change_cost <= bound`, with equality (to the
+    solver's tolerance) where the answer is optimal."""
 
 
 class Policy(Protocol):
-    """Deterministic: the same problem and parameters give the same allocation, byte for byte, in whatever order nodes
-    come and under any hash seed."""
+    """Deterministic: the same problem and parameters give the same allocation, byte for byte, for any order of nodes and any
+    hash seed."""
 
     name: str
     version: int
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Fill in defaults; raise `ValueError` with one clear line for an unknown or absurd parameter."""
+        """Fill in defaults; raise `ValueError` with one clear line for an unknown or out-of-range parameter."""
         ...
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:

@@ -1,8 +1,7 @@
 """Why an app has fewer containers than it could use: the constraint that binds, as a code and a sentence.
 
-Reasons are read off the answer itself, not off the way to it: they say what is true of the placement that was decided.
-Apps with the same demand lack the same things, and nodes with the same free room lack them alike, so both are looked at
-once for each kind.
+Reasons are derived from the answer itself, not from how it was found: they are true of the placement that was decided.  Apps
+with the same demand lack the same resources, and nodes with the same free room are alike, so each kind is examined once.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ ADJUSTING = Reason("adjusting", "in the middle of an adjustment; stays as it is 
 
 
 def amount(kind: str, value: int) -> str:
-    """`cpu` in cores, `memory` in GiB (or what keeps it exact to two digits), anything else as a count with its name."""
+    """Format `cpu` in cores, `memory` in GiB (or a smaller unit where needed), anything else as a count with its name."""
     if kind == "cpu":
         return f"{_short(value, 1000)} {'core' if value == 1000 else 'cores'}"
     if kind == "memory":
@@ -44,7 +43,7 @@ def amount(kind: str, value: int) -> str:
 
 
 def _short(value: int, size: int) -> str:
-    """At most three decimals and never rounded up, so that what is said to be free is free."""
+    """Format to at most three decimals, never rounded up, so that what is reported free is free."""
     return f"{value * 1000 // size / 1000:.3f}".rstrip("0").rstrip(".")
 
 
@@ -65,7 +64,7 @@ class Lack(NamedTuple):
 
 @dataclass(eq=False)
 class Room:
-    """Free room by node, looked at as few different rooms."""
+    """Free room by node, grouped into distinct rooms."""
 
     instance: Instance
     free: Ints
@@ -76,7 +75,7 @@ class Room:
         return classes(np.hstack([self.free, self.instance.eligible.T.astype(np.int64)]))
 
     def takes(self, app: int, most: int) -> int:
-        """How many containers of the app fit, at most `most`."""
+        """Return how many containers of the app fit, at most `most`."""
         instance, kinds = self.instance, len(self.instance.kinds)
         demand = instance.demand[app]
         needed = demand > 0
@@ -89,7 +88,7 @@ class Room:
         return int(min((each * self.rooms.size)[allowed].sum(), most))
 
     def lack(self, app: int) -> Lack:
-        """Which resources keep the app off the nodes."""
+        """Return which resources keep the app off the nodes."""
         key = (self.instance.demand[app].tobytes(), int(self.instance.requirement[app]))
         if self.instance.lacking[app]:
             return self._lack(app)
@@ -139,7 +138,7 @@ class Room:
         return Lack("resources", text)
 
     def _no_ports(self, app: int, rooms: Flags) -> str:
-        """Of the nodes that have room for it, the one with the most ports left."""
+        """Name the node with the most ports left among those that have room."""
         most = int(np.argmax(np.where(rooms, self.rooms.rows[:, len(self.instance.kinds) - 1], -1)))
         node = self.instance.node_rooms[int(self.rooms.first[most])]
         assert node.ports, "only a node with a range of ports lacks one"
@@ -177,7 +176,7 @@ class Room:
 
 
 def drained(instance: Instance, app: int, missing: int) -> Reason | None:
-    """Where the nodes that are drained would hold what is missing, if they were empty."""
+    """Return the reason where drained nodes would hold what is missing, if they were empty; else None."""
     asked = instance.apps[app]
     names, room = [], 0
     for node in instance.drained:
@@ -200,14 +199,14 @@ def drained(instance: Instance, app: int, missing: int) -> Reason | None:
 
 
 def _closed(nodes: Sequence[NodeRoom]) -> str:
-    """Why they are given nothing."""
+    """Say why the nodes get nothing."""
     if all(node.unmounted for node in nodes):
         return "has another folder of checkpoints" if len(nodes) == 1 else "have other folders of checkpoints"
     return "is drained" if len(nodes) == 1 else "are drained"
 
 
 def impossible(instance: Instance, app: int) -> Reason:
-    """For an app that not even an empty cluster could run."""
+    """Return the reason for an app that not even an empty cluster could run."""
     n_min, fitting, gang = int(instance.n_min[app]), int(instance.fits_empty[app]), int(instance.gang[app])
     off = drained(instance, app, n_min - fitting)
     if off:
@@ -224,7 +223,7 @@ def impossible(instance: Instance, app: int) -> Reason:
 
 
 def _too_few_ports(instance: Instance, app: int) -> str:
-    """For an app of which an empty cluster would hold some containers."""
+    """Describe an app of which an empty cluster would hold only some containers."""
     largest = max(instance.node_rooms, key=lambda node: (node.ports.most if node.ports else integer.LARGEST, node.id))
     ports = f", such as {largest.id}: {largest.ports.first}-{largest.ports.last}" if largest.ports else ""
     fitting, gang = int(instance.fits_empty[app]), int(instance.gang[app])
@@ -235,7 +234,8 @@ def _too_few_ports(instance: Instance, app: int) -> str:
 
 
 def no_room(instance: Instance, room: Room, app: int, wanted: int, name: str) -> Reason | None:
-    """For an app that waits for `wanted` containers (n_min, or the static count, as `name` says); None if they fit."""
+    """Return the reason for an app that waits for `wanted` containers (n_min or the static count, see `name`); None if they
+    fit."""
     fitting, gang = room.takes(app, wanted), int(instance.gang[app])
     if fitting >= wanted:
         return None
@@ -258,7 +258,7 @@ def _whole_gangs(app: AppDemand) -> Reason:
 
 
 def no_more_room(instance: Instance, room: Room, app: int, n: int) -> Reason:
-    """For an app with `n` containers (or gangs) that takes each further one for which there is room."""
+    """Return the reason for an app with `n` containers (or gangs) that takes every further one for which there is room."""
     if n >= instance.n_max[app]:
         return _whole_gangs(instance.apps[app])
     if not instance.worth[app] > 0:
@@ -271,7 +271,7 @@ def no_more_room(instance: Instance, room: Room, app: int, n: int) -> Reason:
 
 
 def explain(instance: Instance, rows: Rows, terms: Terms, *, held_back: Flags, status: str) -> dict[str, Reason]:
-    """The reasons of the optimizer, for every app below its n_max."""
+    """Return the optimizer's reasons, for every app below its n_max."""
     return _Explanation(instance, rows, terms, held_back, status).reasons()
 
 
@@ -377,7 +377,7 @@ class _Explanation:
         return Reason("solver", f"there is room for {more * gang} more, but no better answer was found ({self.status})")
 
     def _no_room_to_grow(self, app: int, lack: Lack, *, below: bool, used_up: bool) -> Reason:
-        """Nothing is free: what keeps others from making room, where they should."""
+        """Nothing is free: name what keeps others from making room, where they should."""
         off = drained(self.instance, app, 1)
         if off:
             return Reason("drained", f"{lack.text}; {off.text}")

@@ -1,30 +1,31 @@
 """Policies by name.  To add one, implement `problem.Policy` in a module of its own and register it here.
 
-    problem     what a policy is given and gives back
+    problem     what a policy takes and returns
     optimizer   `dorm`: the paper's utilization-fairness optimizer, near the exact optimum at any size
     exact       `dorm-exact`: the same goals solved exactly, the reference
     static      `static`: fixed partitions, first come first served, the paper's baseline
     app_level   `app-level`: offers by DRF, kept until the app ends, as in Mesos
-    task_level  `task-level`: slots for short tasks, given anew each time, as in Sparrow
-    tiresias    `tiresias`: who has got least goes first and others are stopped for it, as in Tiresias
+    task_level  `task-level`: slots for short tasks, assigned again each time, as in Sparrow
+    tiresias    `tiresias`: the app with the least attained service goes first, and others are stopped for it, as in Tiresias
     optimus     `optimus`: each container goes where it shortens the remaining time most, as in Optimus
-    goals       what the first two are after, and in which order
+    goals       the goals of the first two, in order
     parameters  names, defaults and ranges
     integer     the problem as sorted integer arrays, and the exact score of an answer
     classes     equal rows of those arrays: nodes of one shape, nodes with the same room
     counts      of `dorm`: how many containers each app should have, as a linear program over classes of nodes
-    choosing    of `dorm`: the few apps that change, by asking that program
+    choosing    of `dorm`: the few apps that change, by solving that program
     placing     of `dorm`: greedy placement by buckets of nodes
-    exchanging  of `dorm`: containers that leave a node to others which make more of it
-    making_room of `dorm`: who shrinks or moves for an app that waits
+    exchanging  of `dorm`: containers that leave a node to others that use it better
+    making_room of `dorm`: which apps shrink or move for an app that waits
     polish      of `dorm`: small exact programs over a few apps at a time
     model       the mixed-integer program of `dorm-exact` and of that polish
     greedy      the answer that `dorm-exact` starts from, and how `static` places
     fixed_counts  of `static` and `tiresias`: containers that an operator fixes for each app
     packing     of `tiresias` and `optimus`: whole partitions on few nodes
-    reasons     why an app has no more than it has
+    reasons     why an app has less than its n_max
     answer      from counts by node to the recorded allocation
 
+    Modules of policies are loaded on first use: the solver takes a while to import, and most commands need none.
 Modules of policies are loaded on first use: the solver takes a while to import, and most commands need none.
 """
 
@@ -51,17 +52,17 @@ DEFAULT = "dorm"
 
 
 class UnknownPolicy(ValueError):
-    """No policy has this name; the message names those that are known."""
+    """No policy has this name; the message lists the known ones."""
 
 
 def names() -> list[str]:
-    """All policies, sorted."""
+    """Return the names of all policies, sorted."""
     return sorted(_REGISTRY)
 
 
 @cache
 def policy(name: str) -> Policy:
-    """The policy of this name.  Raises `UnknownPolicy`."""
+    """Return the policy of this name.  Raises `UnknownPolicy`."""
     if name not in _REGISTRY:
         raise UnknownPolicy(f"unknown policy {name!r} (known: {', '.join(names())})")
     module, attribute = _REGISTRY[name]

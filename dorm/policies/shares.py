@@ -4,7 +4,7 @@ Symbols as in the Dorm paper (Sun, Wen, Ta, Yan, arXiv 1704.06738, its utilizati
 paper (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011): node capacities c[j,k], cluster totals C_k = Σ_j c[j,k],
 the demand of one container d[i,k], weight w_i, count n_i.  Rows are apps, columns kinds of resources.
 
-Everything is a sort and prefix sums, so that a view may call it on each event: 2,000 apps take under a millisecond.
+Everything is a sort and prefix sums, so a view may call it on each event: 2,000 apps take under a millisecond.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 QUANTUM_DIGITS = 9
-"""Theoretical shares are rounded to 1e-9, so that the last bits of a sum decide nothing."""
+"""Theoretical shares are rounded to 1e-9, so the last bits of a sum decide nothing."""
 
 
 def demand_fractions(demand: NDArray[np.int64], totals: NDArray[np.int64]) -> NDArray[np.float64]:
-    """d_ik / C_k: which part of the cluster's k one container takes; infinite where the cluster has none of it."""
+    """Return d_ik / C_k, the part of the cluster's k that one container takes; infinite where the cluster has none of it."""
     need = demand.astype(np.float64)
     have = np.broadcast_to(totals.astype(np.float64), need.shape)
     missing = np.where(need > 0, math.inf, 0.0)
@@ -32,7 +32,7 @@ def demand_fractions(demand: NDArray[np.int64], totals: NDArray[np.int64]) -> ND
 
 
 def dominant_units(fractions: NDArray[np.float64]) -> NDArray[np.float64]:
-    """δ_i = max_k d_ik / C_k, the dominant share of one container, so that s_i = n_i δ_i (DRF paper, §4.1)."""
+    """Return δ_i = max_k d_ik / C_k, the dominant share of one container, so that s_i = n_i δ_i (DRF paper, §4.1)."""
     if fractions.shape[1] == 0:
         return np.zeros(fractions.shape[0])
     return np.asarray(fractions.max(axis=1), dtype=np.float64)
@@ -41,11 +41,11 @@ def dominant_units(fractions: NDArray[np.float64]) -> NDArray[np.float64]:
 def theoretical_shares(
     fractions: NDArray[np.float64], weights: NDArray[np.float64], caps: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """ŝ_i: weighted DRF of divisible containers by progressive filling, nobody beyond `caps` containers.
+    """Return ŝ_i: weighted DRF of divisible containers by progressive filling, at most `caps` containers each.
 
-    All dominant shares grow at rates w_i until a resource is used up; whoever needs that one stops, the others go on
-    (DRF paper: progressive filling §4.2 and the divisible case in §6, weights §4.3; the Dorm paper takes this as ŝ_i).
-    An app without weight, without demand, with a cap of 0 or in need of what the cluster lacks has ŝ_i = 0.
+    All dominant shares grow at rates w_i until a resource is used up; apps that need it stop, the others continue (DRF paper:
+    progressive filling §4.2 and the divisible case in §6, weights §4.3; the Dorm paper takes this as ŝ_i).  An app without
+    weight, without demand, with a cap of 0 or that needs what the cluster lacks has ŝ_i = 0.
 
     At level λ app i has min(λ w_i, limit_i).  With apps sorted by the level at which their cap binds, the use of each
     resource is linear between two such levels, and prefix sums give it at all of them at once.  Each pass uses up at
@@ -77,7 +77,7 @@ def _next_full(
     limit: NDArray[np.float64],
     room: NDArray[np.float64],
 ) -> tuple[float, NDArray[np.bool_]]:
-    """The level at which the next resource is used up and which ones are then; infinity and none if caps come first.
+    """Return the level at which the next resource is used up, and which ones are; infinity and none if caps come first.
 
     Rows are sorted by limit / weight.
     """
@@ -99,23 +99,24 @@ def _next_full(
 
 
 def fairness_loss(shares: Sequence[float], theoretical: Sequence[float]) -> float:
-    """F = Σ_i |s_i - ŝ_i| (Dorm paper, eq. 2); summed exactly, so independent of the order."""
+    """Return F = Σ_i |s_i - ŝ_i| (Dorm paper, eq. 2); summed exactly, so independent of the order."""
     return math.fsum(abs(s - t) for s, t in zip(shares, theoretical, strict=True))
 
 
 def fairness_budget(kinds: int, theta1: float) -> float:
-    """2m·θ1: the paper bounds F by this part of the most it could be, twice the number of kinds of resources."""
+    """Return 2m·θ1: the paper bounds F by this part of its maximum, twice the number of kinds of resources."""
     return 2.0 * kinds * theta1
 
 
 def change_budget(running: int, theta2: float) -> int:
-    """⌈θ2·|P|⌉, how many of the apps that run on may change in one round; 0 only if θ2 is 0 or none runs.
+    """Return ⌈θ2·|P|⌉, how many of the running apps may change in one round; 0 only if θ2 is 0 or none runs.
 
-    A product such as 0.07 · 100 lies just above the integer that is meant, hence the small slack.
+    A product such as 0.07 · 100 lies just above the intended integer, hence the small slack.
     """
     return math.ceil(theta2 * running - 1e-9)
 
 
 def utilization(used: Mapping[str, int], totals: Mapping[str, int]) -> float:
-    """U = Σ_k used_k / C_k (Dorm paper, eq. 1), between 0 and the number of kinds; kinds of which there is none drop out."""
+    """Return U = Σ_k used_k / C_k (Dorm paper, eq. 1), between 0 and the number of kinds; kinds with no capacity are
+    skipped."""
     return math.fsum(used.get(kind, 0) / total for kind, total in sorted(totals.items()) if total > 0)

@@ -1,7 +1,7 @@
 """The evaluation: Dorm beside other policies, on the paper's workload and on real traces, in virtual time.
 
 evaluation   runs a plan and writes the report
-parts        runs that are compared with each other;  paper, traces: which there are
+parts        runs that are compared with each other;  paper, traces: the available ones
 crash_loop   what a crash loop costs its neighbor
-figures      the figures, with their goals;  text: what the report says
+figures      the figures, with their goals;  text: the report's text
 """

@@ -1,7 +1,7 @@
-"""A crash loop beside an app that works well: what its failures cost its neighbor under each policy.
+"""A crash loop beside a healthy app: what its failures cost its neighbor under each policy.
 
 Two nodes of two cores.  The victim fills them, works for ten minutes and saves every ten seconds.  After a minute comes the
-crasher: one core, two seconds of work, an error, and another try after one second, until the end.
+crasher: one core, two seconds of work, an error, and a retry after one second, until the end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Cost(NamedTuple):
 
     label: str
     restarts: int
-    """Of the victim, the one for the crasher's arrival among them."""
+    """Restarts of the victim, including the one for the crasher's arrival."""
     useful: float
     """Useful container-seconds of the victim, as a part of those without the crasher."""
 
@@ -74,7 +74,7 @@ def costs(part: Part, comparison: Comparison) -> Iterator[Cost]:
 
 
 def block(part: Part, comparison: Comparison) -> Iterator[Block]:
-    """What the report says of it."""
+    """Yield this part's blocks of the report."""
     yield Heading(part.title)
     yield Bullets(part.about)
     rows = tuple((cost.label, f"{cost.restarts}", percent(cost.useful)) for cost in costs(part, comparison))

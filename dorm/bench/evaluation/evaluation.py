@@ -1,11 +1,11 @@
-"""The evaluation: Dorm against the others, on the paper's workload and on real traces, all in virtual time.
+"""The evaluation: Dorm against other policies, on the paper's workload and on real traces, all in virtual time.
 
     evaluation_parts    a part: runs that are compared with each other
-    evaluation_paper    the paper's workload, and what is varied
-    evaluation_crash_loop  what an app that fails again and again costs its neighbor
-    evaluation_traces   real traces, where their folder is given
+    evaluation_paper    the paper's workload, and its variations
+    evaluation_crash_loop  what an app that fails repeatedly costs its neighbor
+    evaluation_traces   real traces, if their folder is given
     evaluation_figures  the figures of evaluation.json, with their goals
-    evaluation_text     what the report says, worked out from the runs
+    evaluation_text     the report's text, computed from the runs
 
 `evaluate` runs a plan over all cores and writes a folder: report.md, report.html, plots, evaluation.json.
 """
@@ -43,9 +43,9 @@ VARIED = 3
 
 
 def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None) -> Plan:
-    """What is to be run.  `quick` is for looking whether all of it works: few apps, one seed, three variations.
+    """Return the runs to make.  `quick` only checks that everything works: few apps, one seed, three variations.
 
-    Raises BenchError where the folder is none, and for a trace that is there and can't be read."""
+    Raises BenchError if the folder does not exist, and for a trace that exists and can't be read."""
     apps = 8 if quick else None
     seeds = 1 if quick else seeds
     if traces is not None and not traces.is_dir():
@@ -64,7 +64,8 @@ def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None)
 
 
 def run_plan(wanted: Plan, *, workers: int | None = None, tell: Progress | None = None) -> dict[str, Comparison]:
-    """All runs, side by side: comparisons by the key of their part.  `tell` is told how many apps of all have ended.
+    """Run everything, side by side; return comparisons by the key of their part.  `tell` is called with the number
+    of ended apps.
 
     Raises what `run_all` does."""
     comparisons: dict[str, Comparison] = {}
@@ -74,7 +75,7 @@ def run_plan(wanted: Plan, *, workers: int | None = None, tell: Progress | None 
         parts = [part for part in wanted.parts if part.every_s == every_s]
         jobs = [job for part in parts for job in part.jobs]
         told = _after(done, total, tell)
-        # The longest first, so that no core is left alone with it at the end.
+        # The longest first, so that no core runs it alone at the end.
         order = sorted(range(len(jobs)), key=lambda place: (-_weight(jobs[place].scenario), place))
         found = run_all([jobs[place].scenario for place in order], every_s=every_s, workers=workers, tell=told)
         runs = dict(zip(order, found, strict=True))
@@ -91,12 +92,12 @@ def _after(done: int, total: int, tell: Progress | None) -> Callable[[int, int],
 
 
 def _weight(scenario: Scenario) -> float:
-    """About how long it takes: the optimizing policies decide longer than the others."""
+    """Estimate the duration: the optimizing policies decide longer than the others."""
     return len(scenario.apps) * len(scenario.nodes) * (10.0 if scenario.policy.startswith("dorm") else 1.0)
 
 
 def check_folder(folder: Path) -> None:
-    """Before anything is run: can the report be written there?  Raises BenchError."""
+    """Check before anything runs that the report can be written there.  Raises BenchError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -107,7 +108,7 @@ def check_folder(folder: Path) -> None:
 
 
 def evaluate(wanted: Plan, folder: Path, *, workers: int | None = None, tell: Progress | None = None) -> Report:
-    """Run it and write the folder; gives what is in its evaluation.json.  Raises BenchError."""
+    """Run the plan and write the folder; return the content of its evaluation.json.  Raises BenchError."""
     check_folder(folder)
     machine = this_machine()
     with _refusals():

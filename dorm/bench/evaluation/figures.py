@@ -25,7 +25,7 @@ RESTART_GOAL, LIVE_GOAL = "<= 0.05", "<= 0.01"
 
 
 def figures_of(wanted: Plan, comparisons: Mapping[str, Comparison]) -> dict[str, Figure]:
-    """By name.  What was not run has no figure.  Raises BenchError for what is no number."""
+    """Return figures by name, without those of parts that were not run.  Raises BenchError for a value that is not finite."""
     found: dict[str, Figure | None] = {}
     found.update(_paper(comparisons[wanted.paper.key]))
     found["over_budget_count"] = figure(sum(_over_budget(comparisons)), "count", "<= 0")
@@ -89,7 +89,7 @@ def _trace(part: Part, comparison: Comparison) -> Iterator[tuple[str, Figure | N
 
 
 def workload_6(part: Part, comparison: Comparison) -> dict[str, Run]:
-    """The yardstick's runs by label; none where it was not run whole."""
+    """Return the yardstick's runs by label; none if it was not run whole."""
     if WORKLOAD_6 not in part.seeds:
         return {}
     place = part.seeds.index(WORKLOAD_6)
@@ -97,12 +97,12 @@ def workload_6(part: Part, comparison: Comparison) -> dict[str, Run]:
 
 
 def mean_restarts(run: Run) -> float | None:
-    """Adjustments by app."""
+    """Return the mean adjustments per app."""
     return mean(app.adjustments for app in run.apps)
 
 
 def _ratio(spread: Spread | None, goal: str | None = None) -> Figure | None:
-    """The mean over seeds."""
+    """Return the mean over seeds as a figure."""
     return None if spread is None else figure(spread.mean, "ratio", goal)
 
 

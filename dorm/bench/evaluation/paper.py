@@ -1,6 +1,6 @@
-"""The paper's workload in the evaluation: who is compared on it, and what is varied to see how far the outcome depends on it.
+"""The paper's workload in the evaluation: its contenders, and the variations that show how sensitive the outcome is.
 
-Workload and static counts are `replay.simulator.workloads.paper`'s; what is varied is fixed here before anything is run.
+Workload and static counts are `replay.simulator.workloads.paper`'s; the variations are fixed here before anything is run.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 SETTINGS = ((0.2, 0.1), (0.1, 0.2), (0.1, 0.1))
 """θ1 and θ2, the paper's three."""
 ROUND_S = 60.0
-"""How often a policy is asked that may answer otherwise though nothing happens; as in Pollux's simulator (OSDI 2021, §5)."""
+"""Interval of a policy whose answer may change though nothing happens; as in Pollux's simulator (OSDI 2021, §5)."""
 
 
 class Variation(msgspec.Struct, frozen=True):
-    """One row of the sensitivity table: what is other than in the paper's part."""
+    """One row of the sensitivity table: what differs from the paper's part."""
 
     name: str
     part: Part
     label: str = HEADLINE
-    """Whose figures it shows, against the part's base."""
+    """The contender whose figures it shows, against the part's base."""
 
 
 def dorm(theta1: float = 0.1, theta2: float = 0.1, **more: Any) -> Contender:
@@ -41,7 +41,7 @@ def dorm(theta1: float = 0.1, theta2: float = 0.1, **more: Any) -> Contender:
 
 
 def static(factor: float = 1.0) -> Contender:
-    """The baseline with its counts times a factor, within the bounds of their apps."""
+    """Return the baseline with its counts times a factor, within the bounds of their apps."""
     counts = {
         f"{kind.name}-*": min(kind.n_max, max(kind.n_min, math.floor(kind.static * factor + 0.5)))
         for kind in paper.APP_TYPES
@@ -50,7 +50,7 @@ def static(factor: float = 1.0) -> Contender:
 
 
 def contenders() -> tuple[Contender, ...]:
-    """All that are compared on the paper's workload.  Tiresias gives each app what its owner asks for: the static counts."""
+    """Return all contenders on the paper's workload.  Tiresias gives each app what its owner requests: the static counts."""
     return (
         *(dorm(theta1, theta2) for theta1, theta2 in SETTINGS),
         static(),
@@ -62,7 +62,7 @@ def contenders() -> tuple[Contender, ...]:
 
 
 def whole(seeds: int, apps: int | None = None) -> Part:
-    """All contenders; with `apps` only so many of the workload's."""
+    """Return the part of all contenders; `apps` limits the workload's apps."""
     about = (
         f"{seeds} seeds of 50 apps on 20 nodes, as docs/workloads.md describes them.  Utilization and fairness loss "
         "are of the first 24 hours, or until the first contender has done all of the work, whichever comes first."

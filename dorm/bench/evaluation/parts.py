@@ -1,4 +1,4 @@
-"""What an evaluation is made of: parts, whose runs are compared with each other."""
+"""Parts of an evaluation, whose runs are compared with each other."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from replay.simulator.workloads.workload import SimulatedApp
 
 HEADLINE = "dorm 0.1/0.1"
-"""The setting of (θ1, θ2) whose figures stand for Dorm: of the paper's three the one that both bounds hold back most.  Chosen
+"""The setting of (θ1, θ2) whose figures represent Dorm: of the paper's three, the one that both bounds restrict most.  Chosen
 before anything was run."""
 WIDE = f"{HEADLINE}, up to 64"
-"""The same where apps may have as many containers as their profile covers; else it is as many as their owner asked for."""
+"""The same, with up to as many containers as an app's profile covers; otherwise up to as many as its owner requested."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Part(msgspec.Struct, frozen=True):
     """Runs that are compared with each other."""
 
     key: str
-    """Of its files and figures."""
+    """Prefix of its files and figures."""
     title: str
     jobs: tuple[Job, ...]
     """For each contender its seeds, in the same order."""
@@ -41,12 +41,12 @@ class Part(msgspec.Struct, frozen=True):
     """Seconds between two samples."""
     window_s: float | None = None
     about: tuple[str, ...] = ()
-    """What a reader has to know of it: sentences."""
+    """Sentences that a reader has to know."""
     seeds: tuple[str, ...] = ()
-    """What each run of a contender is, where that has a name."""
+    """Names of a contender's runs, if they have any."""
 
     def comparison(self, runs: list[Run]) -> Comparison:
-        """`runs` in the order of the jobs."""
+        """Return the comparison; `runs` are in the order of the jobs."""
         found: dict[str, tuple[Run, ...]] = {}
         tasks: dict[str, float] = {}
         for job, run in zip(self.jobs, runs, strict=True):
@@ -57,15 +57,15 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def in_rounds(scenario: Scenario, contender: Contender, every_s: float) -> Scenario:
-    """Policies that go by what apps were served, or have left, are asked again and again, others where something happens."""
+    """Run policies that use attained or remaining service in rounds, others when something happens."""
     if contender.policy not in ("tiresias", "optimus"):
         return scenario
     return msgspec.structs.replace(scenario, rounds=Rounds(every_s, always=True), quiet_s=0.0)
 
 
 def telling(app: SimulatedApp) -> SimulatedApp:
-    """The same app, whose owner says how much work it is and how fast: what `optimus` goes by, an oracle as in Pollux's
-    comparison (OSDI 2021, §5.1).  Policies that don't ask for it are none the wiser."""
+    """Return the app with its work and speed declared: the input of `optimus`, an oracle as in Pollux's comparison (OSDI 2021,
+    §5.1).  Other policies ignore it."""
     low, high = app.spec.n_min, app.spec.n_max
     counts = range(low, high + 1) if high - low < 64 else sorted({*range(low, high, (high - low) // 32), high})
     spec = msgspec.structs.replace(

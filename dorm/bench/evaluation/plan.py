@@ -1,4 +1,4 @@
-"""What an evaluation runs."""
+"""The plan of an evaluation: what it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Plan(msgspec.Struct, frozen=True):
     variations: tuple[Variation, ...]
     traces: tuple[Part, ...] = ()
     missing: tuple[str, ...] = ()
-    """Traces that were not found, or not asked for."""
+    """Traces that were not found, or not requested."""
     crash_loop: Part | None = None
 
     @property

@@ -1,5 +1,5 @@
-"""What the report of an evaluation says.  Every statement about an outcome is worked out from the runs; only how the policies
-work, and what others have published, is written here."""
+"""The text of an evaluation's report.  Every statement about an outcome is computed from the runs; only how the policies work,
+and published results of others, are written here."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from replay.simulator.compare.report import Block
 
 LARGE = 10.0
-"""A mean speed-up that can't come of more containers alone."""
+"""A mean speed-up too large to come from more containers alone."""
 LEVEL = 0.01
 """Two means closer than this part of the larger are called level."""
 
 
 def blocks(wanted: Plan, comparisons: Mapping[str, Comparison], done: Report) -> list[Block]:
-    """The whole report."""
+    """Return the whole report."""
     paper = comparisons[wanted.paper.key]
     found: list[Block] = [
         Heading("Evaluation of Dorm", 1),
@@ -104,7 +104,7 @@ def _part(part: Part, comparison: Comparison) -> Iterator[Block]:
 
 
 def _queue(comparison: Comparison) -> Iterator[Block]:
-    """A mean of ratios is drawn up by few short apps; the reader has to know."""
+    """Warn the reader that a few short apps dominate a mean of ratios."""
     mine = comparison.row(HEADLINE)
     base = comparison.row(comparison.base) if comparison.base in comparison.runs else None
     if (
@@ -123,7 +123,7 @@ def _queue(comparison: Comparison) -> Iterator[Block]:
 
 
 class Verdict(NamedTuple):
-    """Of one figure against one other contender."""
+    """The verdict on one figure against one other contender."""
 
     text: str
     why: str
@@ -161,7 +161,7 @@ def _verdict(comparison: Comparison, figure: str, mine: Row, its: Row, *, more_i
 
 
 def _why(comparison: Comparison, figure: str, mine: Row, its: Row) -> str:
-    """How the other policy works, where that is what makes it so."""
+    """Explain how the other policy works, where that causes the difference."""
     share = comparison.tasks.get(its.label, 0.0)
     if figure == "utilization" and share and mine.utilization and its.utilization:
         useful = its.utilization.mean * (1 - share)

@@ -1,6 +1,6 @@
 """Real traces in the evaluation: a busy week of each cluster trace, and the workloads of Pollux's simulator.
 
-A folder of traces holds, as far as they are wanted,
+A folder of traces holds, as far as they are needed,
 
     philly_2017/philly.csv
     alibaba_openb_2023/            with the lists of nodes and pods
@@ -40,12 +40,13 @@ ROUNDS_S = 300.0
 RESTART = Timings(checkpoint_s=0.0, stop_s=0.0, start_s=0.0, boot_s=30.0, resume_s=30.0)
 """Every start and every adjustment takes 30 s in which the GPUs are held, as in Pollux's simulator (OSDI 2021, §5.1)."""
 SHARE = 0.25
-"""The part of a week's jobs that is taken, by chance, on a cluster that is as much smaller: minutes instead of hours."""
+"""The part of a week's jobs that is sampled, on a cluster that is smaller by the same factor: minutes instead of hours."""
 QUICK = "limit=40"
 LOAD = 0.8
 """Mean demand as a part of the cluster."""
 GPUS = 8
-"""On each node of a cluster for Philly; the trace says nothing of its machines, most of which had 8 (USENIX ATC 2019, §2)."""
+"""On each node of a cluster for Philly; the trace does not describe its machines, most of which had 8 (USENIX ATC 2019,
+§2)."""
 
 
 def philly(folder: Path, quick: bool) -> Part | None:
@@ -91,8 +92,8 @@ def _week(key: str, title: str, jobs: tuple[Job, ...], about: tuple[str, ...]) -
 
 
 def _hurried(week: Workload, nodes: tuple[SimulatedNode, ...]) -> tuple[Workload, float]:
-    """Submitted so much faster that it asks for `LOAD` of the scarcest resource: a cluster with one node of each of the
-    trace's shapes, of which there are many, is already more than a week of it needs.  Run times stay."""
+    """Compress the arrivals so that the demand is `LOAD` of the scarcest resource: a cluster with one node of each of the
+    trace's many shapes already exceeds what a week of it needs.  Run times stay."""
     asked: Counter[str] = Counter()
     has: Counter[str] = Counter()
     for app in week.apps:
@@ -115,7 +116,7 @@ def _skipped(workload: Workload) -> tuple[str, ...]:
 
 
 def busiest_week(workload: Workload) -> tuple[Workload, float]:
-    """The seven days in which most was submitted, beginning at a whole day of the trace, with its begin (seconds)."""
+    """Return the seven days with the most submissions, starting at a whole day of the trace, and their start (seconds)."""
     at = [app.at_s for app in workload.apps]
     days = range(int(at[-1] / DAY_S) + 1)
     found = [(bisect_left(at, day * DAY_S + WEEK_S) - bisect_left(at, day * DAY_S), -day) for day in days]
@@ -128,7 +129,7 @@ def busiest_week(workload: Workload) -> tuple[Workload, float]:
 
 
 def _on_cluster(week: Workload, nodes: tuple[SimulatedNode, ...], counts: dict[str, int]) -> tuple[Job, ...]:
-    """`counts` are what the jobs had, for the policies that give fixed partitions."""
+    """Return the jobs; `counts` are what the jobs had, for the policies with fixed partitions."""
     usual = Scenario(
         apps=week.apps,
         nodes=nodes,
@@ -153,7 +154,7 @@ def _on_cluster(week: Workload, nodes: tuple[SimulatedNode, ...], counts: dict[s
 
 
 def _requested(app: SimulatedApp) -> int:
-    """An importer's rule of elastic bounds is 1 to twice of what the job had."""
+    """Return what the job had; importers set elastic bounds of 1 to twice that."""
     return max(1, app.spec.n_max // 2)
 
 
@@ -162,7 +163,7 @@ def _prefix(count: int) -> str:
 
 
 def _by_request(app: SimulatedApp) -> SimulatedApp:
-    """Its name begins with what it had, so that fixed counts can be given by it."""
+    """Return the app with its request as a prefix of its name, so that fixed counts can match it."""
     spec = msgspec.structs.replace(app.spec, name=f"{_prefix(_requested(app))}{app.spec.name}")
     return msgspec.structs.replace(app, spec=spec)
 
@@ -210,4 +211,4 @@ TRACES: dict[str, Callable[[Path, bool], Part | None]] = {
     "Alibaba (alibaba_openb_2023)": alibaba,
     "Pollux (pollux_workloads, pollux_profiles)": pollux,
 }
-"""Each gives None where its files are not there."""
+"""Each returns None if its files do not exist."""

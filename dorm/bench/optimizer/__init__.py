@@ -1,6 +1,6 @@
-"""What a round of a policy costs, and how good its answers are.
+"""The cost of a policy's round, and the quality of its answers.
 
-optimizer   one size;  scale: every size;  plot: what both can draw
+optimizer   one size;  scale: every size;  plot: plots of both
 workload    sequences of allocation problems;  samples: what one process measures of them
 judge       figures of an answer that use nothing of the optimizer's own
 """

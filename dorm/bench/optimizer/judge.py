@@ -1,4 +1,4 @@
-"""What a bench makes of a policy's answer, from the problem and the answer alone: nothing of the optimizer's own is used."""
+"""Judges a policy's answer from the problem and the answer alone, with none of the optimizer's code."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Served(NamedTuple):
-    """How well an answer serves n_min, the first goal.  The first entry that differs decides, less is better."""
+    """How well an answer serves n_min, the first goal.  The first entry that differs decides; less is better."""
 
     lost: int
     """n_min of apps that ran and are stopped."""
     aged: tuple[bool, ...]
-    """For each app that has waited beyond the policy's patience, by arrival: whether it waits on."""
+    """For each app that has waited beyond the policy's patience, by arrival: whether it still waits."""
     waiting: int
     """n_min of apps that wait."""
     order: tuple[bool, ...]
@@ -26,7 +26,7 @@ class Served(NamedTuple):
 
 
 def served(problem: Problem, short: Collection[str], patience_s: float) -> Served:
-    """`short` names the apps that get less than n_min."""
+    """Score an answer; `short` names the apps that get less than n_min."""
     queue = sorted(problem.apps, key=lambda app: not app.current)  # stable: each group by arrival
     return Served(
         lost=sum(app.n_min for app in problem.apps if app.current and app.id in short),
@@ -37,12 +37,12 @@ def served(problem: Problem, short: Collection[str], patience_s: float) -> Serve
 
 
 def changed(problem: Problem, counts: Mapping[str, Mapping[str, int]]) -> int:
-    """How many apps that ran are not where they were, also those that could not stay."""
+    """Return how many apps that ran are not where they were, including those that could not stay."""
     return sum(bool(app.current) and app.current != counts[app.id] for app in problem.apps)
 
 
 def moved(problem: Problem, counts: Mapping[str, Mapping[str, int]]) -> int:
-    """How many containers apps that ran start on a node."""
+    """Return how many containers apps that ran start on a node."""
     return sum(
         max(0, count - app.current.get(node, 0))
         for app in problem.apps
@@ -52,7 +52,7 @@ def moved(problem: Problem, counts: Mapping[str, Mapping[str, int]]) -> int:
 
 
 def faults(problem: Problem, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Every rule that an answer breaks, a sentence for each; empty for one that may be put to work.  In integers."""
+    """Return every rule that an answer breaks, a sentence for each; empty for a valid one.  Computed in integers."""
     if counts.keys() != {app.id for app in problem.apps}:
         return ["its apps are not those of the problem"]
     nodes = {node.id: node for node in problem.nodes if not node.drained}

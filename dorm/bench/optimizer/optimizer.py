@@ -1,18 +1,18 @@
-"""What one round of a policy costs, and how good its answers are, over sequences of events on clusters of any size.
+"""The cost of one round of a policy, and the quality of its answers, over sequences of events on clusters of any size.
 
-Sequences are those of `dorm.bench.optimizer.workload`, and an answer is where the next problem starts.  First all of a run
-is played and timed, in one process of its own that does nothing else; only then are the same problems solved again for
-reference, on all cores.  Each answer is checked in integers against its problem: one that breaks a rule ends the bench.
+Sequences are those of `dorm.bench.optimizer.workload`, and each problem starts from the previous answer.  First a whole run is
+played and timed, in one process that does nothing else; only then are the same problems solved again for reference, on all
+cores.  Each answer is checked in integers against its problem: one that breaks a rule ends the bench.
 
-* Time is CPU time of the process (the solver runs within it), of `allocate` alone, and wall time beside it.  The cold start,
-  all apps at once on an empty cluster, is stated apart from the events.
-* Gaps are parts of a bound on U less the price of changes, the goal that costs most to reach.  `gap_to_exact` is to the
-  bound that the exact policy proves under its own choices for the goals that come first, plus what is lost beyond it in
-  excess fairness loss; `gap_to_bound` is to the bound that the measured policy itself proves.
-* n_min comes before all that.  Where the two serve other apps, their utilizations are not comparable: such problems are in
-  `unlike_instances` and no gap, and in `missed_n_min_count` where the exact policy serves better.
-* The soft floors come before utilization as well: `missed_floor_count` says how often the exact policy comes closer to them.
-* The exact policy has limits too: `reference_proven_instances` says how often its answer is proven to be the best, and
+* Time is CPU time of the process (the solver runs within it), of `allocate` alone, with wall time beside it.  The cold start,
+  all apps at once on an empty cluster, is reported apart from the events.
+* Gaps are parts of a bound on U less the price of changes, the goal that is most expensive to reach.  `gap_to_exact` is to the
+  bound that the exact policy proves under its own choices for the earlier goals, plus what is lost beyond it in excess
+  fairness loss; `gap_to_bound` is to the bound that the measured policy itself proves.
+* n_min comes before all that.  Where the two serve different apps, their utilizations are not comparable: such problems count
+  in `unlike_instances` and have no gap, and in `missed_n_min_count` where the exact policy serves better.
+* The soft floors come before utilization too: `missed_floor_count` is how often the exact policy comes closer to them.
+* The exact policy has limits too: `reference_proven_instances` is how often its answer is proven optimal, and
   `reference_gap_mean` how far its own answers are from its bounds.
 """
 
@@ -48,10 +48,9 @@ EXACT = "dorm-exact"
 
 
 def bench_optimizer(run: Run, *, tell: Tell, plot: Path | None = None) -> tuple[Report, bool]:
-    """One size.  The flag says whether Ctrl-C ended it early; then the figures are of what was measured until then.
+    """Measure one size.  The flag is set if Ctrl-C ended it early; then the figures cover what was measured so far.
 
-    Raises BenchError for a policy or parameters that there are not, an answer that breaks a rule, and where nothing was
-    measured.
+    Raises BenchError for an unknown policy or invalid parameters, an answer that breaks a rule, and if nothing was measured.
     """
     from dorm.bench.optimizer.plot import plot_run
 
@@ -65,8 +64,8 @@ def bench_optimizer(run: Run, *, tell: Tell, plot: Path | None = None) -> tuple[
 
 
 def check(run: Run, plot: Path | None) -> None:
-    """Before anything is measured.  Raises BenchError for a policy or parameters that there are not, and for a plot that
-    could not be written."""
+    """Check the arguments before anything is measured.  Raises BenchError for an unknown policy or invalid parameters, and for
+    a plot that could not be written."""
     from dorm.bench.optimizer.plot import check_plot
 
     try:
@@ -77,7 +76,7 @@ def check(run: Run, plot: Path | None) -> None:
 
 
 def measure(run: Run, tell: Tell) -> Samples:
-    """Plays, then solves again.  Ctrl-C ends it with what there is."""
+    """Play, then solve again.  Ctrl-C ends it with the samples so far."""
     samples = Samples(run)
     total = run.sequences * (run.events + 1)
     try:
@@ -102,11 +101,11 @@ def _solve_again(samples: Samples, tell: Tell) -> None:
             tell(f"{samples.run}: reference {len(samples.solved)} of {len(tasks)}, {one.cpu_s:.3g} s")
 
 
-# In processes of their own
+# Run in separate processes
 
 
 def play(run: Run) -> Iterator[Played]:
-    """Every event of every sequence, one after the other."""
+    """Yield every event of every sequence, one after the other."""
     chosen = policy(run.policy)
     params = chosen.check_params(run.params)
     for sequence in range(run.sequences):
@@ -145,7 +144,7 @@ def play(run: Run) -> Iterator[Played]:
 
 
 def solve(run: Run, tasks: Sequence[tuple[int, Task]]) -> Iterator[Solved]:
-    """The same problems by the exact policy, under the same parameters where it has them."""
+    """Solve the same problems by the exact policy, under the same parameters where it has them."""
     chosen = policy(EXACT)
     known = chosen.check_params({})
     params = chosen.check_params({key: value for key, value in run.params.items() if key in known})
@@ -162,7 +161,8 @@ def solve(run: Run, tasks: Sequence[tuple[int, Task]]) -> Iterator[Solved]:
 
 
 def _below_floor(problem: Problem, params: dict[str, Any], both: list[dict[str, dict[str, int]]]) -> tuple[int, int]:
-    """Containers that running apps lack below their floors, where those are owed a share that the second answer runs."""
+    """Return how many containers running apps lack below their floors, where the apps that the second answer runs are owed a
+    share."""
     instance = integer.read(problem)
     ours, exact = (
         np.array([sum(counts[app.id].values()) for app in instance.apps], np.int64) // instance.gang for counts in both
@@ -187,19 +187,19 @@ def _digest(value: Any) -> bytes:
 
 
 def _peak_mb() -> float:
-    """Of this program since it began; what the process was before it became this program does not count, as it would in
-    `getrusage`."""
+    """Return the peak memory of this program since it started, excluding the process before `exec`, which `getrusage` would
+    include."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
     raise BenchError("this system does not tell how much memory a process has had")
 
 
-# What comes out
+# Results
 
 
 def figures(samples: Samples) -> dict[str, Figure]:
-    """Of one run.  What was not measured is left out.  Raises BenchError where there is not even one event."""
+    """Return the figures of one run, omitting what was not measured.  Raises BenchError if there is not even one event."""
     events, goal = samples.events, goals(samples.run)
     if not events:
         raise BenchError("it was stopped before the first event")
@@ -250,7 +250,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def settings(samples: Samples) -> dict[str, Any]:
-    """What was played, as it came out: two runs that agree in both digests had the same problems and the same answers."""
+    """Return what was played: two runs that agree in both digests had the same problems and the same answers."""
     kinds = [one.event for one in samples.played]
     found = {
         **msgspec.to_builtins(samples.run),

@@ -1,6 +1,6 @@
 """Plots of the optimizer's bench, written to a file without any display.
 
-matplotlib is an extra (`dorm[plots]`): all of this is imported only where a plot is asked for.
+matplotlib is an extra (`dorm[plots]`): this module is imported only when a plot is requested.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 _BLUE, _ORANGE, _GREEN, _GREY = "#3566a8", "#d9772b", "#3f8f4f", "#888888"
 _LEAST_GAP = 1e-5
-"""Gaps are drawn at least here, or a logarithmic axis could not show a perfect answer."""
+"""Smaller gaps are drawn here, as a logarithmic axis can't show a gap of 0."""
 
 
 def check_plot(file: Path | None) -> None:
-    """Before hours of measuring: could a plot be written there?  Raises BenchError."""
+    """Check before hours of measuring that a plot can be written there.  Raises BenchError."""
     if file is None:
         return
     if file.suffix.lower() != ".png":
@@ -38,7 +38,7 @@ def check_plot(file: Path | None) -> None:
 
 
 def plot_run(samples: Samples, file: Path) -> None:
-    """One size: what each event cost, and how the gaps are spread."""
+    """Plot one size: the cost of each event, and the distribution of gaps."""
     from dorm.bench.report import percentile
 
     drawing, (left, right) = _panels(f"{samples.run}, seed {samples.run.seed}")
@@ -66,7 +66,7 @@ def plot_run(samples: Samples, file: Path) -> None:
 
 
 def plot_scale(all_samples: Sequence[Samples], file: Path) -> None:
-    """All sizes: how the cost of an event grows with apps × nodes, and what gap is left."""
+    """Plot all sizes: how the cost of an event grows with apps × nodes, and the remaining gap."""
     drawing, (left, right) = _panels("one round of the optimizer, by the size of the cluster")
     places = [samples.run.apps * samples.run.nodes for samples in all_samples]
     _draw_costs(left, all_samples, places)
@@ -141,7 +141,7 @@ def _draw_line(
     color: str,
     label: str,
 ) -> None:
-    """The usual shapes are joined by a line; random ones, which are harder, stand beside it."""
+    """Join the usual shapes by a line; random ones, which are harder, stand beside it."""
     points = sorted(
         (place, value) for place, value, one in zip(places, values, all_samples, strict=True) if one.run.shapes <= 3
     )

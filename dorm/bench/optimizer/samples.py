@@ -1,4 +1,4 @@
-"""What the optimizer's bench plays, what it keeps of each answer, and the goals for each size."""
+"""What the optimizer's bench plays, the samples it keeps of each answer, and the goals for each size."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ EXACT_UP_TO = 1_000
 
 
 TINY = 1e-9
-"""Gaps below this are rounding, and bounds are taken to be at least this."""
+"""Gaps below this are rounding errors, and bounds are at least this."""
 
 
 class Run(msgspec.Struct, frozen=True):
-    """What to play.  `events` come after the cold start of each of `sequences`, which have seeds from `seed` on."""
+    """A run to play.  `events` come after the cold start of each of `sequences`, whose seeds start at `seed`."""
 
     apps: int
     nodes: int
@@ -42,14 +42,14 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def against(self) -> Wanted:
-        """`auto` made up."""
+        """The reference, with `auto` resolved."""
         if self.reference != "auto":
             return self.reference
         return "exact" if self.apps * self.nodes <= EXACT_UP_TO else "bound"
 
 
 class Goals(NamedTuple):
-    """None where nothing was promised."""
+    """Goals; None where there is none."""
 
     p50_s: str | None = None
     p95_s: str | None = None
@@ -60,7 +60,7 @@ class Goals(NamedTuple):
 
 
 def goals(run: Run) -> Goals:
-    """What the optimizer should reach at this size."""
+    """Return the optimizer's goals at this size."""
     size = (run.apps, run.nodes)
     if run.apps <= 30 and run.nodes <= 20:
         return Goals(p95_s="<= 0.5", to_exact_mean="<= 0.001", to_exact_p99="<= 0.01", missed="<= 0")
@@ -76,7 +76,7 @@ def goals(run: Run) -> Goals:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What is kept of an allocation."""
+    """The part of an allocation that is kept."""
 
     net: float
     bound: float
@@ -86,18 +86,18 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A problem to solve again, and the answer that it had."""
+    """A problem to solve again, and its answer."""
 
     problem: Problem
     counts: dict[str, dict[str, int]]
 
 
 class Played(msgspec.Struct, frozen=True):
-    """One event, its answer, and what it took."""
+    """One event, its answer, and its cost."""
 
     sequence: int
     number: int
-    """Of the event in its sequence; 1 is the cold start."""
+    """Number of the event in its sequence; 1 is the cold start."""
     event: str
     cpu_s: float
     wall_s: float
@@ -109,13 +109,13 @@ class Played(msgspec.Struct, frozen=True):
     digests: tuple[bytes, bytes]
     """Of the problem and of the answer's counts."""
     peak_mb: float
-    """Most memory that the process has had so far."""
+    """Peak memory of the process so far."""
     task: Task | None
-    """Only where it is to be solved again."""
+    """Only if it is to be solved again."""
 
 
 class Solved(msgspec.Struct, frozen=True):
-    """The reference's answer to the problem of this index in what was played."""
+    """The reference's answer to the problem of this index."""
 
     index: int
     cpu_s: float
@@ -126,7 +126,7 @@ class Solved(msgspec.Struct, frozen=True):
 
 @dataclass
 class Samples:
-    """What one run has given so far."""
+    """Samples of one run so far."""
 
     run: Run
     played: list[Played] = field(default_factory=list)
@@ -135,7 +135,7 @@ class Samples:
 
     @property
     def events(self) -> list[Played]:
-        """Without cold starts."""
+        """All but the cold starts."""
         return [one for one in self.played if one.number > 1]
 
     @property
@@ -156,8 +156,8 @@ class Samples:
 
     @property
     def missed_floors(self) -> int:
-        """How often apps lack more below their soft floors than with the reference, which comes before utilization; of
-        comparable problems, and equal excess."""
+        """How often apps lack more below their soft floors than with the reference; floors come before utilization.  Among
+        comparable problems with equal excess."""
         unlike = set(self.unlike)
         return sum(
             solved.below_floor[0] > solved.below_floor[1]
@@ -166,7 +166,7 @@ class Samples:
         )
 
     def gaps_to_exact(self) -> list[float]:
-        """Of comparable problems, in the order in which they were played."""
+        """Return the gaps of comparable problems, in the order in which they were played."""
         unlike = set(self.unlike)
         return [
             gap_to_exact(self.played[index].answer, solved.answer)
@@ -180,19 +180,19 @@ class Samples:
         return [gap(one.answer.bound - one.answer.net, one.answer.bound) for one in self.played]
 
     def digest(self, which: Literal[0, 1]) -> str:
-        """Of all problems (0) or all answers (1)."""
+        """Return the digest of all problems (0) or all answers (1)."""
         return hashlib.sha256(b"".join(one.digests[which] for one in self.played)).hexdigest()
 
 
 def gap_to_exact(ours: Answer, exact: Answer) -> float:
-    """What is missing of the bound, and what is lost beyond the reference in excess fairness loss, as a part of the bound.
+    """Return what is missing to the bound, plus what is lost beyond the reference in excess, as a part of it.
 
-    More utilization never makes up for more excess, which is the goal that comes first.
+    More utilization never makes up for more excess, which is an earlier goal.
     """
     return gap(max(0.0, exact.bound - ours.net) + max(0.0, ours.excess - exact.excess), exact.bound)
 
 
 def gap(missing: float, bound: float) -> float:
-    """What is missing of a bound, as a part of it; 0 where that is rounding."""
+    """Return what is missing to a bound as a part of it; 0 if that is a rounding error."""
     part = missing / max(bound, TINY)
     return part if part > TINY else 0.0

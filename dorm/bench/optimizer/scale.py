@@ -1,4 +1,4 @@
-"""How the cost of a round grows with the cluster: the optimizer's bench over all sizes that something was promised for."""
+"""How the cost of a round grows with the cluster: the optimizer's bench over all sizes that have goals."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SIZES = (
     Run(apps=2_000, nodes=10_000, shapes=3, events=25),
     Run(apps=10_000, nodes=50_000, shapes=3, events=5),
 )
-"""The three smallest are solved exactly as well, 568 problems in all.  How near 100 × 100 comes hangs on the sequence
-more than on anything else, so there are several."""
+"""The three smallest are also solved exactly, 568 problems in all.  How close 100 × 100 comes depends on the sequence more
+than on anything else, so there are several."""
 SMALL_SIZES = "up_to_a30_n20_s3"
-"""Of the names of figures over all problems that were solved exactly, whatever their size."""
+"""Prefix of figures over all problems that were solved exactly, whatever their size."""
 
 
 class Scale(NamedTuple):
-    """All sizes, each with its own figures; the report has all of them under names that begin with the size."""
+    """All sizes, each with its own figures; the report has all of them under names prefixed by the size."""
 
     report: Report
     sizes: list[tuple[Run, dict[str, Figure]]]
@@ -42,7 +42,7 @@ class Scale(NamedTuple):
 
 
 def chosen_sizes(*, up_to: int, events: int | None = None, **changes: Any) -> list[Run]:
-    """Sizes of at most so many apps, with other settings where some are given.  Raises BenchError where none is left."""
+    """Return sizes of at most `up_to` apps, with other settings if given.  Raises BenchError if none is left."""
     if events is not None:
         changes["events"] = events
     runs = [msgspec.structs.replace(run, **changes) for run in SIZES if run.apps <= up_to]
@@ -52,7 +52,7 @@ def chosen_sizes(*, up_to: int, events: int | None = None, **changes: Any) -> li
 
 
 def bench_scale(runs: Sequence[Run], *, tell: Tell, plot: Path | None = None) -> Scale:
-    """Each size in a process of its own, so that memory is by size.  After Ctrl-C there are the sizes measured until then.
+    """Measure each size in its own process, so that memory is by size.  After Ctrl-C return the sizes measured so far.
 
     Raises BenchError as `bench_optimizer` does.
     """
@@ -67,7 +67,7 @@ def bench_scale(runs: Sequence[Run], *, tell: Tell, plot: Path | None = None) ->
         if measured[-1].interrupted:
             break
     interrupted = measured[-1].interrupted
-    # The size that it was interrupted in may not have had an event yet.
+    # The size during which it was interrupted may have no event yet.
     measured = [samples for samples in measured if samples.events]
     sizes = [(samples.run, figures(samples)) for samples in measured]
     if not sizes:
@@ -86,7 +86,7 @@ def bench_scale(runs: Sequence[Run], *, tell: Tell, plot: Path | None = None) ->
 
 
 def _together(measured: Sequence[Samples]) -> dict[str, Figure]:
-    """What the goals of small clusters are about: all problems of theirs, each size with as many as it has."""
+    """Return figures for the goals of small clusters: over all their problems, however many each size has."""
     if len(measured) < 2:
         return {}
     goal = goals(measured[0].run)
@@ -106,5 +106,5 @@ def _together(measured: Sequence[Samples]) -> dict[str, Figure]:
 
 
 def prefix(run: Run) -> str:
-    """Of the names of a size's figures."""
+    """Return the prefix of the names of a size's figures."""
     return f"a{run.apps}_n{run.nodes}_s{run.shapes}"

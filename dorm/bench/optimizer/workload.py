@@ -1,28 +1,28 @@
-"""Sequences of allocation problems as an ML cluster poses them: apps come and end one by one, now and then a node is lost.
+"""Sequences of allocation problems as an ML cluster poses them: apps come and end one by one, sometimes a node is lost.
 
-A `World` plays a cluster at the policy's level: no master, no log, no processes, only problems and answers.  Each event gives
-the next problem, in which the last answer is where the apps are:
+A `World` simulates a cluster at the policy's level: no master, no log, no processes, only problems and answers.  Each event
+poses the next problem, in which the last answer is where the apps are:
 
     world = World(apps=30, nodes=20, shapes=3, seed=7)
     for _ in range(100):
         problem = world.next_problem()
         world.apply(policy("dorm").allocate(problem, {}))
 
-What is chosen, and why:
+Choices, and why:
 
 * The first event is the cold start: all apps at once, nothing runs.  From then on the number of apps hovers around `apps`.
 * Up to three shapes are a usual mix: 16 cores and 64 GiB, 32 cores and 128 GiB, 32 cores and 256 GiB and 8 GPUs, in the
   ratio 5 : 3 : 2.  With more, all are random (8 to 64 cores, 2 to 8 GiB for each, every third with GPUs), equally many.
-* A container has 1 to 8 cores and 1 to 8 GiB for each; in a quarter of the apps (where there are GPUs) also 1 to 4 GPUs.
+* A container has 1 to 8 cores and 1 to 8 GiB for each; in a quarter of the apps (if there are GPUs) also 1 to 4 GPUs.
   n_min is 1 to 4, seldom 8; weights are 1, 2 and 4.
-* n_max is 2 to 8 times n_min, and all of these are stretched by one factor, so that the apps of the cold start would use 1.5
-  to 2.5 times (drawn by seed) the cluster's cores at n_max, and those with GPUs as many times its GPUs.  So there is
-  contention at every size; the n_min of all take 5 to 75 % of the cores, more on small clusters than on large ones.
+* n_max is 2 to 8 times n_min, and all of these are scaled by one factor, so that the apps of the cold start would use 1.5 to
+  2.5 times (drawn by seed) the cluster's cores at n_max, and those with GPUs as many times its GPUs.  So there is contention
+  at every size; the n_min of all take 5 to 75 % of the cores, more on small clusters than on large ones.
 * Events are 60 s apart: longer than nearly all adjustments, so no app is pinned.  Three in five apps have a measured cost of
   an adjustment, 2 to 120 s.
 
-Chance comes from the seed alone.  What arrives and when, and which nodes are lost, does not depend on the answers; an app
-that ends is drawn among those that run, so that does.
+Randomness comes from the seed alone.  Arrivals and lost nodes do not depend on the answers; an app that ends is drawn among
+those that run, so that does.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ GPU_N_MIN = (1, 1, 1, 2, 2, 3)
 GPU_APPS = 0.25
 PLACEMENTS: tuple[Literal["", "spread", "pack"], ...] = ("", "", "", "spread", "pack")
 NODE_LOSS, NODE_RETURN = 0.03, 0.15
-"""Chances of each event to be one (a return only while a node is away)."""
+"""Probability of each event to be one (a return only while a node is away)."""
 LOST_AT_MOST = 0.1
 """Part of the nodes that are away at once; always at least one may be."""
 
@@ -66,7 +66,7 @@ Kind = Literal["cold start", "arrival", "completion", "node lost", "node back"]
 
 
 class Event(NamedTuple):
-    """What has happened to pose the next problem."""
+    """What happened to pose the next problem."""
 
     kind: Kind
     subject: str
@@ -74,9 +74,9 @@ class Event(NamedTuple):
 
 
 class World:
-    """One cluster and its apps.  `next_problem` plays an event, `apply` puts the answer to work.
+    """One cluster and its apps.  `next_problem` plays an event, `apply` applies the answer.
 
-    `gpus` whether some shapes and apps have GPUs; `labels` whether nodes have labels, and some apps requirements, wishes for
+    `gpus`: whether some shapes and apps have GPUs; `labels`: whether nodes have labels, and some apps requirements, wishes for
     placement, and gangs.  Raises `ValueError` for sizes below 1, and for more than MOST_SHAPES shapes.
     """
 
@@ -87,7 +87,7 @@ class World:
             raise ValueError("a cluster needs at least one app, one node and one shape")
         if shapes > MOST_SHAPES:
             raise ValueError(f"there are no more than {MOST_SHAPES} different shapes")
-        # Chances of their own for each, so that another number of nodes does not change the apps.
+        # Independent generators, so another number of nodes does not change the apps.
         self._cluster_chance = random.Random(f"{seed}/cluster")
         self._app_chance = random.Random(f"{seed}/apps")
         self._event_chance = random.Random(f"{seed}/events")
@@ -96,7 +96,7 @@ class World:
         self.event = Event("cold start", "")
         """The event that posed the last problem."""
         self.number = 0
-        """Of that event; 0 before the first, 1 for the cold start."""
+        """Number of that event; 0 before the first, 1 for the cold start."""
         self._nodes = self._make_nodes(nodes, shapes, gpus)
         self._away: list[NodeRoom] = []
         self._has_gpus = any("gpu" in node.capacity for node in self._nodes.values())
@@ -117,14 +117,14 @@ class World:
         return max(0, self.number - 1) * EVENT_S
 
     def next_problem(self) -> Problem:
-        """Plays one event; the first call is the cold start."""
+        """Play one event and return the problem; the first call is the cold start."""
         self.number += 1
         if self.number > 1:
             self.event = self._happen()
         return self.problem()
 
     def problem(self) -> Problem:
-        """The problem as it is now, with the apps in the order of arrival."""
+        """Return the present problem, with the apps in order of arrival."""
         apps = tuple(
             msgspec.structs.replace(app, waited_s=self.now - self._waits_since[name])
             if name in self._waits_since
@@ -134,11 +134,11 @@ class World:
         return Problem(nodes=tuple(self._nodes.values()), apps=apps)
 
     def apply(self, allocation: Allocation) -> None:
-        """From now on everything is where the answer says.  An app that it stops waits from now on."""
+        """Apply an answer.  An app that it stops waits from now on."""
         self.place(allocation.counts)
 
     def place(self, counts: Mapping[str, Mapping[str, int]]) -> None:
-        """As `apply`, for containers by app and node.  Raises `KeyError` for an app that it leaves out."""
+        """Like `apply`, for containers by app and node.  Raises `KeyError` for an app that is left out."""
         for name, app in self._apps.items():
             given = dict(counts[name])
             if given == app.current:
@@ -179,7 +179,7 @@ class World:
     # Apps
 
     def _draft(self) -> AppDemand:
-        """A new app, its n_max not stretched yet: in thousandths, so that nothing is rounded twice."""
+        """Return a new app with its n_max not scaled yet: in thousandths, so nothing is rounded twice."""
         chance = self._app_chance
         self._made += 1
         needs_gpus = chance.random() < GPU_APPS and self._has_gpus
@@ -195,7 +195,7 @@ class World:
         measured = chance.random() < 0.6
         adjust_s = round(2.0 * 60.0 ** chance.random(), 1)
         return AppDemand(
-            # Random first, so that the order of ids is not the order of arrival.
+            # Random first, so the order of ids is not the order of arrival.
             id=f"{chance.getrandbits(24):06x}-{self._made}",
             demand={"cpu": cores * CORE, "memory": memory} | ({"gpu": gpus} if needs_gpus else {}),
             weight=chance.choice((1.0, 1.0, 2.0, 4.0)),
@@ -208,7 +208,7 @@ class World:
         )
 
     def _fit(self, drafts: list[AppDemand]) -> dict[bool, float]:
-        """By what n_max is stretched, for apps without and with GPUs: the contention that was drawn, for this cluster."""
+        """Return the factors of n_max, for apps without and with GPUs: the drawn contention, for this cluster."""
         contention = self._cluster_chance.uniform(*CONTENTION)
         gpu = [app for app in drafts if "gpu" in app.demand]
         rest = [app for app in drafts if "gpu" not in app.demand]
@@ -226,7 +226,7 @@ class World:
 
     def _happen(self) -> Event:
         chance = self._event_chance
-        # Always as many draws, so that what happens later does not hang on what was possible here.
+        # Always the same number of draws, so later events do not depend on what was possible here.
         node, population, which = chance.random(), chance.random(), chance.random()
         if self._away and node < NODE_RETURN:
             back = self._away.pop(0)
@@ -248,7 +248,7 @@ class World:
 
 
 def _random_shapes(chance: random.Random, count: int, gpus: bool) -> list[dict[str, int]]:
-    """No two alike; of the more than a thousand that there are."""
+    """Return distinct shapes, of more than a thousand possible ones."""
     shapes: list[dict[str, int]] = []
     while len(shapes) < count:
         cores = chance.choice((8, 12, 16, 24, 32, 48, 64))
@@ -262,7 +262,7 @@ def _random_shapes(chance: random.Random, count: int, gpus: bool) -> list[dict[s
 
 
 def _shared_out(count: int, ratio: tuple[int, ...]) -> list[int]:
-    """`count` indices into `ratio`, as near to it as whole numbers go (d'Hondt), each at least once where there are enough."""
+    """Return `count` indices into `ratio`, as close to it as possible (d'Hondt), each at least once if there are enough."""
     given = [1 if count >= len(ratio) else 0 for _ in ratio]
     for _ in range(count - sum(given)):
         best = max(range(len(ratio)), key=lambda index: (ratio[index] / (given[index] + 1), -index))
@@ -271,5 +271,5 @@ def _shared_out(count: int, ratio: tuple[int, ...]) -> list[int]:
 
 
 def _wanted(drafts: list[AppDemand], kind: str) -> float:
-    """What drafts would use at n_max, not stretched."""
+    """Return what drafts would use at n_max, not scaled."""
     return sum(app.n_max / 1000 * app.demand[kind] for app in drafts)

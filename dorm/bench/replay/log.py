@@ -1,10 +1,10 @@
-"""A history of any length for benches: a small cluster in virtual time, whose agents are played by hand and whose master is
-the core itself, with the policy `dorm`.
+"""A history of any length for benches: a small cluster in virtual time, with simulated agents and the core itself as its
+master, with the policy `dorm`.
 
-Apps arrive, grow and shrink, fail now and then and end; nodes fall silent, are drained, leave and come back.  One *stretch*
-of that ends with an idle cluster.  A longer log tells the stretch again, later and of other apps: every record is one that the
-fold acts on, and only the decisions, whose digests are of the first state, can't be audited again.  So there are real
-decisions in the first stretch, and a log of ten million records takes a minute and no memory.
+Apps arrive, grow and shrink, sometimes fail, and end; nodes fall silent, are drained, leave and come back.  One *stretch* of
+that ends with an idle cluster.  A longer log repeats the stretch, later and with other apps: the fold acts on every record,
+and only the decisions, whose digests are of the first state, can't be audited again.  So the first stretch has real decisions,
+and a log of ten million records takes a minute and no memory.
 
 Records are as agents and masters write them: a progress fact of each running app every 5 s, a checkpoint every 2 minutes.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Generation
 
 STRETCH = 10_000
-"""Records of a stretch, about."""
+"""Records of a stretch, approximately."""
 NODES = 6
 LIVE_APPS = 8
 PROGRESS_S, CHECKPOINT_S = 5, 120
@@ -45,23 +45,23 @@ _START = 1_700_000_000_000_000_000
 _MS, _S = 1_000_000, 1_000_000_000
 _CAPACITY = {"cpu": 16_000, "memory": 64 * 2**30}
 _RUN_S = 1500.0
-"""What an app takes on average, with as many containers as it usually has."""
+"""Average duration of an app, with its usual number of containers."""
 _FAILS = 1 / 1500
-"""Chance of each progress to be a crash instead."""
+"""Chance that a progress report is a crash instead."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """A begin (the master's election, the nodes) and what can be told again after it."""
+    """A prologue (the master's election, the nodes) and what can be repeated after it."""
 
     begin: list[Record]
     told: list[Record]
     span: int
-    """Nanoseconds from one telling to the next."""
+    """Nanoseconds from one repetition to the next."""
 
 
 def stretch(records: int = STRETCH, *, seed: int = 0) -> Stretch:
-    """The same for the same arguments, as long as the policy decides the same."""
+    """Return a stretch; equal for equal arguments, as long as the policy decides the same."""
     world = _World(random.Random(seed))
     begin = world.begin()
     world.play(records)
@@ -70,7 +70,7 @@ def stretch(records: int = STRETCH, *, seed: int = 0) -> Stretch:
 
 
 def records_of(one: Stretch, most: int) -> Iterator[list[Record]]:
-    """So many records of the history, in batches."""
+    """Yield `most` records of the history, in batches."""
     if most > 0:
         yield one.begin[:most]
     left = most - len(one.begin)
@@ -84,7 +84,7 @@ def records_of(one: Stretch, most: int) -> Iterator[list[Record]]:
 
 
 class _Telling:
-    """A stretch as maps, to be written with other ids, times and sequences."""
+    """A stretch as maps, to be repeated with other ids, times and sequences."""
 
     def __init__(self, one: Stretch) -> None:
         self._stretch = one
@@ -99,7 +99,7 @@ class _Telling:
         ]
 
     def again(self, number: int, most: int) -> list[Record]:
-        """The stretch for the so manieth time, its first records."""
+        """Return the first records of the stretch's repetition `number`."""
         shift, offset = number * self._stretch.span, number * len(self._stretch.told)
         names = {old: app_id(name, f"{submission}.{number}") for old, (name, submission) in self._apps.items()}
         names |= {submission: f"{submission}.{number}" for _, submission in self._apps.values()}
@@ -128,13 +128,13 @@ def _progress_again(event: k.AppProgressed, app: str, shift: int) -> tuple[str, 
 
 
 def _identity(template: dict[str, Any], names: dict[str, str], number: int) -> str:
-    """Facts about an app have its id in theirs, as an agent's have."""
+    """Return a fact's id; ids of facts about an app contain the app's id, as an agent's do."""
     old, app = template["id"], template.get("app", "")
     return old.replace(app, names[app]) if app in names else names.get(old, f"{old}.{number}")
 
 
 def _changed(value: Any, names: dict[str, str], shift: int) -> Any:
-    """With other names, and later: numbers so large are times."""
+    """Replace names and shift times: integers this large are times."""
     if isinstance(value, str):
         return names.get(value, value)
     if isinstance(value, dict):
@@ -145,7 +145,7 @@ def _changed(value: Any, names: dict[str, str], shift: int) -> Any:
 
 
 class _World:
-    """The first telling."""
+    """The first stretch, played in virtual time."""
 
     def __init__(self, chance: random.Random) -> None:
         self.state = State()
@@ -171,7 +171,7 @@ class _World:
         return len(self.records)
 
     def play(self, records: int) -> None:
-        """At least so many more records, and on until nothing runs any more."""
+        """Play at least `records` more records, and on until nothing runs any more."""
         self._until = len(self.records) + records
         self._later(1.0, self._arrive)
         self._later(600.0, self._disturb)
@@ -226,7 +226,7 @@ class _World:
         self._say(joined, node, f"{node}.joined.{self.now}")
 
     def _disturb(self) -> None:
-        """Something happens to a node; a quarter of an hour later to another one."""
+        """Disturb a node; a quarter of an hour later another one."""
         if not self._open:
             return
         node, what = f"node-{self._chance.randint(1, NODES)}", self._chance.choice(("silent", "drained", "restarted"))
@@ -262,7 +262,7 @@ class _World:
             self._obey(fact)
 
     def _master(self) -> None:
-        """All that follows now; an allocation comes once the log has been quiet."""
+        """Publish all that follows now; an allocation comes once the log has been quiet."""
         settle(self._leader, self._moment, self._publish)
         if (wake := self._leader.due_at(self._moment())) is not None:
             self._wake(wake)
@@ -280,7 +280,7 @@ class _World:
         self._master()
 
     def _obey(self, fact: Any) -> None:
-        """What agents will do about it."""
+        """Schedule what agents will do about a fact."""
         if isinstance(fact, k.Resized):
             for change in fact.changes:
                 self._later(0.8, partial(self._stop, change.app))
@@ -314,7 +314,7 @@ class _World:
         self._later(PROGRESS_S, lambda: self._train(app, number))
 
     def _train(self, app: str, number: int) -> None:
-        """Five seconds of it."""
+        """Let it train for five seconds."""
         found = self._partition(app, number)
         if found is None or not found[0].settled or found[0].generation != number:
             return
@@ -347,7 +347,7 @@ class _World:
         self._fact(said, node, 0, f"AppCheckpointed.{step}.{self.now}")
 
     def _stop(self, app: str) -> None:
-        """All that is not of the latest generation: progress, a checkpoint, and out."""
+        """Stop everything but the latest generation: progress, a checkpoint, exit."""
         found = self.state.apps.get(app)
         for number, generation in list(found.generations.items()) if found else []:
             if found and number < found.generation and not generation.ended:
@@ -374,6 +374,6 @@ class _World:
 
 
 def events_in(records: Sequence[Record]) -> int:
-    """Positions: a record is one event, a round as many as it has facts."""
+    """Return the number of positions: a record is one event, a round as many as it has facts."""
     decoded = (decode(record) for record in records)
     return sum(len(event.events) if isinstance(event, k.Round) else 1 for event in decoded)

@@ -1,11 +1,12 @@
-"""What looking back costs: folding a log from an archive and from a server, the state at a moment, an audit, memory and room.
+"""The cost of looking back: folding a log from an archive and from a server, the state at a moment, an audit, memory, space.
 
-The log is made (`replay_log`): decisions of its first stretch are real, and its size is a count of records.  An *event* is one
-position of the log: a record of its own, or each fact in a round of the master's; rates are given by records too.  CPU
-times are those of all threads that take part; the state at a moment is wall time, from a closed file to the state.
-`msgpack_unpack_us` is the yardstick in the same run: `msgpack.unpackb` of the bodies to plain maps, no types, no reading.
+The log is generated (`dorm.bench.replay.log`): decisions of its first stretch are real, and its size is a number of records.
+An *event* is one position of the log: a record of its own, or each fact in a round of the master's; rates are reported by
+records too.  CPU times are those of all threads that take part; the state at a moment is wall time, from a closed file to the
+state.  `msgpack_unpack_us` is the yardstick in the same run: `msgpack.unpackb` of the bodies to plain maps, no types, no
+reading.
 
-Everything lies in a temporary folder, about 50 bytes a record, that is gone afterwards.
+Everything lies in a temporary folder, about 50 bytes a record, which is removed afterwards.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ GOALS = {
 
 
 class Sizes(NamedTuple):
-    """What to measure on, in records."""
+    """Sizes to measure, in records."""
 
     records: int = 1_000_000
     large: int = 10_000_000
@@ -52,7 +53,7 @@ class Sizes(NamedTuple):
     passes: int = 3
     jumps: int = 20
     bare: int = 5
-    """How many moments are looked up without snapshots too."""
+    """How many moments are also looked up without snapshots."""
     bare_large: int = 2
     jobs: int = 0
     """Of the audit that takes all processors, 0 for as many as there are."""
@@ -60,7 +61,7 @@ class Sizes(NamedTuple):
 
 
 QUICK = Sizes(records=100_000, large=0, server=20_000, passes=2, jumps=10, bare=2, stretch=4000)
-"""In half a minute."""
+"""Takes half a minute."""
 
 
 class Done(NamedTuple):
@@ -71,7 +72,7 @@ class Done(NamedTuple):
 
 
 def bench_replay(sizes: Sizes, *, tell: Tell) -> Done:
-    """Part by part; after Ctrl-C there are the figures measured until then.  Raises BenchError, and EmbeddedError where the
+    """Measure part by part; after Ctrl-C return the figures measured so far.  Raises BenchError, and EmbeddedError if the
     server can't be started."""
     machine = this_machine()
     bench = _Bench(sizes, tell)
@@ -111,7 +112,7 @@ class _Bench:
             self._large(one, folder / "large.dorm")
 
     def _archive(self, one: Stretch, path: Path) -> float:
-        """Gives events per record."""
+        """Measure an archive; return events per record."""
         sizes = self._sizes
         made = self._make(one, path, sizes.records)
         self._figure("archive_bytes_per_event", made.bytes / made.events, "bytes")
@@ -148,7 +149,7 @@ class _Bench:
             self.figures |= spread(f"{name}_no_snapshots", [j.wall_s for j in jumps if not j.with_snapshots])
 
     def _verify(self, one: Stretch) -> None:
-        """The first stretch, whose decisions are real."""
+        """Verify the first stretch, whose decisions are real."""
         for jobs in sorted({1, self._sizes.jobs or processors()}):
             self._tell(f"deciding again, {jobs} at a time")
             cpu, wall = time.process_time(), time.perf_counter()
@@ -179,7 +180,7 @@ class _Bench:
         self.figures[name] = figure(value, unit, GOALS.get(name))
 
     def _apart(self, function: Callable[..., Iterable[Any]], *arguments: Any) -> Iterator[Any]:
-        """What the function yields in a process of its own, but for its words and its memory."""
+        """Yield what the function yields in a separate process, except its words and its memory."""
         for item in items_of([(function, arguments)]):
             if isinstance(item, str):
                 self._tell(item)
@@ -195,7 +196,7 @@ async def _audit(one: Stretch, jobs: int) -> Audited:
 
 
 def label(records: int) -> str:
-    """As in the names of figures: 1m, 250k, 999."""
+    """Return a count as in the names of figures: 1m, 250k, 999."""
     for size, letter in ((1_000_000, "m"), (1000, "k")):
         if records >= size and records % size == 0:
             return f"{records // size}{letter}"
@@ -203,7 +204,7 @@ def label(records: int) -> str:
 
 
 def described(one: Stretch) -> dict[str, Any]:
-    """What the log is, for whoever compares figures."""
+    """Describe the log, for comparing figures."""
     records = [*one.begin, *one.told]
     decoded = [decode(record) for record in records]
     rounds = [event for event in decoded if isinstance(event, Round)]

@@ -1,4 +1,4 @@
-"""The part of `dorm bench replay` that reads from a NATS server of its own, and starts from its snapshots as a master does."""
+"""The part of `dorm bench replay` that reads from a separate NATS server, and starts from its snapshots as a master does."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _CLUSTER = "bench"
 _WINDOW = 512
-"""Records on their way to the server at a time."""
+"""Records in flight to the server at a time."""
 
 
 class Server(NamedTuple):
-    """What was measured there."""
+    """Measurements on the server."""
 
     cpu_s: float
     """Of this process (the server's own is not counted), the best pass over all records."""
@@ -41,13 +41,13 @@ class Server(NamedTuple):
     restart_s: float
     """Wall time from a new connection to the state at the log's end: the newest snapshot, and the records after it."""
     tail: int
-    """How many those were."""
+    """Number of those records."""
     bytes_per_record: float
     """On the server's disk."""
 
 
 async def bench_server(one: Stretch, records: int, passes: int, tell: Tell) -> Server:
-    """Raises BenchError, EmbeddedError, and what a log raises."""
+    """Measure a server.  Raises BenchError, EmbeddedError, and what a log raises."""
     with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
         server = EmbeddedServer(Path(folder), synced=False)
         await server.start()
@@ -64,7 +64,7 @@ async def bench_server(one: Stretch, records: int, passes: int, tell: Tell) -> S
 
 
 def _blocks(folder: Path) -> int:
-    """Bytes of what the server stores messages in."""
+    """Return the bytes of the files in which the server stores messages."""
     return sum(file.stat().st_size for file in folder.rglob("*.blk"))
 
 
@@ -78,7 +78,7 @@ async def _log(server: EmbeddedServer, *, create: bool = False) -> AsyncIterator
 
 
 async def _fill(connection: Connection, one: Stretch, records: int, tell: Tell) -> None:
-    """Through the log itself, so that records lie there as a cluster's do."""
+    """Append through the log itself, so records are stored as a cluster's are."""
     log, done = connection.log, 0
     for batch in records_of(one, records):
         for begin in range(0, len(batch), _WINDOW):
@@ -91,7 +91,7 @@ async def _fill(connection: Connection, one: Stretch, records: int, tell: Tell) 
 
 
 async def _keep_snapshots(connection: Connection, records: int) -> None:
-    """As a master would have taken them, the last one as long ago as it can be."""
+    """Store snapshots as a master would have taken them, the last one as old as possible."""
     state, build = State(), fingerprint(*FOLDED_BY)
     async with aclosing(connection.log.read()) as batches:
         async for batch in batches:
@@ -102,7 +102,7 @@ async def _keep_snapshots(connection: Connection, records: int) -> None:
 
 
 async def _fold(server: EmbeddedServer, records: int, which: str, tell: Tell) -> tuple[float, float]:
-    """CPU and wall seconds from a new connection to the log's end, from its first record on."""
+    """Return CPU and wall seconds from a new connection to the log's end, from its first record on."""
     tell(f"folding from a server, pass {which}")
     wall, cpu = time.perf_counter(), time.process_time()
     state = State()

@@ -1,4 +1,4 @@
-"""The parts of `dorm bench replay` that run in processes of their own, so that memory and time are theirs alone."""
+"""The parts of `dorm bench replay` that run in separate processes, so that measured memory and time are theirs alone."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ class Pass(NamedTuple):
 
 
 class Jump(NamedTuple):
-    """The state at one moment was asked for."""
+    """One lookup of the state at a moment."""
 
     wall_s: float
     with_snapshots: bool
 
 
 class Memory(NamedTuple):
-    """The most that the process ever had, in MiB."""
+    """Peak memory of the process, in MiB."""
 
     peak_mb: float
 
 
 class _Told(MemoryLog):
-    """The history as a log to export, made while it is read."""
+    """The history as a log to export, generated while it is read."""
 
     def __init__(self, one: Stretch, records: int) -> None:
         super().__init__(lambda: 0)
@@ -82,7 +82,7 @@ class _Told(MemoryLog):
 
 
 class Bare(SegmentLog):
-    """An archive whose snapshots nobody looks at."""
+    """An archive whose snapshots are ignored."""
 
     @property
     def snapshots(self) -> Snapshots:
@@ -90,7 +90,7 @@ class Bare(SegmentLog):
 
 
 def make(one: Stretch, path: Path, records: int) -> Iterator[Made | str]:
-    """Write an archive, as `dorm replay export` does: folding along, with snapshots.  Yields how far it is, in words."""
+    """Write an archive, as `dorm replay export` does: folding along, with snapshots.  Yields its progress in words."""
     yield f"writing a log of {records:,} records"
     made = asyncio.run(export(_Told(one, records), path, form=FileFormat.archive))
     counted = _events(one, records)
@@ -98,7 +98,7 @@ def make(one: Stretch, path: Path, records: int) -> Iterator[Made | str]:
 
 
 def _events(one: Stretch, records: int) -> int:
-    """Of the whole history, counted in one telling of the stretch and what comes after whole ones."""
+    """Return the events of the whole history, computed from one stretch and the remainder."""
     told, rest = divmod(records - len(one.begin), len(one.told))
     if told < 0:
         return events_in(one.begin[:records])
@@ -134,14 +134,14 @@ async def _fold(path: Path) -> State:
 
 
 def _check(state: State) -> None:
-    """A log that the fold passes over would be folded faster than any real one."""
+    """Check that the fold acted on every record: a log that it skips would be folded faster than any real one."""
     counters = state.counters
     if counters.ignored or counters.unknown or counters.unreadable or counters.void_rounds:
         raise BenchError(f"the log holds what the fold does not act on: {counters}")
 
 
 async def _unpack(path: Path) -> float:
-    """The yardstick: bodies to plain maps, without reading the file and without types."""
+    """Return the yardstick: bodies to plain maps, without reading the file and without types."""
     log = await Bare.open(path)
     took = 0.0
     try:
@@ -157,8 +157,8 @@ async def _unpack(path: Path) -> float:
 
 
 def travel(path: Path, records: int, jumps: int, bare: int, seed: int) -> Iterator[Jump | Memory | str]:
-    """The state at random sequences, with the archive's snapshots and (`bare` of them) without.  Raises BenchError where
-    both ways don't give the same."""
+    """Yield the state at random sequences, with the archive's snapshots and (`bare` of them) without.  Raises BenchError if
+    the two differ."""
     chance = random.Random(seed)
     for number in range(jumps):
         moment = AtSequence(chance.randint(1, records))
@@ -175,7 +175,7 @@ def travel(path: Path, records: int, jumps: int, bare: int, seed: int) -> Iterat
 
 
 async def _jump(path: Path, moment: AtSequence, *, with_snapshots: bool) -> tuple[State, float]:
-    """From a closed file to the state."""
+    """Return the state, and the seconds from a closed file to it."""
     began = time.perf_counter()
     log = await (SegmentLog if with_snapshots else Bare).open(path)
     try:

@@ -1,6 +1,6 @@
 """Commands about apps.
 
-commands   submit, ps, logs, update, cancel;  waiting: what they say while nothing is decided
+commands   submit, ps, logs, update, cancel;  waiting: their output while nothing is decided
 describe   everything about one app
 explain    why an app has what it has
 story      what happened to an app or a node

@@ -89,7 +89,7 @@ async def _submit(connected: Client, checked: AppSpec, file: Path, id: str | Non
 
 
 async def _wait(connected: Client, submitted: App, output: Format) -> None:
-    """Show where the app is until it ends."""
+    """Show the app's progress until it ends."""
     from dorm.core.query.views import app_row
 
     shown = ""

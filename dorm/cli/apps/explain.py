@@ -1,4 +1,4 @@
-"""`dorm explain`: why an app has what it has, now or at any moment of the log, and how it came to that."""
+"""`dorm explain`: why an app has what it has, now or at any moment of the log, and how that came about."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TRY = {
     "gain": "dorm plan --set policy=dorm",
     "not_resized": "dorm plan --set policy=dorm",
 }
-"""What shows whether something else would help, by the code of the reason."""
+"""The command that shows whether a change would help, by the code of the reason."""
 
 
 def register(app: typer.Typer) -> None:
@@ -111,7 +111,7 @@ def explain(
 
 
 async def _start_of(found: Explanation, outlook: Outlook, state: State) -> Start | None:
-    """When an app that waits will start; None for every other."""
+    """Return when an app that waits will start; None for other apps."""
     from replay.simulator.forks.starting import starting
 
     if found.state != "live" or found.containers or outlook.history is None:
@@ -126,7 +126,7 @@ def _show(found: Explanation, start: Start | None, *, live: bool) -> None:
     if not live:
         console.print(Text(f"as it was at sequence {found.seq}, {moment(found.at)}", style="dim"))
     console.print(Text(found.name, style="bold").append(f"  {found.id}", style="dim not bold"))
-    # A paragraph is read on a terminal of any width.
+    # A paragraph is folded to the terminal's width.
     console.print(Text(f"{found.text}  {start.text}" if start else found.text), soft_wrap=False)
     lines = _lines(found)
     if lines:

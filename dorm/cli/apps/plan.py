@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 
 def complete_change(ctx: typer.Context, incomplete: str) -> list[str]:
-    """For `--nodes`: `-NODE` by name, `+COUNT,like=NODE` by the part that is being written."""
+    """Complete `--nodes`: `-NODE` by name, `+COUNT,like=NODE` by the part that is being typed."""
     begin, like, name = incomplete.rpartition("like=")
     if like:
         return [begin + like + node for node in complete_node(ctx, name)]
@@ -143,7 +143,7 @@ def plan(
 
 
 def _documents(specs: list[Path]) -> list[dict[str, Any]]:
-    """Checked as `dorm submit` does.  Raises SpecError."""
+    """Load specs, checked as by `dorm submit`.  Raises SpecError."""
     import msgspec
 
     from dorm.local.spec_files import load_spec
@@ -152,7 +152,7 @@ def _documents(specs: list[Path]) -> list[dict[str, Any]]:
 
 
 def parse_nodes(text: str) -> NewNodes | str:
-    """`+3,cpu=8,memory=32GiB,label.zone=a`, `+2,like=node-1`, or `-node-2` (which gives the name).
+    """Parse `+3,cpu=8,memory=32GiB,label.zone=a`, `+2,like=node-1`, or `-node-2` (which returns the name).
 
     Raises typer.BadParameter."""
     from dorm.core.query.plans import NewNodes
@@ -237,7 +237,7 @@ def _row(app: PlannedApp) -> dict[str, Any]:
 
 
 def _way(app: PlannedApp, node: str) -> str:
-    """`2` where it stays, `2->1` where it changes."""
+    """Return `2` if the count stays, `2->1` if it changes."""
     before, after = app.nodes_before.get(node, 0), app.nodes_after.get(node, 0)
     return str(before) if before == after else f"{before}->{after}"
 

@@ -1,4 +1,4 @@
-"""`dorm story`: what happened to an app or a node, in order; and how chapters are printed, for `dorm explain` as well."""
+"""`dorm story`: what happened to an app or a node, in order; also prints the chapters of `dorm explain`."""
 
 from __future__ import annotations
 
@@ -121,13 +121,13 @@ def _totals(totals: AppTotals | NodeTotals | None) -> list[Text]:
 
 
 def _use(use: Use) -> Text:
-    """How full it was over time, as a row of bars."""
+    """Return utilization over time, as a row of bars."""
     bars = "".join(_BARS[min(len(_BARS) - 1, int(part * len(_BARS)))] for part in use.course)
     return Text(f"{use.resource:<8}").append(bars, style="cyan").append(f"  mean {use.mean:.0%}, peak {use.peak:.0%}")
 
 
 def show_chapters(chapters: Sequence[Chapter], last: int | None = None) -> None:
-    """A line for each, with what led to it; times are UTC."""
+    """Print a line for each chapter, with its causes; times are UTC."""
     shown = chapters if last is None else chapters[len(chapters) - min(last, len(chapters)) :]
     if len(shown) < len(chapters):
         console.print(Text(f"{counted(len(chapters) - len(shown), 'earlier chapter')}", style="dim"))
@@ -141,7 +141,7 @@ def show_chapters(chapters: Sequence[Chapter], last: int | None = None) -> None:
         clock = f"{when:%H:%M:%S}.{chapter.time // 1_000_000 % 1000:03}"
         margin = Text(f"{clock}  {chapter.position:>{places}}  ", style="dim")
         text = _in_lines(chapter, told)
-        # A pipe gets lines whole, a terminal folds them beside the margin.
+        # A pipe gets whole lines, a terminal folds them beside the margin.
         room = max(20, console.width - len(margin)) if console.is_terminal else 10**6
         for line in text.wrap(console, room):
             line.rstrip()
@@ -150,7 +150,7 @@ def show_chapters(chapters: Sequence[Chapter], last: int | None = None) -> None:
 
 
 def _in_lines(chapter: Chapter, told: set[str]) -> Text:
-    """Its gist, then what belongs to it; causes that the story has as chapters are named by their positions alone."""
+    """Return the gist, then the details; causes that are chapters of the story are named only by their positions."""
     head, *rest = (_plain(part) for part in chapter.text.split("; "))
     text = Text(head, style=_STYLES.get(chapter.what, ""))
     within = [cause.position for cause in chapter.causes if cause.position in told]
@@ -165,5 +165,5 @@ def _in_lines(chapter: Chapter, told: set[str]) -> Text:
 
 
 def _plain(text: str) -> str:
-    """On one line, and nothing in it can move a terminal's cursor: names and messages come from anybody."""
+    """Return one line without anything that moves a terminal's cursor: names and messages are untrusted."""
     return one_line(" ".join(text.split()))

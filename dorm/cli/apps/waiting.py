@@ -1,4 +1,4 @@
-"""What a command that waits says while nobody decides anything."""
+"""Messages of a command that waits while no master leads."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 NOBODY = "no master leads, so nothing is decided until one does (`dorm masters`)"
 _TAKEOVER_S = 3.0
-"""Beyond a lease that is not renewed: in that time another master takes it over, so that there is nothing to tell."""
+"""Grace after a lease was not renewed: within it another master takes over, and nothing needs to be reported."""
 _LEAST_LOOK_S = 0.5
 
 
 class Leaderless:
-    """Whether nobody leads, as far as the lease tells."""
+    """Whether no master leads, judging by the lease."""
 
     now = False
 
 
 @contextlib.asynccontextmanager
 async def telling_who_is_missing(connected: Client, found: Leaderless | None = None) -> AsyncIterator[None]:
-    """Until the end of the block it is said on stderr, and in `found`, when no master leads, and when one does again."""
+    """While the block runs, report on stderr, and in `found`, when no master leads, and when one does again."""
     found = found or Leaderless()
     watching = None if connected.leadership is None else asyncio.create_task(_watch(connected.leadership, found))
     try:
@@ -49,9 +49,9 @@ async def _watch(leadership: Leadership, found: Leaderless) -> None:
     while True:
         try:
             held = await leadership.look()
-        except LogError:  # An outage is told by the connection.
+        except LogError:  # The connection reports outages.
             held = None
-        if held is None or held != seen:  # Without a lease nobody knows.
+        if held is None or held != seen:  # Without a lease it is unknown.
             seen, since = held, loop.time()
         silent = seen is not None and loop.time() - since > seen.ttl_s + _TAKEOVER_S
         if silent != found.now and (silent or (seen is not None and seen.holder)):

@@ -1,4 +1,4 @@
-"""`dorm bench NAME`: what this system takes on this machine."""
+"""`dorm bench NAME`: measurements of this system on this machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Docker = Annotated[
 
 
 class Reference(StrEnum):
-    """What answers are compared with."""
+    """The references that answers are compared with."""
 
     auto = "auto"
     exact = "exact"
@@ -383,7 +383,7 @@ _SCALE_COLUMNS = [
 
 
 def _words_of(found: dict[str, Figure]) -> dict[str, str | None]:
-    """A size's figures in short, gaps in percent, with their goals where they have one: `✓` reached, `✗` and the goal not."""
+    """Format a size's figures, gaps in percent, with their goals if they have one: `✓` reached, `✗` and the goal not."""
     words: dict[str, str | None] = {}
     for _, name in _SCALE_COLUMNS:
         one = found.get(name)
@@ -398,7 +398,7 @@ def _words_of(found: dict[str, Figure]) -> dict[str, str | None]:
 
 @contextlib.contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """So that a server and gigabytes of files are not left behind by whoever ends this politely."""
+    """Let SIGTERM interrupt the bench, so that no server and no gigabytes of files are left behind."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -408,7 +408,7 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _usage() -> Iterator[None]:
-    """What is wrong with the options themselves, known before anything is measured."""
+    """Report invalid options, known before anything is measured, as wrong usage."""
     from dorm.bench import BenchError
 
     try:

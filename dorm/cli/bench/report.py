@@ -1,4 +1,4 @@
-"""What all benches show people: how far they have come, the table of figures, and where they were measured."""
+"""Output common to all benches: progress, the table of figures, and the machine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def progress(name: str) -> Iterator[Callable[[str], None]]:
-    """One line on stderr that changes; plain lines where that is no terminal are left out."""
+    """Show progress in one changing line on stderr; nothing if that is not a terminal."""
     with progress_console.status(Text(f"bench {name}")) as status:
         yield lambda text: status.update(Text(f"bench {name}: {text}"))
 
 
 def show_report(report: Report, output: Format) -> None:
-    """As a document, or as a table of its figures."""
+    """Print a report as a document, or as a table of its figures."""
     if output in (Format.json, Format.yaml):
         show_document(report, output)
         return
@@ -43,7 +43,7 @@ def show_report(report: Report, output: Format) -> None:
 
 
 def show_machine(report: Report) -> None:
-    """One line under the figures."""
+    """Print the machine in one line under the figures."""
     machine = report.machine
     print_table(
         [

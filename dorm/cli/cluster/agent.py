@@ -1,4 +1,4 @@
-"""`dorm agent`: one node's agent against a NATS server of one's own."""
+"""`dorm agent`: one node's agent, connected to an existing NATS server."""
 
 from __future__ import annotations
 

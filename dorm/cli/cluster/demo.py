@@ -54,10 +54,10 @@ _ARRIVALS: tuple[tuple[float, str, dict[str, Any]], ...] = (
     (14.0, "factorize.yaml", {}),
     (24.0, "logistic.yaml", {"name": "digits-urgent", "weight": 3}),
 )
-"""Seconds after the start, spec file, and what is changed in it."""
+"""Seconds after the start, spec file, and changes to it."""
 _LONGEST_S = 240.0
 _PORTS = range(22_000, 26_800, 300)
-"""First ports of the ranges that demos at once take, one each."""
+"""First ports of the ranges of concurrent demos, one each."""
 _SHOWN = ("AppAccepted", "Resized", "GenerationReleased", "AppCompleted", "AppFailed", "GenerationFailed", "NodeJoined")
 
 
@@ -116,7 +116,7 @@ async def _demo(runtime: RuntimeChoice, docker: str | None, plain: bool) -> None
 
 @contextlib.contextmanager
 def _own_folder() -> Iterator[Path]:
-    """Of this run alone, and gone after it."""
+    """Create a folder for this run, removed after it."""
     home().mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="demo-", dir=home()))
     try:
@@ -127,7 +127,7 @@ def _own_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _own_ports() -> Iterator[tuple[int, int]]:
-    """A range that no other demo on this machine has: the port behind it is held, unused, until this one ends."""
+    """Reserve a range that no other demo on this machine has: its last port is held, unused, until this one ends."""
     first = os.getpid() % len(_PORTS)
     for low in [*_PORTS[first:], *_PORTS[:first]]:
         with socket.socket() as guard:
@@ -158,7 +158,7 @@ async def _act(cluster: LocalCluster, plain: bool) -> None:
 
 
 async def _runtime_with_image(runtime: RuntimeChoice, docker: str | None) -> RuntimeName:
-    """Docker, once the sample apps' image is there; else processes, saying why."""
+    """Return Docker once the sample apps' image exists; else processes, reporting why."""
     from compose.image import ImageUnavailable, ensure_samples_image
     from dorm.local.runtimes import choose_runtime
 
@@ -201,7 +201,7 @@ def _over(state: State, submitting: asyncio.Task[None]) -> bool:
 
 
 async def _tell(cluster: LocalCluster, submitting: asyncio.Task[None]) -> None:
-    """One line for each event that a person wants to read."""
+    """Print one line for each event of interest."""
     first = 0
     async for record in cluster.client.records(follow=True):
         first = first or record.time
@@ -216,7 +216,7 @@ async def _tell(cluster: LocalCluster, submitting: asyncio.Task[None]) -> None:
 
 
 async def _draw(cluster: LocalCluster, submitting: asyncio.Task[None]) -> None:
-    """A table that lives."""
+    """Draw a live table."""
     recent: list[Text] = []
     with Live(console=console, refresh_per_second=8, transient=False) as live:
         async for state, events in cluster.client.watch():
@@ -263,7 +263,7 @@ def _picture(state: State, recent: list[Text]) -> RenderableType:
 
 
 async def _conclude(cluster: LocalCluster, seconds: float) -> None:
-    """Results, and proof that the log tells the story: it is folded and decided again."""
+    """Show results, and prove them from the log: it is folded and decided again."""
     from replay.audit.audit import verify
     from replay.export.export import export
 

@@ -1,4 +1,4 @@
-"""`dorm master`: one of the masters of a cluster, against NATS servers of one's own."""
+"""`dorm master`: one of the masters of a cluster, connected to existing NATS servers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AcceptLog = Annotated[
 ]
 _LEASE_S = 2.0
 _REPLICATED_LEASE_S = 15.0
-"""NATS servers take 4 to 6 seconds to agree on another leader, which must depose no healthy master."""
+"""NATS servers take 4 to 6 seconds to elect another leader, which must not depose a healthy master."""
 
 
 def register(app: typer.Typer) -> None:
@@ -134,7 +134,7 @@ def master(
 
 
 async def _mind_the_copies(connection: Connection) -> None:
-    """A server that forbids a master to change streams does not keep it from leading: it only logs that."""
+    """Check the log's copies; a server that forbids a master to change streams is logged and does not keep it from leading."""
     import structlog
 
     log = structlog.get_logger(__name__)
@@ -147,7 +147,7 @@ async def _mind_the_copies(connection: Connection) -> None:
 
 
 def _identity(name: str | None) -> str:
-    """Different for each process, whatever people call it: ids of rounds and the lease go by it."""
+    """Return a name that is unique to this process: ids of rounds and the lease depend on it."""
     if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
         raise Fail("--name: use 1 to 64 letters, digits, '.', '-' and '_'", USAGE)
     return f"{name or socket.gethostname()}-{secrets.token_hex(4)}"

@@ -1,4 +1,4 @@
-"""`dorm masters`: who leads, and since when."""
+"""`dorm masters`: which master leads, and since when."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from events.nats.log import Connection
 
 _SHORTEST_S = 8.0
-"""A longer lease than this is watched for half of its time, in which its holder renews it twice."""
+"""A longer lease than this is watched for half of its duration, in which its holder renews it twice."""
 _LOOK_S = 0.1
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """Who leads a cluster: the lease says who, and the log since when."""
+    """Which master leads a cluster, by the lease, and since when, by the log."""
 
     leader: str
-    """Name of the master that has the lease and was seen to renew it; "" where none was."""
+    """Name of the master that has the lease and was seen to renew it; "" for none."""
     condition: str
-    """leading; taking over: it has the lease, and the log does not have its election yet; silent: the lease was not seen to be
+    """leading; taking over: it has the lease, but its election is not on the log yet; silent: the lease was not seen to be
     renewed; gone: it was given back; unknown: there is none, as with masters of releases before leases, whose last one is the
     leader."""
     last: str
-    """Who was elected last, by the log; "" where nobody ever was."""
+    """The master that was elected last, by the log; "" if none ever was."""
     epoch: int
     """That election's number."""
     elected_at: int
@@ -43,11 +43,11 @@ class Leader(msgspec.Struct, frozen=True):
     age_s: float
     """Since then."""
     led_until: int
-    """UTC nanoseconds, by the log's clock: when the lease was written last, where nobody leads; else 0."""
+    """UTC nanoseconds, by the log's clock: when the lease was last written, if no master leads; else 0."""
     lease_s: float
-    """After so long without a sign of its holder another master takes over; 0 where there is no lease."""
+    """The lease duration in seconds, after which another master takes over; 0 if there is no lease."""
     danger: str = ""
-    """What threatens the log's copies, and what to do; "" where nothing is known to."""
+    """What threatens the log's copies, and what to do; "" for no known danger."""
 
 
 def register(app: typer.Typer) -> None:
@@ -75,7 +75,7 @@ def masters(output: Output = Format.table, url: Url = None, cluster: ClusterName
             first = await connection.leadership.look()
             await _watch(connection.leadership, first)
             state = await connected.state()
-            # Looked at again: the lease comes before the election, so whoever has it by now may not be on the log yet.
+            # Looked up again: the lease precedes the election, so its holder may not be on the log yet.
             held = await connection.leadership.look()
             danger = await _danger(connection)
             row = row_of(state, held, await connection.leadership.written_at(), time.time_ns(), seen=held != first)
@@ -91,7 +91,7 @@ def masters(output: Output = Format.table, url: Url = None, cluster: ClusterName
 
 
 async def _danger(connection: Connection) -> str:
-    """Some may not ask servers about their streams: unknown is not well."""
+    """Return the danger to the log's copies.  Some users may not query streams: unknown is not healthy."""
     try:
         return await connection.endangered()
     except LogError as error:
@@ -99,7 +99,7 @@ async def _danger(connection: Connection) -> str:
 
 
 async def _watch(leadership: Leadership, first: Held | None) -> None:
-    """Until the lease is another than at first, or should long be: who leads renews it several times before it ends."""
+    """Wait until the lease changes, or should have: the leading master renews it several times before it expires."""
     if first is None or not first.holder:
         return
     loop = asyncio.get_running_loop()
@@ -111,7 +111,8 @@ async def _watch(leadership: Leadership, first: Held | None) -> None:
 
 
 def row_of(state: State, held: Held | None, written_at: int, now: int, *, seen: bool) -> Leader:
-    """`held`: the lease as it is; `written_at`: since when (UTC ns, as `now`); `seen`: whether that was seen to happen."""
+    """Return the row for the lease `held`, written at `written_at` (UTC ns, as `now`); `seen`: whether a renewal was
+    observed."""
     if held is None:
         leader, condition = state.leader, "unknown"
     elif not held.holder:

@@ -101,7 +101,7 @@ def drain(
 
 
 async def _until_empty(connected: Client, node: str, timeout: float) -> None:
-    """Show what is left on the node until nothing is."""
+    """Show what is left on the node until it is empty."""
     from dorm.cli.apps.waiting import NOBODY, Leaderless, telling_who_is_missing
     from dorm.core.query.views import leaving
 

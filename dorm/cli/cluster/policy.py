@@ -1,4 +1,4 @@
-"""`dorm policy`: what the cluster goes by when it decides, and how to change it while it runs."""
+"""`dorm policy`: the settings by which the cluster decides, and how to change them while it runs."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def _settings_after(before: Settings, change: PolicyChanged) -> Settings:
 
 
 def _differences(before: Settings, after: Settings) -> list[str]:
-    """`theta2: 0.1 -> 0.2`, for all that is not as it was."""
+    """Return `theta2: 0.1 -> 0.2` for every changed setting."""
     from dorm.cli.changes import in_force, shown
 
     lines = [f"policy: {before.policy} -> {after.policy}"] if before.policy != after.policy else []
@@ -216,7 +216,8 @@ def _differences(before: Settings, after: Settings) -> list[str]:
 
 
 def _from_when(before: Settings, after: Settings) -> list[str]:
-    """Of what does not hold everywhere at once: nobody may be given up before it has surely stopped what it runs."""
+    """Describe changes that do not hold everywhere at once: no node may be given up before it has surely stopped its
+    containers."""
     if after.node_lease_s >= before.node_lease_s:
         return []
     return [

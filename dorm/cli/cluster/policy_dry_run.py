@@ -1,4 +1,4 @@
-"""`dorm policy set --dry-run`: which values would change, whether the constraints hold, and whom the change would touch."""
+"""`dorm policy set --dry-run`: which values would change, whether the constraints hold, and what the change would affect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMED = 8
 async def dry_run(
     connected: Client, state: State, change: PolicyChanged, output: Format, differences: list[str]
 ) -> bool:
-    """Show it; whether the change would be accepted.  `differences` are the values that it would change, in words."""
+    """Show it; return whether the change would be accepted.  `differences` are the values that it would change, in words."""
     from dorm.core.query.touched import touched
 
     now = max(state.time, time.time_ns())
@@ -39,7 +39,7 @@ async def dry_run(
 
 
 async def _heard(connected: Client, state: State) -> dict[str, int]:
-    """When each node was last heard (UTC ns), by what is stored of it."""
+    """Return when each node was last heard (UTC ns), by its stored heartbeats."""
     heard = {}
     for name, node in state.nodes.items():
         if node.condition == "up":
@@ -48,7 +48,7 @@ async def _heard(connected: Client, state: State) -> dict[str, int]:
 
 
 def _resized(state: State, change: PolicyChanged, unmounted: Sequence[str], now: int) -> list[dict[str, Any]]:
-    """Apps to which the next decision would give other containers than it would without the change."""
+    """Return apps to which the next decision would give other containers than without the change."""
     from dorm.core.query.plans import Assumed, plan
     from dorm.core.settings import all_after, parameters_in_force
 
@@ -103,6 +103,6 @@ def _lines(found: Touched, differences: list[str], resized: list[dict[str, Any]]
 
 
 def _named(names: Sequence[str], what: str) -> str:
-    """`2 nodes (a, b)`."""
+    """Return `2 nodes (a, b)`."""
     more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{counted(len(names), what)} ({', '.join(names[:_NAMED])}{more})"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class RuntimeChoice(StrEnum):
-    """What runs containers."""
+    """The runtimes for containers."""
 
     auto = "auto"
     docker = "docker"
@@ -91,7 +91,7 @@ def up(
 
     configure(verbose, log_json, quiet_level=logging.WARNING)
     file = load_cluster_file(config)
-    # Parameters are those of one policy: another one on the command line leaves the file's behind.
+    # Parameters belong to one policy: another one on the command line drops those of the file.
     kept = file.params if policy in (None, file.policy) else None
     file = msgspec.structs.replace(file, policy=policy or file.policy, params=parse_params(param) or kept)
     name = cluster or file.cluster or DEFAULT_CLUSTER
@@ -114,7 +114,7 @@ async def _up(options: LocalOptions, change: PolicyChanged | None) -> None:
     from dorm.local.cluster import LocalCluster
 
     cluster = LocalCluster(options)
-    # Signals are taken from the first moment on: whenever one comes, no server is left behind.
+    # Signals are handled from the start: no server is left behind, whenever one comes.
     with stops() as events:
         async with contextlib.AsyncExitStack() as stack:
             if await first_of(stack.enter_async_context(cluster), events.first.wait()):

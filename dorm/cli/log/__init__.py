@@ -1,5 +1,5 @@
 """Commands that read the log as it grows, and verify it.
 
 events     print or follow the log
-commands   verify and seal it;  verdicts: what a verification found, in words
+commands   verify and seal it;  verdicts: the results of a verification, in words
 """

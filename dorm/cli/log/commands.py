@@ -1,4 +1,4 @@
-"""`dorm log`: is the log what its masters wrote, and sealing it."""
+"""`dorm log`: verify that the log is what its masters wrote, and seal it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dorm events`: the log, as it is or as it grows."""
+"""`dorm events`: print the log, or follow it as it grows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class EventFormat(StrEnum):
-    """How to print events: `Format`, which DORM_OUTPUT may hold for all commands, and one more."""
+    """Output formats of events: `Format`, which DORM_OUTPUT may hold for all commands, and one more."""
 
     table = "table"
     wide = "wide"
@@ -139,7 +139,7 @@ async def _chosen(
     log: EventLog, cluster: str, wanted: Filter, after: str | None, since: Moment | None, until: Moment | None,
     count: int | None, follow: bool,
 ) -> Tail:  # fmt: skip
-    """What was asked for, as one reading of the log."""
+    """Return the requested events, as one reading of the log."""
     from dorm.client.tail import Tail, before_last
 
     begin = Position(await log.start())
@@ -155,7 +155,7 @@ async def _chosen(
 
 
 async def _before(log: EventLog, moment: Moment, *, itself: bool) -> int:
-    """The last sequence before a moment; with `itself`, what is at the moment counts as before it."""
+    """Return the last sequence before a moment; with `itself`, records at the moment count as before it."""
     from dorm.client.tail import time_of
     from replay.moments import AtSequence, AtTime
 
@@ -178,7 +178,7 @@ async def _print_all(tail: Tail, printer: _Printer) -> None:
 
 
 class _Printer:
-    """A line for each event.  Whoever follows gets it at once, else lines leave in blocks."""
+    """Prints a line for each event, at once when following, otherwise in blocks."""
 
     def __init__(self, output: EventFormat, *, flush: bool) -> None:
         self._output, self._flush = output, flush
@@ -206,7 +206,7 @@ class _Printer:
 
 
 def _columns(one: Logged, whole: bool) -> tuple[str, str, str]:
-    """Place and time, kind, and the gist."""
+    """Return place and time, kind, and the gist."""
     when = datetime.fromtimestamp(one.time / 1e9, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
     return f"{one.position!s:>8}  {when}  ", f"{type(one.event).__name__:<20}", in_words(one.event, whole=whole)
 
@@ -218,7 +218,7 @@ _STYLES = {
 
 
 def style_of(event: Event) -> str:
-    """What the kind of an event is written in, wherever events are listed."""
+    """Return the style of an event's kind, for all lists of events."""
     return _STYLES.get(type(event).__name__, "bold cyan")
 
 
@@ -228,13 +228,13 @@ def _coloured(one: Logged, whole: bool) -> Text:
 
 
 def in_words(event: Event, *, whole: bool = False) -> str:
-    """The gist of an event in one line, of which nothing can move a terminal's cursor; `whole` cuts no value."""
+    """Return the gist of an event in one line, without anything that moves a terminal's cursor; `whole` cuts no value."""
     text = _resized_in_words(event) if type(event).__name__ == "Resized" else _fields_in_words(event, whole)
     return one_line(text)
 
 
 def _fields_in_words(event: Event, whole: bool) -> str:
-    # Of these the line has the time already, or nobody can read them.
+    # The line already has the time, and people can't read the others.
     hidden = ("id", "at", "by", "cause", "v", "started_at", "exited_at", "submission")
     fields: dict[str, Any] = {name: getattr(event, name) for name in event.__struct_fields__ if name not in hidden}
     spec = fields.pop("spec", None)

@@ -1,4 +1,4 @@
-"""What was found of a log that was verified, for people: its seals, and every decision decided again."""
+"""Results of a verification, for people: the log's seals, and every decision computed again."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ Jobs = Annotated[
 
 
 def jobs_of(given: int | None) -> int:
-    """As many as this process may use cores, unless it was said."""
+    """Return the given number of jobs, by default the number of cores that this process may use."""
     return given or len(os.sched_getaffinity(0))
 
 
 def check_keys(keys: list[str] | None) -> list[str]:
-    """Raises typer.BadParameter."""
+    """Return the checked keys.  Raises typer.BadParameter."""
     from events.chain.seals import KeyUnusableError, check_public
 
     try:
@@ -55,7 +55,7 @@ def check_keys(keys: list[str] | None) -> list[str]:
 
 
 def check_expected(text: str | None) -> Expected | None:
-    """Raises typer.BadParameter."""
+    """Parse the expected seal.  Raises typer.BadParameter."""
     from replay.audit.seal_checks import Expected, SealError
 
     try:
@@ -68,7 +68,7 @@ def check_expected(text: str | None) -> Expected | None:
 
 
 def show_seals(report: SealReport, output: Format) -> None:
-    """Raises Fail where the log is not what was sealed, or nothing says so."""
+    """Print the result.  Raises Fail if the log is not what was sealed, or nothing proves that it is."""
     if output in (Format.json, Format.yaml):
         show_document(report, output)
         if wrong_with(report):
@@ -83,7 +83,7 @@ def show_seals(report: SealReport, output: Format) -> None:
 
 
 def seal_lines(report: SealReport) -> list[str]:
-    """What there is to say but for the verdict."""
+    """Return all lines but the verdict."""
     lines = []
     for use in report.keys:
         where = f"at sequence {use.first}" if use.first == use.last else f"from sequence {use.first} to {use.last}"
@@ -110,7 +110,7 @@ def seal_lines(report: SealReport) -> list[str]:
 
 
 def wrong_with(report: SealReport) -> str:
-    """In one line why this log can't be called sealed, '' where it can."""
+    """Return in one line why this log does not count as sealed, '' if it does."""
     if report.unknown:
         return f"the seals can't be checked: {report.unknown}"
     if report.damage is not None:
@@ -128,7 +128,7 @@ def wrong_with(report: SealReport) -> str:
 
 
 def show_audit(report: Report, output: Format) -> None:
-    """Raises Fail where something differs."""
+    """Print the result.  Raises Fail if something differs."""
     if output in (Format.json, Format.yaml):
         show_document(report, output)
         if not report.good:
@@ -172,7 +172,7 @@ def _audit_lines(report: Report) -> list[str]:
 
 
 def show_divergence(found: Divergence) -> None:
-    """Who would have got what, and the fields that differ."""
+    """Print which app would have got what, and the fields that differ."""
     if found.apps:
         rows = [
             {
@@ -184,14 +184,14 @@ def show_divergence(found: Divergence) -> None:
             for app in found.apps
         ]
         print_table(rows, [("APP", "app"), ("HAD", "before"), ("RECORDED", "recorded"), ("AGAIN", "again")])
-    # Where containers go was just said, and far more readably.
+    # The table above already shows the placements, far more readably.
     fields = [d for d in found.differences if not (found.apps and ".changes[" in d.path)]
     for difference in fields:
         _say(f"  {difference.path}\n    recorded  {difference.recorded}\n    again     {difference.again}")
 
 
 def _places(nodes: Mapping[str, int]) -> str:
-    """`3: n1 ×2, n2 ×1`."""
+    """Return `3: n1 ×2, n2 ×1`."""
     if not nodes:
         return "nothing"
     each: Sequence[str] = [f"{node} ×{count}" for node, count in nodes.items()]

@@ -28,7 +28,7 @@ _MOMENT = "SEQ|TIME|-10m"
 
 
 def register(app: typer.Typer) -> None:
-    """As commands of `dorm replay`."""
+    """Register the commands of `dorm replay`."""
     app.command("export")(export_log)
     app.command("import")(import_log)
 
@@ -108,7 +108,7 @@ def export_log(
 
 
 async def _anonymized(log: EventLog, keep_nodes: bool, key: Path | None, *, force: bool) -> AnonymizedLog:
-    """The log under pseudonyms; who is who goes into a file that nobody else can read."""
+    """Return the log under pseudonyms; the mapping goes into a file that only this user can read."""
     from replay.export.anonymize import anonymized
     from replay.whole_file import whole_file
 
@@ -181,7 +181,7 @@ def import_log(
 
 
 async def _import(log: EventLog, url: str, cluster: str | None) -> dict[str, Any]:
-    """What was done.  Raises Fail where the new log gives another state."""
+    """Import the log; return what was done.  Raises Fail if the new log gives another state."""
     from dorm.core.state import digest
     from events.nats.importing import import_log as put
     from replay.export.export import cluster_name

@@ -26,10 +26,10 @@ _SIGNS = {"came": ("+", "green"), "changed": ("~", "yellow"), "gone": ("-", "red
 
 
 class _Moments(TyperCommand):
-    """Takes `-10m` where it stands alone for a moment, and not for options."""
+    """Accepts a lone `-10m` as a moment instead of options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # A moment may begin with a space, an option may not.
+        # A moment may start with a space, an option may not.
         return super().parse_args(ctx, [f" {arg}" if re.match(r"-\d", arg) else arg for arg in args])
 
 
@@ -171,7 +171,7 @@ def _show_all(found: State, output: Format) -> None:
 
 
 def _one(found: State, name: str) -> dict[str, Any]:
-    """An app, else a node, as plain maps.  Raises Fail."""
+    """Return an app, else a node, as plain maps.  Raises Fail."""
     from dorm.core.query.views import describe, node_rows
 
     wanted = found.find_app(name)
@@ -225,7 +225,7 @@ def _headline(found: State) -> str:
 
 
 def _check_known(name: str, states: list[State]) -> None:
-    """Raises Fail where neither moment has it: a word that is mistyped must not look as if nothing had changed."""
+    """Raises Fail if neither moment has it: a mistyped name must not look as if nothing had changed."""
     if not any(found.find_app(name) or name in found.nodes for found in states):
         known = dict.fromkeys(word for found in states for word in (*found.names, *found.nodes))
         hint = f"; there were {', '.join([*known][:10])}" if known else ""

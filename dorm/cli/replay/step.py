@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """As a command of `dorm replay`."""
+    """Register the command of `dorm replay`."""
     app.command("step")(step)
 
 
@@ -74,7 +74,7 @@ def step(
 
 
 async def _opened(log: EventLog, cluster: str, moment: Moment | None) -> Stepper:
-    """Standing at a moment."""
+    """Return a stepper at a moment."""
     from replay.travel.stepper import Stepper
 
     stepper = await Stepper.open(log, cluster=cluster)
@@ -85,7 +85,7 @@ async def _opened(log: EventLog, cluster: str, moment: Moment | None) -> Stepper
 
 @contextlib.contextmanager
 def _ended_by(leave: Callable[[], None]) -> Iterator[None]:
-    """Whoever ends the process, or closes its terminal, gets the terminal back as it was."""
+    """Restore the terminal when the process is ended or its terminal is closed."""
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGTERM, signal.SIGHUP)
     for number in numbers:
@@ -103,7 +103,7 @@ def _in_terminal() -> bool:
 
 
 def _check_terminal() -> None:
-    """Raises Fail where nobody could press a key or see anything, or what draws it is not installed."""
+    """Raises Fail without an interactive terminal, or if the library that draws is not installed."""
     if not _in_terminal():
         raise Fail(
             "stepping needs a terminal; in a pipe, `dorm state --at` has the state at any moment and `dorm events` what "

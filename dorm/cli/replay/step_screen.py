@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _HINTS = " ← → event  PgUp/Dn 10  d decision  f failure  / filter  g go to  ? help  q quit"
 _MOST_AT_ONCE = 1000
-"""Steps that a held key can pile up while one is still on its way."""
+"""Steps that a held key can queue while one is in progress."""
 _HELP = """\
   → n  ← p        next event, the one before (↓ ↑ in the list)
   PgDn  PgUp      ten of them     N  P   a hundred
@@ -62,7 +62,7 @@ _HELP = """\
 
 
 class Step(msgspec.Struct, frozen=True):
-    """So many events on or back, of those that are searched for; the filter's, where that is None."""
+    """Events to move forward or back, among matches of the search, or of the filter if that is None."""
 
     count: int
     what: str = ""
@@ -83,7 +83,7 @@ class Grown(msgspec.Struct, frozen=True):
 
 
 class Redraw(msgspec.Struct, frozen=True):
-    """Another size."""
+    """The terminal was resized."""
 
 
 Move = Step | Go | Filter | Grown | Redraw
@@ -104,14 +104,14 @@ class Events(Static, can_focus=True):
     """Index of the event in the first line."""
 
     class Sized(Message):
-        """There is room for more lines, or fewer."""
+        """The number of lines changed."""
 
     def on_resize(self) -> None:
         self.post_message(self.Sized())
 
 
 class Pane(VerticalScroll):
-    """Scrolls up and down; to the left and the right is the log."""
+    """Scrolls up and down; left and right move in the log."""
 
     BINDINGS: ClassVar[list[Any]] = [Binding("right", "app.step(1)"), Binding("left", "app.step(-1)")]
 
@@ -131,7 +131,7 @@ class Help(ModalScreen[None]):
 
 
 class StepApp(App[None]):
-    """Walks through one log.  Ends with what was wrong where that is a bug; what people can mend is a line below."""
+    """Walks through one log.  Ends with the error if that is a bug; errors that people can fix are shown in a line below."""
 
     CSS = """
     Screen { layout: vertical; }
@@ -182,7 +182,7 @@ class StepApp(App[None]):
         self._asking = ""
         self._view: View | None = None
         self.idle = asyncio.Event()
-        """Nothing is asked for that is not done and drawn."""
+        """Set while every request is done and drawn."""
 
     def compose(self) -> ComposeResult:
         yield Static(id="heading")
@@ -274,7 +274,8 @@ class StepApp(App[None]):
     # --- moving ---------------------------------------------------------------------------------------------------------
 
     def _ask_for(self, move: Move) -> None:
-        """To be done next; of the same kind of step, and of what only the last matters, there is one at a time."""
+        """Queue a move; steps of the same kind are merged, and of moves of which only the last matters there is one at a
+        time."""
         last = self._moves[-1] if self._moves else None
         if isinstance(move, Step) and isinstance(last, Step) and move.what == last.what:
             count = max(-_MOST_AT_ONCE, min(last.count + move.count, _MOST_AT_ONCE))
@@ -302,11 +303,11 @@ class StepApp(App[None]):
                     raise
                 self._tell(self._moving)
                 self._moving = None
-                # Also where there is more to do: a key that is held moves what is seen.
+                # Also while more moves wait: a held key moves the display.
                 await self._show()
 
     async def _do(self, move: Move) -> str:
-        """What there is to say of it."""
+        """Carry out a move; return the message for it."""
         stepper = self._stepper
         match move:
             case Step(count, what):
@@ -370,7 +371,7 @@ class StepApp(App[None]):
             return
         listed, state, document = self.query_one(Events), self.query_one("#state"), self.query_one("#details")
         wide, across = state.scrollable_content_region.width, document.scrollable_content_region.width
-        # Large clusters have long tables, and large decisions say much.
+        # Large clusters have long tables, and large decisions long texts.
         tables, said = await asyncio.to_thread(lambda: (state_lines(view, wide), details(view, across)))
         self.query_one("#heading", Static).update(heading(view, self._label, self._search, follows=self._follow))
         lines, listed.first = event_lines(view, listed.content_size.width, max(1, listed.content_size.height))

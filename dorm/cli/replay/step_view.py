@@ -1,7 +1,7 @@
-"""What `dorm replay step` shows, drawn: the events around a cursor, the state after it, what it changed, all that it says.
+"""The view of `dorm replay step`: the events around a cursor, the state after it, its changes, and the event in full.
 
-From data to text, so that the screen (`dorm.cli.replay.step_screen`) has to place it only.  Times are UTC, as whoever types one is
-understood.
+From data to text, so that the screen (`dorm.cli.replay.step_screen`) only has to place it.  Times are UTC, like those that
+people type.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIGNS = {"came": ("+", "green"), "changed": ("~", "yellow"), "gone": ("-", "red
 _CHANGED = "bold black on yellow"
 _CURSOR = "on grey23"
 _ROOMY = 56
-"""Columns from which on an event's line has room for milliseconds and kinds in a column."""
+"""Columns from which an event's line has room for milliseconds and kinds in a column."""
 _NARROWEST_NOTE = 12
 _FIRST = ("kind", "trigger", "reasons", "shortage", "changes", "app", "generation", "node")
 _LAST = ("policy", "policy_version", "params", "solver", "digest", "id", "at", "by", "cause", "v")
@@ -43,16 +43,16 @@ _APP_COLUMNS = (
     ("APP", "name"), ("PHASE", "phase"), ("SIZE", "size"), ("NODES", "nodes"), ("STEP", "step"), ("RESIZED", "adjustments"),
 )  # fmt: skip
 _CHANGES_OF = {"size": ("placement", "n_max"), "nodes": ("placement",), "note": ("why",)}
-"""Fields of a difference that a column shows, where they have other names."""
+"""Fields of a difference that a column shows under another name."""
 
 
 class View(msgspec.Struct, frozen=True):
-    """All that is shown of one place in a log."""
+    """Everything that is shown of one place in a log."""
 
     cursor: Logged | None
     events: list[Logged]
     wanted: set[Position] | None
-    """Which of them the filter wants; None without one."""
+    """Which of them match the filter; None without one."""
     start: int
     end: int
     found: Diff
@@ -62,7 +62,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 async def look(stepper: Stepper, search: Search, reach: int) -> View:
-    """Where a stepper stands, with at most so many events before it and after it."""
+    """Return the view of a stepper's position, with at most `reach` events before it and after it."""
     events = await stepper.around(reach, reach)
     wanted = await stepper.wanted(events, search) if search else None
     before, after = stepper.before, stepper.after
@@ -81,7 +81,7 @@ async def look(stepper: Stepper, search: Search, reach: int) -> View:
 
 
 def heading(view: View, name: str, search: Search, *, follows: bool) -> Text:
-    """Which log, where in it, and what is left out."""
+    """Return which log, the position in it, and the filter."""
     text = Text(f" {name} ", style="bold reverse", no_wrap=True, overflow="ellipsis")
     if view.cursor is None:
         return text.append("  the log is empty", style="not bold not reverse")
@@ -94,7 +94,7 @@ def heading(view: View, name: str, search: Search, *, follows: bool) -> Text:
 
 
 def event_lines(view: View, width: int, height: int) -> tuple[Text, int]:
-    """As many events as there are lines, the cursor in their midst, and the index of the first of them."""
+    """Return as many events as there are lines, the cursor in the middle, and the index of the first of them."""
     if view.cursor is None:
         return Text("nothing has happened yet", style="dim"), 0
     at = next(index for index, one in enumerate(view.events) if one.position == view.cursor.position)
@@ -124,7 +124,7 @@ def _event_line(view: View, one: Logged, width: int) -> Text:
 
 
 def change_lines(view: View) -> Text:
-    """What the record changed, a line for each thing."""
+    """Return what the record changed, a line for each thing."""
     found, lines = view.found, []
     for things, words in ((found.apps, of_app), (found.nodes, of_node)):
         for thing in things:
@@ -151,7 +151,7 @@ def state_title(view: View) -> str:
 
 
 def state_lines(view: View, width: int) -> Text:
-    """Apps and nodes as tables, in which what changed stands out."""
+    """Return apps and nodes as tables, with changes highlighted."""
     apps = _table(
         _APP_COLUMNS, [_app_cells(row) for row in view.apps], _changed(view.found.apps), width, note=("NOTE", "note")
     )
@@ -174,7 +174,7 @@ def _node_cells(row: NodeRow) -> dict[str, Any]:
 
 
 def _changed(things: Iterable[Thing]) -> dict[str, set[str]]:
-    """By id, the fields that changed; of what came, all."""
+    """Return the changed fields by id; all fields of a new thing."""
     return {
         thing.id: {change.field for change in thing.changes} | ({"name", "used"} if thing.how == "came" else set())
         for thing in things
@@ -188,7 +188,7 @@ def _table(
     width: int,
     note: tuple[str, str] | None = None,
 ) -> list[Text]:
-    """A line for each row, with as many columns as there is room for, and the note where some is left."""
+    """Return a line for each row, with as many columns as fit, and the note if there is room left."""
     drawn = [[cell(row.get(key)) for _, key in columns] for row in rows]
     widths = [
         max([len(heading), *(line[index].cell_len for line in drawn)]) for index, (heading, _) in enumerate(columns)
@@ -221,7 +221,7 @@ _STATIC = ("name", "phase", "step", "adjustments", "condition", "containers")
 
 
 def details(view: View, width: int) -> Text:
-    """The event as YAML, what matters most first; of a fact, the round that it was said in."""
+    """Return the event as YAML, the most important fields first; for a fact, with its round."""
     one = view.cursor
     if one is None:
         return Text("")
@@ -244,11 +244,11 @@ def details(view: View, width: int) -> Text:
 
 
 class _Block(dict[str, Any]):
-    """A map that has a line for each of its fields, however short they are."""
+    """A map with a line for each of its fields, however short they are."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors: the same list twice is written twice."""
+    """Without anchors: a list that occurs twice is written twice."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _MOMENT = "SEQ|TIME|-10m"
 _NEEDS = {".html": "plotly", ".htm": "plotly", ".png": "matplotlib", ".json": ""}
-"""By the file's ending, the package of an extra that draws it."""
+"""By file extension, the package of an extra that draws it."""
 
 
 def register(app: typer.Typer) -> None:
-    """As a command of `dorm replay`."""
+    """Register the command of `dorm replay`."""
     app.command("timeline")(timeline)
 
 
@@ -85,7 +85,7 @@ def timeline(
 
 
 def _draw(picture: Timeline, ending: str, title: str) -> bytes:
-    """The whole file.  What draws it is imported only now."""
+    """Return the whole file.  The drawing library is imported only now."""
     if ending in (".html", ".htm"):
         from replay.timeline.html import page
 

@@ -1,4 +1,4 @@
-"""Commands that play in virtual time.
+"""Commands that run in virtual time.
 
 simulate   policies beside each other;  comparisons: the results as tables and documents
 whatif     a log continued in the simulator

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _UNITS = (("d", 86_400.0), ("h", 3600.0), ("m", 60.0))
 _MANY_UNITS = 3
-"""A time is given in the largest unit of which it has so many."""
+"""A time is shown in the largest unit of which it has at least this many."""
 _MOST_NAMED = 3
 _LONGEST_REASON = 120
 _EQUAL = 1e-3
-"""Figures of several seeds that differ by no more than this part of them are shown as one."""
+"""Figures of several seeds that differ by no more than this part are shown as one."""
 
 
 class _Figure(NamedTuple):
@@ -52,8 +52,8 @@ _FIGURES = (
 def show_comparison(
     comparison: Comparison, contenders: Sequence[Contender], output: Format, *, apps: int, in_rounds: bool
 ) -> None:
-    """One line for each contender: means over the seeds, and how far they spread; below, what one has to know to read it.
-    `apps` are those of one workload."""
+    """Print one line for each contender: means over the seeds, and their spread; below, notes for reading it.  `apps` is the
+    number of apps of one workload."""
     rows = [comparison.row(label) for label in comparison.labels]
     columns: list[Column] = [("POLICY", "label"), ("DONE", "completed")]
     drawn: list[dict[str, Any]] = [{"label": row.label, "completed": _done(comparison, row, apps)} for row in rows]
@@ -95,7 +95,7 @@ def _notes(comparison: Comparison, contenders: Sequence[Contender], output: Form
 
 
 def _done(comparison: Comparison, row: Row, apps: int) -> str:
-    """Completed apps of all."""
+    """Return completed apps of all."""
     runs = comparison.runs[row.label]
     return f"{sum(len(run.completions) for run in runs)}/{apps * len(runs)}"
 
@@ -133,8 +133,8 @@ def document_of(
     *,
     with_apps: bool = False,
 ) -> dict[str, Any]:
-    """All of it for programs: times in seconds, shares as parts of 1, each figure as mean, low and high over the seeds; with
-    every app of every run, if wanted."""
+    """Return everything for programs: times in seconds, shares as parts of 1, each figure as mean, low and high over the
+    seeds; optionally with every app of every run."""
     return {
         "workload": {
             "name": workload.name,
@@ -211,7 +211,8 @@ def _apps(run: Run) -> list[dict[str, Any]]:
 
 
 def what_was_left_out(workload: Workload) -> str:
-    """One line: how many rows were skipped, the first with their reasons, and how many were out of order; '' for none."""
+    """Return one line: how many rows were skipped, the first with their reasons, and how many were out of order; '' for
+    none."""
     parts = []
     if workload.skipped:
         reasons = [(one.line, one.reason[:_LONGEST_REASON]) for one in workload.skipped[:_MOST_NAMED]]
@@ -230,7 +231,7 @@ def what_was_left_out(workload: Workload) -> str:
 
 
 def unfinished(label: str, run: Run) -> str:
-    """One line where apps had not ended when the run did; '' for none."""
+    """Return one line if apps had not ended when the run did; '' otherwise."""
     names = [app.name for app in run.apps if not app.how]
     if not names:
         return ""

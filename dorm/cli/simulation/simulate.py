@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def complete_workload(incomplete: str) -> list[str]:
-    """Kinds, and behind the colon of one that is read from a file, names of files."""
+    """Complete kinds of workloads, and after the colon of one that is read from a file, file names."""
     from replay.simulator.workloads.by_name import KINDS
 
     kind, colon, path = incomplete.partition(":")
@@ -52,7 +52,7 @@ def complete_workload(incomplete: str) -> list[str]:
 
 
 def complete_contender(incomplete: str) -> list[str]:
-    """Policies, and the parameters of the one that is being written."""
+    """Complete policies, and the parameters of the one that is being typed."""
     from dorm.policies.registry import names, policy
 
     begin, comma, last = incomplete.rpartition(",")
@@ -164,9 +164,9 @@ def _contenders(texts: list[str] | None) -> list[Contender]:
 
 
 def _with_counts(contenders: list[Contender], workloads: list[Workload]) -> tuple[list[Contender], list[Workload]]:
-    """Policies of fixed counts that were given none get the workload's: the paper's, or what the jobs of a trace had.
+    """Give policies of fixed counts without any the workload's: the paper's, or what the jobs of a trace had.
 
-    Names tell the latter whoever is compared, so that a policy's run is the same beside whatever others."""
+    App names carry the latter for all contenders, so a policy's run does not depend on the others."""
     import msgspec
 
     from replay.simulator.workloads.paper import STATIC_COUNTS
@@ -187,7 +187,7 @@ def _with_counts(contenders: list[Contender], workloads: list[Workload]) -> tupl
 
 
 def _base(wanted: str | None, contenders: Sequence[Contender]) -> str:
-    """The label of whom the others are compared with, '' for nobody."""
+    """Return the label of the contender that the others are compared with, '' for none."""
     labels = [one.label for one in contenders]
     if wanted is None:
         return next((one.label for one in contenders if one.policy == "static"), "")
@@ -197,7 +197,7 @@ def _base(wanted: str | None, contenders: Sequence[Contender]) -> str:
 
 
 def _workloads(text: str, seeds: Sequence[int], *, strict: bool) -> list[Workload]:
-    """One for each seed; a single one where nothing in it is drawn."""
+    """Return one workload for each seed; a single one if nothing in it is random."""
     from replay.simulator.workloads.by_name import load
     from replay.simulator.workloads.options import WrongOption
 
@@ -239,9 +239,9 @@ def _nodes(workload: Workload, text: str | None, load: float | None) -> tuple[Si
 
 
 def _usual(rounds: float | None, timings: str | None, until: str | None) -> tuple[dict[str, Any], Timings | None]:
-    """What all scenarios have in common, and the timings that hold for every app, None for its own.
+    """Return the settings common to all scenarios, and the timings for every app, None for each app's own.
 
-    In rounds, apps tell of their progress no oftener than somebody listens."""
+    In rounds, apps report progress no more often than decisions use it."""
     from events.quantities import duration
     from replay.simulator import SimulationError
     from replay.simulator.compare.contenders import parse_timings
@@ -280,14 +280,14 @@ def _scenario(
 
 
 def _every_s(workloads: Sequence[Workload]) -> float:
-    """A thousandth of the time in which apps come and the longest of them works with all that it can use."""
+    """Return the sampling interval: a thousandth of the arrivals' span plus the longest app's time with all containers."""
     apps = [app for workload in workloads for app in workload.apps]
     longest_s = max(app.work / max(app.speed.rate((app.spec.n_max,)), 1e-9) for app in apps)
     return float(round(min(max((max(app.at_s for app in apps) + longest_s) / _SAMPLES, 1.0), _EVERY_S)))
 
 
 def _failing(scenario: Scenario, mtbf: str, repair: str, seed: int) -> Scenario:
-    """With outages until a while after the last submission."""
+    """Return the scenario with outages until some time after the last submission."""
     import msgspec
 
     from events.quantities import duration
@@ -335,7 +335,7 @@ def _run(
 
 
 def log_file(path: Path | None, label: str, seed: int, *, alone: bool) -> Path | None:
-    """Where a run's log goes: `run.dorm`, or `run-static-seed-1.dorm` where there are several."""
+    """Return the file for a run's log: `run.dorm`, or `run-static-seed-1.dorm` if there are several."""
     if path is None or alone:
         return path
     words = re.sub(r"[^A-Za-z0-9._]+", "-", label).strip("-")
@@ -343,7 +343,7 @@ def log_file(path: Path | None, label: str, seed: int, *, alone: bool) -> Path |
 
 
 def _check_target(output: str, *, force: bool) -> None:
-    """Before anything is computed for a result that could not be written."""
+    """Check the target before computing anything: the result must be writable."""
     if output in _DRAWN and sys.stdout.isatty():
         raise Fail(f"-o {output} is no text for a terminal; write it to a file: -o comparison.{output}", USAGE)
     if output in {*Format, *_DRAWN}:
@@ -383,13 +383,13 @@ def _show(
 
 
 def headline(workload: Workload, settings: dict[str, Any]) -> str:
-    """What was simulated, in one line."""
+    """Describe the simulation in one line."""
     seeds = f", seed {settings['seeds'][0]}" if len(settings["seeds"]) == 1 else f", {len(settings['seeds'])} seeds"
     return f"{workload.name}: {counted(len(workload.apps), 'app')} on {counted(settings['nodes'], 'node')}{seeds}\n"
 
 
 def _draw(form: str, compared: Comparison, document: dict[str, Any], title: str) -> bytes:
-    """The whole file.  What draws it is imported only now."""
+    """Return the whole file.  The drawing library is imported only now."""
     if form == "html":
         from replay.simulator.compare.page import html
 

@@ -1,4 +1,4 @@
-"""`dorm whatif`: a log played on in the simulator, as it was and with something changed."""
+"""`dorm whatif`: a log continued in the simulator, unchanged and with something changed."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _assumed(
     cancel: list[str] | None,
     specs: list[Path] | None,
 ) -> Assumed:
-    """Raises typer.BadParameter, and SpecError for a spec file."""
+    """Return the assumptions.  Raises typer.BadParameter, and SpecError for a spec file."""
     import msgspec
 
     from dorm.core.query.plans import Assumed, NewNodes
@@ -182,7 +182,7 @@ def _assumed(
 
 
 def parse_edit(text: str) -> AppUpdated:
-    """`digits-mlp:n_max=8,weight=2`.  Raises typer.BadParameter."""
+    """Parse `digits-mlp:n_max=8,weight=2`.  Raises typer.BadParameter."""
     import msgspec
 
     from events.kinds import AppUpdated
@@ -267,7 +267,7 @@ def _figures(found: WhatIf, course: str, figures: Figures) -> dict[str, Any]:
 
 
 def _verdict(found: WhatIf) -> str:
-    """What the change does to completion, and whether that is more than the error."""
+    """Return the change's effect on completion, and whether it exceeds the error."""
     difference_s = found.completion_difference_s
     if difference_s is None:
         return "changed − unchanged: no app completes in each of the runs"
@@ -281,7 +281,7 @@ def _verdict(found: WhatIf) -> str:
 
 
 def length(seconds: float) -> str:
-    """`13.2 min`, `9.97 s`: to three digits, so that runs that differ by little can be told apart."""
+    """Return `13.2 min`, `9.97 s`: to three digits, so that runs with small differences can be distinguished."""
     for most, unit_s, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
         if seconds < most:
             return f"{_digits(seconds / unit_s)} {unit}"
@@ -289,7 +289,7 @@ def length(seconds: float) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three, or more before the point."""
+    """Format to three digits, or more before the point."""
     return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
@@ -317,7 +317,7 @@ def _row(app: WhatIfApp, found: WhatIf) -> dict[str, Any]:
 
 
 def _difference(app: WhatIfApp) -> str | None:
-    """Changed less unchanged; nothing of one that did not come to the same kind of end in both."""
+    """Return changed less unchanged; None for an app that did not end in the same way in both."""
     one, other = app.changed, app.unchanged
     if one is None or other is None or one.how != other.how or one.completion_s is None or other.completion_s is None:
         return None
@@ -325,7 +325,7 @@ def _difference(app: WhatIfApp) -> str | None:
 
 
 def _end(outcome: Outcome | None) -> str | None:
-    """`34 min`, `cancelled after 3 min`."""
+    """Return `34 min`, `cancelled after 3 min`."""
     if outcome is None:
         return None
     if outcome.completion_s is None:

@@ -1,9 +1,9 @@
-"""Rules about one app, which the fold and the decisions share.
+"""Rules about one app, shared by the fold and the decisions.
 
-    admission   which submissions may run at all
-    bounds      how many containers an app may have, given what it has shown
-    claims      places of apps that pause after a failure or were interrupted
-    failures    whose fault a failure is, and what follows
+    admission   which submissions may run
+    bounds      how many containers an app may have, given its past
+    claims      reservations of apps that pause after a failure or were interrupted
+    failures    whose fault a failure is, and its consequences
     deadlines   apps that hang
     costs       what adjusting an app costs, as measured
 

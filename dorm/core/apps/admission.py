@@ -1,4 +1,4 @@
-"""Which submissions may run at all: the gate between what anybody may send and what the cluster takes on."""
+"""Admission: which submissions may run; the gate between untrusted input and the cluster."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def app_id(name: str, submission: str) -> str:
-    """The id of an app: its name and a digest of its submission's id, so a repeated submission is the same app, while
-    a later app of the same name is another one."""
+    """Return an app's id: its name and a digest of its submission's id, so a repeated submission is the same app, while a
+    later app of the same name is another one."""
     digest = hashlib.blake2b(submission.encode(), digest_size=5).digest()
     return f"{name}-{base64.b32encode(digest).decode().lower()[:6]}"
 
 
 def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAccepted | AppRejected:
-    """What to say to one submission.
+    """Return the answer to one submission.
 
-    `taken` maps names that were given away earlier in the same round to their apps.
+    `taken` maps names that were assigned earlier in the same round to their apps.
     """
     if submission.app:
         return AppRejected(
@@ -64,7 +64,7 @@ def _checked(submission: Submission) -> AppSpec:
 
 
 def name_of(document: Any) -> str:
-    """The name that a submission gives, checked or not, '' where it has none that can be shown."""
+    """Return the name in a submission, checked or not; '' if it has none that can be shown."""
     name = document.get("name") if isinstance(document, dict) else None
     return name[:48] if isinstance(name, str) and name.isascii() and name.isprintable() else ""
 
@@ -76,7 +76,7 @@ def _check_name(state: State, spec: AppSpec, taken: dict[str, str]) -> None:
 
 
 def check_room(state: State, spec: AppSpec, n_min: int) -> None:
-    """An app that the known nodes could not run even if they were empty never runs; before any node joined it waits.
+    """Refuse an app that the known nodes could not run even if they were empty; before any node joined it waits.
 
     Raises SpecError."""
     if n_min > MOST_CONTAINERS:
@@ -110,7 +110,7 @@ def check_room(state: State, spec: AppSpec, n_min: int) -> None:
 
 
 def _admitted(state: State, require: str) -> list[Node]:
-    """The nodes that an app with this requirement may use, by name.  Raises SpecError where there are none."""
+    """Return the nodes that an app with this requirement may use, by name.  Raises SpecError where there are none."""
     try:
         wanted = requirement(require)
     except ValueError as error:
@@ -125,6 +125,6 @@ def _admitted(state: State, require: str) -> list[Node]:
 
 
 def _shown(require: str) -> str:
-    """A requirement as a message quotes it: on one line, and never long."""
+    """Return a requirement for quoting in a message: on one line, and short."""
     text = str(requirement(require))
     return text if len(text) <= 120 else text[:117] + "..."

@@ -3,9 +3,9 @@
     start      from its release until all its containers have started
     progress   without progress or a checkpoint, from its start on
 
-Unknown is not failed.  While one of its nodes is not heard no deadline runs, and it runs anew when the node is back, or
-another master is there (who can't know what the one before heard).  A node falls silent some time before that is concluded,
-so a deadline counts as missed only once the node would have been found silent: `node_grace_s` and `MARGIN_S` beyond it.
+Unknown is not failed.  While one of its nodes is not heard no deadline runs, and it restarts when the node is back, or when
+another master is elected (which can't know what the previous one heard).  A node falls silent some time before that is
+concluded, so a deadline counts as missed only once the silence would have been noticed: `node_grace_s` and `MARGIN_S` later.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from events.quantities import Quantity
 
 MARGIN_S = 2
-"""A master looks at what it heard once a second."""
+"""The master checks for silent nodes once a second."""
 _NAMED = 3
 
 
 class Deadline(NamedTuple):
-    """One that runs.  Times in UTC ns."""
+    """A running deadline.  Times in UTC ns."""
 
     failure: Literal["start", "stalled"]
     since: int
@@ -33,19 +33,20 @@ class Deadline(NamedTuple):
 
 
 def missed(state: State, app: App, now: int) -> Deadline | None:
-    """The deadline that the app's latest generation has missed by `now` (UTC ns)."""
+    """Return the deadline that the app's latest generation has missed by `now` (UTC ns), None for none."""
     due = due_at(state, app)
     return _deadline(state, app, words=True) if due is not None and due <= now else None
 
 
 def due_at(state: State, app: App) -> int | None:
-    """When (UTC ns) one is missed if nothing happens; None where none runs.  Cheap: asked of each app after each record."""
+    """Return when (UTC ns) a deadline is missed if nothing happens; None if none runs.  Cheap: called on each app after each
+    record."""
     deadline = _deadline(state, app, words=False)
     return None if deadline is None else deadline.due
 
 
 def may_have_one(app: App, generation: Generation) -> bool:
-    """A first look that spares most apps a second one."""
+    """A fast check that rules out most apps."""
     return generation.running < len(generation.containers) or app.spec.deadlines.progress != ""
 
 
@@ -74,14 +75,14 @@ def _deadline(state: State, app: App, *, words: bool) -> Deadline | None:
 
 def _last_sign(generation: Generation) -> int:
     told = generation.pace.last_at if generation.pace is not None else 0
-    # Where some containers are done already, not all ran at one moment.
+    # Where some containers have exited already, they need not all have run at the same time.
     return max(
         told, generation.checkpointed_at, *(max(c.started_at, c.exited_at) for c in generation.containers.values())
     )
 
 
 def _heard_since(state: State, generation: Generation) -> int | None:
-    """Since when all that may run of it is on nodes that are heard, None while one is not."""
+    """Return since when every node with a container that may run has been heard, None while one is not."""
     since = state.elected_at
     for container in generation.containers.values():
         if container.state != "exited":
@@ -93,7 +94,7 @@ def _heard_since(state: State, generation: Generation) -> int | None:
 
 
 def _reason(app: App, generation: Generation, failure: Literal["start", "stalled"], noticed_s: float) -> str:
-    """With what it had on top of its deadline, or the log's times would seem to contradict it."""
+    """Describe the deadline, with the margin added to it; otherwise the log's times would seem to contradict it."""
     more_s = f", nor in the {noticed_s:g} s more in which a silent node would have been noticed"
     if failure == "stalled":
         return f"no sign of work (progress or a checkpoint) for {_span(app.spec.deadlines.progress)}{more_s}"
@@ -109,5 +110,5 @@ def _place(container: Container) -> str:
 
 
 def _span(quantity: Quantity) -> str:
-    """As its owner wrote it."""
+    """Return the quantity as its owner wrote it."""
     return quantity if isinstance(quantity, str) else f"{quantity:g} s"

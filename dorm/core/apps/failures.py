@@ -1,13 +1,13 @@
-"""Whose fault it was that a generation failed, and what follows: another try after a pause, or the end of its app.
+"""Whose fault a failed generation is, and the consequence: a retry after a pause, or the end of its app.
 
-    excused   a node was lost; somebody stopped it unasked; its checkpoints were not found (`MOST_UNMOUNTED` failures in a
-              row at most); a port was taken (`MOST_PORTS` times at most): costs no retry
+    excused   a node was lost; a container was stopped without a request; its checkpoints were not found (at most
+              `MOST_UNMOUNTED` failures in a row); a port was taken (at most `MOST_PORTS` times): costs no retry
     counted   against the cause's own limit (`retries.out_of_memory` of the spec, …), or with all others against `limit`
     final     an exit code of `retries.fatal_exit_codes`, or no retry left: the app has failed
 
-Each failure in a row doubles the pause before the next try, whoever's fault it was: a node that fails all that it is given
-is not asked every second.  Once an app has run well for `retries.reset`, all this begins anew, so that a job of a week is not
-killed by its fourth hiccup while a crash loop still ends.
+Each failure in a row doubles the pause before the next retry, whatever its cause: a node that fails everything is not tried
+every second.  Once an app has run well for `retries.reset`, all counts start again at zero, so a few failures over a week do
+not end a job while a crash loop still ends.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Container, Generation, State
 
 MOST_PORTS = 10
-"""Taken ports that are excused; an app that says so of every port it is given is at fault itself."""
+"""Excused failures by taken ports; an app that reports every port as taken is itself at fault."""
 MOST_UNMOUNTED = 10
-"""Failures in a row within which checkpoints that are not found are excused.  A node that lost its mount gets no containers
-from then on, so one that goes on for longer has lost its own folder, and must not hold its room by trying for all time."""
+"""Failures in a row within which missing checkpoints are excused.  A node that lost its mount gets no more containers, so an
+app that fails for longer has lost its own folder, and must not hold its room by retrying forever."""
 SHARED = "limit"
-"""What failures without a limit of their own count against."""
+"""The limit for failures without a limit of their own."""
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What went wrong first: the other containers of the generation only lost their peer."""
+    """The first failure: the other containers of the generation only lost their peer."""
 
     failure: Failure
     reason: str
     """In words."""
     worked_until: int
-    """When (UTC ns) the generation last worked for all that is known."""
+    """When (UTC ns) the generation last worked as far as known."""
     exit_code: int | None = None
 
 
 def done(container: Container) -> bool:
-    """Exit code 0 means done only where nobody had asked it to stop."""
+    """Return whether the container is done: exit code 0 counts only if no stop was requested."""
     return container.state == "exited" and container.exit_code == 0 and not container.asked
 
 
 def fault(state: State, app: App, generation: Generation, now: int) -> Fault | None:
-    """Of the latest generation at `now` (UTC ns); None where there is nothing wrong with it."""
+    """Return the fault of the latest generation at `now` (UTC ns); None if there is none."""
     failed = [c for c in generation.containers.values() if c.state == "exited" and not done(c)]
     if failed:
         first = min(failed, key=lambda container: (container.exited_at, container.slot))
@@ -64,11 +64,11 @@ def fault(state: State, app: App, generation: Generation, now: int) -> Fault | N
 def _failure_of(container: Container) -> Failure:
     if container.asked:
         return "stopped"
-    return cast("Failure", container.reason)  # As the exit had it, whose reasons are all causes of failures.
+    return cast("Failure", container.reason)  # As in the exit event: its reasons are all causes of failures.
 
 
 def consequence(app: App, generation: Generation, found: Fault, now: int) -> AppFailed | GenerationFailed:
-    """What to say of it."""
+    """Return the fact that follows from a fault."""
     retries, failure = app.spec.retries, found.failure
     anew = ran_well(app, found.worked_until)
     ports = 0 if anew else app.port_failures
@@ -101,13 +101,13 @@ def consequence(app: App, generation: Generation, found: Fault, now: int) -> App
 
 
 def is_interruption(event: GenerationFailed) -> bool:
-    """Whether nothing was wrong with the app: its node was lost, or somebody stopped it unasked.  A taken port is an app's own
-    word, so it is none."""
+    """Return whether nothing was wrong with the app: its node was lost, or it was stopped without a request.  A taken port is
+    only the app's own claim, so it does not count."""
     return not event.counted and not event.port
 
 
 def counts_against(app: App, failure: str) -> str:
-    """Which limit a failure uses up: its own where the spec gives it one."""
+    """Return which limit a failure counts against: its own where the spec sets one."""
     own = failure in OWN_LIMITS and getattr(app.spec.retries, failure) is not None
     return failure if own else SHARED
 
@@ -117,13 +117,13 @@ def _limit(app: App, failure: str) -> int:
 
 
 def limit_of(app: App, against: str) -> int:
-    """Of what `counts_against` gave."""
+    """Return the limit that `counts_against` names."""
     found: int = getattr(app.spec.retries, against)
     return found
 
 
 def _no_more(app: App, found: Fault, used: int) -> str:
-    """Why it is not tried again, as the end of the reason."""
+    """Return why there is no retry, as the end of the reason."""
     if found.exit_code in app.spec.retries.fatal_exit_codes:
         return f" (exit code {found.exit_code} is final)"
     against = counts_against(app, found.failure)

@@ -1,10 +1,10 @@
 """Decisions: the facts of the master's next round, and when a round is due.
 
-    next_round   answers, ends, failures and releases at once; an allocation when asked for one
+    next_round   answers, ends, failures and releases at once; an allocation on request
     allocation   a new allocation as a decision
     asking       from a state to the policy's question, and reasons in words
     placement    from the policy's answer to slots and ports
-    liveness     what a node's silence means
+    liveness     consequences of a node's silence
     quiet        when the log has been quiet for long enough
     timing       when something is due without any further record
 

@@ -1,4 +1,4 @@
-"""From a state to one decision: the problem for the policy and its answer; slots and ports are `placement`'s."""
+"""From a state to one decision: poses the policy's problem and records its answer; `placement` assigns slots and ports."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ SOLVER = f"scipy {scipy.__version__}"
 
 
 def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
-    """Ask the policy in force.
+    """Run the policy in force.
 
-    A `Resized` where anything changes, places or reasons; before it an `IdleTicked` where the allocation is looked at again
-    though nothing had happened, which is said even if nothing came of it: no further look is due then.
+    Return a `Resized` where anything changes, places or reasons; before it an `IdleTicked` if this is an idle tick, which is
+    recorded even if it changes nothing: no further tick is due then.
     """
     settings = state.settings
     chosen = policy(settings.policy)
@@ -98,7 +98,7 @@ def _resized(answer: Allocation, changes: list[Resize], reasons: dict[str, Waiti
 def _with_held(
     reasons: dict[str, Waiting], state: State, problem: Problem, answer: Allocation, now: int
 ) -> dict[str, Waiting]:
-    """Where an app is given less than its owner allows, or waits, because of what it has shown: that as well."""
+    """Add the reason where an app gets less than its owner allows, or waits, because of its earlier failures."""
     found = dict(reasons)
     for demand in problem.apps:
         app = state.apps[demand.id]
@@ -115,12 +115,12 @@ def _with_held(
 
 
 def _reasons_changed(state: State, problem: Problem, reasons: dict[str, Waiting]) -> bool:
-    """Whether an owner would read something new.  Only the code counts: figures in the text move all the time."""
+    """Return whether an owner would read something new.  Only the code counts: figures in the text change all the time."""
     some_unsaid = UNSAID in reasons.values()
     for app in problem.apps:
         old, new = state.apps[app.id].waiting, reasons.get(app.id)
         if some_unsaid and new is None and old == UNSAID:
-            continue  # The fold can't tell it from those whose reason is left out.
+            continue  # The fold can't distinguish it from apps whose reason is left out.
         if (old.code if old else "") != (new.code if new else ""):
             return True
     return False

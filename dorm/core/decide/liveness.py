@@ -1,7 +1,7 @@
-"""What silence means: from when each node was last heard to facts about it.
+"""Consequences of silence: from when each node was last heard to facts about it.
 
-When a node was heard is the shell's soft knowledge; what follows from it is said on the log, once.  A lost node's
-containers count as possibly running until its lease has surely ended.
+When a node was heard is the shell's soft state; its consequences are published on the log, once.  A lost node's containers
+count as possibly running until its lease has surely ended.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ LEASE_MARGIN_S = 10.0
 
 
 def conclude(state: State, heard: Mapping[str, int], now: int, alive: Container[str] | None = None) -> list[Event]:
-    """Facts about nodes, in order of their ids.
+    """Return facts about nodes, in order of their ids.
 
-    `heard` gives, by node, when (UTC ns) this master last had a sign of life, or began to listen for one.  The latter alone
-    brings no lost node back: only those in `alive` come back (None: all that are in `heard`).
+    `heard` is, by node, when (UTC ns) this master last heard it, or started to listen for it.  The latter alone brings no lost
+    node back: only nodes in `alive` come back (None: all in `heard`).
     """
     grace = int(state.settings.node_grace_s * SECOND)
     lowered = state.shortened.get("node_grace_s")
@@ -36,9 +36,9 @@ def conclude(state: State, heard: Mapping[str, int], now: int, alive: Container[
         if last is None or node.condition == "left":
             continue
         silence = now - last
-        # A cut-off agent goes by the lease that it knows, whatever was set since.
+        # A cut-off agent goes by the lease that it knows, not by later settings.
         lease = int((node.lease_s + LEASE_MARGIN_S) * SECOND)
-        # Before a lower grace time was on the log, no node could know that it had to be heard more often.
+        # Before a lower grace time was on the log, no node could know that it had to send heartbeats more often.
         if node.condition == "up" and now - max(last, lowered_at) > grace:
             facts.append(NodeLost(node=name, last_heard=last))
         elif node.condition == "lost" and silence <= grace and (alive is None or name in alive):

@@ -1,8 +1,8 @@
-"""What follows from a state: `decide(state, now, allocate)` gives the facts of the master's next round.
+"""The next round: `decide(state, now, allocate)` returns the facts that follow from a state.
 
-Pure, so that an audit can ask again and compare.  Answers to clients, ends, failures and releases come at once; the
-allocation, which is the dear part, only when `allocate` is set and nothing else was to be said (the shell asks after the
-quiet time and at `timing.next_deadline`; what was said now is folded first).
+Pure, so an audit can compute them again and compare.  Answers to clients, ends, failures and releases come at once; the
+allocation, which is expensive, only when `allocate` is set and nothing else is due (the shell requests it after the quiet time
+and at `timing.next_deadline`; facts published now are folded first).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 MOST_ANSWERS = 1000
 LARGEST_ANSWERS = LARGEST_FACTS // 2
-"""Bytes of answers that one round carries: a flood of submissions must not keep ends and releases from being written."""
+"""Bytes of answers that one round carries: a flood of submissions must not delay ends and releases."""
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Facts to publish as one round; `allocated` says that the allocation was computed (and may have changed nothing)."""
+    """Facts to publish as one round; `allocated` is set if the allocation was computed (it may have changed nothing)."""
 
     facts: list[Any]
     allocated: bool
 
 
 def decide(state: State, now: int, *, allocate: bool) -> Decision:
-    """The next round's facts.  `now` (UTC ns) is the `at` of that round.  Does not change the state."""
+    """Return the next round's facts.  `now` (UTC ns) is the `at` of that round.  Does not change the state."""
     facts: list[Event] = [*_answers(state), *_ends_and_failures(state, now)]
     ended = {fact.app for fact in facts if isinstance(fact, AppCancelled | AppCompleted | AppFailed | GenerationFailed)}
     facts += _releases(state, now, ended)
@@ -50,8 +50,8 @@ def decide(state: State, now: int, *, allocate: bool) -> Decision:
 
 
 def _answers(state: State) -> list[Event]:
-    """Answers in order of arrival, as many as surely fit into one message; the rest come in the next round.  Where there are
-    more than fit, senders take turns: a sender who floods the log delays only its own submissions."""
+    """Return answers in order of arrival, as many as surely fit into one message; the rest come in the next round.  Where more
+    wait than fit, senders take turns: a sender who floods the log delays only its own submissions."""
     waiting = sorted(state.submissions.values(), key=_arrival)
     count = _fitting(waiting)
     if count < len(waiting):
@@ -62,7 +62,7 @@ def _answers(state: State) -> list[Event]:
         sizes = {id: size(fact) for id, fact in facts.items()}
         if count <= 1 or sum(sizes.values()) <= LARGEST_ANSWERS:
             return list(facts.values())
-        # Answers can be larger than what they answer, by a spec's defaults and by how it was written.
+        # Answers can be larger than their submissions, by a spec's defaults and its encoding.
         waiting = _in_turn(waiting)
         count = _first(count - 1, (sizes.get(submission.id, 0) for submission in waiting))
 
@@ -79,7 +79,7 @@ def _answers_to(state: State, submissions: Sequence[Submission]) -> dict[str, Ev
 
 
 def _in_turn(waiting: Sequence[Submission]) -> list[Submission]:
-    """First the first of each sender, then the second of each."""
+    """Return the first of each sender, then the second of each, and so on."""
     before = Counter[str]()
     turns = []
     for submission in sorted(waiting, key=_arrival):
@@ -93,12 +93,12 @@ def _arrival(submission: Submission) -> tuple[int, str]:
 
 
 def _fitting(submissions: Sequence[Submission]) -> int:
-    """How many of the first ones fit into one message, going by their own size."""
+    """Return how many of the first ones fit into one message, by their own size."""
     return _first(MOST_ANSWERS, (one.size if one.size <= LARGEST_SPEC else 0 for one in submissions))
 
 
 def _first(most: int, sizes: Iterable[int]) -> int:
-    """How many of the first ones, at least one where there is any, and at most so many."""
+    """Return how many of the first ones fit, at least one if there is any, and at most `most`."""
     room = LARGEST_ANSWERS
     count = 0
     for one in sizes:
@@ -111,7 +111,7 @@ def _first(most: int, sizes: Iterable[int]) -> int:
 
 def _ends_and_failures(state: State, now: int) -> list[Event]:
     facts: list[Event] = []
-    # Asked after every record, and of most apps there is no news: no more than a look at each.
+    # Runs after every record, and most apps have no news: a cheap check filters them.
     for app in sorted(filter(_may_have_news, state.apps.values()), key=lambda app: (app.seq, app.id)):
         if app.cancel_requested:
             facts.append(AppCancelled(app=app.id, generation=app.generation, reason=app.cancel_reason))
@@ -129,7 +129,8 @@ def _ends_and_failures(state: State, now: int) -> list[Event]:
 
 
 def _may_have_news(app: App) -> bool:
-    """Whether it may have ended or failed: what has exited, was empty from the begin, or may have missed a deadline."""
+    """Return whether the app may have ended or failed: containers exited, it never had any, or it may have missed a
+    deadline."""
     if app.ended:
         return False
     if app.cancel_requested:
@@ -144,7 +145,8 @@ def _may_have_news(app: App) -> bool:
 
 
 def _releases(state: State, now: int, ended: set[str]) -> list[Event]:
-    """Generations whose predecessors have surely ended and whose room and ports are surely free, first decided first."""
+    """Release generations whose predecessors have surely ended and whose room and ports are surely free, first decided
+    first."""
     candidates = []
     for app in state.apps.values():
         generation = app.generations.get(app.generation)
@@ -164,16 +166,16 @@ def _releases(state: State, now: int, ended: set[str]) -> list[Event]:
 
 
 class _Free(msgspec.Struct):
-    """What is surely free."""
+    """Room and ports that are surely free."""
 
     room: dict[str, dict[str, int]]
     """By node."""
     held: dict[tuple[str, int], None]
-    """Address and port: what is not free."""
+    """Address and port of each port that is not free."""
 
 
 def _surely_free(state: State, nodes: Collection[str]) -> _Free:
-    """Capacity less whatever may still run, of these nodes."""
+    """Return the capacity of these nodes less everything that may still run."""
     free = {node.id: dict(node.capacity) for node in state.nodes.values() if node.id in nodes}
     held: dict[tuple[str, int], None] = {}
     for app in state.apps.values():

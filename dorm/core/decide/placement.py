@@ -1,15 +1,14 @@
 """From a policy's counts to slots and ports, and the ports that limit those counts.
 
-Every container needs a port, and the first slot's node one more for the rendezvous.  Ports are counted as room is: a node
-serves no more containers than its range allows, what is planned and what may still run are counted apart, and a generation
-is not released before its ports are surely free (`dorm.core.decide.next_round`).  Ports that nobody holds are given away
-first.
+Every container needs a port, and the first slot's node one more for the rendezvous.  Ports are counted like room: a node
+serves no more containers than its range allows, planned containers and those that may still run are counted separately, and a
+generation is not released before its ports are surely free (`dorm.core.decide.next_round`).  Unused ports are assigned first.
 
 A policy sees one number for each node (`PortRoom.most`): it can't know which node will hold the first slot of an app, and so
-which needs the port for the rendezvous.  So a port is set aside for each app, up to half of the range, since an app has no
-more rendezvous on a node than containers.  Only where a node serves more than that already can an answer need more ports
-than there are: then `arrange` makes apps that change anyway smaller, down to their n_min, and at last leaves out those for
-which no port is left.  An app that is left out holds nothing and keeps nobody else from anything.
+needs the port for the rendezvous.  So one port is reserved for each app, up to half of the range, since an app has no more
+rendezvous on a node than containers.  Only where a node already serves more than that can an answer need more ports than
+exist: then `arrange` shrinks apps that change anyway, down to their n_min, and finally leaves out those for which no port is
+left.  An app that is left out holds nothing and blocks no other app.
 """
 
 from __future__ import annotations
@@ -34,24 +33,24 @@ if TYPE_CHECKING:
     from events.kinds import Adjustment
 
 MOST_QUESTIONS = 8
-"""How often a policy is asked for one decision because of ports; the last answer changes nobody who can't be placed."""
+"""How often a policy is run for one decision because of ports; the last answer changes no app that can't be placed."""
 
 
 class Arranged(NamedTuple):
-    """A policy's answer that can be carried out."""
+    """A policy's answer for which there are enough ports."""
 
     answer: Allocation
     changes: list[Resize]
     reasons: dict[str, Waiting]
-    """Of apps that have less for want of ports, where the answer itself does not say so."""
+    """Of apps that have less because of ports, where the answer itself does not state it."""
 
 
 def with_ports(state: State, problem: Problem) -> Problem:
-    """The problem with the ports of each node.
+    """Return the problem with the ports of each node.
 
-    Never less than what is there now: the arrival of a new app is no reason to stop one that runs.  Otherwise the number
-    follows from the range and from how many apps there are, and not from where they are: a policy that is free to move all
-    of them would go round in circles if its answer changed the question."""
+    Never fewer than are in use now: the arrival of an app must not stop one that runs.  Otherwise the number follows from the
+    range and the number of apps, not from their places: a policy that is free to move all of them would oscillate if its
+    answer changed the problem."""
     ranges = _shares_of_ranges(state)
     held: dict[str, int] = {}
     for app in problem.apps:
@@ -68,10 +67,10 @@ def with_ports(state: State, problem: Problem) -> Problem:
 def arrange(
     state: State, problem: Problem, ask: Callable[[Problem], Allocation], *, kept: Collection[str] = ()
 ) -> Arranged:
-    """Ask a policy, until its answer is one for which there are ports.
+    """Run a policy until there are enough ports for its answer.
 
-    `problem` has ports (`with_ports`).  All apps of it are in the answer, those that had to be left out too.  Apps that are
-    `kept` hold room and nothing is decided about them."""
+    `problem` has ports (`with_ports`).  The answer has all its apps, including those that had to be left out.  Apps that are
+    `kept` hold room, and nothing is decided about them."""
     reasons: dict[str, Waiting] = {}
     asked = problem
     for number in range(MOST_QUESTIONS):
@@ -87,7 +86,7 @@ def arrange(
 
 
 def _whole(answer: Allocation, problem: Problem, asked: Problem, reasons: dict[str, Waiting]) -> Allocation:
-    """With the apps that the last question or its answer left out: they wait, the former for ports."""
+    """Return the answer with the apps that the last problem or its answer left out: they wait, the former for ports."""
     left_out = [app for app in problem.apps if app.id not in answer.counts]
     if not left_out:
         return answer
@@ -111,8 +110,8 @@ def _waiting(state: State, nodes: Mapping[str, int]) -> Waiting:
 
 
 def _without(problem: Problem, unplaced: Mapping[str, object], kept: Collection[str], *, everybody: bool) -> Problem:
-    """Those that have something stay exactly as they are; those that wait are left out.  With `everybody` that goes for
-    all apps, and nothing changes."""
+    """Return the problem with unplaced apps pinned as they are, or left out if they have nothing.  With `everybody` this
+    applies to all apps, and nothing changes."""
     apps = []
     for app in problem.apps:
         if app.id in kept or (not everybody and app.id not in unplaced):
@@ -123,8 +122,8 @@ def _without(problem: Problem, unplaced: Mapping[str, object], kept: Collection[
 
 
 def _shares_of_ranges(state: State) -> dict[str, int]:
-    """How many ports each node has.  Ranges of nodes on one address should be disjoint; where they are not, what they
-    share is divided among them."""
+    """Return how many ports each node has.  Ranges of nodes on one address should be disjoint; where they overlap, the common
+    part is divided among them."""
     by_address: dict[str, list[Node]] = {}
     for node in sorted(state.nodes.values(), key=lambda node: node.id):
         if node.condition == "up":
@@ -148,17 +147,17 @@ class _Draft:
         self.changes: list[Resize] = []
         self.reasons: dict[str, Waiting] = {}
         self.short: dict[str, int] = {}
-        """Nodes with how many ports they lack for this answer."""
+        """Nodes, with how many ports they lack for this answer."""
         self.unplaced: dict[str, dict[str, int]] = {}
         """Apps that can't be placed, with the nodes on which they lack ports."""
         self.place()
 
     def place(self) -> None:
-        """Slots stay with their node where they can; new ones take the lowest free numbers."""
+        """Keep slots on their nodes where possible; new ones take the lowest free numbers."""
         changing = [app for app in sorted(self.problem.apps, key=lambda app: app.id) if self._changes(app)]
         self._place(changing, lend=True)
         if sum(map(size, self.changes)) > LARGEST_CHANGES:
-            # Some of these changes come later (`dorm.core.round_size`), so no app counts on ports that another gives back.
+            # Some of these changes come later (`dorm.core.round_size`), so no app counts on ports that another frees.
             self._place(changing, lend=False)
 
     def _place(self, changing: list[AppDemand], *, lend: bool) -> None:
@@ -188,8 +187,8 @@ class _Draft:
         return not app.pinned and app.id not in self.kept and self.answer.counts.get(app.id, {}) != app.holds
 
     def shrink(self) -> bool:
-        """Take as many containers as there are ports missing from apps that change anyway and stay above their n_min,
-        first from those that have most.  False where there are none."""
+        """Remove as many containers as ports are missing from apps that change anyway and stay above their n_min, largest apps
+        first.  Return False if there are none."""
         counts = {app: dict(nodes) for app, nodes in self.answer.counts.items()}
         changing = [app for app in self.problem.apps if self._changes(app)]
         shrunk: dict[str, dict[str, int]] = {}
@@ -219,11 +218,12 @@ class _Draft:
 
     @staticmethod
     def _back_to_now(app: AppDemand, counts: dict[str, int], node: str) -> bool:
-        """Whether one less is what it has now: its containers would count as staying, and so would its ports."""
+        """Return whether one container less is what it has now: its containers would count as staying, and so would its
+        ports."""
         return {**counts, node: counts[node] - app.gang} == app.holds
 
     def _answer_is(self, counts: dict[str, dict[str, int]]) -> None:
-        """The figures follow the counts."""
+        """Replace the answer by one with these counts and matching figures."""
         instance, was = integer.read(self.problem), self.answer
         column = {node: j for j, node in enumerate(instance.nodes)}
         rows = [
@@ -252,7 +252,7 @@ def _adjustment(demand: AppDemand, wanted: dict[str, int]) -> Adjustment:
 
 
 def _slots(current: Generation | None, wanted: dict[str, int]) -> list[tuple[int, str]]:
-    """(slot, node) for each container, by slot."""
+    """Return (slot, node) for each container, by slot."""
     kept: list[tuple[int, str]] = []
     left = dict(wanted)
     for slot, container in sorted(current.containers.items()) if current else []:
@@ -266,7 +266,7 @@ def _slots(current: Generation | None, wanted: dict[str, int]) -> list[tuple[int
 
 
 def all_ports(generation: Generation) -> Iterator[tuple[str, int]]:
-    """Address and port of each container, and of the rendezvous on the first one's node."""
+    """Yield address and port of each container, and of the rendezvous on the first one's node."""
     containers = [generation.containers[slot] for slot in sorted(generation.containers)]
     for container in containers:
         yield container.address, container.port
@@ -275,7 +275,7 @@ def all_ports(generation: Generation) -> Iterator[tuple[str, int]]:
 
 
 def held_ports(generation: Generation) -> Iterator[tuple[str, int]]:
-    """Those that may still be in use: of containers that have not exited, and the rendezvous while any of them has not."""
+    """Yield ports that may still be in use: of containers that have not exited, and the rendezvous while one has not."""
     containers = [generation.containers[slot] for slot in sorted(generation.containers)]
     for container in containers:
         if container.state != "exited":
@@ -285,17 +285,17 @@ def held_ports(generation: Generation) -> Iterator[tuple[str, int]]:
 
 
 class _Ports:
-    """Which ports may be given away in this decision, by address, which several nodes may share."""
+    """Ports that this decision may assign, by address, which several nodes may share."""
 
     def __init__(self, state: State, changing: Collection[str], *, lend: bool) -> None:
-        """Generations of apps that are `changing` make way, as do those of apps that ended, failed or are cancelled.
-        Without `lend`, the ports of the former go to their own apps only."""
+        """Generations of apps that are `changing` make way, as do those of apps that ended, failed or are cancelled.  Without
+        `lend`, the ports of the former go to their own apps only."""
         self._kept_for = frozenset[str]() if lend else frozenset(changing)
         self._nodes = state.nodes
         self._cursor = {node.id: node.port_cursor for node in state.nodes.values()}
         self._taken: dict[tuple[str, int], None] = {}
         self._leaving: dict[tuple[str, int], str] = {}
-        """Free once the generation of that app has ended."""
+        """Ports that are free once the generation of that app has ended."""
         for app in state.apps.values():
             for generation in app.generations.values():
                 stays = generation is app.current and not app.ended and not app.cancel_requested
@@ -305,8 +305,8 @@ class _Ports:
                     self._leaving.update(dict.fromkeys(all_ports(generation), app.id))
 
     def place(self, app: App, slots: list[tuple[int, str]]) -> tuple[list[Placed], int] | dict[str, int]:
-        """A port for each slot and one for the rendezvous on the first slot's node (0 without slots); or how many ports
-        its nodes lack, and nothing is taken then."""
+        """Assign a port for each slot and one for the rendezvous on the first slot's node (0 without slots); or return how
+        many ports its nodes lack, and assign none."""
         cursor, given = dict(self._cursor), []
         missing: dict[str, int] = {}
         for node in [*(node for _, node in slots), *(node for _, node in slots[:1])]:
@@ -328,8 +328,8 @@ class _Ports:
         return placement, ports[-1] if slots else 0
 
     def _take(self, node: Node, app: str) -> int | None:
-        """The next port of this node after the last one given away: one that nobody holds, else one that the app's own
-        last generation gives back, else one that another's does; None when all are in use."""
+        """Return the next port of this node after the last one assigned: an unused one, else one that the app's own last
+        generation frees, else one that another's does; None when all are in use."""
         low, high = node.ports
         size = high - low + 1
         start = self._cursor[node.id]

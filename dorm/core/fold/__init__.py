@@ -1,8 +1,8 @@
-"""The fold: `evolve(state, record)` brings the state one record further, in place.
+"""The fold: `evolve(state, record)` advances the state by one record, in place.
 
     evolve    records of clients, operators and agents
     rounds    the master's rounds, fact by fact
-    effects   what a fact entails beyond itself
+    effects   consequences of a fact beyond itself
     room_taken   which apps have grown into the room of one that failed
     shared_folder   which checkpoint folder is the cluster's
 

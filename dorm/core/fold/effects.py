@@ -1,4 +1,4 @@
-"""What a fact entails beyond itself, for every part of the fold: ended containers, void plans, apps that may leave."""
+"""Consequences of a fact beyond itself, for every part of the fold: ended containers, void plans, dropped apps."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ if TYPE_CHECKING:
 
 
 SWEEPS = 16
-"""Times that ended apps are looked through within one retention."""
+"""How often ended apps are scanned within one retention."""
 
 
 def stir(state: State) -> None:
-    """Something happened that could change the allocation."""
+    """Note an event that could change the allocation."""
     state.stirred_seq, state.stirred_at = state.seq, state.time
 
 
 def loosen(state: State) -> None:
-    """More might be had than the decisions that follow at once can give, since each may change only a few apps: the
-    allocation is to be looked at again when all is quiet (`dorm.core.decide.timing`)."""
+    """θ2 may prevent one round from using all freed capacity: an idle tick computes the allocation again once the log is quiet
+    (`dorm.core.decide.timing`)."""
     state.loose_at = state.time
 
 
 def mark_wait(state: State, app: App) -> None:
-    """Note since when the app waits, after whatever may have taken its place away."""
+    """Note since when the app waits, after a change that may have taken its place away."""
     if not app.waiting_since and not app.ended and app.current is None:
         app.waiting_since = max(state.time, app.retry_at)
 
 
 def interrupt(state: State, app: App) -> None:
-    """It has lost its partition by no fault of its own: it comes back before apps that never ran (`dorm.core.apps.claims`)."""
+    """The app lost its partition through no fault of its own: it comes back before apps that never ran
+    (`dorm.core.apps.claims`)."""
     app.interrupted_at = app.interrupted_at or state.time
 
 
 def void_plans_on(state: State, node: Node) -> None:
-    """The node is not what decisions counted on.  Those under way are overtaken; what was placed there and not released
-    yet is void, so that its app is placed again instead of waiting for room that never comes."""
+    """The node is not what decisions assumed.  Decisions in progress are overtaken; placements there that are not released yet
+    are void, so their apps are placed again instead of waiting for room that never becomes free."""
     node.changed_seq = state.seq
     for app in state.apps.values():
         generation = app.generations.get(app.generation)
@@ -53,8 +54,8 @@ def void_plans_on(state: State, node: Node) -> None:
 
 
 def end_containers_on(state: State, node: str, message: str) -> None:
-    """All that was released to this node has surely ended."""
-    # Most apps of a long log have ended, and sorting all of them would be most of the work.
+    """Mark every container that was released to this node as exited."""
+    # Most apps of a long log have ended; sorting all of them would dominate the cost.
     for name in sorted(name for name, app in state.apps.items() if _has_some_left(app)):
         app = state.apps[name]
         for number in sorted(app.generations):
@@ -67,7 +68,7 @@ def end_containers_on(state: State, node: str, message: str) -> None:
 
 
 def _has_some_left(app: App) -> bool:
-    """Whether a container of it may run, or, where it has ended, there is something to forget."""
+    """Return whether a container of it may run, or whether, if it has ended, there is something to forget."""
     generations = app.generations
     if len(generations) > 1 or app.generation not in generations:
         return True
@@ -80,7 +81,7 @@ def _has_some_left(app: App) -> bool:
 def end_container(
     state: State, app: App, generation: Generation, container: Container, reason: str, message: str
 ) -> None:
-    """It has exited.  Unasked, that overtakes what was being decided about its app."""
+    """Mark a container as exited.  If the exit was not requested, it overtakes decisions in progress about its app."""
     if generation.started_at and not generation.exited and not generation.failed:
         if has_worked(app, generation, state.time):
             note_work(state, app, generation)
@@ -100,7 +101,7 @@ def end_container(
 
 
 def note_work(state: State, app: App, generation: Generation) -> None:
-    """It has worked, so its app is on trial no longer, and may be resized again."""
+    """Note that the generation has worked, so its app is no longer on trial, and may be resized again."""
     settled = bool(settles_until(app, state.time))
     generation.worked = True
     app.worked_with = len(generation.containers)
@@ -110,21 +111,21 @@ def note_work(state: State, app: App, generation: Generation) -> None:
 
 
 def forget_ended(app: App) -> None:
-    """Earlier generations of which nothing is left say nothing more; the latest one stays to be looked at."""
+    """Drop earlier generations that have ended; the latest one is kept for inspection."""
     for number in [n for n, g in app.generations.items() if n != app.generation and g.ended]:
         del app.generations[number]
 
 
 def plan_drop(state: State, app: App) -> None:
-    """An ended app leaves the state after the retention, but never while something of it may still take room."""
+    """Schedule the drop of an ended app after the retention, but never while something of it may still take room."""
     due = _drop_at(state, app)
     if due:
         state.next_drop_at = min(state.next_drop_at or due, due)
 
 
 def drop_ended(state: State) -> None:
-    """Let go of apps whose time is up.  One look at all apps serves many: the next one is a part of the retention away,
-    so on a long log dropping costs each app a few looks and not one for every other app that ends."""
+    """Drop apps whose retention is over.  One scan of all apps serves many: the next is a part of the retention away, so on a
+    long log each app is scanned a few times instead of once for every other app that ends."""
     due = {app.id: _drop_at(state, app) for app in state.apps.values()}
     for name, at in due.items():
         if at and at <= state.time:

@@ -1,7 +1,7 @@
-"""The fold: `evolve(state, record)` brings the state one record further, in place.
+"""The fold: `evolve(state, record)` advances the state by one record, in place.
 
-It is total (no record makes it raise), idempotent by natural keys (app, generation, slot), and asks neither clock nor
-chance: the same records give the same state, byte for byte.  Facts of clients, operators and agents are folded here, the
+It is total (no record makes it raise), idempotent by natural keys (app, generation, slot), and uses neither clock nor
+randomness: the same records give the same state, byte for byte.  Facts of clients, operators and agents are folded here, the
 master's rounds in `dorm.core.fold.rounds`.
 """
 
@@ -56,7 +56,7 @@ class GapError(Exception):
 
 
 def evolve(state: State, record: Record) -> k.Event:
-    """Fold one record; gives the event that it held.  Raises GapError where the sequence is not the next one."""
+    """Fold one record; return its event.  Raises GapError if the sequence is not the next one."""
     seq, time = record.seq, record.time
     if seq != state.seq + 1:
         raise GapError(f"record {seq} does not follow {state.seq}")
@@ -74,7 +74,7 @@ def evolve(state: State, record: Record) -> k.Event:
 
 
 def _submit(state: State, submission: Submission, record: Record) -> None:
-    """Owe it an answer.  Ids are their senders' own words, so one that is taken must not displace the first."""
+    """Queue a submission for an answer.  Senders choose ids, so one that is taken must not displace the first."""
     if submission.id in state.submissions:
         state.counters.ignored += 1
         return
@@ -112,8 +112,8 @@ def _unknown(state: State, event: k.Unknown, record: Record) -> None:
 
 
 def _move_fence(state: State, record: Record) -> None:
-    """Whatever came on the rounds' subject, readable or not, is what the log compares the next round's expected
-    sequence with."""
+    """Every record on the rounds' subject, readable or not, moves the sequence that the log compares with the next round's
+    expected one."""
     if subjects.kind_of(record.subject) == k.Round.__name__:
         state.round_seq = state.seq
 
@@ -146,7 +146,7 @@ def _app_updated(state: State, event: k.AppUpdated, record: Record) -> None:
 
 
 def _why_not(state: State, app: App | None, event: k.AppUpdated) -> str:
-    """Why an update is refused, '' where it is not.  One that would make a running app impossible would stop it."""
+    """Return why an update is refused, '' if it is not.  An update that made a running app impossible would stop it."""
     if app is None or app.ended:
         return f"there is no app {event.app[:100]!r} that could be updated"
     n_min = event.n_min if event.n_min is not None else app.n_min
@@ -198,16 +198,16 @@ def _node_drain_requested(state: State, event: k.NodeDrainRequested, record: Rec
 
 
 def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> None:
-    """Times that would do harm refuse the whole change, here as on every agent.  A policy that this build doesn't have, or
-    parameters that it refuses, leave the old ones in force, and so does a folder of checkpoints that no node has.  The times
-    hold all the same: agents can't know policies, nor other nodes."""
+    """Harmful times refuse the whole change, here as on every agent.  An unknown policy or refused parameters leave the old
+    ones in force, and so does a folder of checkpoints that no node has.  The times hold even then: agents know neither
+    policies nor other nodes."""
     settings = state.settings
     try:
         times = times_after(times_of(settings), event)
     except HarmfulTimes as refused:
         _refuse_change(state, event, str(refused), whole=True)
         for node in state.nodes.values():
-            if not node.identity:  # Its agent is older than 0.5.1, and goes by such a lease all the same.
+            if not node.identity:  # Its agent is older than 0.5.1, and adopts such a lease anyway.
                 node.lease_s = max(node.lease_s, event.node_lease_s or 0.0)
         return
     try:
@@ -242,7 +242,7 @@ def _refuse_change(state: State, event: k.PolicyChanged, reason: str, *, whole: 
 
 
 def _own(state: State, event: Any, record: Record) -> bool:
-    """Whether a node speaks for itself: permissions go by subjects, and its agent reads no other."""
+    """Return whether the record is on the node's own subject: permissions go by subjects, and its agent reads no other."""
     if subjects.who_of(record.subject) == subjects.token(event.node):
         return True
     state.counters.ignored += 1
@@ -295,7 +295,7 @@ def _node_left(state: State, event: k.NodeLeft, record: Record) -> None:
 
 
 def _container_of(state: State, event: Any, record: Record) -> tuple[App, Generation, Container] | None:
-    """What an agent speaks of: a released container of its own node, which no other machine of that name knows."""
+    """Return what an agent reports on: a released container of its own node, from the machine that holds its name."""
     if not _own(state, event, record):
         return None
     node = state.nodes.get(event.node)
@@ -345,8 +345,8 @@ def _container_exited(state: State, event: k.ContainerExited, record: Record) ->
 
 
 def _app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) -> None:
-    """Believed of a node that has a part of this generation, where it is in the folder that counts for the app: the next
-    generation starts from what is said here."""
+    """Accept a checkpoint from a node that has a part of this generation, if it is in the folder that counts for the app: the
+    next generation starts from it."""
     app = state.apps.get(event.app)
     generation = app.generations.get(event.generation) if app is not None else None
     part = _part_of(generation, subjects.who_of(record.subject)) if generation is not None else ""
@@ -364,20 +364,20 @@ def _app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) ->
 
 
 def _works(state: State, app: App, generation: Generation) -> None:
-    """By its own words."""
+    """Note that the app itself reports work."""
     app.tells = True
     if not generation.worked:
         note_work(state, app, generation)
 
 
 def _part_of(generation: Generation, who: str) -> str:
-    """The node with this token on which a container of it lies, "" for none."""
+    """Return the node with this token on which a container of it lies, "" for none."""
     nodes = (container.node for container in generation.containers.values())
     return next((node for node in nodes if subjects.token(node) == who), "")
 
 
 def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> None:
-    """Most of any log, so nothing is written here that stays as it was."""
+    """Progress records are the bulk of any log, so nothing is written here that does not change."""
     app = state.apps.get(event.app)
     generation = app.generations.get(event.generation) if app is not None else None
     if app is None or generation is None:
@@ -387,7 +387,7 @@ def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Non
     history = app.history
     if history and not history[-1].resumed_at:
         _resumed(state, app, event)
-    # First and last are enough, whatever lies between; a step back is somebody who counts anew.
+    # First and last are enough; a step back means that the app restarted its count.
     pace = generation.pace
     if pace is None:
         _works(state, app, generation)

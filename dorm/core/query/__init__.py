@@ -1,10 +1,10 @@
-"""Questions about a state.
+"""Queries over a state.
 
     views      rows for people and programs: what `ps`, `nodes` and `describe` show
     standing   each app's dominant share against its fair share
     plans      what the next decision would be if something happened first
-    touched    which apps and nodes a change of settings would touch
-    speaking   what agents and users would say, for plans and simulations
+    touched    which apps and nodes a change of settings would affect
+    speaking   synthetic agent events, for plans and simulations
     concerns   which app, user and node an event is about
 
 Imports everything else of the core.

@@ -1,15 +1,15 @@
 """What an event is about: the filter of tails and exports by kind, app, user and node.
 
     kind    the event's class
-    app     what names it by its id; requests that name it by its name, and decisions that change or mention it.  A name
-            stands for all apps that ever had it, and a request by name concerns each of them
-    user    what this user said, the answers to it, and whatever is about this user's apps
-    node    what it says of itself or is said of it, decisions that place containers there or take them away, and what a
-            master says of apps that have containers there.  A node speaks on its own subject alone: what somebody else
-            says in its name is not believed, and does not count here
+    app     events that name it by id, requests that name it by name, and decisions that change or mention it.  A name stands
+            for all apps that ever had it, and a request by name concerns each of them
+    user    events that this user published, the answers to them, and events about this user's apps
+    node    events by and about it, decisions that place containers there or remove them, and the master's facts about apps
+            that have containers there.  A node publishes only on its own subject: events in its name on other subjects are
+            not believed, and do not count here
 
-Whose an app is and where it lies is said once, in its submission and its last decision, so a filter learns as it goes on; one
-that starts in the middle of a log is first shown what was said before (`knowledge`), or a state (`know`).
+An app's owner and nodes are recorded once, in its submission and its last decision, so a filter learns from events as it sees
+them; one that starts in the middle of a log is first fed the earlier events (`knowledge`), or a state (`know`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _SUFFIX = re.compile(r"-[a-z2-7]{6}")
 _REQUESTS = (k.AppUpdated, k.AppCancelRequested, k.AppRejected)
-"""What may name an app by its name."""
+"""Events that may name an app by its name."""
 _AGENTS = (
     "NodeJoined",
     "NodeReported",
@@ -40,7 +40,7 @@ _AGENTS = (
     "AppProgressed",
 )
 _CLIENTS = frozenset(cls.__name__ for cls in get_args(k.Published)).difference(("Round",), _AGENTS)
-"""What clients and operators say."""
+"""Kinds that clients and operators publish."""
 _MASTERS = frozenset(cls.__name__ for cls in get_args(k.MasterFact))
 _ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled)
 _STAND_INS = (k.Unknown.__name__, k.Unreadable.__name__)
@@ -48,7 +48,7 @@ _STAND_INS = (k.Unknown.__name__, k.Unreadable.__name__)
 KINDS = tuple(
     sorted({cls.__name__ for cls in (*get_args(k.Published), *get_args(k.MasterFact))} - {"Round", "NodeReported"})
 )
-"""Kinds that a log has events of; `Unknown` and `Unreadable` stand for what this build can't read."""
+"""Kinds of events on a log; `Unknown` and `Unreadable` stand for what this build can't read."""
 
 
 def known_kind(kind: str) -> bool:
@@ -56,7 +56,7 @@ def known_kind(kind: str) -> bool:
 
 
 class Concerns:
-    """Each filter that is given has to hold; of one that has several values, any."""
+    """A filter; all given criteria have to match, each by any of its values."""
 
     def __init__(
         self,
@@ -69,20 +69,20 @@ class Concerns:
         self._kinds, self._apps = tuple(sorted(kinds)), tuple(sorted(apps))
         self._users, self._nodes = tuple(sorted(users)), tuple(sorted(nodes))
         self._names = frozenset(name for app in self._apps if (name := _name_in(app)))
-        """Names of the apps that are given by their ids."""
+        """Names of the apps that are given by id."""
         self._user_tokens = frozenset(map(subjects.token, self._users))
         self._node_tokens = frozenset(map(subjects.token, self._nodes))
         self._owned: set[str] = set()
         """Ids and names of the users' apps."""
         self._asked: set[str] = set()
-        """Ids of what the users asked the master for."""
+        """Ids of the users' requests to the master."""
         self._here: set[str] = set()
         """Apps whose last decision has containers on the nodes."""
 
     # --- asking ---------------------------------------------------------------------------------------------------------
 
     def wants(self, logged: Logged) -> bool:
-        """Whether an event passes; to be asked of every event in the log's order, for it learns by that."""
+        """Return whether an event passes; must be called on every event in the log's order, as the filter learns from them."""
         event = logged.event
         by_user = not self._users or self._of_user(logged)
         on_node = not self._nodes or self._on_node(logged)
@@ -94,7 +94,7 @@ class Concerns:
         )
 
     def subjects(self, cluster: str) -> list[str]:
-        """Where on the log there may be what is wanted, or what has to be known for it; empty for everywhere."""
+        """Return the subjects that hold matching events or events to learn from; empty for all."""
         if not self._kinds and self._nodes:
             return self._subjects_of_nodes(cluster)
         if not self._kinds or any(kind in self._kinds for kind in _STAND_INS):
@@ -106,7 +106,7 @@ class Concerns:
         return sorted(where | set(self.knowledge(cluster)))
 
     def knowledge(self, cluster: str) -> list[str]:
-        """Subjects of what `wants` has to have been asked of before it is asked in the middle of a log; empty for none."""
+        """Return the subjects of the events to feed to `wants` before starting in the middle of a log; empty for none."""
         asked = [subjects.fact_pattern(cluster, kind) for kind in ("AppSubmitted", "AppUpdated")] if self._users else []
         return [*asked, subjects.rounds(cluster)] if self._nodes else asked
 
@@ -115,7 +115,7 @@ class Concerns:
         return sorted({*own, subjects.fact_pattern(cluster, "NodeDrainRequested"), *self.knowledge(cluster)})
 
     def know(self, state: State) -> None:
-        """Learn from a state what everything before it would have taught."""
+        """Learn from a state what all events before it would have taught."""
         for submission in state.submissions.values():
             if subjects.token(submission.by) in self._user_tokens or (
                 not submission.app and _user_of(submission.spec, submission.by) in self._users
@@ -164,7 +164,7 @@ class Concerns:
         return bool(named) and named in self._owned
 
     def _own(self, spec: Any, by: str, submission: str) -> bool:
-        """Whether a submission is for one of the users; its app then is theirs."""
+        """Return whether a submission is for one of the users, and note its app as theirs."""
         if _user_of(spec, by) not in self._users:
             return False
         if name := name_of(spec):
@@ -191,7 +191,7 @@ class Concerns:
         return getattr(event, "node", "") in self._nodes
 
     def _moves(self, changes: Sequence[k.Resize]) -> bool:
-        """Whether changes put containers on one of the nodes or take them away."""
+        """Return whether changes place containers on one of the nodes or remove them."""
         found = False
         for change in changes:
             found |= change.app in self._here
@@ -208,11 +208,11 @@ def _apps_of(event: k.Resized) -> list[str]:
 
 
 def _name_in(app: str) -> str:
-    """The name in an app's id, '' for what is no id."""
+    """Return the name in an app's id, '' if it is not an id."""
     return app[:-7] if len(app) > 7 and _SUFFIX.fullmatch(app[-7:]) else ""
 
 
 def _user_of(spec: Any, by: str) -> str:
-    """Whom a submission is for: whoever it names, else who sent it, as the fold has it."""
+    """Return the user that a submission is for: the one it names, else its sender, as in the fold."""
     user = spec.get("user") if isinstance(spec, dict) else None
     return user if isinstance(user, str) and user != "anonymous" else by

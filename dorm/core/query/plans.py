@@ -1,15 +1,15 @@
-"""What the next decision would be if something happened first: the same fold and the same decider, on a copy of the state.
+"""Plans: what the next decision would be if something happened first, by the same fold and decisions on a copy of the state.
 
     plan(state, now, Assumed(specs=(…,), removed=("node-2",)), rounds=1)
-    said_for(state, now, assumed)     what clients, operators and agents say where that happens, checked in the same way
+    said_for(state, now, assumed)     the events that clients, operators and agents would publish then, validated alike
 
-What is assumed becomes records with the next sequence numbers, folded into the copy as the log's own would be; the copy's
-master answers them (an app may be refused), says what follows at once, and then decides.  For further rounds every
-adjustment is played to its end, each as long as it was measured for that app.  Nothing of it leaves this function, and
-`state` is not changed.
+Assumptions become records with the next sequence numbers, folded into the copy as the log's own would be; the copy's master
+answers them (an app may be refused), publishes what follows at once, and then decides.  For further rounds every adjustment is
+simulated to its end, each taking as long as was measured for that app.  Nothing of it leaves this function, and `state` is not
+changed.
 
-    PlanError          what is assumed can't be (no such node or app, a spec that would be refused)
-      UnknownSetting   a policy that there is not, or a parameter or value that it does not take
+    PlanError          an assumption is impossible (no such node or app, a spec that would be refused)
+      UnknownSetting   an unknown policy, or a parameter or value that it does not accept
 """
 
 from __future__ import annotations
@@ -48,33 +48,33 @@ MOST_NODES = 100_000
 
 
 class PlanError(Exception):
-    """What is assumed can't be; one line for people."""
+    """An assumption is impossible; one line for people."""
 
 
 class UnknownSetting(PlanError):
-    """A policy that there is not, or a parameter or value that it does not take: wrong whatever the cluster is like."""
+    """An unknown policy, or a parameter or value that it does not accept: wrong for every cluster."""
 
 
 class NewNodes(msgspec.Struct, frozen=True):
-    """So many nodes of one shape that join."""
+    """A number of nodes of one shape that join."""
 
     count: int
     capacity: dict[str, int] = {}
-    """In base units; with `like` only what differs."""
+    """In base units; with `like` only the differences."""
     labels: dict[str, str] = {}
     like: str = ""
     """A node to copy capacity and labels from."""
 
 
 class Assumed(msgspec.Struct, frozen=True):
-    """What happens first, in this order: settings, nodes that join, are removed, are drained; apps that end, change, and new
-    ones."""
+    """Assumptions, which happen in this order: settings, nodes that join, are removed, are drained; apps that end, change, and
+    new ones."""
 
     settings: dict[str, Any] = {}
-    """Parameters of the policy in force; `policy` names another one (its parameters then begin with its defaults)."""
+    """Parameters of the policy in force; `policy` names another one (its parameters then start from its defaults)."""
     joins: tuple[NewNodes, ...] = ()
     removed: tuple[str, ...] = ()
-    """Nodes that are gone for good, as if their lease had ended."""
+    """Nodes that are gone permanently, as if their lease had ended."""
     drained: tuple[str, ...] = ()
     cancelled: tuple[str, ...] = ()
     """Names or ids of apps."""
@@ -85,7 +85,7 @@ class Assumed(msgspec.Struct, frozen=True):
 
 
 class PlannedApp(msgspec.Struct, frozen=True):
-    """One app, now and then."""
+    """One app, before and after."""
 
     name: str
     id: str
@@ -97,17 +97,17 @@ class PlannedApp(msgspec.Struct, frozen=True):
     kind: str
     """`start`, `restart`, `stop`; '' where it stays exactly as it is."""
     adjust_s: float | None
-    """Seconds of its work that a restart is expected to cost; None where nothing is restarted."""
+    """Seconds of its work that a restart is expected to cost; None if nothing is restarted."""
     measured: bool
-    """Whether that was measured of this app; else it is what the policy assumes."""
+    """Whether that was measured for this app; otherwise the policy's assumption."""
     end: str = ""
-    """How it would end (`cancelled`, …), '' where it goes on."""
+    """How it would end (`cancelled`, …), '' if it continues."""
     reason: k.Waiting | None = None
-    """Why it would have no more than it has then, or nothing."""
+    """Why it would have no more than that, or nothing."""
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Of a whole cluster as it is placed."""
+    """Figures of a whole cluster as placed."""
 
     nodes: int
     utilization: float
@@ -125,20 +125,20 @@ class Round(msgspec.Struct, frozen=True):
     changed: int
     """Apps that it starts, restarts or stops."""
     overhead: int
-    """Running apps that it changes of its own will."""
+    """Running apps that it changes without being forced to."""
     overhead_budget: int
-    """At most so many; -1 without such a budget."""
+    """The most it may change; -1 without such a budget."""
     excess: float
     status: str
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The answer.  `changes` is whether any app would have other containers than now."""
+    """A plan.  `changes` is whether any app would have other containers than now."""
 
     seq: int
-    """The log's position that it starts from."""
+    """The log's position that the plan starts from."""
     at: int
-    """The moment that it starts from (UTC ns)."""
+    """The moment that the plan starts from (UTC ns)."""
     assumed: list[str]
     """In words."""
     changes: bool
@@ -147,11 +147,11 @@ class Plan(msgspec.Struct, frozen=True):
     before: Figures
     after: Figures
     rounds: list[Round]
-    """Decisions that change something, at most as many as were asked for."""
+    """Decisions that change something, at most as many as requested."""
 
 
 def plan(state: State, now: int, assumed: Assumed | None = None, *, rounds: int = 1) -> Plan:
-    """The next `rounds` decisions.  `now` (UTC ns) is not before the state's own time.  Raises PlanError."""
+    """Return the next `rounds` decisions.  `now` (UTC ns) is not before the state's own time.  Raises PlanError."""
     now = max(now, state.time)
     course = _Course(state, now)
     course.settle()
@@ -189,8 +189,8 @@ def plan(state: State, now: int, assumed: Assumed | None = None, *, rounds: int 
 
 
 def said_for(state: State, now: int, assumed: Assumed) -> tuple[list[str], list[tuple[k.Event, str]]]:
-    """What is assumed, in words, and as the facts of those who would say so, each with its publisher.  A node that is removed
-    has left.  Raises PlanError as `plan` does."""
+    """Return the assumptions in words, and as the events that their publishers would append, each with its publisher.  A node
+    that is removed has left.  Raises PlanError as `plan` does."""
     course = _Course(state, max(now, state.time))
     course.settle()
     words = course.assume(assumed)
@@ -198,7 +198,7 @@ def said_for(state: State, now: int, assumed: Assumed) -> tuple[list[str], list[
 
 
 def copy_of(state: State) -> State:
-    """One that shares nothing with it, and has the same digest."""
+    """Return a copy that shares nothing with the state, and has the same digest."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State)
 
 
@@ -218,7 +218,7 @@ def _figures(state: State, now: int) -> Figures:
 
 
 def _apps(before: State, after: State, costs: dict[str, tuple[float, bool]]) -> list[PlannedApp]:
-    """Every app that is alive in one of the two."""
+    """Return every app that is alive in one of the two."""
     ids = {app.id: None for state in (before, after) for app in state.live_apps()}
     planned = []
     for name in ids:
@@ -247,18 +247,18 @@ def _apps(before: State, after: State, costs: dict[str, tuple[float, bool]]) -> 
 
 
 def _moves(old: App | None, new: App | None) -> bool:
-    """Whether it has to begin anew though its places are the same, as after the end of one of its nodes."""
+    """Return whether it has to restart though its places are the same, as after the end of one of its nodes."""
     return bool(old and new and old.current and new.current and new.generation != old.generation)
 
 
 class _Course:
-    """A copy of the state, and its master's, clients' and agents' parts."""
+    """A copy of the state, driven as its master, clients and agents would."""
 
     def __init__(self, state: State, now: int) -> None:
         self.state = copy_of(state)
         self.now = now
         self.said: list[tuple[k.Event, str]] = []
-        """What others than the master say, and who."""
+        """Events of publishers other than the master, with the publisher."""
         self._leader = Leader(self.state, epoch=self.state.epoch)
 
     # --- saying ---------------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class _Course:
         self._publish(self._leader.round(facts, self.now))
 
     def settle(self) -> list[Any]:
-        """All that follows at once: answers, ends, failures, releases."""
+        """Publish all that follows at once: answers, ends, failures, releases; return the facts."""
         said: list[Any] = []
 
         def publish(round: Publish) -> None:
@@ -293,7 +293,7 @@ class _Course:
         return said
 
     def decide(self) -> k.Resized | None:
-        """The next allocation, whether or not one is due."""
+        """Compute and publish the next allocation, whether or not one is due."""
         self.settle()
         asked = Compute(self.now, self.state.seq)
         said = self._leader.computed(asked, decide(self.state, self.now, allocate=True))
@@ -303,7 +303,7 @@ class _Course:
         return next((fact for fact in said.round.events if isinstance(fact, k.Resized)), None)
 
     def costs(self) -> dict[str, tuple[float, bool]]:
-        """Seconds of its work that adjusting a running app costs, and whether that was measured."""
+        """Return the seconds of its work that adjusting each app costs, and whether that was measured."""
         settings = self.state.settings
         assumed = float(policy(settings.policy).check_params(settings.params).get("adjust_s", 0.0))
         return {
@@ -314,7 +314,7 @@ class _Course:
     # --- what is assumed ------------------------------------------------------------------------------------------------
 
     def assume(self, assumed: Assumed) -> list[str]:
-        """Happens, with all that follows at once; gives it in words.  Raises PlanError."""
+        """Let the assumptions happen, with all that follows at once; return them in words.  Raises PlanError."""
         running = {app.id for app in self.state.live_apps() if app.current is not None}
         words = self._set(assumed.settings)
         for nodes in assumed.joins:
@@ -413,7 +413,7 @@ class _Course:
         return f"{app.name} with {' and '.join(changes)}"
 
     def _submit(self, index: int, spec: Any) -> str:
-        """Answered at once, as each is in a log where nothing else happens."""
+        """Submit an app, which is answered at once, as on a log where nothing else happens."""
         id = f"{_WHO}.{index}.{self.state.seq}"
         self.say(k.AppSubmitted(id=id, by=_WHO, spec=spec))
         for fact in self.settle():
@@ -423,8 +423,8 @@ class _Course:
         return f"{spec['name']} submitted"
 
     def _restart_failed(self, running: set[str]) -> None:
-        """Partitions that lost a node with what is assumed are stopped, and the pause before they are placed again passes:
-        otherwise the decision would show nothing of what becomes of them."""
+        """Stop partitions that lost a node by the assumptions, and let the pause before their retry pass: otherwise the
+        decision would not show what becomes of them."""
         self.settle()
         hit = [app for app in self.state.live_apps() if app.id in running and app.current is None and app.retry_at]
         if hit:
@@ -435,7 +435,7 @@ class _Course:
     # --- what agents would say ------------------------------------------------------------------------------------------
 
     def play(self, costs: dict[str, tuple[float, bool]]) -> None:
-        """Every adjustment to its end, the quickest first."""
+        """Play every adjustment to its end, the fastest first."""
         begin = self.now
         self._stop()
         self.settle()
@@ -454,7 +454,7 @@ class _Course:
         self.settle()
 
     def _work(self, app: App) -> None:
-        """Until it may be resized again: its first step, of an app that tells of its steps."""
+        """Let it work until it may be resized again: its first step, if it reports steps."""
         until = settles_until(app, self.now)
         if until and app.tells and app.current is not None:
             said = k.AppProgressed(app=app.id, generation=app.generation, step=app.step + 1)
@@ -463,7 +463,7 @@ class _Course:
             self.now = until
 
     def _stop(self) -> None:
-        """What is to be stopped has stopped, its checkpoint written."""
+        """Let everything that is to stop stop, with its checkpoint written."""
         for app in list(self.state.apps.values()):
             for number in sorted(app.generations):
                 generation = app.generations.get(number)

@@ -1,4 +1,4 @@
-"""Facts of agents that are made up: what-if and simulations say what an agent would."""
+"""Synthetic agent events: what-if and simulations publish what an agent would."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_MACHINES = (k.NodeJoined, k.NodeLeft, k.ContainerStarted, k.ContainerExited)
 
 
 def as_holder(state: State, event: E) -> E:
-    """`event` as the machine says it that holds the node's name, so that the fold takes it for the node's own."""
+    """Return `event` with the identity of the machine that holds the node's name, so the fold accepts it."""
     if not isinstance(event, _OF_MACHINES):
         return event
     node = state.nodes.get(event.node)

@@ -1,7 +1,7 @@
-"""Where each app stands: its dominant share against the one that it would have in a perfectly fair cluster.
+"""Each app's dominant share against the one that it would have in a perfectly fair cluster.
 
-The same numbers as the optimizer goes by (`dorm.policies.shares`, `dorm.policies.integer`), of a state instead of an
-answer, so that a view can say them of any moment and of any policy.
+The same numbers as the optimizer's (`dorm.policies.shares`, `dorm.policies.integer`), computed from a state instead of an
+answer, so a view can show them for any moment and any policy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Of one app; shares are parts of the whole cluster, between 0 and 1."""
+    """One app's standing; shares are parts of the whole cluster, between 0 and 1."""
 
     containers: int
     dominant: str
@@ -39,11 +39,11 @@ class Standings(msgspec.Struct, frozen=True):
     fairness_loss: float
     """F = Σ |s_i - ŝ_i| over the apps that an empty cluster could run (Dorm paper, eq. 2)."""
     kinds: int
-    """How many kinds of resources there are, which bounds utilization; and the fairness loss, by twice that."""
+    """Number of kinds of resources: the upper bound of utilization, and half that of the fairness loss."""
 
 
 def standings(problem: Problem) -> Standings:
-    """Shares of what every app has now, beside those that would be fair."""
+    """Return each app's present share beside its fair share."""
     instance = integer.read(problem)
     fair = integer.theoretical_shares(instance, instance.possible)
     apps: dict[str, Standing] = {}

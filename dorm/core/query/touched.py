@@ -1,4 +1,4 @@
-"""Whom a change of settings would touch, asked before it is made."""
+"""Which apps and nodes a change of settings would affect, computed before it is made."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 
 class Touched(msgspec.Struct, frozen=True):
-    """What would follow from a change; names are sorted."""
+    """The consequences of a change; names are sorted."""
 
     refused: str
-    """Why it would be refused, "" where it would not."""
+    """Why the change would be refused, "" if it would not."""
     rules: list[Rule]
-    """Every constraint between the times that the change would lead to."""
+    """Every constraint between the times that would result."""
     leases: list[str]
-    """Nodes that may run on for a shorter or longer time than now once they are cut off."""
+    """Nodes whose time to run on after they are cut off would change."""
     lost: list[str]
-    """Nodes that are up and have been silent for longer than the new grace time: lost, unless they are heard within it."""
+    """Nodes that are up but silent for longer than the new grace time: lost, unless they are heard within it."""
     ended: list[str]
-    """Apps that have ended and would be dropped at once, with their containers, logs and checkpoints."""
+    """Ended apps that would be dropped at once, with their containers, logs and checkpoints."""
     unmounted: list[str]
-    """Nodes that would get no containers any more: they have another folder of checkpoints."""
+    """Nodes that would get no more containers: they have another folder of checkpoints."""
 
 
 def touched(state: State, change: PolicyChanged, heard: Mapping[str, int], now: int) -> Touched:
-    """At `now` (UTC ns); `heard` says when each node was last heard (UTC ns).  Changes nothing."""
+    """Return the consequences at `now` (UTC ns); `heard` is when each node was last heard (UTC ns).  Changes nothing."""
     known = times_of(state.settings)
     times = asked(known, change)
     refused = ""

@@ -48,14 +48,14 @@ class NodeRow(msgspec.Struct, frozen=True):
     containers: int
     capacity: dict[str, int]
     used: dict[str, int]
-    """Promised to containers that may run, in base units."""
+    """Reserved for containers that may run, in base units."""
     labels: dict[str, str]
     note: str = ""
-    """Who else asked for its name and was refused."""
+    """Another machine that requested its name and was refused."""
     checkpoints: str = ""
     """Id of its folder of checkpoints."""
     trouble: str = ""
-    """What keeps it from getting containers though it is up, and what to do."""
+    """Why it gets no containers though it is up, and what to do."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -65,8 +65,8 @@ class Summary(msgspec.Struct, frozen=True):
     nodes: int
     apps: int
     utilization: float
-    """U of what is placed now: the sum over resources of the used part of the capacity of nodes that are usable, or that hold
-    something of it still: what is on a drained or lost node is no more than that has."""
+    """U of the present placement: the sum over resources of the used part of the capacity, over nodes that are usable or still
+    hold containers (so what runs on a drained or lost node never exceeds the capacity)."""
     utilization_max: int
     """Number of resources, U's upper bound."""
     fairness_loss: float
@@ -76,7 +76,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def app_rows(state: State, now: int, *, ended: bool = True) -> list[AppRow]:
-    """In order of arrival; `now` (UTC ns) gives ages."""
+    """Return rows in order of arrival; ages are relative to `now` (UTC ns)."""
     apps = sorted(state.apps.values(), key=lambda app: (app.seq, app.id))
     return [app_row(app, now) for app in apps if ended or not app.ended]
 
@@ -104,12 +104,12 @@ def app_row(app: App, now: int) -> AppRow:
 
 
 def sizes(app: App) -> dict[str, int]:
-    """Containers by node in its place now; empty for an app that waits or has ended."""
+    """Return the app's containers by node in its present place; empty if it waits or has ended."""
     return app.current.by_node() if app.current is not None and not app.ended else {}
 
 
 def node_rows(state: State) -> list[NodeRow]:
-    """By name.  Each app is looked at once and not once for each node: on large clusters that is what a row costs."""
+    """Return rows by name.  Examines each app once instead of once per node, which matters on large clusters."""
     held: dict[str, list[tuple[App, int]]] = {}
     for app in state.apps.values():
         for node, count in _held(app).items():
@@ -141,7 +141,7 @@ def _node_row(state: State, node: Node, held: list[tuple[App, int]]) -> NodeRow:
 
 
 def _refused(node: Node) -> str:
-    """As long as the name is not free: then the other one asks again and gets it."""
+    """Describe the refused machine while the name is held: once it is free, that machine asks again and gets it."""
     if node.refused is None:
         return ""
     until = "until it has left" if node.condition == "up" else "until its lease has ended"
@@ -149,7 +149,7 @@ def _refused(node: Node) -> str:
 
 
 def _held(app: App) -> dict[str, int]:
-    """How many containers of an app a node has to have room for: those that may run there, or those that are to."""
+    """Return how much room each node must keep for an app: for containers that may run there, or are placed there."""
     running: dict[str, int] = {}
     for generation in app.generations.values():
         if generation.released:
@@ -161,17 +161,17 @@ def _held(app: App) -> dict[str, int]:
 
 
 class Leaving(msgspec.Struct, frozen=True):
-    """What a node that is drained still holds of one app."""
+    """What a drained node still holds of one app."""
 
     name: str
     id: str
     containers: int
     next: str
-    """What becomes of them, in words."""
+    """What happens to them next, in words."""
 
 
 def leaving(state: State, node: str) -> list[Leaving]:
-    """All that may run there or is to, in order of arrival; empty for a node that is empty."""
+    """Return everything that may run there or is placed there, in order of arrival; empty for an empty node."""
     apps = sorted(state.apps.values(), key=lambda app: (app.seq, app.id))
     return [
         Leaving(app.name, app.id, held, _next(state, app, node)) for app in apps if (held := _held(app).get(node, 0))

@@ -1,4 +1,4 @@
-"""Policies to compare with.
+"""Baseline policies for comparison.
 
 static        fixed partitions, first come first served: the paper's baseline
 app_level     offers by DRF, kept until the app ends, as in Mesos

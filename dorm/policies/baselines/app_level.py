@@ -1,13 +1,13 @@
-"""The policy `app-level`: two-level sharing, where free room is offered to one app after the other and kept by who takes it.
+"""The policy `app-level`: two-level sharing: free room is offered to one app after the other, which keeps what it takes.
 
 This is how Mesos shares a cluster among frameworks (Hindman et al., NSDI 2011, §3: resource offers), with the order of offers
-by DRF (Ghodsi et al., NSDI 2011, §4.2, Algorithm 1; §4.3 for weights): whoever has the lowest weighted dominant share is
+by DRF (Ghodsi et al., NSDI 2011, §4.2, Algorithm 1; §4.3 for weights): the app with the lowest weighted dominant share is
 offered room for its next container.  An app takes what it can use, up to n_max, when it launches, and holds that until it
-ends: who comes later gets what is left.
+ends: later apps get what is left.
 
-What the sources leave to the framework, and is chosen here: an app launches with n_min containers at least, or takes nothing.
-It picks of the offered nodes the one that suits it best, as with the other policies, so that they differ in what they share
-and not in how they pack.  Once launched it takes no further offers unless `grow` says so, since its partition would have to be
+Choices that the sources leave to the framework: an app launches with at least n_min containers, or takes nothing.  Of the
+offered nodes it picks the one that suits it best, as with the other policies, so that policies differ in what they share
+instead of how they pack.  Once launched it takes no further offers unless `grow` is set, since its partition would have to be
 restarted for each.  Nothing is revoked: Mesos revokes tasks only where an operator has set guarantees.
 """
 
@@ -57,7 +57,7 @@ class AppLevelPolicy:
 
 
 class _Offers:
-    """What is free, and who has taken what of it."""
+    """Free room, and what each app has taken of it."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
@@ -67,10 +67,10 @@ class _Offers:
         self._scale = np.maximum(instance.capacity.max(axis=0, initial=1), 1)
         self._place = {app: place for place, app in enumerate(instance.arrival)}
         self._refused: set[tuple[bytes, int, int]] = set()
-        """Demand, requirement and n_min of those that found no room: room only shrinks, so their likes need not try."""
+        """Demand, requirement and n_min of apps that found no room: room only shrinks, so equal apps need not try."""
 
     def launch(self, app: int) -> bool:
-        """n_min containers or none; one that was hit keeps what it can where it is.  Whether it runs now."""
+        """Take n_min containers or none; an app that was hit keeps what it can in place.  Return whether it runs now."""
         instance = self.instance
         n_min = int(instance.n_min[app])
         key = (instance.demand[app].tobytes(), int(instance.requirement[app]), n_min)
@@ -101,8 +101,8 @@ class _Offers:
                 left -= here
 
     def make(self, apps: Sequence[int]) -> None:
-        """Room for one container after the other, to whoever has the lowest weighted dominant share; of equals to who came
-        first.  Counts that are absurd go in larger steps."""
+        """Give one container after the other to the app with the lowest weighted dominant share, of equals to the earlier one.
+        Extreme counts go in larger steps."""
         heap = [(self._share(app), self._place[app], app) for app in apps if self._wants(app) > 0]
         heapq.heapify(heap)
         while heap:
@@ -112,18 +112,18 @@ class _Offers:
                 heapq.heappush(heap, (self._share(app), place, app))
 
     def _wants(self, app: int) -> int:
-        """One that needs nothing of what is counted gains nothing by more."""
+        """Return how many more containers it can use; none for an app without measured demand."""
         if not self.instance.worth[app] > 0:
             return 0
         return int(self.instance.fits_empty[app]) - sum(self.rows[app].values())
 
     def _share(self, app: int) -> float:
-        """s_i / w_i; who has no weight comes last."""
+        """Return s_i / w_i; apps without weight come last."""
         held = sum(self.rows[app].values()) * float(self.instance.unit[app])
         return integer.level(held, self.instance.apps[app].weight)
 
     def _take(self, app: int, count: int) -> int:
-        """Up to `count` more containers; how many found room."""
+        """Take up to `count` more containers; return how many found room."""
         instance = self.instance
         demand = instance.demand[app]
         needed = demand > 0

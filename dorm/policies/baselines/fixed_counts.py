@@ -1,4 +1,4 @@
-"""Containers that an operator fixes for each app: for the policies that don't choose counts themselves."""
+"""Containers that an operator fixes for each app, for policies that don't choose counts themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = ("count", "counts")
 
 
 def check(policy: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Both, given or by default.  Raises `ValueError`."""
+    """Return both, given or by default.  Raises `ValueError`."""
     count, counts = params.get("count", 2), params.get("counts", {})
     _check_count(policy, "count", count)
     if not isinstance(counts, dict):
@@ -38,7 +38,7 @@ def _check_count(policy: str, name: str, value: object) -> None:
 
 
 def wanted(instance: Instance, settings: dict[str, Any]) -> Ints:
-    """What each app should have, in its gangs: clipped to n_min..n_max, and to what an empty cluster would hold of it."""
+    """Return each app's target in gangs, clipped to n_min..n_max and to what an empty cluster would hold of it."""
     default, counts = settings["count"], settings["counts"]
     return np.array([_wanted(instance, row, default, counts) for row in range(len(instance.apps))], np.int64)
 

@@ -1,18 +1,17 @@
 """The policy `optimus`: each further container goes to the app whose remaining time it shortens most.
 
 Peng et al., "Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters", EuroSys 2018.  Allocation (§4.1):
-each app first gets the least that it runs with, by arrival; then one container after the other goes to the app with the
-largest marginal gain,
+each app first gets its minimum, by arrival; then one container after the other goes to the app with the largest marginal gain,
 
     (Q / f(n) - Q / f(n + 1)) / δ        Q steps remaining, f steps per second, δ the dominant share of one container
 
-until the cluster is full or nobody gains.  Placement (§4.2): smallest apps first, on the nodes with most room; there spread
-evenly over as few as hold the app, here node by node.  An app whose count stays is left where it is.
+until the cluster is full or no app gains.  Placement (§4.2): smallest apps first, on the nodes with most room; the paper
+spreads evenly over as few nodes as hold the app, this policy fills node by node.  An app whose count stays is not moved.
 
-Optimus fits Q and f while the app runs; here its owner says both (`steps` and `speed` of the spec), as for the
-`Optimus+Oracle` that Pollux compares with (OSDI 2021, §5.1).  Of an app that doesn't say, n containers are taken to be n
-times as fast as one, and `assumed_s` to be left of its work.  Where f rises and falls the search stops at the first top, as
-in the paper.  Nothing is asked about what a change costs: an app is restarted whenever its count differs.
+Optimus fits Q and f while the app runs; here its owner declares both (`steps` and `speed` of the spec), as for the
+`Optimus+Oracle` that Pollux compares with (OSDI 2021, §5.1).  For an app without them, n containers are assumed to be n times
+as fast as one, with `assumed_s` of work left.  Where f rises and falls the search stops at the first maximum, as in the paper.
+The cost of a change is ignored: an app is restarted whenever its count differs.
 """
 
 from __future__ import annotations
@@ -59,8 +58,8 @@ class OptimusPolicy:
 
 
 def remaining_s(app: AppDemand, containers: int, assumed_s: float) -> float:
-    """How long the app will still take with so many containers: in straight lines between the counts that its owner names, in
-    proportion below the first, flat beyond the last."""
+    """Return how long the app will still take with so many containers: linear between the counts that its owner declares,
+    proportional below the first, flat beyond the last."""
     if app.remaining_steps is None or not app.speed:
         return assumed_s / containers
     counts, rates = zip((0, 0.0), *app.speed, strict=True)
@@ -69,7 +68,7 @@ def remaining_s(app: AppDemand, containers: int, assumed_s: float) -> float:
 
 
 class _Counting:
-    """How many containers each app is to have, where the cluster is looked at as one machine."""
+    """How many containers each app should have, with the cluster treated as one machine."""
 
     def __init__(self, instance: Instance, assumed_s: float) -> None:
         self._instance = instance
@@ -80,7 +79,7 @@ class _Counting:
         self._unit = units * instance.gang
 
     def counts(self) -> tuple[Ints, dict[int, float]]:
-        """In gangs; and the marginal gain that each app was left with."""
+        """Return the counts in gangs, and the final marginal gain of each app."""
         instance = self._instance
         movable = instance.free_to_move
         gains: dict[int, float] = {}
@@ -107,7 +106,8 @@ class _Counting:
         return True
 
     def _step(self, app: int) -> int:
-        """One, or more where counts are absurd; 0 for an app at its most, or one that needs nothing of what is counted."""
+        """Return the step in gangs: one, or more for extreme counts; 0 for an app at its most, or one without measured
+        demand."""
         instance = self._instance
         most = int(instance.fits_empty[app]) if instance.worth[app] > 0 else 0
         return min(most - int(self._n[app]), 1 + most // greedy.FINE_STEPS)
@@ -123,7 +123,7 @@ class _Counting:
 
 
 def _place(instance: Instance, wanted: Ints) -> Packing:
-    """Who keeps its count stays.  Nodes may hold less than the cluster as a whole: then an app gets what it can, at least what
+    """Keep apps whose count stays.  Nodes may hold less than the cluster as a whole: then an app gets what fits, at least what
     it has or what it needs."""
     packing = Packing(instance, instance.pinned | (instance.kept & (instance.count == wanted)))
     movable, kept = instance.free_to_move, instance.kept

@@ -1,4 +1,4 @@
-"""Who has what while an answer is built, for the policies that give an app all of its containers at once or none."""
+"""An answer under construction, for policies that give an app all of its containers at once or none."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class Packing:
-    """Rows of the answer, and what is left of each node."""
+    """Rows of the answer, and the free room of each node."""
 
     def __init__(self, instance: Instance, stays: Flags) -> None:
-        """Apps that stay have what they had, the others nothing yet."""
+        """Apps that stay keep what they had, the others start with nothing."""
         self._instance = instance
         self.rows = [dict(row) if keeps else {} for row, keeps in zip(instance.rows, stays.tolist(), strict=True)]
         self.free = integer.free_room(instance, self.rows)
 
     def put(self, app: int, count: int) -> int:
-        """Up to so many containers on the nodes that hold most of them, which are few nodes; how many found room.
+        """Place up to `count` containers on the nodes that hold most of them, so on few nodes; return how many found room.
 
-        Optimus (EuroSys 2018, §4.2) and Tiresias (NSDI 2019, §3.3) both place a job so."""
+        Optimus (EuroSys 2018, §4.2) and Tiresias (NSDI 2019, §3.3) both place a job this way."""
         if count <= 0:
             return 0
         here = self._fits(app, count)
@@ -38,14 +38,14 @@ class Packing:
         return done
 
     def put_all(self, app: int, count: int) -> bool:
-        """So many or none."""
+        """Place all containers or none; return whether they were placed."""
         if self.put(app, count) == count:
             return True
         self.take_back(app)
         return False
 
     def put_back(self, app: int, row: dict[int, int]) -> bool:
-        """Exactly there, or nothing."""
+        """Place the app exactly there, or not at all; return whether it was placed."""
         demand = self._instance.demand[app]
         if any((self.free[node] < count * demand).any() for node, count in row.items()):
             return False
@@ -54,14 +54,14 @@ class Packing:
         return True
 
     def take_back(self, app: int) -> dict[int, int]:
-        """All that it has; which is what it had."""
+        """Remove all its containers; return their row."""
         row, self.rows[app] = self.rows[app], {}
         for node, count in row.items():
             self.free[node] += count * self._instance.demand[app]
         return row
 
     def _fits(self, app: int, most: int) -> Ints:
-        """How many containers each node takes: not bounded by what the app wants, so that the emptiest nodes come first."""
+        """Return how many containers each node takes, not bounded by what the app wants: the emptiest nodes come first."""
         instance = self._instance
         demand = instance.demand[app]
         needed = demand > 0
@@ -79,5 +79,5 @@ class Packing:
 
 
 def within(demand: Ints, count: int, left: Ints) -> bool:
-    """Whether so many containers fit what is left of the cluster, looked at as one machine."""
+    """Return whether so many containers fit the free room of the cluster, treated as one machine."""
     return bool((demand * count <= left).all())

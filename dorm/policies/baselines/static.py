@@ -1,8 +1,7 @@
 """The policy `static`: a fixed number of containers per app, first come first served, never resized.
 
-This is the Dorm paper's baseline, a statically partitioned cluster.  What runs is left alone for as long as it can
-stay; an app that lost a node gets its lost containers anew where there is room for all of them, and else waits at its
-place in the queue.
+This is the Dorm paper's baseline, a statically partitioned cluster.  Running apps are not touched for as long as they can
+stay; an app that lost a node gets its lost containers again if all of them fit, and otherwise waits at its place in the queue.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class StaticPolicy:
 
 
 def _serve(instance: Instance, wanted: Ints, *, backfill: bool) -> tuple[Ints, dict[int, int]]:
-    """The counts, and for each app that was not even tried, the earlier one it stands behind."""
+    """Return the counts, and for each app that was not tried, the earlier one that blocks it."""
     x = np.where((instance.kept | instance.pinned)[:, None], instance.current, 0)
     free = integer.free_room(instance, integer.rows_of(x))
     blocked: dict[int, int] = {}

@@ -1,17 +1,17 @@
 """The policy `task-level`: containers are slots for short tasks, so every decision may give any of them to another app.
 
-This is the other end of two-level sharing, as in Sparrow (Ousterhout et al., SOSP 2013): a task takes a second or so, hence a
-slot is free again at once, nothing has to be checkpointed, and no bound on changed apps is needed.  What it costs is paid by
-every task (its launch and its queueing) and is no part of the policy: the simulator has it (`replay.simulator.scenario`).
+This is the other end of two-level sharing, as in Sparrow (Ousterhout et al., SOSP 2013): a task takes about a second, so a
+slot is free again at once, nothing has to be checkpointed, and changed apps need no bound.  The cost is paid by every task
+(its launch and its queueing) and is not part of the policy: the simulator models it (`replay.simulator.scenario`).
 
 Slots are shared by weighted max-min fairness (§4.2 there: weighted fair shares at the workers): one after the other goes to
 the app with the fewest for its weight.  Each is placed by batch sampling (§3): an app that wants m slots probes d·m nodes and
-takes those with the most room.  Which nodes are probed is chance in Sparrow; here a hash of the app's and the nodes' ids
-decides, so the same problem has the same answer.  A probe that finds no room is followed by others, since tasks come anew
-every second, until no node is left.
+takes those with the most room.  Sparrow probes at random; here a hash of the app's and the nodes' ids decides, so the same
+problem has the same answer.  A probe that finds no room is followed by others, since new tasks come every second, until no
+node is left.
 
-An app needs n_min slots to make any progress: apps that run have them first, where they have their containers now, then
-those that wait, by arrival.  Beyond that nothing is anybody's, but of equally good slots an app takes those it had.
+An app needs n_min slots to make any progress: running apps get them first, where they have their containers now, then waiting
+apps, by arrival.  Beyond that nothing is reserved, but among equally good slots an app takes those it had.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TaskLevelPolicy:
 
 
 class _Slots:
-    """What is free on each node, and who has taken what of it.  Plain lists: each slot is a few numbers on two nodes."""
+    """Free room by node, and what each app has taken of it.  Plain lists: each slot is a few numbers on two nodes."""
 
     def __init__(self, instance: Instance, probes: int) -> None:
         self.instance = instance
@@ -77,10 +77,10 @@ class _Slots:
         self._hashes = _hashes(instance.nodes)
         self._place = {app: place for place, app in enumerate(instance.arrival)}
         self._refused: set[tuple[bytes, int, int]] = set()
-        """Demand, requirement and n_min of those that found no room: their likes need not try before slots are shared."""
+        """Demand, requirement and n_min of apps that found no room: equal apps need not try before slots are shared."""
 
     def keep_least(self, app: int) -> None:
-        """n_min slots of a running app where they are: of its nodes, those where it has most."""
+        """Keep n_min slots of a running app in place, on the nodes where it has most."""
         lacks = int(self.instance.n_min[app])
         for node, count in sorted(self.instance.rows[app].items(), key=lambda item: (-item[1], item[0])):
             here = min(count, lacks)
@@ -89,7 +89,7 @@ class _Slots:
                 lacks -= here
 
     def start(self, app: int) -> bool:
-        """n_min slots or none."""
+        """Take n_min slots or none; return whether they were taken."""
         instance = self.instance
         n_min = int(instance.n_min[app])
         key = (instance.demand[app].tobytes(), int(instance.requirement[app]), n_min)
@@ -106,8 +106,8 @@ class _Slots:
         return False
 
     def share(self, apps: list[int]) -> None:
-        """The rest, slot by slot, to the app with the fewest for its weight; of equals to who came first.  Counts that are
-        absurd go in larger steps."""
+        """Share the rest, slot by slot, to the app with the fewest for its weight, of equals to the earlier one.  Extreme
+        counts go in larger steps."""
         heap = [(self._level(app), self._place[app], app) for app in apps if self._wants(app) > 0]
         heapq.heapify(heap)
         while heap:
@@ -117,15 +117,15 @@ class _Slots:
                 heapq.heappush(heap, (self._level(app), place, app))
 
     def _wants(self, app: int) -> int:
-        """One that needs nothing of what is counted gains nothing by more."""
+        """Return how many more slots it can use; none for an app without measured demand."""
         return int(self.instance.fits_empty[app]) - self.n[app] if self.instance.worth[app] > 0 else 0
 
     def _level(self, app: int) -> float:
-        """Containers for its weight; who has no weight comes last."""
+        """Return containers per weight; apps without weight come last."""
         return integer.level(self.n[app] * int(self.instance.gang[app]), self.instance.apps[app].weight)
 
     def _take(self, app: int, count: int) -> int:
-        """Up to `count` more slots; how many were found."""
+        """Take up to `count` more slots; return how many were found."""
         if self.instance.lacking[app]:
             return 0
         done = 0
@@ -140,7 +140,7 @@ class _Slots:
         return done
 
     def _had(self, app: int) -> int | None:
-        """A node where it had a slot that is still free."""
+        """Return a node where it had a slot that is still free."""
         own = self._own[app]
         while own:
             node = next(iter(own))
@@ -153,8 +153,8 @@ class _Slots:
         return bool(self.instance.eligible[self.instance.requirement[app], node])
 
     def _probe(self, app: int) -> int | None:
-        """The next `probes` nodes in its order, and of these the one with the most room for it.  A full one is not asked
-        again: in one decision nobody gives up what he took."""
+        """Probe the next `probes` nodes in its order, and return the one with the most room for it.  A full node is not probed
+        again: within one decision no app gives up what it took."""
         left = self._left.get(app)
         if left is None:
             left = self._left[app] = deque(self._order(app))
@@ -168,7 +168,7 @@ class _Slots:
         return None
 
     def _order(self, app: int) -> list[int]:
-        """All nodes that it may use, in an order that is its own."""
+        """Return all nodes that it may use, in its own order."""
         seed = _hashes((self.instance.apps[app].id,))[0]
         mixed = _mix(self._hashes ^ seed)
         allowed = self.instance.eligible[self.instance.requirement[app]]
@@ -193,7 +193,7 @@ class _Slots:
 
 
 def _hashes(names: tuple[str, ...]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """The same for the same names, whatever the process."""
+    """Return hashes that are equal for equal names in every process."""
     digests = b"".join(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest() for name in names)
     return np.frombuffer(digests, "<u8").astype(np.uint64)
 

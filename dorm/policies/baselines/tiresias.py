@@ -1,20 +1,20 @@
-"""The policy `tiresias`: who has got least goes first, in whole partitions of a fixed size, and others are stopped for it.
+"""The policy `tiresias`: least attained service first, in whole partitions of a fixed size, with preemption.
 
 Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, without knowledge of how long jobs take
 (§3.2, discretized two-dimensional least attained service).  An app's attained service is its containers times the time that
-they ran, here in container-seconds.  Apps are in queues by it: the first has those below the first of `thresholds`, and so on.
-Of one queue who came first goes first, so that apps of like service don't stop each other in turns.  Down this order, each app
-that fits what is left of the cluster runs with its whole count; the others wait, and are stopped if they ran.  They go on from
-their checkpoint later.
+they ran, here in container-seconds.  It determines the app's queue: the first has apps below the first of `thresholds`, and so
+on.  Within a queue the order is by arrival, so apps of similar service don't preempt each other in turns.  In this order, each
+app that fits the remaining cluster runs with its whole count; the others wait, and are stopped if they ran.  They continue
+from their checkpoint later.
 
 One threshold of 16 container-hours is what Pollux's simulator sets for Tiresias (OSDI 2021, §5.1), so it is the default.  As
-there, starved apps are not promoted (the paper's PromoteKnob), and every app is placed on the nodes with most room,
-which are few nodes; Tiresias asks a profile whether an app needs that (§3.3).
+there, starved apps are not promoted (the paper's PromoteKnob), and every app is placed on the nodes with most room, so on few
+nodes; Tiresias decides by a profile whether an app needs that (§3.3).
 
-A master asks when something has happened: that an app has crossed a threshold meanwhile is seen then.
+A master runs the policy when something has happened: an app that crossed a threshold meanwhile is noticed then.
 
-The paper's cluster is GPUs alone.  With several kinds of resources, or pieces that are too small, an app may fit the cluster
-and not its nodes: then those behind it are stopped, last first, until it does.
+The paper's cluster is GPUs alone.  With several kinds of resources, or fragmentation, an app may fit the cluster and not its
+nodes: then the apps behind it are stopped, last first, until it fits.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _is_time(value: object) -> bool:
 
 
 def _order(instance: Instance, thresholds: list[float]) -> list[int]:
-    """Apps that may run, by queue, then by arrival."""
+    """Return apps that may run, by queue, then by arrival."""
     movable = instance.free_to_move
     queue = [bisect_right(thresholds, app.served_s) for app in instance.apps]
     return sorted((app for app in instance.arrival if movable[app]), key=lambda app: queue[app])
@@ -92,7 +92,7 @@ def _serve(instance: Instance, wanted: Ints, order: list[int]) -> Packing:
 
 
 def _chosen(instance: Instance, wanted: Ints, order: list[int]) -> Flags:
-    """Who is to run, where the cluster is looked at as one machine."""
+    """Return the apps that should run, with the cluster treated as one machine."""
     chosen = np.zeros(len(instance.apps), np.bool_)
     left = instance.room.sum(axis=0)
     for app in order:
@@ -103,7 +103,7 @@ def _chosen(instance: Instance, wanted: Ints, order: list[int]) -> Flags:
 
 
 def _make_room(packing: Packing, app: int, count: int, behind: list[int]) -> None:
-    """Stop those behind it, last first, until it fits; who was stopped in vain goes on where it was."""
+    """Stop the apps behind it, last first, until it fits; apps that were stopped in vain continue where they were."""
     stopped = []
     for other in reversed(behind):
         if not packing.rows[other]:

@@ -2,10 +2,10 @@
 
     optimizer     the four steps: serve, count, place, polish
     counts        how many containers each app should have: a linear program over classes of nodes
-    choosing      which apps change, by asking that program
+    choosing      which apps change, by solving that program
     placing       greedy placement by buckets of nodes
-    exchanging    containers that leave a node to apps which make more of it
-    making_room   who shrinks or moves for an app that waits
+    exchanging    containers that leave a node to apps that use it better
+    making_room   which apps shrink or move for an app that waits
     polish        small exact programs over a few apps at a time
 
 Start with `optimizer`.

@@ -1,4 +1,4 @@
-"""Which apps should change, and to how many containers: the count program asked until nobody else would gain."""
+"""Chooses which apps change, and to how many containers: solves the count program until no other app would gain."""
 
 from __future__ import annotations
 
@@ -13,69 +13,70 @@ if TYPE_CHECKING:
     from dorm.policies.integer import Floats, Ints
 
 ALL_AT_ONCE = 80
-"""Up to so many apps are all candidates from the first."""
+"""Up to this many apps are all candidates from the start."""
 
 AT_ONCE = 50
-"""Of more, so many are asked first, and at least so many more each time."""
+"""With more, this many are candidates first, and at least this many more join each time."""
 
 UNPROMISING = 1e-5
-"""Who would lose more than this by a change, in units of U, is not asked again for now: small programs are quick."""
+"""An app that would lose more than this by a change, in units of U, is dropped for now: small programs are fast."""
 
 ROUNDS = 8
-"""Of asking who else would gain."""
+"""Rounds of looking for other apps that would gain."""
 
 EXCHANGES = 4
-"""Of who changes, before the first that gains nothing."""
+"""Exchanges of the changing apps, up to the first that gains nothing."""
 
 TIGHT = 1e-4
-"""A bound this near to the program that it is a bound of is not made tighter."""
+"""A bound this close to its program's value is not tightened."""
 
 NEGLIGIBLE = 1e-7
-"""A gain below this, in units of U, is none."""
+"""A gain below this, in units of U, counts as none."""
 
 
 class Wanted(NamedTuple):
     n: Ints
-    """Counts to aim at; those of apps that stay are as they were."""
+    """Target counts; those of apps that stay are unchanged."""
     by_class: dict[int, list[tuple[int, float]]]
     """How many in which class of nodes, for apps that change."""
     changing: tuple[int, ...]
     """The apps that run and should change (S)."""
     ranking: tuple[int, ...]
-    """Apps that run, by what changing them would be worth at the prices of this answer; those that should come first."""
+    """Running apps by the value of changing them at the prices of this answer, highest first."""
 
 
 class Outlook(NamedTuple):
-    """What the program says when changes may be done in part."""
+    """The solution of the program when apps may change in part."""
 
     bound: float
-    """No placement has a higher utilization, less the prices of changes, of excess and of what lacks below floors."""
+    """Upper bound on any placement's utilization, less the prices of changes, of excess and of what is missing below
+    floors."""
     changing: tuple[int, ...]
     """The apps that move most, at most R."""
     ranking: tuple[int, ...]
-    """Apps that run, by what changing them would be worth at the prices of this answer."""
+    """Running apps by the value of changing them at the prices of this answer."""
     room_price: Floats
-    """κ × k: what the whole of a resource would be worth, by class of nodes."""
+    """κ × k: the value of the whole of a resource, by class of nodes."""
     loss_price: float
-    """What a fairness loss of 1 more would be."""
+    """The price of a fairness loss of 1 more."""
     candidates: tuple[int, ...]
-    """Who was asked in the end."""
+    """The final candidates."""
 
 
 def relax(program: Program, start: Sequence[int] = ()) -> Outlook | None:
-    """The whole program by column generation, from these apps where they are given; None where there is no answer.  Raises
+    """Solve the whole program by column generation, starting from these apps if given; None where there is no answer.  Raises
     SolverFailed."""
     movable = np.flatnonzero(program.may_change).tolist() if program.budget > 0 else []
     all_at_once = len(movable) <= ALL_AT_ONCE
     candidates = movable if all_at_once else [i for i in start if program.may_change[i]] or _first(program, movable)
     dropped: set[int] = set()
     returned: set[int] = set()
-    """Was dropped and would gain after all: stays from then on, so that this ends."""
+    """Apps that were dropped and would gain after all: they stay from then on, which ensures termination."""
     bound = np.inf
     found = None
     for _ in range(ROUNDS):
         found = program.solve(candidates, [])
-        if found is None and len(candidates) < len(movable):  # It may take others to make the room.
+        if found is None and len(candidates) < len(movable):  # Making the room may take others.
             candidates = movable
             found = program.solve(candidates, [])
         if found is None:
@@ -102,8 +103,8 @@ def relax(program: Program, start: Sequence[int] = ()) -> Outlook | None:
 
 
 def choose(program: Program, changing: Sequence[int]) -> Wanted | None:
-    """Who changes and to what, from a first choice of who: others are exchanged for them as long as that gains.  None where
-    nothing can be had that way.  Raises SolverFailed."""
+    """Choose which apps change and to what, from a first choice: exchange others for them as long as that gains.  None where
+    there is no answer.  Raises SolverFailed."""
     best: Relaxed | None = None
     chosen: list[int] = []
     following = list(changing)
@@ -123,15 +124,15 @@ def choose(program: Program, changing: Sequence[int]) -> Wanted | None:
 
 
 def bound_when_as_fair(program: Program, excess: float, lack: float, start: Sequence[int]) -> float | None:
-    """What an answer can be worth at most, in U less the price of changes, that has no more excess and lacks no more below
-    floors than this; None where the program has no such answer.  Raises SolverFailed."""
+    """Return an upper bound on U less the price of changes, for answers with no more excess and no more missing below floors
+    than given; None where the program has no such answer.  Raises SolverFailed."""
     program.settle(excess, lack)
     outlook = relax(program, start)
     return None if outlook is None else outlook.bound
 
 
 def _first(program: Program, movable: list[int]) -> list[int]:
-    """Those farthest from their shares, on either side, and those that would use most."""
+    """Return the apps farthest from their shares, on either side, and those that would use most."""
     unit, n = program.unit, program.n
     gap = unit * n - program.terms.shares
     many = AT_ONCE // 2
@@ -142,19 +143,19 @@ def _first(program: Program, movable: list[int]) -> list[int]:
 
 
 def _by(values: Floats) -> list[int]:
-    """Rows, the largest first; ties by row."""
+    """Return rows, the largest first; ties by row."""
     order: list[int] = np.argsort(-np.round(values, 12), kind="stable").tolist()
     return order
 
 
 def _gains(program: Program, found: Relaxed) -> Floats:
-    """What changing each app would be worth, at the prices of an answer."""
+    """Return the value of changing each app, at the prices of an answer."""
     gains = program.value_of_changing(found) - program.value_of_staying(found) - program.terms.prices
     return np.where(program.may_change, gains, -np.inf)
 
 
 def _few(program: Program, found: Relaxed) -> list[int]:
-    """The R that move most; who does not move is not taken up."""
+    """Return the R apps that move most; apps that do not move are left out."""
     moves = {
         i: abs(program.n[i] * (1 - part) + found.n[i] - program.n[i]) * float(program.unit[i])
         for i, part in found.part.items()
@@ -164,13 +165,13 @@ def _few(program: Program, found: Relaxed) -> list[int]:
 
 
 def _exchanged(program: Program, found: Relaxed) -> list[int]:
-    """The R with the highest gains at the prices of this answer, among those that have one."""
+    """Return the R apps with the highest positive gains at the prices of this answer."""
     gains = _gains(program, found)
     return [i for i in _by(gains) if gains[i] > NEGLIGIBLE][: program.budget]
 
 
 def _whole(program: Program, found: Relaxed, chosen: list[int]) -> Ints:
-    """Rounded down, which leaves a few containers over; who fills the cluster gives them away."""
+    """Round down, which leaves a few containers over; filling the cluster assigns them."""
     n = program.n.astype(np.int64)
     for i, value in found.n.items():
         if program.free[i] or i in chosen:

@@ -1,8 +1,8 @@
-"""How many containers each app should have, before it is asked where: a linear program over classes of nodes.
+"""How many containers each app should have, before they are placed: a linear program over classes of nodes.
 
-Nodes are taken together by shape, so the program is small, and what it promises is an upper bound on what any placement
-can reach.  For each app that runs it says either "stays" or "changes", in the tightest linear form (the convex hull of the
-two, by disjunctive programming; Balas 1979): with r_i the part that changes and z_iκ what it gets then in class κ,
+Nodes are grouped by shape, so the program is small, and its value is an upper bound on what any placement can reach.  For each
+running app it decides "stays" or "changes", in the tightest linear form (the convex hull of the two, by disjunctive
+programming; Balas 1979): with r_i the part that changes and z_iκ what it then gets in class κ,
 
     n_i = n⁰_i (1 - r_i) + Σ_κ z_iκ,    n_min_i r_i ≤ Σ_κ z_iκ ≤ n_max_i r_i,    Σ_i r_i ≤ R
     Σ_i d_ik (y⁰_iκ (1 - r_i) + z_iκ) ≤ room_κk
@@ -11,8 +11,8 @@ two, by disjunctive programming; Balas 1979): with r_i the part that changes and
 (Dorm paper, arXiv 1704.06738, eqs. 1-4).  The hull has three pieces: the two sides of the absolute value, and the chord
 between the two integers around ŝ_i/δ_i.
 
-Most apps stay.  The program holds only candidates, and the duals tell what any other app would gain by a change (column
-generation, Dantzig and Wolfe 1960): whoever would gain joins, and when nobody does, the bound is that of the whole program.
+Most apps stay.  The program holds only candidates, and the duals show what any other app would gain by a change (column
+generation, Dantzig and Wolfe 1960): apps that would gain join, and when none would, the bound is that of the whole program.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Floats, Instance, Ints, Rows, Terms
 
 MOST_CLASSES = 16
-"""Of nodes; more shapes are taken together with their likes."""
+"""Classes of nodes; further shapes are merged with similar ones."""
 
 INFEASIBLE = 2
 """Status of `linprog`."""
 
 GUARD_S = 300.0
-"""Only a crash guard; what bounds the work is the size of the programs."""
+"""Only a crash guard; the size of the programs bounds the work."""
 
 SOLVER: Any = {"time_limit": GUARD_S, "presolve": False}
-"""There is little in these programs that presolving would find, and it takes a sixth of the time."""
+"""Presolving finds little in these programs and takes a sixth of the time."""
 
 
 class Nodes(NamedTuple):
@@ -56,7 +56,7 @@ class Nodes(NamedTuple):
 
 
 def node_classes(instance: Instance) -> Nodes:
-    """By shape and by what they are eligible for; the rarest are merged with the most similar where there are too many."""
+    """Group nodes by shape and eligibility; where there are too many classes, the rarest are merged with the most similar."""
     eligible = instance.eligible.T.astype(np.int64)
     shapes = classes(np.hstack([instance.capacity, eligible]))
     of = _merged(shapes.rows[:, : len(instance.kinds)], shapes.size)
@@ -72,7 +72,7 @@ def node_classes(instance: Instance) -> Nodes:
 
 
 def _merged(shapes: Ints, sizes: Ints) -> Ints:
-    """A class for each shape.  Similar is what points the same way: nodes of one ratio serve the same apps."""
+    """Return a class for each shape.  Similar shapes point in the same direction: nodes of one ratio serve the same apps."""
     if len(shapes) <= MOST_CLASSES:
         return np.arange(len(shapes))
     scaled = shapes / np.maximum(shapes.max(axis=0), 1)
@@ -86,14 +86,14 @@ def _merged(shapes: Ints, sizes: Ints) -> Ints:
 
 
 class SolverFailed(Exception):
-    """The solver raised, stopped, or gave something that is no answer."""
+    """The solver raised, stopped, or returned no valid answer."""
 
 
 class Program:
     """The count program of one instance.
 
-    `free` apps are placed anew at no price (they start, or were hit); `may_change` apps run and may be changed, at most
-    `budget` of them.  All others stay as `rows` has them.
+    `free` apps are placed at no price (they start, or were hit); `may_change` apps run and may be changed, at most `budget` of
+    them.  All others stay as in `rows`.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Program:
         self._hull()
 
     def _by_class(self, rows: Rows) -> Floats:
-        """y⁰_iκ; pinned apps are not part of the room, and free ones are not there."""
+        """Return y⁰_iκ; pinned apps are not part of the room, and free ones have none."""
         stay = np.zeros((len(rows), len(self.nodes.room)))
         counted = ~(self.free | self.instance.pinned)
         app = np.array([i for i, row in enumerate(rows) if counted[i] for _ in row], np.int64)
@@ -131,8 +131,8 @@ class Program:
         self._hull()
 
     def settle(self, excess: float, lack: float) -> None:
-        """From now on so much of excess and of what lacks below floors costs nothing, and only what is beyond has its price:
-        the value is U less the prices of changes, for answers that are as fair as that, and there always is one."""
+        """From now on this much excess and shortfall below floors is free, and only more has its price: the value is U less
+        the prices of changes for answers that are as fair as that, and such an answer always exists."""
         self.limits = excess, lack
 
     def _hull(self) -> None:
@@ -145,26 +145,26 @@ class Program:
         self.chord_at_0 = at - self.chord * self.below
 
     def loss(self, n: Floats) -> Floats:
-        """|δn - ŝ| at each count; 0 for an app that needs what nobody has."""
+        """Return |δn - ŝ| at each count; 0 for an app that needs a kind that no node has."""
         return np.where(np.isfinite(self.instance.unit), np.abs(self.unit * n - self.terms.shares), 0.0)
 
     def lack(self, n: Floats) -> Floats:
-        """Containers below the floor at each count."""
+        """Return how many containers are missing below the floor at each count."""
         return np.maximum(self.floors - n, 0.0)
 
     def solve(self, candidates: Sequence[int], changing: Sequence[int]) -> Relaxed | None:
-        """The program in which `changing` apps change for sure, `candidates` may, and the rest stays.  None where that can't
-        be.  Raises SolverFailed."""
+        """Solve the program in which `changing` apps change for sure, `candidates` may, and the rest stay.  None where it is
+        infeasible.  Raises SolverFailed."""
         return _Build(self, sorted([*np.flatnonzero(self.free).tolist(), *changing]), sorted(candidates)).solve()
 
     def value_of_staying(self, found: Relaxed) -> Floats:
-        """What each app's present containers are worth at the prices of an answer."""
+        """Return the value of each app's present containers at the prices of an answer."""
         price = (self.stay * (self.use @ found.room_price.T)).sum(axis=1)
         worth = self.instance.worth * self.n - price
         return np.asarray(worth - found.loss_price * self.loss(self.n) - found.lack_price * self.lack(self.n))
 
     def value_of_changing(self, found: Relaxed) -> Floats:
-        """The most that any count of containers would be worth: F is piecewise linear, so the best is at a corner."""
+        """Return the highest value of any count of containers: F is piecewise linear, so the best is at a corner."""
         each = self.instance.worth[:, None] - self.use @ found.room_price.T
         best = np.where(self.nodes.allowed, each, -np.inf).max(axis=1, initial=-np.inf)
         best = np.where(np.isfinite(best), best, -1e9)
@@ -180,19 +180,19 @@ class Relaxed:
     """A solved program."""
 
     value: float
-    """Utilization less the prices of changes, of excess and of what lacks below floors."""
+    """Utilization less the prices of changes, of excess and of what is missing below floors."""
     n: dict[int, float]
-    """What each app that is in the program gets when it changes, times the part of it that does."""
+    """What each app in the program gets when it changes, times the part of it that does."""
     by_class: dict[int, list[tuple[int, float]]]
-    """The same by class of nodes, where there is any."""
+    """The same by class of nodes, nonzero only."""
     part: dict[int, float]
     """r_i; 1 for apps that change for sure."""
     room_price: Floats
-    """κ × k: what a further part of a resource would be worth (the duals)."""
+    """κ × k: the value of a further part of a resource (the duals)."""
     loss_price: float
     lack_price: float
     change_price: float
-    """What a further change would be worth."""
+    """The value of one further change."""
 
 
 class _Rows:
@@ -204,7 +204,7 @@ class _Rows:
         self._right: list[Floats] = []
 
     def add(self, entries: Sequence[tuple[Ints, Ints, Floats]], right: Floats) -> int:
-        """A block: (row within it, column, value) of its entries.  Gives its first row."""
+        """Add a block: (row within it, column, value) of its entries.  Return its first row."""
         first = self.height
         self._parts += [(row + first, column, value) for row, column, value in entries]
         self._right.append(right)
@@ -220,8 +220,8 @@ class _Rows:
 
 
 class _Build:
-    """Columns: z_iκ wherever allowed, then for each app φ_i and what it lacks below its floor, then r_i for those that may
-    also stay, then ξ, and what lacks beyond the limit of a settled program."""
+    """Columns: z_iκ wherever allowed, then for each app φ_i and what is missing below its floor, then r_i for those that may
+    also stay, then ξ, and what is missing beyond the limit of a settled program."""
 
     def __init__(self, program: Program, fixed: Sequence[int], candidates: Sequence[int]) -> None:
         self.program = program
@@ -302,7 +302,7 @@ class _Build:
         )
 
     def _floors(self) -> None:
-        """Where the program is settled, what lacks in all."""
+        """Where the program is settled, bound the total missing below floors."""
         p = self.program
         self.lack_row = -1
         if p.limits is None:
@@ -332,7 +332,7 @@ class _Build:
         self._each(np.flatnonzero(p.floors[apps] > 0), -ones, self.lack, p.floors[apps])
 
     def _each(self, which: Ints, slope: Floats, column: Ints | None, offset: Floats) -> None:
-        """slope · Σ_κ z_iκ + offset · r_i ≤ column, for each app of `which`; r_i is 1 for those that change for sure."""
+        """Add slope · Σ_κ z_iκ + offset · r_i ≤ column, for each app of `which`; r_i is 1 for those that change for sure."""
         index = np.full(len(self.apps), -1)
         index[which] = np.arange(len(which))
         mine = np.flatnonzero(index[self.place] >= 0)
@@ -368,8 +368,8 @@ class _Build:
 
 
 def _solved(cost: Floats, matrix: coo_array, right: Floats, upper: Floats) -> tuple[Floats, float, Floats] | None:
-    """min cost · x with matrix · x ≤ right and 0 ≤ x ≤ upper: x, its cost, and the duals of the rows; None where there is no
-    such x.  Raises SolverFailed, whatever it is that goes wrong."""
+    """Minimize cost · x with matrix · x ≤ right and 0 ≤ x ≤ upper: return x, its cost, and the duals of the rows; None where
+    infeasible.  Raises SolverFailed for every other failure."""
     bounds: Any = np.column_stack([np.zeros(len(cost)), upper])
     rows: Any = matrix.tocsc()
     try:

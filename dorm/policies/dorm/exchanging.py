@@ -1,10 +1,10 @@
-"""Pieces of free room that are too small for anybody: containers leave a node to others that make more of it.
+"""Exchanges that use fragmented free room: containers leave a node to others that use it better.
 
-The count program sees no pieces, and placement takes nothing back, so over many rounds nodes are left with a device or two
-that nobody can use, because something else has the last cores beside them.  Here a few containers of one app leave such a
-node, for elsewhere where there is room, and as many of another come as then fit; as far as θ1 and θ2 allow, and as long as
-that is worth more than the changes cost.  It is a local search by exchanges, as for knapsacks with several constraints: all
-exchanges on some dozens of nodes are weighed at once in arrays, and the best on each node is done.
+The count program sees no fragmentation, and placement takes nothing back, so over many rounds nodes are left with a device or
+two that no app can use, because another app has the last cores beside them.  Here a few containers of one app leave such a
+node for another with room, and as many of another app come as then fit; as far as θ1 and θ2 allow, and as long as that is
+worth more than the changes cost.  It is a local search by exchanges, as for knapsacks with several constraints: all exchanges
+on some dozens of nodes are rated at once in arrays, and the best on each node is carried out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Floats, Ints, Terms
 
 MOST_NODES = 100
-"""Nodes that are looked at: those with the most left over, at the prices of the count program."""
+"""Nodes that are examined: those with the most unused room, at the prices of the count program."""
 
 MOST_AWAY = 3
 """Containers of one app that leave a node together."""
@@ -30,40 +30,40 @@ REPRESENTED = 2
 """Apps of each demand that are tried as the one that comes."""
 
 ROUNDS = 8
-"""Of weighing all exchanges, before the first that finds none."""
+"""Rounds of rating all exchanges, up to the first that finds none."""
 
 TRIES = 4
-"""Exchanges on one node that are tried in a round: what was done on others may have been at their cost."""
+"""Exchanges per node and round that are tried: earlier ones on other nodes may have invalidated them."""
 
 MOST_OPTIONS, MOST_COMERS = 4_000, 300
-"""Of what may leave and what may come: on clusters of many small and different containers there are far more."""
+"""Limits of what may leave and what may come: clusters of many small and different containers have far more."""
 
 MANY = 1e9
-"""Containers that need nothing."""
+"""Stands for no limit: containers that need nothing."""
 
 
 class _Options(NamedTuple):
-    """What may leave, one row each: nothing, or some containers of an app from a node."""
+    """Options of what may leave, one row each: nothing, or some containers of an app from a node."""
 
     app: Ints
     """-1 for nothing."""
     node: Ints
     off: Ints
     lost: Ints
-    """Of those, how many find no room elsewhere."""
+    """How many of those find no room elsewhere."""
 
 
 class Exchange:
-    """The search on one draft, which it improves in place: no goal gets worse by any exchange."""
+    """The search on one draft, which it improves in place: no exchange makes a goal worse."""
 
     def __init__(self, draft: Draft, terms: Terms, may_move: Flags, left: int) -> None:
-        """`left` apps that run may change beyond those that have changed already."""
+        """`left`: how many running apps may change beyond those that have changed already."""
         instance = draft.instance
         self.draft, self.terms, self.instance = draft, terms, instance
         self.may_move, self.left = may_move, left
         self.unit = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
         self.free = integer.changed(instance, draft.rows) | ~instance.kept
-        """Apps whose change costs nothing more."""
+        """Apps whose change has no further price."""
         self.loss = integer.loss(instance, draft.n, terms.shares)
         alike = classes(np.column_stack([instance.demand, instance.requirement]))
         self.group, self.first = alike.of, alike.first
@@ -71,7 +71,7 @@ class Exchange:
         self.floor_price = 3.0 * float(instance.worth[instance.possible].max(initial=0.0))
         """More than anything that a container is worth: floors come before utilization."""
         self.nodes: list[int] = []
-        """Still to be looked at."""
+        """Nodes still to be examined."""
         self.standing: dict[int, set[int]] = {}
         """Apps by node, of those that may move."""
 
@@ -92,7 +92,7 @@ class Exchange:
             self.standing[node].add(app)
 
     def _round(self, loss_price: float) -> bool:
-        """Weighs all exchanges and does the best on each node."""
+        """Rate all exchanges and carry out the best on each node."""
         comers = self._comers(loss_price)
         options = self._options()
         if not len(comers) or not len(options.app):
@@ -104,7 +104,7 @@ class Exchange:
         order = promising[np.argsort(-np.round(value[promising], 12), kind="stable")]
         tries = dict.fromkeys(options.node[order].tolist(), TRIES)
         full: set[int] = set()
-        """Groups of apps for which others have just taken the room elsewhere."""
+        """Groups of apps for which earlier exchanges have just taken the room elsewhere."""
         done = False
         for at, comer in zip(order.tolist(), best[order].tolist(), strict=True):
             app, node, off = int(options.app[at]), int(options.node[at]), int(options.off[at])
@@ -126,17 +126,17 @@ class Exchange:
         return np.where(self.free, 0.0, self.terms.prices)
 
     def _more_loss(self, app: Ints, count: Floats | Ints) -> Floats:
-        """By how much F grows when apps get so many more."""
+        """Return by how much F grows when apps get `count` more containers."""
         unit, share, n = self.unit[app], self.terms.shares[app], self.draft.n[app]
         return np.asarray(np.abs(unit * (n + count) - share) - np.abs(unit * n - share))
 
     def _more_lack(self, app: Ints, count: Floats | Ints) -> Floats:
-        """By how much what apps lack below their floors grows when they get so many more."""
+        """Return by how much the shortfall below floors grows when apps get `count` more containers."""
         floors, n = self.terms.floors[app], self.draft.n[app]
         return np.asarray(np.maximum(floors - n - count, 0) - np.maximum(floors - n, 0))
 
     def _comers(self, loss_price: float) -> Ints:
-        """A few of each demand: those for which one more container would be worth most."""
+        """Return a few apps of each demand: those for which one more container would be worth most."""
         draft, instance = self.draft, self.instance
         may = self.may_move & (draft.n >= instance.n_min) & (draft.n < instance.n_max)
         among = np.flatnonzero(may if self.left > 0 else may & self.free)
@@ -166,7 +166,7 @@ class Exchange:
         return _Options(app[keep], node[keep], off[keep], lost[keep])
 
     def _room(self, groups: Ints) -> Floats:
-        """How many containers of these groups of apps the free room holds, by group."""
+        """Return how many containers of these groups of apps the free room holds, by group."""
         draft = self.draft
         found = np.zeros(len(self.first))
         vectors, size = draft.vectors[: draft.count], draft.size[: draft.count]
@@ -177,7 +177,7 @@ class Exchange:
         return found
 
     def _gains(self, options: _Options, comers: Ints, loss_price: float) -> tuple[Floats, Floats]:
-        """Option × comer: what the exchange is worth, floors first, -inf where it may not be; and by how much F grows."""
+        """Option × comer: return the value of the exchange, floors first, -inf where not allowed; and by how much F grows."""
         draft, instance, prices = self.draft, self.instance, self._prices()
         app, node, off, lost = options
         goes = app >= 0
@@ -195,7 +195,7 @@ class Exchange:
         return gain, loss
 
     def _exchange(self, goer: int, node: int, off: int, comer: int) -> bool:
-        """Does it, if it still is worth what it was: `off` containers of the goer leave, unless that is -1."""
+        """Carry out an exchange if it is still worth it: `off` containers of the goer leave, unless the goer is -1."""
         draft = self.draft
         apps = np.array([comer] if goer < 0 else [comer, goer], np.int64)
         fresh = int((~self.free[apps]).sum())
@@ -224,7 +224,7 @@ class Exchange:
         return True
 
     def _expected(self, goer: int, node: int, off: int, comer: int) -> Ints:
-        """How many more of the comer and, unless that is -1, of the goer there would be."""
+        """Return how many more containers the comer and, unless that is -1, the goer would have."""
         draft, instance = self.draft, self.instance
         room = draft.free[[node]] + (off * instance.demand[goer] if goer >= 0 else 0)
         many = min(_fits(room, instance.demand[[comer]])[0, 0], instance.n_max[comer] - draft.n[comer])
@@ -238,7 +238,7 @@ class Exchange:
         return float(np.abs(self.unit[apps] * n - self.terms.shares[apps]).sum())
 
     def _better(self, apps: Ints, n: Ints, after: Ints) -> bool:
-        """Whether it is an improvement that apps get `after` containers instead of `n`, by the goals in their order."""
+        """Return whether it is an improvement that apps get `after` containers instead of `n`, by the goals in order."""
         more = self._loss(apps, after) - self._loss(apps, n)
         if (after < self.instance.n_min[apps]).any() or (more > 0 and self.loss + more > self.terms.loss_budget):
             return False
@@ -249,7 +249,7 @@ class Exchange:
 
 
 def _fits(room: Ints, demand: Ints) -> Floats:
-    """Room × demand: how many containers fit.  Quotients of quantities as small as `integer.LARGEST` are exact enough."""
+    """Room × demand: return how many containers fit.  Quotients of quantities up to `integer.LARGEST` are exact enough."""
     found = np.full((len(room), len(demand)), MANY)
     for k in range(demand.shape[1]):
         needs = np.flatnonzero(demand[:, k] > 0)

@@ -1,6 +1,6 @@
-"""Room for an app that waits, by shrinking a few of those that run, or moving them, as long as θ2 lets them.
+"""Makes room for a waiting app by shrinking or moving a few running ones, as far as θ2 allows.
 
-An app is served by as few others as will do.  Among those that help alike, the one furthest above its share shrinks.
+As few others as possible change for it.  Among those that help equally, the one furthest above its share shrinks.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 MOST_CLEARED = 64
-"""Nodes that are tried to be cleared for one app."""
+"""Nodes that may be cleared for one app."""
 
 TOGETHER = 20_000
-"""Apps times nodes up to which room is sought that several apps have to give up together."""
+"""Apps times nodes up to which several apps together may be made to shrink."""
 
 
 def make_room(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int, over: Floats) -> list[int] | None:
     """Shrink apps until n_min of `app` fits, and place it.
 
-    `kept` apps may shrink, to n_min at least; those that are `changed` already cost nothing more, of others at most
-    `budget`.  `over` says how far each is above its share.  Gives who shrank; None where it can't be done, and then the
-    draft is as it was.
+    `kept` apps may shrink, at least to n_min; apps that are `changed` already cost nothing more, of others at most `budget`
+    may change.  `over` is how far each is above its share.  Return the apps that shrank; None where it is impossible, and then
+    the draft is unchanged.
     """
     shrunk = _app_by_app(draft, app, kept, changed, budget, over)
     if shrunk is None and len(draft.rows) * len(draft.free) <= TOGETHER:
@@ -43,7 +43,7 @@ def make_room(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int, 
 
 
 def _app_by_app(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int, over: Floats) -> list[int] | None:
-    """The app that helps most shrinks, then the next."""
+    """Shrink the app that helps most, then the next."""
     instance = draft.instance
     before: dict[int, dict[int, int]] = {}
     shrunk: list[int] = []
@@ -66,7 +66,7 @@ def _app_by_app(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int
 
 def _together(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int) -> list[int] | None:
     """Several apps may have to give way on one node, none of which would help alone: a small integer program finds the
-    fewest that will do.  With y_j containers of `app` on node j, and off_ij of app i taken off there:
+    fewest that suffice.  With y_j containers of `app` on node j, and off_ij of app i removed there:
 
         min Σ r_i + ε Σ u_i off_ij   s.t.   d_k y_j - Σ_i d_ik off_ij ≤ free_jk,   Σ_j y_j ≥ n_min,
                                             Σ_j off_ij ≤ (n_i - n_min_i) r_i,   Σ_i r_i ≤ budget
@@ -122,7 +122,7 @@ def _together(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int) 
 
 
 def _by_moving(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int) -> list[int] | None:
-    """Where nobody can shrink: others go elsewhere, node by node, those first from which the fewest apps have to go."""
+    """Where no app can shrink, move apps elsewhere node by node, starting with nodes from which the fewest apps have to go."""
     need, demand = int(draft.instance.n_min[app]), draft.instance.demand[app]
     usable = draft.may_use[draft.instance.requirement[app]][draft.kind_of]
     who, node, count = entries(draft.rows, np.flatnonzero(kept).tolist())
@@ -142,7 +142,7 @@ def _by_moving(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int)
             break
         if sum(not changed[i] for i in dict.fromkeys([*before, *standing[j]])) > budget:
             continue
-        # Not to where there is room for the app already, or will be.
+        # Not to nodes where there is room for the app already, or will be.
         elsewhere = _without(draft, j, standing[j], closed | (_takes(draft.free, demand) > 0))
         if elsewhere is None or need - elsewhere.takes(app) >= missing:
             continue
@@ -157,7 +157,7 @@ def _by_moving(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int)
 
 
 def _without(draft: Draft, node: int, apps: list[int], closed: Flags) -> Draft | None:
-    """The draft with these apps' containers on a node somewhere else, on none that is `closed`; None where that can't be."""
+    """Return the draft with these apps' containers moved off a node, to none that is `closed`; None where impossible."""
     trial = draft.copy()
     trial.close(closed | (np.arange(len(closed)) == node))
     for i in apps:
@@ -178,7 +178,7 @@ def _give(draft: Draft, rows: dict[int, dict[int, int]]) -> None:
 
 
 def by_help(draft: Draft, app: int, kept: Flags) -> list[int]:
-    """Apps by how many containers of `app` would have room if theirs were somewhere else; those that give any."""
+    """Return apps by how many containers of `app` would fit if theirs were elsewhere; only those that free any room."""
     instance, demand = draft.instance, draft.instance.demand[app]
     who, node, count = entries(draft.rows, np.flatnonzero(kept).tolist())
     if not len(who):
@@ -193,7 +193,7 @@ def by_help(draft: Draft, app: int, kept: Flags) -> list[int]:
 
 
 def _takes(free: Ints, demand: Ints) -> Ints:
-    """How many containers each room takes."""
+    """Return how many containers each room takes."""
     needed = demand > 0
     if not needed.any():
         return np.zeros(len(free), np.int64)
@@ -201,7 +201,7 @@ def _takes(free: Ints, demand: Ints) -> Ints:
 
 
 def _most_helpful(draft: Draft, app: int, may: Flags, missing: int, over: Floats) -> int | None:
-    """The app whose shrinking gives the most of what is missing; None where none gives any."""
+    """Return the app whose shrinking frees the most of what is missing; None where none frees any."""
     instance = draft.instance
     who, node, count = entries(draft.rows, np.flatnonzero(may).tolist())
     if not len(who):
@@ -212,7 +212,7 @@ def _most_helpful(draft: Draft, app: int, may: Flags, missing: int, over: Floats
     off = np.minimum(count, spare)
     demand = instance.demand[app]
     gain = _takes(draft.free[node] + off[:, None] * instance.demand[who], demand) - _takes(draft.free[node], demand)
-    # What an app can give on several nodes at once is bounded by what it has to spare.
+    # What an app can free on several nodes at once is bounded by what it has to spare.
     each = np.divide(gain, off, out=np.zeros(len(who)), where=off > 0)
     total = np.zeros(len(draft.rows))
     best_each = np.zeros(len(draft.rows))
@@ -225,7 +225,7 @@ def _most_helpful(draft: Draft, app: int, may: Flags, missing: int, over: Floats
 
 
 def _shrink(draft: Draft, app: int, victim: int, missing: int) -> None:
-    """Take off as few containers as give a further one of `app` room, node by node, the cheapest first."""
+    """Remove just enough containers for a further one of `app`, node by node, the fewest removals first."""
     instance, demand = draft.instance, draft.instance.demand[app]
     while missing > 0:
         spare = int(draft.n[victim] - instance.n_min[victim])

@@ -1,13 +1,13 @@
 """The policy `dorm`: the goals of `dorm.policies.goals`, near the exact optimum at any size.
 
-    serve    who gets its n_min: in place, beside the others, or by shrinking a few of them
-    counts   how many containers each app should have, by a linear program over classes of nodes; the few that change
-    place    greedily by buckets of nodes, everything else pinned where it is; then what is left over is filled
-    exchange of what is left in pieces nobody can use: a few containers give way to others that make more of a node
-    polish   small exact programs over the apps that change, and some that could, on clusters where that is small
+serve    which apps get their n_min: in place, beside the others, or by shrinking a few of them
+counts   how many containers each app should have, by a linear program over classes of nodes; the few that change
+place    greedily by buckets of nodes, everything else pinned where it is; then the remaining room is filled
+exchange of room in unusable pieces: a few containers give way to others that use a node better
+polish   small exact programs over the apps that change, and some that could, on clusters where they are small
 
-Each step only offers an answer; `integer.better` chooses, in exact arithmetic, so a solver that fails or a step that goes
-wrong costs quality and never validity.  A tiny cluster is solved exactly at once.
+Each step only offers an answer; `integer.better` chooses in exact arithmetic, so a failing solver or a bad step costs
+quality but never validity.  A tiny cluster is solved exactly at once.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Allocation, Problem
 
 TINY = 64
-"""Apps times nodes that are solved exactly."""
+"""Apps times nodes up to which the problem is solved exactly."""
 
 WAYS = ((False, False), (False, True), (True, True))
-"""Of placing: by the program's classes of nodes or anywhere, and anew or in place."""
+"""Ways of placing: by the program's classes of nodes or anywhere, and from scratch or in place."""
 
 PASSES = 6
-"""Of counting and placing: what could not be placed is not asked for again."""
+"""Passes of counting and placing: what could not be placed is not requested again."""
 
 LARGE = 200_000
-"""Apps times nodes beyond which one pass and one way have to do: what is left over is a smaller part of a large cluster."""
+"""Apps times nodes beyond which one pass and one way suffice: the unused rest is a smaller part of a large cluster."""
 
 FINE_STEPS = 1_000
-"""Apps grow by single containers, as long as they can't have many more than this."""
+"""Apps grow by single containers unless they can have many more than this."""
 
 MOST_GROWN = 100
-"""Apps that are considered for what is left over."""
+"""Apps that are considered for the remaining room."""
 
 NEAR = 0.03
-"""On a large cluster where nothing starts, an answer this near to the bound needs no other counts, only better use of what
-is left in pieces."""
+"""On a large cluster where nothing starts, an answer this close to the bound needs no other counts, only better use of the
+remaining pieces."""
 
 MOST_TRIES = 16
-"""Waiting apps for which room is sought among the running ones in one round; a quarter of it on large clusters."""
+"""Waiting apps for which running ones may make room in one round; a quarter of it on large clusters."""
 
 
 class OptimizerPolicy:
@@ -82,7 +82,7 @@ class OptimizerPolicy:
 
 
 class _Round:
-    """One problem's way to an answer.  `best` is at each moment the best valid answer seen, under `terms`."""
+    """The search for one problem's answer.  `best` is always the best valid answer so far, under `terms`."""
 
     def __init__(self, instance: Instance, settings: Mapping[str, float]) -> None:
         self.instance = instance
@@ -93,16 +93,16 @@ class _Round:
         self.reserved = goals.reserved(instance, self.aged)
         self.status = "near"
         self.held_back: Flags = np.zeros(len(instance.apps), np.bool_)
-        """Waits only because θ2 lets too few others shrink in this round."""
+        """Apps that wait only because θ2 lets too few others shrink in this round."""
         self.bound = np.inf
         self.nodes = node_classes(instance)
         self.ranking: Sequence[int] = ()
-        """Apps that run, by what changing them would be worth."""
+        """Running apps by the value of changing them."""
         self.large = len(instance.apps) * len(instance.nodes) > LARGE
         self.outlook: Outlook | None = None
-        """Of the first count program that had one."""
+        """The outlook of the first count program that had one."""
         self.topped_up: Rows | None = None
-        """The best answer when it was topped up last."""
+        """The best answer as of the last top-up."""
 
     def run(self) -> None:
         instance = self.instance
@@ -127,7 +127,7 @@ class _Round:
         self.bound = np.inf
         victims = integer.changed(instance, draft.rows) & self.kept
         if victims.any():
-            # Who shrinks for whom is asked of the program first; the draft's own choice stands where that can't be placed.
+            # The program first decides which apps shrink; the draft's own choice stands where that can't be placed.
             free = goals.placed(instance, draft.n) & instance.free_to_move & ~self.kept
             if not self._improve(beside, free, self.kept, PASSES) or not self.large:
                 self._improve(draft, free | victims, self.kept & ~victims, 1)
@@ -144,13 +144,13 @@ class _Round:
         self.score = integer.score(self.instance, self.best, self.terms)
 
     def _movable(self) -> Flags:
-        """Apps that run in the best answer and may be elsewhere."""
+        """Return apps that run in the best answer and may be elsewhere."""
         return self.instance.free_to_move & goals.placed(self.instance, integer.counts_of(self.best))
 
     # Serve
 
     def _serve(self, draft: Draft) -> list[int]:
-        """n_min for those that were hit and those that wait, in place or beside the others; gives who has to go without."""
+        """Give n_min to apps that were hit and apps that wait, in place or beside the others; return the unserved apps."""
         instance = self.instance
         unserved = []
         for app in sorted(integer.queue(instance), key=lambda i: (not instance.running[i], not self.aged[i])):
@@ -164,7 +164,7 @@ class _Round:
         return unserved
 
     def _make_room(self, draft: Draft, unserved: Sequence[int], budget: int) -> list[int]:
-        """Shrink some that run for those that wait, as far as `budget` goes; gives who has to wait on."""
+        """Shrink running apps for waiting ones, as far as `budget` goes; return the apps that still wait."""
         instance = self.instance
         unit = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
         left = list(unserved)
@@ -189,14 +189,14 @@ class _Round:
                 self.aged[app]
                 and make_room(draft.copy(), app, self.kept, changed, len(instance.apps), over) is not None
             ):
-                break  # θ2 alone holds it back, so nobody who came later is served by those who have to shrink for it.
+                break  # θ2 alone holds it back, so no later app may take the room that others free for it.
         return left
 
     def _target(self, beside: Draft, draft: Draft, unserved: Sequence[int]) -> Rows | None:
-        """Where everything would be if θ2 did not hold back some that wait; None if it holds nobody back.
+        """Return where everything would be if θ2 did not hold back some waiting apps; None if it holds none back.
 
-        As much of the way there as θ2 allows is gone at once: those that stand most in the way shrink in the draft.  Where
-        nothing can be cleared in this round, nothing is held up for it.
+        The draft moves there as far as θ2 allows at once: the apps that stand most in the way shrink in it.  Where nothing
+        can be cleared in this round, nothing is held up for it.
         """
         instance = self.instance
         if self.budget >= int(self.kept.sum()):
@@ -226,8 +226,8 @@ class _Round:
     # Counts and places
 
     def _improve(self, draft: Draft, free: Flags, may_change: Flags, passes: int) -> bool:
-        """Ask how many each should have, place that, and ask again without what could not be placed.  Whether that has brought
-        anything."""
+        """Compute counts, place them, and repeat without what could not be placed.  Return whether the best answer
+        improved."""
         instance, before = self.instance, self.best
         left = self.budget - int((integer.changed(instance, draft.rows) & self.kept).sum())
         program = Program(instance, self.nodes, self.terms, draft.rows, free, may_change, left)
@@ -262,8 +262,8 @@ class _Round:
         return self.best is not before
 
     def _good_as_it_is(self, outlook: Outlook) -> bool:
-        """Whether a large cluster needs no other counts: where nothing starts and it is fair, what counts could gain is lost
-        in pieces again, and better use of those is worth more."""
+        """Return whether a large cluster needs no other counts: where nothing starts and the answer is fair, gains from counts
+        are lost to fragmentation, and better use of the pieces is worth more."""
         if self.score.excess:
             return False
         self.ranking = self.ranking or outlook.ranking
@@ -272,8 +272,8 @@ class _Round:
         return not unmet and self.bound - self.score.net <= NEAR * abs(self.bound)
 
     def _try(self, draft: Draft, wanted: Wanted, free: Flags, ways: Sequence[tuple[bool, bool]]) -> Ints:
-        """Place it in several ways, which cost little, fill what is left over in the best of them, and offer that.  Gives its
-        counts before it was filled."""
+        """Place the counts in several inexpensive ways, fill the remaining room in the best of them, and offer that.  Return
+        its counts before the filling."""
         movers = sorted([*np.flatnonzero(free).tolist(), *wanted.changing])
         trials = []
         for by_class, anew in ways:
@@ -293,8 +293,8 @@ class _Round:
         return placed
 
     def _place(self, draft: Draft, wanted: Wanted, movers: Sequence[int], *, by_class: bool, anew: bool) -> None:
-        """Bring the movers to their counts: in place or anew, the largest containers first; `by_class` as the count program
-        had it, which helps where shapes differ and hurts where they only look different."""
+        """Bring the movers to their counts: in place or from scratch, the largest containers first; `by_class` follows the
+        count program's classes, which helps where shapes really differ and hurts where the difference does not matter."""
         for app in movers:
             if anew:
                 draft.clear(app)
@@ -312,7 +312,7 @@ class _Round:
             draft.put(app, int(wanted.n[app] - draft.n[app]))
 
     def _fill(self, draft: Draft, movers: Sequence[int]) -> None:
-        """What is left over, to apps that change anyway: the one furthest below its share first, within θ1."""
+        """Give the remaining room to apps that change anyway: the one furthest below its share first, within θ1."""
         instance, terms = self.instance, self.terms
         loss = integer.loss(instance, draft.n, terms.shares)
         heap = [(self._fullness(draft, app), app) for app in movers if instance.worth[app] > 0]
@@ -330,8 +330,8 @@ class _Round:
                 heapq.heappush(heap, (self._fullness(draft, app), app))
 
     def _grow_others(self, draft: Draft) -> None:
-        """What is left over after that, to apps that did not change so far, as θ1 and θ2 still allow: the count program does
-        not see in which pieces the room is, and this goes by the pieces."""
+        """Give what remains after that to apps that did not change so far, as θ1 and θ2 allow: the count program does not see
+        fragmentation, and this step does."""
         instance, terms = self.instance, self.terms
         left = self.budget - int((integer.changed(instance, draft.rows) & self.kept).sum())
         if left <= 0:
@@ -356,7 +356,7 @@ class _Round:
             left -= 1
 
     def _fair_growth(self, app: int, n: int, loss: float) -> int:
-        """How many more containers θ1 allows it: up to its share at least, and beyond as far as the budget goes."""
+        """Return how many more containers θ1 allows the app: up to its share, and beyond as far as the loss budget goes."""
         unit, share = float(self.instance.unit[app]), float(self.terms.shares[app])
         if unit <= 0:
             return 0
@@ -372,7 +372,7 @@ class _Round:
     # Polish
 
     def _polish(self) -> None:
-        """Exact programs over a few apps at a time, each from the best so far, until several have brought nothing."""
+        """Solve exact programs over a few apps at a time, each from the best so far, until several brought nothing."""
         self._look_closer()
         parts = neighbourhoods(self.instance, self.nodes.of, self.kept, lambda: self.best, self.ranking, self.budget)
         done = 0.0
@@ -402,7 +402,7 @@ class _Round:
             self.bound = min(self.bound, seen.bound)
 
     def _top_up(self) -> None:
-        """Better use of what is left over, first by exchanges, then by what changes anyway, then by others."""
+        """Use the remaining room better: first by exchanges, then by apps that change anyway, then by others."""
         if self.topped_up is self.best:
             return
         draft = Draft(self.instance, self.best, self.nodes.of)
@@ -416,7 +416,7 @@ class _Round:
         self.topped_up = self.best
 
     def _exchange(self, draft: Draft) -> None:
-        """Better use of pieces, at the prices of the first count program."""
+        """Use the pieces better, at the prices of the first count program."""
         if self.outlook is not None:
             left = self.budget - int((integer.changed(self.instance, draft.rows) & self.kept).sum())
             search = Exchange(draft, self.terms, self._movable(), left)
@@ -428,7 +428,7 @@ class _Round:
         return not unmet and self.bound - score.net <= GOOD_ENOUGH * abs(self.bound)
 
     def _offer(self, rows: Rows) -> Score:
-        """Keeps the answer if it is valid and better.  Other apps than before may run in it, with other shares then."""
+        """Keep the answer if it is valid and better.  If other apps run in it than before, shares are computed again."""
         instance = self.instance
         score = integer.score(instance, rows, self.terms)
         if integer.better(instance, score, self.score) and not integer.faults(
@@ -442,7 +442,7 @@ class _Round:
         return score
 
     def _prove(self, staying: Rows) -> None:
-        """The bound for what the answer turned out to be: for the apps that run in it, and as fair as it is."""
+        """Compute the bound for the final answer: for the apps that run in it, and as fair as it is."""
         score = self.score
         if not (score.excess or score.below_floor) and np.isfinite(self.bound):
             self.bound = max(self.bound, score.net)

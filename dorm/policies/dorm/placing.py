@@ -1,8 +1,8 @@
-"""Greedy placement by buckets of nodes with equal free room: the work is by bucket and not by node.
+"""Greedy placement by buckets of nodes with equal free room: the work is by bucket instead of by node.
 
-A `Draft` is a placement in the making.  Containers go where the free room points most in the direction of the demand (the
-cosine of the two, each resource as a part of the largest node's), which leaves rare resources to those who need them: a
-node with idle GPUs points away from an app without.  Tightest fit instead loses a fifth of the cluster.
+A `Draft` is a placement under construction.  Containers go where the free room points most in the direction of the demand (the
+cosine of the two, each resource as a part of the largest node's), which leaves rare resources to apps that need them: a node
+with idle GPUs points away from an app without.  Tightest fit instead loses a fifth of the cluster.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Instance, Ints, Rows
 
 DIRECTIONS = 30
-"""Cosines are told apart in steps of one in so many; among nodes that point alike, the one with most room is taken.  Finer
-steps fill nodes in the order in which they stand and strand what is left on each: on 1,000 nodes of three shapes, 2 % of
-the cluster against 0.01 % with this."""
+"""Cosines are rounded to one in this many; among nodes that point alike, the one with most room is taken.  Finer steps fill
+nodes in their order and strand the rest of each: on 1,000 nodes of three shapes, 2 % of the cluster against 0.01 % with
+this."""
 
 
 RARE = 0.75
-"""A kind that a smaller part of the nodes has is a device: it is there for some apps alone."""
+"""A kind that a smaller part of the nodes has is a device: only some apps use it."""
 
 DEVICES = 0.6
-"""By how much a node loses for devices that a container would leave idle there, each as a part of the most that a node has:
-so that large sets of them stay whole, and apps without leave them alone."""
+"""Penalty of a node for devices that a container would leave idle there, each as a part of the most that a node has: large
+sets of devices stay whole, and apps without devices avoid them."""
 
 FINE_STEPS = 1_000
-"""Up to so many containers for each node are placed one by one, and more a node at a time: counts may be absurd."""
+"""Up to this many containers per node are placed one by one, more than that a node at a time: counts may be extreme."""
 
 
 class Draft:
@@ -45,7 +45,7 @@ class Draft:
         self.instance = instance
         self.node_class = np.zeros(len(instance.nodes), np.int64) if node_class is None else node_class
         self.rows: list[dict[int, int]] = list(rows)
-        """Shared with whoever gave them until `_own` copies one."""
+        """Shared with the caller's rows until `_own` copies one."""
         self.owned: set[int] = set()
         self.n = integer.counts_of(rows)
         self.free = integer.free_room(instance, rows)
@@ -56,7 +56,7 @@ class Draft:
         self._index()
 
     def copy(self) -> Draft:
-        """Another draft that starts from this one."""
+        """Return another draft that starts from this one."""
         other = copy(self)
         other.rows, other.owned, other.n, other.free = list(self.rows), set(), self.n.copy(), self.free.copy()
         self.owned = set()  # Rows are shared from now on.
@@ -66,16 +66,16 @@ class Draft:
         return other
 
     def close(self, nodes: Flags) -> None:
-        """From now on these nodes are given nothing."""
+        """From now on these nodes get nothing."""
         self.closed = nodes
         self._index()
 
     def _index(self) -> None:
-        """All buckets anew."""
+        """Build all buckets from scratch."""
         instance = self.instance
         eligible = classes(np.column_stack([self.closed, self.node_class, instance.eligible.T]).astype(np.int64))
         self.may_use = (eligible.rows[:, 2:].T > 0) & (eligible.rows[:, 0] == 0)
-        """requirement × kind of node: whether it may be given something."""
+        """requirement × kind of node: whether it may get containers."""
         self.class_of_kind = eligible.rows[:, 1]
         self.kind_of = eligible.of
         buckets = classes(np.column_stack([self.free, eligible.of]))
@@ -109,7 +109,7 @@ class Draft:
         return self.rows[app]
 
     def add(self, app: int, node: int, count: int) -> None:
-        """Put `count` containers on a node (or take them off, where negative)."""
+        """Put `count` containers on a node (or remove them, where negative)."""
         row = self._own(app)
         left = row.get(node, 0) + count
         if left:
@@ -121,12 +121,12 @@ class Draft:
         self._move(node)
 
     def clear(self, app: int) -> None:
-        """Take all of its containers off."""
+        """Remove all of its containers."""
         for node, count in list(self.rows[app].items()):
             self.add(app, node, -count)
 
     def restore(self, app: int, row: dict[int, int]) -> None:
-        """Give it exactly this; what stays where it is, is not touched."""
+        """Give it exactly this row; containers that stay are not touched."""
         now = self.rows[app]
         for node in [*now, *(node for node in row if node not in now)]:
             if change := row.get(node, 0) - self.rows[app].get(node, 0):
@@ -158,7 +158,7 @@ class Draft:
         self.size = np.concatenate([self.size, np.zeros(more, np.int64)])
 
     def _some(self, bucket: int, most: int) -> list[int]:
-        """The first nodes of a bucket, by id.  Those that have left it are forgotten here."""
+        """Return the first nodes of a bucket, by id.  Drops stale entries of nodes that have left it."""
         members = self.members[bucket]
         found: list[int] = []
         while members and len(found) < most:
@@ -172,7 +172,7 @@ class Draft:
     # One app
 
     def put(self, app: int, count: int, within: int | None = None) -> int:
-        """Place up to `count` more containers, on nodes of one class where that is given; gives how many found room."""
+        """Place up to `count` more containers, on nodes of one class if given; return how many found room."""
         instance = self.instance
         if instance.lacking[app] or not len(instance.nodes):
             return 0
@@ -208,7 +208,7 @@ class Draft:
         return bool(self.may_use[self.instance.requirement[app], self.kind_of[node]])
 
     def _fill_own(self, app: int, count: int) -> int:
-        """First the nodes that it is on already."""
+        """Fill the nodes that it is on already first."""
         done = 0
         for node in sorted(self.rows[app]):
             here = min(count - done, self._fits(app, node)) if self._usable(app, node) else 0

@@ -1,8 +1,8 @@
-"""The last step on clusters where it is small: exact programs over a few apps, with all others pinned where they are.
+"""The last step on small clusters: exact programs over a few apps, with all others pinned where they are.
 
-Greedy placement loses a few per cent on a small cluster, where one container is a good part of a node.  The few that make
+Greedy placement loses a few per cent on a small cluster, where one container is a good part of a node.  The few apps that make
 up for it are those that change anyway, those that start, and those that the count program would have changed next: large
-neighbourhood search (Shaw 1998), with the neighbourhoods in a fixed order.
+neighborhood search (Shaw 1998), with the neighborhoods in a fixed order.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ LARGEST, LARGEST_OF_MANY = 110, 80
 """Apps times nodes of one program, the second on clusters of more than `FEW_NODES`."""
 
 FEW_NODES = 24
-"""On more, a program is about a third as many of them: few nodes and many apps do better than the other way round."""
+"""With more, a program has about a third of them: few nodes and many apps do better than the reverse."""
 
 MOST_APPS, COLD_APPS = 40, 70
-"""Per cent of all apps in one program, the second where nothing runs yet: where there are few, each has so many containers
-that the program is hard."""
+"""Per cent of all apps in one program, the second where nothing runs yet: with few apps, each has so many containers that the
+program is hard."""
 
 MOST_CELLS = 20_000
-"""Apps times nodes of a cluster on which answers are polished: dense matrices of more would take longer than they bring."""
+"""Apps times nodes of a cluster on which answers are polished: dense matrices beyond that cost more time than they gain."""
 
 SERVED = 800
-"""Apps times nodes up to which room for those that wait is searched over all apps."""
+"""Apps times nodes up to which room for waiting apps is searched over all apps."""
 
 SERVE_SEARCH = 30_000
 """Bounds that search: its nodes times apps times nodes."""
@@ -45,38 +45,38 @@ MOST = 7
 """Programs in one round."""
 
 SMALL = 300
-"""Apps times nodes of a cluster where programs are so short that twice as many are solved."""
+"""Apps times nodes of a cluster where programs are so fast that twice as many are solved."""
 
 CLOSER, CLOSER_MOST, CLOSER_FRUITLESS = 1_000, 10, 5
-"""Apps times nodes of a cluster where at least so many are solved, and tried in vain, once apps run: only a few of them may
-change, and which ones is what the answer lives by."""
+"""Apps times nodes of a cluster where at least this many are solved, and this many may fail in a row, once apps run: only a
+few of them may change, and the choice of them decides the quality."""
 
 USUAL, HARD, EFFORT = 45, 3, 12
-"""There, the work of a program grows with the square of the cells in it; one of the usual number counts as 1, one that is not
-solved to its end so many times as much, and all of them together for so much at most."""
+"""There, the work of a program grows with the square of its cells; one of the usual number counts as 1, one that is not solved
+to the end as `HARD`, and all of them together are limited to `EFFORT`."""
 
 BESIDE, WIDEST = 2, 6
-"""There, each program has so many apps beside those that change, so that one can take another's place, as long as it has no
-more than that in all."""
+"""There, each program has this many apps beside those that change, so that one can take another's place, as long as it has at
+most `WIDEST` in all."""
 
 HELPING = 3
-"""Where somebody waits, every third program is over apps that could make room; the others better what there is."""
+"""Where an app waits, every third program is over apps that could make room; the others improve the present answer."""
 
 FRUITLESS = 4
-"""After so many without a gain, no more are tried."""
+"""After this many without a gain, no more are tried."""
 
 COLD_CELLS, COLD_TRIES = 1.5, 6
-"""So much more is tried where nothing runs yet: everything is open then, and it happens once."""
+"""Factors where nothing runs yet: everything is open then, and it happens once."""
 
 SEARCH = 3
 """Nodes of each search."""
 
 GOOD_ENOUGH = 5e-4
-"""An answer this near to the bound is not polished."""
+"""An answer this close to the bound is not polished."""
 
 
 def serve(instance: Instance, rows: Rows, terms: Terms, *, reserved: tuple[int, Flags] | None) -> Rows:
-    """Where greedy placement left somebody waiting on a small cluster: a search for room over all apps."""
+    """Where greedy placement left an app waiting on a small cluster, search for room over all apps."""
     if len(instance.apps) * len(instance.nodes) > SERVED:
         return rows
     x = exact.serve(
@@ -93,8 +93,8 @@ def serve(instance: Instance, rows: Rows, terms: Terms, *, reserved: tuple[int, 
 def outlook(
     instance: Instance, rows: Rows, terms: Terms, *, reserved: tuple[int, Flags] | None
 ) -> exact.Outlook | None:
-    """The program of the whole cluster with fractions, where that is small and something can be chosen by it: it sees in
-    which pieces the room is, and the count program does not."""
+    """Relax the program of the whole cluster, where that is small and there is a choice: unlike the count program, it sees
+    fragmentation."""
     if not terms.change_budget or len(instance.apps) * len(instance.nodes) > CLOSER:
         return None
     return exact.outlook(instance, integer.dense(instance, rows), terms, budget=terms.change_budget, reserved=reserved)
@@ -118,9 +118,8 @@ def polish(
     gain: float,
     nodes: Flags | None = None,
 ) -> Polished:
-    """A better answer than `rows`, by at least `gain` or by an earlier goal, or the same, in which only `chosen` apps
-    differ, on `nodes` alone where they are given.  What others have changed already counts against
-    θ2."""
+    """Return a better answer than `rows`, by at least `gain` or by an earlier goal, or the same, in which only `chosen` apps
+    differ, only on `nodes` if given.  Changes of other apps already count against θ2."""
     touched = integer.changed(instance, rows) & instance.kept
     free = np.zeros(len(rows), np.bool_)
     free[list(chosen)] = True
@@ -163,7 +162,7 @@ def neighbourhoods(
     ranking: Sequence[int],
     budget: int,
 ) -> Iterator[Part]:
-    """Apps (and nodes) to choose anew together, one set after the other; ends where the last few have not changed `best`."""
+    """Yield apps (and nodes) to choose together, one set after the other; ends when the last few have not changed `best`."""
     if not len(instance.nodes) or len(instance.nodes) * len(instance.apps) > MOST_CELLS:
         return
     wider, longer = (1.0, 1) if kept.any() else (COLD_CELLS, COLD_TRIES)
@@ -183,7 +182,7 @@ def neighbourhoods(
 
 
 def effort(instance: Instance, kept: Flags, found: Polished) -> float:
-    """Which part of the work of a round a program was."""
+    """Return the part of a round's work that a program was."""
     if not kept.any() or len(instance.apps) * len(instance.nodes) > CLOSER:
         return 0.0
     return max(1.0, (found.cells / USUAL) ** 2) * (HARD if found.status == "node_limit" else 1) / EFFORT
@@ -192,8 +191,8 @@ def effort(instance: Instance, kept: Flags, found: Polished) -> float:
 def _part(
     instance: Instance, node_class: Ints, kept: Flags, rows: Rows, ranking: Sequence[int], attempt: int, cells: int
 ) -> Part:
-    """The apps that change or start, and others; each time another part of both.  On larger clusters, the nodes where most
-    is left over, in turns."""
+    """Return the apps that change or start, and others; each time another part of both.  On larger clusters, the nodes with
+    most free room, in turns."""
     count = len(instance.nodes)
     nodes = None
     if count > FEW_NODES:

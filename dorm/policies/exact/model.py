@@ -1,15 +1,15 @@
 """The allocation problem as a mixed-integer linear program for `scipy.optimize.milp` (HiGHS), one goal at a time.
 
     n_i = Σ_j x_ij                                    the size of a partition
-    Σ_i d_ik x_ij ≤ room_jk                           nobody gets more than a node has beside pinned apps
+    Σ_i d_ik x_ij ≤ room_jk                           no more on a node than it has beside pinned apps
     n_min_i run_i ≤ n_i ≤ n_max_i run_i               all of n_min or nothing, for apps that do not run undisturbed
     |x_ij - x⁰_ij| ≤ M_ij r_i,  Σ_i r_i ≤ R           θ2, with the tightest M each variable allows
     F_i ≥ |δ_i n_i - ŝ_i|,  Σ_i F_i ≤ 2mθ1 + ξ        θ1 (Dorm paper, eqs. 1-4 and the linear form that follows them)
 
-The rows for F_i are those of the paper and one more, the chord between the two integers around ŝ_i/δ_i: at integers it
-says the same, and it makes the relaxation exact for one app alone.  For an app that runs, all rows say "stays" or "changes"
-as the convex hull of the two (as `counts` does), and no x_ij is more than fits beside those that θ2 lets stand: that is what
-makes bounds tight, since at most a few apps change.
+The rows for F_i are those of the paper and one more, the chord between the two integers around ŝ_i/δ_i: it is redundant at
+integers, and makes the relaxation exact for a single app.  For a running app, all rows express "stays" or "changes" as the
+convex hull of the two (as `counts` does), and no x_ij exceeds what fits beside the apps that θ2 keeps in place: that makes
+bounds tight, since at most a few apps change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Floats, Instance, Ints, Terms
 
 GUARD_S = 300.0
-"""Only a crash guard: what decides when to stop is the number of nodes of the search, which repeats exactly."""
+"""Only a crash guard: the number of nodes of the search decides when to stop, which is deterministic."""
 
 NO_SUB_PROGRAMS: dict[str, bool] = {
     "mip_heuristic_run_rens": False,
@@ -38,21 +38,21 @@ NO_SUB_PROGRAMS: dict[str, bool] = {
     "mip_heuristic_run_root_reduced_cost": False,
     "mip_heuristic_run_feasibility_jump": False,
 }
-"""Options of HiGHS for searches from an answer that is good already: heuristics that solve smaller programs in search of a
-first good one take longer than all the rest."""
+"""Options of HiGHS for searches from a good answer: heuristics that solve smaller programs in search of a first good one take
+longer than all the rest."""
 
 SHORT_SEARCH = 50
-"""Nodes of a search for any answer that will do."""
+"""Nodes of a search for any sufficient answer."""
 
 MARGIN = 2e-6
-"""Rows of node capacities are tightened by this part if the solver's tolerance let an answer overfill a node."""
+"""Rows of node capacities are tightened by this part if the solver's tolerance lets an answer overfill a node."""
 
 Row = list[tuple[int, float]]
 
 
 class Solved(NamedTuple):
     x: Ints | None
-    """Counts of all apps, pinned ones included; None where the solver found nothing."""
+    """Counts of all apps, pinned ones included; None if the solver found nothing."""
     bound: float
     """No answer has an objective below this."""
     status: str
@@ -65,7 +65,7 @@ class Relaxed(NamedTuple):
     values: Floats
     """Of all columns."""
     reduced: Floats
-    """What the objective grows by with each column."""
+    """The growth of the objective with each column."""
 
 
 class Model:
@@ -108,7 +108,7 @@ class Model:
         self._row_upper.append(upper)
 
     def cells(self) -> int:
-        """Pairs of app and node where there may be something."""
+        """Return the number of pairs of app and node that may be nonzero."""
         return sum(self._upper[column] > 0 for column in self.x.values())
 
     def fix(self, column: int, value: float) -> None:
@@ -154,8 +154,8 @@ class Model:
                 self.add_row([(column, 1.0), (r, float(before))], lower=before)
 
     def _add_rooms(self) -> None:
-        """Each row is divided by the greatest common divisor of its demands, so that it says what integers can say,
-        and then by its right side, so that milli-cores and bytes weigh the same."""
+        """Divide each row by the greatest common divisor of its demands, which tightens it for integers, and then by its right
+        side, so milli-cores and bytes have the same weight."""
         instance = self.instance
         for node in range(len(instance.nodes)):
             for k in range(len(instance.kinds)):
@@ -171,7 +171,7 @@ class Model:
                 self.add_row(((self.x[app, node], amount / step / room) for app, amount in users), upper=1.0)
 
     def add_fairness(self, terms: Terms) -> int:
-        """The rows of θ1; gives the column of ξ."""
+        """Add the rows of θ1; return the column of ξ."""
         instance = self.instance
         fixed = math.fsum(
             abs(float(instance.unit[i]) * int(instance.current[i].sum()) - float(terms.shares[i]))
@@ -198,13 +198,13 @@ class Model:
         return excess
 
     def add_lack(self, app: int, floor: float) -> int:
-        """A column that is at least floor - n."""
+        """Return a new column that is at least floor - n."""
         lack = self.add_column(0, math.inf, integral=False)
         self._above(lack, app, -1.0, floor, max(0.0, floor - float(self.instance.count[app])))
         return lack
 
     def keep_above(self, app: int, floor: float) -> None:
-        """n ≥ floor."""
+        """Require n ≥ floor."""
         row = [(self.n[app], 1.0)]
         was = float(self.instance.count[app])
         if app not in self.r:
@@ -217,7 +217,7 @@ class Model:
             self.add_row([*row, (self.r[app], was - floor)], lower=was)
 
     def _above(self, column: int, app: int, slope: float, offset: float, stays: float) -> None:
-        """column ≥ slope · n + offset, or ≥ `stays` where the app stays: as the convex hull of the two."""
+        """Require column ≥ slope · n + offset, or ≥ `stays` if the app stays: as the convex hull of the two."""
         row = [(column, 1.0), (self.n[app], -slope)]
         if app not in self.r:
             self.add_row(row, lower=offset)
@@ -227,13 +227,13 @@ class Model:
         self.add_row([*row, (self.r[app], stays - slope * was - offset)], lower=stays - slope * was)
 
     def add_positive_part(self, column: int, above: float, *, sign: int = 1) -> int:
-        """A column that is at least `column - above` (with sign -1, `above - column`) and at least 0."""
+        """Return a new column that is at least `column - above` (with sign -1, `above - column`) and at least 0."""
         part = self.add_column(0, math.inf, integral=False)
         self.add_row([(part, 1.0), (column, -float(sign))], lower=-sign * above)
         return part
 
     def solve(self, objective: Row) -> Solved:
-        """Minimise.  If rounding shows that an answer overfills a node, once more with a little less room."""
+        """Minimize.  If rounding shows that an answer overfills a node, solve again with slightly less room."""
         answer = self._solve(objective, 0.0)
         if answer.x is not None and self._overfull(answer.x):
             answer = self._solve(objective, MARGIN)
@@ -244,7 +244,7 @@ class Model:
         return bool((x[movable].T @ self.instance.demand[movable] > self.instance.room).any())
 
     def solve_below(self, objective: Row, most: float) -> Solved:
-        """As `solve`, for answers of at most this much alone: `infeasible` says that there are none."""
+        """Like `solve`, for objectives of at most `most`: `infeasible` means that there are none."""
         self.add_row(objective, upper=most)
         answer = self.solve(objective)
         for rows in (self._rows, self._row_lower, self._row_upper):
@@ -252,7 +252,7 @@ class Model:
         return answer
 
     def relax(self, objective: Row) -> Relaxed | None:
-        """Minimise, with fractions allowed.  None where there is no answer or the solver failed."""
+        """Minimize with fractions allowed.  None if there is no answer or the solver failed."""
         cost, rows = self._matrix(objective)
         matrix: Any = rows
         lower, upper = np.array(self._row_lower, np.float64), np.array(self._row_upper, np.float64)
@@ -278,7 +278,7 @@ class Model:
         return Relaxed(bound, x, reduced) if sound and np.isfinite(x).all() and np.isfinite(reduced).all() else None
 
     def _matrix(self, objective: Row) -> tuple[Floats, csr_array]:
-        """The objective as a vector, and the rows."""
+        """Return the objective as a vector, and the rows."""
         cost = np.zeros(len(self._lower))
         for column, value in objective:
             cost[column] += value
@@ -309,7 +309,7 @@ class Model:
             return Solved(None, -math.inf, "failed")
 
     def _counts(self, values: Floats) -> Ints | None:
-        """None for what is no answer at all."""
+        """Return the counts, None if the values are not an answer."""
         if values.shape != (len(self._lower),) or not np.isfinite(values).all():
             return None
         most = np.minimum(np.array(self._upper, np.float64), integer.LARGEST)
@@ -321,8 +321,8 @@ class Model:
 
 
 def most_beside(instance: Instance, change_budget: int) -> Ints:
-    """How many containers of each app each node can hold, when at most so many of those that may stay give up theirs: the
-    app itself, and those that hold most of each resource there."""
+    """Return how many containers of each app each node can hold when at most `change_budget` of the apps that may stay give up
+    theirs: the app itself, and those that hold most of each resource there."""
     most, kept = instance.holds.copy(), instance.kept
     if change_budget >= int(kept.sum()):
         return most
@@ -345,14 +345,14 @@ def most_beside(instance: Instance, change_budget: int) -> Ints:
 
 
 def _milp(cost: Floats, **problem: Any) -> Any:
-    """scipy passes options that it does not know to HiGHS, and warns of each."""
+    """Suppress scipy's warnings: it passes options that it does not know to HiGHS, and warns about each."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Unrecognized options", category=RuntimeWarning)
         return milp(cost, **problem)
 
 
 def moves(model: Model, *, both_ways: bool) -> Row:
-    """One for each container that an app which ran starts on a node (and, both ways, for each that it stops)."""
+    """Return one for each container that an app which ran starts on a node (and, both ways, for each that it stops)."""
     instance = model.instance
     moves: Row = []
     for (app, node), column in model.x.items():
@@ -366,7 +366,7 @@ def moves(model: Model, *, both_ways: bool) -> Row:
 
 
 def change_weight(instance: Instance) -> float:
-    """More than all containers that can move."""
+    """Return a weight above all containers that can move."""
     movers = instance.running & instance.free_to_move
     most = np.minimum(instance.n_max, instance.holds.sum(axis=1)) + instance.current.sum(axis=1)
     return 1.0 + float((most * instance.gang)[movers].sum())
@@ -379,7 +379,8 @@ def changes(model: Model, moves: Row) -> Row:
 
 
 def wishes(model: Model) -> Row:
-    """How far apps that are placed or changed miss their wish, with a 0/1 column for each node that one of them uses."""
+    """Return how far apps that are placed or changed miss their wish, with a 0/1 column for each node that one of them
+    uses."""
     instance = model.instance
     missed: Row = []
     for app in model.apps:

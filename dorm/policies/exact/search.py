@@ -1,9 +1,9 @@
 """The policy `dorm-exact`: the goals of `dorm.policies.goals`, each solved as a mixed-integer program with those
 before it fixed.
 
-A stage is skipped where an answer at hand already meets its goal perfectly, so a round usually solves two programs.  Every
-answer is rounded, checked and scored in integers, against a greedy one; the best by that score is given, whatever the
-solver did.  It is the reference for `dorm`, and good up to some 30 apps on 20 nodes.
+A stage is skipped if an answer at hand already meets its goal perfectly, so a round usually solves two programs.  Every answer
+is rounded, checked and scored in integers, against a greedy one; the best by that score is returned, whatever the solver did.
+It is the reference for `dorm`, and practical up to some 30 apps on 20 nodes.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Allocation, Problem
 
 LARGEST_PROGRAM = 2_000
-"""Apps times nodes; beyond, a single relaxation may take minutes and the greedy answer stands."""
+"""Apps times nodes; beyond, a single relaxation may take minutes, and the greedy answer stands."""
 
 LARGEST_TIES = 300
-"""Apps times nodes; beyond, the last goal chooses only among ways to change the apps that are being changed anyway: to
-prove that no others would do takes longer than all the rest."""
+"""Apps times nodes; beyond, the last goal chooses only among ways to change the apps that change anyway: proving that no
+others would do takes longer than all the rest."""
 
 SEARCH, MOST_NODES = 300_000, 500
 """Bounds each search: its nodes times apps times nodes of the cluster, and its nodes."""
 
 EXCESS_PRICE, FLOOR_PRICE = 10.0, 3.0
-"""Of excess for each kind of resources, and of a container below the floor in worths of the largest, where goals are one
-program with fractions."""
+"""Prices of excess per kind of resources, and of a container below the floor in worths of the largest, where goals are one
+relaxed program."""
 
 CHUNK = 16
 """How many apps one program orders by arrival: weights up to 2^15 stay far above the solver's tolerance."""
 
 SLACK = 1e-6
-"""By how much, in units of the largest container's worth, later goals may give up utilization."""
+"""How much utilization later goals may give up, in units of the largest container's worth."""
 
 
 class ExactPolicy:
@@ -60,7 +60,7 @@ class ExactPolicy:
 
 
 def allocate(instance: Instance, settings: Mapping[str, float]) -> Allocation:
-    """The whole way, from the problem as numbers."""
+    """Solve a problem, given as numbers."""
     reference = Reference(instance, settings)
     reference.run()
     search = reference.search
@@ -75,17 +75,17 @@ def allocate(instance: Instance, settings: Mapping[str, float]) -> Allocation:
 
 
 class Improved(NamedTuple):
-    """An answer that is no worse than the one it came from."""
+    """An answer that is no worse than the one it started from."""
 
     x: Ints
     """Counts, apps by nodes."""
     status: str
     """As in `Allocation.status`."""
     bound: float
-    """No answer that meets the earlier goals as well has more U less the price of changes; of the whole instance, pinned
-    apps included."""
+    """Upper bound on U less the price of changes, for answers that meet the earlier goals as well; of the whole instance,
+    pinned apps included."""
     cells: int
-    """Pairs of app and node that there were to choose from."""
+    """Pairs of app and node that could be chosen."""
 
 
 def improve(
@@ -99,13 +99,13 @@ def improve(
     gain: float | None = None,
     nodes: Flags | None = None,
 ) -> Improved:
-    """From a valid answer to the best one under the same terms: everything that is pinned stays, shares, floors, prices and
-    the target are those of `terms`, and who runs is chosen anew among the others.
+    """Improve a valid answer to the best one under the same terms: everything pinned stays, shares, floors, prices and the
+    target are those of `terms`, and which of the other apps run is chosen again.
 
-    `budget` is how many of the others that may stay may change; `node_limit` bounds each of up to a dozen searches (by
-    default by the size of the instance).  Work grows with apps times nodes, which the caller keeps small.  With a `gain`
-    (in units of U), answers that gain less by goal 5 are not looked for, nor ties among equals, which is much faster.
-    Where `nodes` are given, everything on the others stays as in `start`."""
+    `budget` is how many of the others that may stay may change; `node_limit` bounds each of up to a dozen searches (by default
+    by the size of the instance).  Work grows with apps times nodes, which the caller keeps small.  With a `gain` (in units of
+    U), answers that gain less by goal 5 are not searched for, nor ties among equals, which is much faster.  If `nodes` are
+    given, everything on the others stays as in `start`."""
     search = Search(instance, terms, start, budget=budget, reserved=reserved, node_limit=node_limit, gain=gain)
     cells = 0
     if search.has_choices():
@@ -119,18 +119,18 @@ def improve(
 
 
 class Outlook(NamedTuple):
-    """What the program with fractions says of a valid answer."""
+    """The relaxed program's view of a valid answer."""
 
     order: list[int]
-    """Apps that may stay, those first that change there, then those that are nearest to it."""
+    """Apps that may stay, first those that change there, then those closest to it."""
     bound: float
-    """No answer that serves the same apps has more U, less the price of changes, of excess and of what lacks below floors."""
+    """Upper bound on U, less the price of changes, of excess and of what is missing below floors, for the same served apps."""
 
 
 def outlook(
     instance: Instance, start: Ints, terms: Terms, *, budget: int, reserved: tuple[int, Flags] | None
 ) -> Outlook | None:
-    """None where the solver failed.  Work grows with apps times nodes, which the caller keeps small."""
+    """Return None if the solver failed.  Work grows with apps times nodes, which the caller keeps small."""
     search = Search(instance, terms, start, budget=budget, reserved=reserved)
     return search.outlook() if search.has_choices() else None
 
@@ -144,7 +144,7 @@ def serve(
     reserved: tuple[int, Flags] | None,
     node_limit: int | None = None,
 ) -> Ints:
-    """From a valid answer to one that is best by goal 1 alone, where the search finds it."""
+    """Improve a valid answer by goal 1 alone, as far as the search succeeds."""
     search = Search(instance, terms, start, budget=budget, reserved=reserved, node_limit=node_limit)
     if search.has_choices():
         search.choose_who_runs()
@@ -152,7 +152,7 @@ def serve(
 
 
 class Reference:
-    """A round of `dorm-exact`: whose terms hold is itself a question of who can run."""
+    """A round of `dorm-exact`: which terms hold depends itself on which apps can run."""
 
     def __init__(self, instance: Instance, settings: Mapping[str, float]) -> None:
         self.instance = instance
@@ -161,9 +161,9 @@ class Reference:
         self.reserved = goals.reserved(instance, self.aged)
         self.budget = goals.change_budget(instance, settings)
         self.target: Rows | None = None
-        """Where everything would be if θ2 held nobody back, with the fewest changes; None if it holds nobody back."""
+        """Where everything would be if θ2 held no app back, with the fewest changes; None if it holds none back."""
         self.held_back: Flags = np.zeros(len(instance.apps), np.bool_)
-        """Waits only because θ2 lets too few others shrink in this round."""
+        """Apps that wait only because θ2 lets too few others shrink in this round."""
         start = greedy.start(instance, self.aged, self.reserved)
         self.search = self._search(start, self.budget, self.reserved)
 
@@ -185,11 +185,11 @@ class Reference:
                 search.reach_goals()
 
     def _clear_for_those_held_back(self, placed: Flags) -> bool:
-        """Goal 2.  False where there is nobody to make room for, or no way to.
+        """Goal 2.  Return False if there is no app to make room for, or no way to.
 
-        Where lifting θ2 would start other apps instead of those that start now, the next round finds another state anyway,
-        and there is nothing to prepare for.  But an app that has waited too long is not overtaken for ever: while only θ2
-        holds it back, none starts that would not start beside it, and what is kept for it is the target instead of nodes.
+        Where lifting θ2 would start other apps instead of those that start now, the next round finds another state anyway, and
+        there is nothing to prepare for.  But an app that has waited too long is not overtaken without end: while only θ2 holds
+        it back, no app starts that would not start beside it, and the target replaces the nodes reserved for it.
         """
         instance = self.instance
         kept = int(instance.kept.sum())
@@ -224,7 +224,7 @@ class Reference:
 
 
 class Search:
-    """A way through the goals under given terms.  `best` is at each moment the best valid answer seen."""
+    """A search through the goals under given terms.  `best` is always the best valid answer so far."""
 
     def __init__(
         self,
@@ -254,22 +254,23 @@ class Search:
         return Model(self.instance, self.budget, self.node_limit, effort)
 
     def has_choices(self) -> bool:
-        """Where all is pinned, or there are no nodes, the start is the only answer, and its worth the bound."""
+        """Return False if everything is pinned, or there are no nodes: the start is the only answer, and its worth the
+        bound."""
         if self.instance.free_to_move.any() and self.instance.nodes:
             return True
         self.bound = self.score().net
         return False
 
     def fill(self) -> None:
-        """Offer what greedy growth makes of the best."""
+        """Offer the best answer after greedy growth."""
         self._offer(greedy.fill(self.instance, self.best, self.terms, self._closed()))
 
     def placed(self) -> Flags:
-        """Apps that have what they need to run."""
+        """Return apps that have what they need to run."""
         return goals.placed(self.instance, self.best.sum(axis=1))
 
     def reach_goals(self) -> None:
-        """Goals 3 to 6, once it is fixed who runs and what is in the way."""
+        """Reach goals 3 to 6, once it is fixed which apps run and what is in the way."""
         self._be_fair()
         self._reach_floors()
         if self.gain is not None:
@@ -279,7 +280,7 @@ class Search:
             self._disturb_least()
 
     def stay_outside(self, nodes: Flags) -> None:
-        """Only what is on these nodes may change."""
+        """Let only what is on these nodes change."""
         for (app, node), column in self.model.x.items():
             if not nodes[node]:
                 self.model.fix(column, float(self.best[app, node]))
@@ -287,7 +288,7 @@ class Search:
     # Goal 1
 
     def choose_who_runs(self, may: Flags | None = None) -> None:
-        """Fixes every `run` column of the model.  Only those start that `may` (all, if it is None)."""
+        """Fix every `run` column of the model.  Only apps in `may` start (all, if it is None)."""
         model = self.model
         for app, column in model.run.items():
             if may is not None and not may[app]:
@@ -308,7 +309,7 @@ class Search:
             model.fix(model.run[app], float(app not in short))
 
     def _serve(self, apps: Sequence[int]) -> None:
-        """As many containers of n_min as can be, over all of these apps."""
+        """Serve as many containers of n_min as possible, over all of these apps."""
         if not self._short(apps):
             return
         model = self.model
@@ -317,7 +318,7 @@ class Search:
         model.add_row(wish, upper=self._gained(wish, apps) + 0.5)
 
     def _keep_reserved(self) -> None:
-        """Nobody who was not hit gets more on nodes that are kept for an app, if that one can't start."""
+        """Give apps that were not hit no more on nodes reserved for an app, if that one can't start."""
         if self.reserved is None:
             return
         model, instance, (first, closed) = self.model, self.instance, self.reserved
@@ -330,13 +331,13 @@ class Search:
                 model.add_row(row, upper=float(instance.current[app, node]))
 
     def _closed(self) -> Flags | None:
-        """Nodes where nobody gets more, since they are kept for an app that can't start yet."""
+        """Return the nodes that get nothing more, as they are reserved for an app that can't start yet."""
         if self.reserved is None or self.best[self.reserved[0]].any():
             return None
         return self.reserved[1]
 
     def _order(self, queue: Sequence[int]) -> None:
-        """Among equals, who came first: weights of powers of two, a chunk of the queue at a time."""
+        """Order equals by arrival: weights of powers of two, a chunk of the queue at a time."""
         model = self.model
         for start in range(0, len(queue), CHUNK):
             chunk = queue[start : start + CHUNK]
@@ -370,7 +371,7 @@ class Search:
         model.add_row(over, upper=self.score().in_the_way + 0.5)
 
     def change_least(self) -> None:
-        """With the same apps running, where the fewest of them change and move."""
+        """With the same apps running, minimize changes and moves."""
         served = self.placed()
         solved = self.model.solve(changes(self.model, moves(self.model, both_ways=True)))
         if solved.x is None or integer.faults(self.instance, integer.rows_of(solved.x), self.budget, self.reserved):
@@ -416,7 +417,7 @@ class Search:
         model.add_row(wish, upper=(fixed - self.score().net) / scale + SLACK)
 
     def _gain(self, least: float) -> None:
-        """Goal 5 again, for answers that are better by so much."""
+        """Solve goal 5 again, for answers that are better by at least `least`."""
         instance = self.instance
         scale = _scale(instance.worth)
         fixed = integer.utilization(instance, np.where(instance.pinned, instance.count, 0))
@@ -429,7 +430,7 @@ class Search:
             self.status = "fallback"
 
     def outlook(self) -> Outlook | None:
-        """Goals 3 to 5 at once, for who runs now."""
+        """Solve goals 3 to 5 at once, for the apps that run now."""
         model, instance = self.model, self.instance
         placed, floors = self.placed(), self.terms.floors
         for app, column in model.run.items():
@@ -451,7 +452,7 @@ class Search:
         return Outlook(sorted(changes, key=lambda i: (*changes[i], i)), fixed - relaxed.bound * scale)
 
     def _worth(self, scale: float) -> Row:
-        """What goal 5 minimises."""
+        """Return the objective of goal 5."""
         wish: Row = [(column, -float(self.instance.worth[app]) / scale) for app, column in self.model.n.items()]
         return wish + [(column, float(self.terms.prices[app]) / scale) for app, column in self.model.r.items()]
 
@@ -473,19 +474,19 @@ class Search:
     # What all stages share
 
     def _solve(self, objective: Row) -> float:
-        """One stage; keeps the answer if it is valid and better, and gives the proven bound on the objective."""
+        """Solve one stage; keep the answer if it is valid and better, and return the proven bound on the objective."""
         solved = self.model.solve(objective)
         usable = solved.x is not None and self._offer(solved.x)
         if solved.status in ("node_limit", "guard"):
             self.status = solved.status if self.status != "fallback" else "fallback"
         elif solved.status == "infeasible" and self.gain is not None:
-            pass  # By a rounding, against an answer that is there: nothing better was found, and that is all.
+            pass  # By rounding, against an existing answer: nothing better was found.
         elif solved.status != "optimal" or not usable:
             self.status = "fallback"
         return solved.bound
 
     def _offer(self, x: Ints) -> bool:
-        """Keeps it if it is better; whether it could be used at all."""
+        """Keep the answer if it is better; return whether it is valid."""
         rows = integer.rows_of(x)
         if integer.faults(self.instance, rows, self.budget, self.reserved):
             return False
@@ -498,13 +499,13 @@ class Search:
 
 
 def _scale(values: Floats) -> float:
-    """The largest, so that objectives have coefficients of about one."""
+    """Return the largest value, so that objectives have coefficients of about one."""
     largest = float(values[np.isfinite(values)].max(initial=0.0))
     return largest if largest > 0 else 1.0
 
 
 def loosest_bound(instance: Instance) -> float:
-    """No answer uses more of a resource than there is, nor than all apps at n_max would."""
+    """Return a bound: no answer uses more of a resource than there is, nor than all apps at n_max would."""
     if not instance.kinds:
         return 0.0
     wanted = [
