@@ -60,10 +60,10 @@ def reconcile(desired: Desired, seen: Sequence[Seen], now: int) -> list[Action]:
     wanted = desired.wanted()
     found = {container.key: container for container in seen}
     actions: list[Action] = []
-    haunted = any(container.state == "running" and _ended(container.key, desired) for container in seen)
+    has_zombie = any(container.state == "running" and _ended(container.key, desired) for container in seen)
     for key in sorted({*wanted, *found, *desired.started, *desired.announced, *desired.due}):
         action = _for(key, key in wanted, found.get(key), desired, now)
-        if action is not None and not (haunted and isinstance(action, Launch)):
+        if action is not None and not (has_zombie and isinstance(action, Launch)):
             actions.append(action)
     return actions
 

@@ -156,8 +156,8 @@ def _names(state: State) -> Iterator[str]:
 
 
 def _numbers(state: State) -> Iterator[str]:
-    if not max(state.round_seq, state.stirred_seq, state.figures.seq) <= state.seq or (
-        max(state.stirred_at, state.loose_at, state.ticked_at) > state.time
+    if not max(state.round_seq, state.dirty_seq, state.figures.seq) <= state.seq or (
+        max(state.dirty_at, state.rebalance_from, state.ticked_at) > state.time
     ):
         yield f"something happened after the last record, {state.seq}"
     if min(state.epoch, state.time, *(getattr(state.counters, name) for name in state.counters.__struct_fields__)) < 0:
@@ -170,7 +170,10 @@ def _numbers(state: State) -> Iterator[str]:
     for app in state.apps.values():
         if not 1 <= app.n_min <= app.n_max or app.weight <= 0 or not app.demand:
             yield f"{app.id}: bounds {app.n_min}..{app.n_max}, weight {app.weight}, demand {app.demand}"
-        if app.changed_seq > state.seq or min(app.step, app.lost_steps, app.failures, app.ran_ns, app.fruitless) < 0:
+        if (
+            app.changed_seq > state.seq
+            or min(app.step, app.lost_steps, app.failures, app.ran_ns, app.failed_trials) < 0
+        ):
             yield f"{app.id}: {app.failures} failures, step {app.step}, {app.lost_steps} lost steps, ran {app.ran_ns} ns"
         for against, used in app.retries_used.items():
             if used > limit_of(app, against):

@@ -129,7 +129,7 @@ class Leader:
         """Of the election that it published last; 0 before the first."""
         self._detector = detector or NoDetector()
         self._quiet = Quiet()
-        self._dirty_seq = state.stirred_seq
+        self._dirty_seq = state.dirty_seq
         self.allocated_at = 0
         """Log time of the last allocation: pauses and waits that were over by then were looked at."""
         self._news = True
@@ -150,10 +150,10 @@ class Leader:
         """That round is stored and folded.  The allocation is dirty since `dirty_at` (monotonic ns): a new leader does
         not know what the last one has looked at, so a live master gives `at`."""
         self._quiet, self.allocated_at, self._news = Quiet(), allocated_at, True
-        self._dirty_seq = self.state.stirred_seq
+        self._dirty_seq = self.state.dirty_seq
         self._asked.clear()
         if dirty_at is not None:
-            self._quiet.stir(dirty_at)
+            self._quiet.mark_dirty(dirty_at)
 
     @property
     def deposed(self) -> bool:
@@ -164,9 +164,9 @@ class Leader:
 
     def folded(self, at: int, *, news: bool = True) -> None:
         """Records were folded, at `at` (monotonic ns).  Without `news` nothing follows from them at once."""
-        if self.state.stirred_seq != self._dirty_seq:
-            self._dirty_seq = self.state.stirred_seq
-            self._quiet.stir(at)
+        if self.state.dirty_seq != self._dirty_seq:
+            self._dirty_seq = self.state.dirty_seq
+            self._quiet.mark_dirty(at)
         self._news |= news
 
     def step(self, moment: Moment) -> Ready:
@@ -199,7 +199,7 @@ class Leader:
         """It was not stored: what it would have changed is still to be decided."""
         self._news = True
         if published.round.allocated:
-            self._quiet.stir(at)
+            self._quiet.mark_dirty(at)
 
     # --- silence --------------------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class Leader:
 
     def mark_dirty(self, at: int) -> None:
         """Something could change the allocation, at `at` (monotonic ns)."""
-        self._quiet.stir(at)
+        self._quiet.mark_dirty(at)
 
     def _next_deadline(self) -> int | None:
         seq, after = self.state.seq, self.allocated_at

@@ -243,11 +243,11 @@ class App(msgspec.Struct):
     """How long all containers of its generations have run since the last failure that was its own fault, excluding the
     generation that runs now."""
     retry_at: int = 0
-    tells: bool = False
+    reports_progress: bool = False
     """Whether it has ever reported progress or a checkpoint."""
     worked_with: int = 0
     """How many containers the last generation that worked had; 0 if none ever did."""
-    fruitless: int = 0
+    failed_trials: int = 0
     """How many generations since then have failed by the app's own fault without having worked."""
     debt: int = 0
     """Failures not excused by a node's loss, since it last ran stably (`dorm.core.apps.bounds`)."""
@@ -416,11 +416,11 @@ class State(msgspec.Struct):
     """When it was elected: it can't know what earlier masters heard."""
     round_seq: int = 0
     """Sequence of the last round, which fences the next one."""
-    stirred_seq: int = 0
+    dirty_seq: int = 0
     """The last record that could change the allocation."""
-    stirred_at: int = 0
+    dirty_at: int = 0
     """Its log time."""
-    loose_at: int = 0
+    rebalance_from: int = 0
     """Time of the latest cause for an idle tick; 0 while none is due."""
     ticked_at: int = 0
     """Time of the last idle tick."""

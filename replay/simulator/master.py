@@ -51,9 +51,9 @@ class VirtualMaster:
         had seen everything that was quiet by then, so a fork of a run continues as the run would have."""
         state, now = self._state, self._agenda.now
         seen = now - int(self._takes_s() * SECOND)
-        unseen = state.stirred_at + state.settings.quiet_ms * MILLISECOND >= seen
+        unseen = state.dirty_at + state.settings.quiet_ms * MILLISECOND >= seen
         elected = self._leader.elect(now)
-        self._leader.elected(now, dirty_at=state.stirred_at if unseen else None, allocated_at=seen)
+        self._leader.elected(now, dirty_at=state.dirty_at if unseen else None, allocated_at=seen)
         self._say(elected)
         self.wake(now)
 

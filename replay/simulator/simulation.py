@@ -210,7 +210,7 @@ class Simulation:
     def _take(self, subject: str, body: bytes, msg_id: str) -> None:
         """Store a record, fold it, and let observers, agents and the master react."""
         record = Record(self.state.seq + 1, self.agenda.now, subject, body, msg_id)
-        stirred = self.state.stirred_seq
+        stirred = self.state.dirty_seq
         event = evolve(self.state, record)
         for observer in self._observers:
             observer(record, event)
@@ -220,7 +220,7 @@ class Simulation:
         else:
             self._react(event)
         news = not isinstance(event, _TELLS_NOTHING_DUE)
-        if news or self.state.stirred_seq != stirred:
+        if news or self.state.dirty_seq != stirred:
             self.master.note(news=news)
 
     def _react(self, fact: Any) -> None:

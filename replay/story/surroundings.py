@@ -1,7 +1,7 @@
-"""The surroundings of an app: which app has which places, and which events stir decisions.
+"""The surroundings of an app: which app has which places, and which events trigger decisions.
 
 A story asks two questions about a decision.  *What led to it*: the master decides once the log has been quiet, so a decision
-answers the events that stirred the allocation since the previous one: the latest, those within the longest delay of a busy
+answers the events that triggered the allocation since the previous one: the latest, those within the longest delay of a busy
 log, and those during an adjustment, whose apps cannot be changed before it ends.  *For whose sake* an app gave up room: worked
 out from the decision itself, on the nodes in question (see `room_to`).
 """
@@ -31,7 +31,7 @@ TOLD = 3
 """Most causes reported for one decision, the latest; the others are counted."""
 
 
-class _Stir(msgspec.Struct, frozen=True):
+class _Trigger(msgspec.Struct, frozen=True):
     """An event that could change the allocation."""
 
     seq: int
@@ -40,19 +40,19 @@ class _Stir(msgspec.Struct, frozen=True):
     app: str = ""
     """The app that it belongs to."""
     weight: int = 2
-    """Of several stirs only the weightiest are reported: 1 is the end of an adjustment."""
+    """Of several triggers only the weightiest are reported: 1 is the end of an adjustment."""
     since: int = 0
     """For the end of an adjustment: when that was decided."""
 
 
 class Surroundings:
-    """Follows all apps and nodes as far as stories need them.  Keeps the places of live apps, and a few stirs."""
+    """Follows all apps and nodes as far as stories need them.  Keeps the places of live apps, and a few triggers."""
 
     def __init__(self) -> None:
         self.places: dict[str, Places] = {}
         """By app; apps without a place are absent."""
-        self._strong: deque[_Stir] = deque(maxlen=KEPT)
-        self._weak: deque[_Stir] = deque(maxlen=KEPT)
+        self._strong: deque[_Trigger] = deque(maxlen=KEPT)
+        self._weak: deque[_Trigger] = deque(maxlen=KEPT)
         self._exit: tuple[int, k.ContainerExited] | None = None
         """The last container that ended, and its sequence: reported if there is nothing else."""
         self._before: Cause | None = None
@@ -86,7 +86,7 @@ class Surroundings:
         elif isinstance(fact, k.IdleTicked):
             self._looked = event.basis
         elif kind in _NODES:
-            self._stir(state, position, f"{fact.node} {_NODES[kind]}")  # type: ignore[union-attr]  # these have one
+            self._note_cause(state, position, f"{fact.node} {_NODES[kind]}")  # type: ignore[union-attr]  # these have one
             self._all_places(state)
         elif kind in _APPS:
             self._app_fact(state, position, fact, _APPS[kind])
@@ -101,19 +101,19 @@ class Surroundings:
             text += f" by {app.user}"
             if 0 < app.seq < state.seq:
                 position = str(app.seq)
-        self._stir(state, position, text, app=fact.app)
+        self._note_cause(state, position, text, app=fact.app)
 
     def _updated(self, state: State, event: k.AppUpdated) -> None:
         app = state.find_app(event.app)
         if app is not None and event.id not in state.submissions:
-            self._stir(state, str(state.seq), f"{event.by} changed {app.name}", app=app.id)
+            self._note_cause(state, str(state.seq), f"{event.by} changed {app.name}", app=app.id)
 
     def _started(self, state: State, event: k.ContainerStarted) -> None:
         app = state.apps[event.app]
         generation = app.generations[event.generation]
         if generation.running == len(generation.containers) and generation is app.current:
             text = f"{app.name} ran with {containers(generation.running)}"
-            self._stir(state, str(state.seq), text, app=app.id, weight=1, since=generation.decided_at)
+            self._note_cause(state, str(state.seq), text, app=app.id, weight=1, since=generation.decided_at)
 
     def _exited(self, state: State, event: k.ContainerExited) -> None:
         self._exit = (state.seq, event)
@@ -121,19 +121,23 @@ class Surroundings:
     def _node(self, state: State, event: k.NodeJoined | k.NodeLeft) -> None:
         if isinstance(event, k.NodeJoined) and event.identity != state.nodes[event.node].identity:
             return  # Another machine that claimed this name and was refused.
-        self._stir(state, str(state.seq), f"{event.node} {'joined' if isinstance(event, k.NodeJoined) else 'left'}")
+        self._note_cause(
+            state, str(state.seq), f"{event.node} {'joined' if isinstance(event, k.NodeJoined) else 'left'}"
+        )
         self._all_places(state)
 
     def _drain(self, state: State, event: k.NodeDrainRequested) -> None:
-        self._stir(state, str(state.seq), drain(event))
+        self._note_cause(state, str(state.seq), drain(event))
         self._all_places(state)
 
     def _settings(self, state: State, event: k.PolicyChanged) -> None:
-        self._stir(state, str(state.seq), settings(event))
+        self._note_cause(state, str(state.seq), settings(event))
 
-    def _stir(self, state: State, position: str, text: str, *, app: str = "", weight: int = 2, since: int = 0) -> None:
-        stirs = self._strong if weight > 1 else self._weak
-        stirs.append(_Stir(state.seq, state.time, Cause(position, text), app, weight, since or state.time))
+    def _note_cause(
+        self, state: State, position: str, text: str, *, app: str = "", weight: int = 2, since: int = 0
+    ) -> None:
+        triggers = self._strong if weight > 1 else self._weak
+        triggers.append(_Trigger(state.seq, state.time, Cause(position, text), app, weight, since or state.time))
 
     def _place(self, state: State, app_id: str) -> None:
         app = state.apps.get(app_id)
@@ -154,12 +158,12 @@ class Surroundings:
         """Return what led to a decision; call it before `fact`.  `app`'s own causes come first."""
         if fact.trigger == "idle" and event.events and isinstance(event.events[0], k.IdleTicked):
             return [Cause(f"{state.seq}.0", "all had been quiet, and the allocation was looked at again")]
-        stirs = self._since_last(event.basis, state.settings.quiet_limit_ms * MS)
-        if not stirs:
+        triggers = self._since_last(event.basis, state.settings.quiet_limit_ms * MS)
+        if not triggers:
             return self._for_want_of_others(state, event.basis)
-        own = [stir.cause for stir in stirs if app and stir.app == app and stir.weight > 1]
-        causes = own[-1:] + [stir.cause for stir in stirs if stir.cause not in own[-1:]][-TOLD:]
-        left = len(stirs) - len(causes)
+        own = [trigger.cause for trigger in triggers if app and trigger.app == app and trigger.weight > 1]
+        causes = own[-1:] + [trigger.cause for trigger in triggers if trigger.cause not in own[-1:]][-TOLD:]
+        left = len(triggers) - len(causes)
         if left > 0:
             last = causes[-1]
             causes[-1] = Cause(last.position, f"{last.text}, and {left} more just before")
@@ -171,21 +175,21 @@ class Surroundings:
             return [Cause(str(seq), f"slot {exited.slot} of {name_in(state, exited.app)} ended")]
         return [self._before] if self._before is not None else []
 
-    def _since_last(self, basis: int, most: int) -> list[_Stir]:
-        """Return the weightiest stirs that a decision on this basis answers, in order."""
-        found = [stir for stir in (*self._strong, *self._weak) if self._looked < stir.seq <= basis]
-        found.sort(key=lambda stir: stir.seq)
+    def _since_last(self, basis: int, most: int) -> list[_Trigger]:
+        """Return the weightiest triggers that a decision on this basis answers, in order."""
+        found = [trigger for trigger in (*self._strong, *self._weak) if self._looked < trigger.seq <= basis]
+        found.sort(key=lambda trigger: trigger.seq)
         reach = found[-1].time if found else 0
-        answered: list[_Stir] = []
-        for stir in reversed(found):
-            if stir.time < reach - most:
+        answered: list[_Trigger] = []
+        for trigger in reversed(found):
+            if trigger.time < reach - most:
                 break
-            reach = min(reach, stir.since)
-            answered.append(stir)
-        weight = max((stir.weight for stir in answered), default=0)
-        heavy = [stir for stir in reversed(answered) if stir.weight == weight]
-        # A stir that had to wait for the end of an adjustment also names that end.
-        last = next((stir for stir in answered if stir.weight == 1), None)
+            reach = min(reach, trigger.since)
+            answered.append(trigger)
+        weight = max((trigger.weight for trigger in answered), default=0)
+        heavy = [trigger for trigger in reversed(answered) if trigger.weight == weight]
+        # A trigger that had to wait for the end of an adjustment also names that end.
+        last = next((trigger for trigger in answered if trigger.weight == 1), None)
         late = last is not None and weight > 1 and last.seq > heavy[-1].seq
         return [*heavy, last] if late and last is not None else heavy
 

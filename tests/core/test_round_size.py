@@ -185,7 +185,7 @@ def test_a_change_that_was_put_off_is_asked_for_again_at_once(monkeypatch: pytes
     bench.decide()
     before = digest(bench.state)
     assert bench.decide(allocate=True)
-    assert bench.state.stirred_seq == bench.state.seq
+    assert bench.state.dirty_seq == bench.state.seq
     assert digest(bench.state) != before
 
 

@@ -118,7 +118,7 @@ class VirtualMaster:
         ticks = [index for index, fact in enumerate(facts) if isinstance(fact, k.IdleTicked)]
         if ticks:
             idle = int(self.state.settings.idle_s * SECOND)
-            quiet = self.now() - max(self.state.stirred_at, self.state.ticked_at)
+            quiet = self.now() - max(self.state.dirty_at, self.state.ticked_at)
             self.world.hold(ticks == [0] and quiet >= idle, f"a tick after {quiet / SECOND} s: {facts}")
 
     def conclude(self) -> None:
@@ -153,7 +153,7 @@ class Heard:
 
 
 def _content(state: State) -> bytes:
-    counting = {"seq": 0, "time": 0, "counters": None, "stirred_seq": 0, "stirred_at": 0}
+    counting = {"seq": 0, "time": 0, "counters": None, "dirty_seq": 0, "dirty_at": 0}
     return msgspec.msgpack.encode({**msgspec.to_builtins(state, str_keys=True), **counting})
 
 
@@ -223,25 +223,25 @@ class World:
             self.ids[msg_id] = record.seq
         self.check_completions(record)
         self.check_deadlines(record)
-        stirred, void = self.whole.stirred_seq, self.whole.counters.void_rounds
+        dirty, void = self.whole.dirty_seq, self.whole.counters.void_rounds
         event = evolving.evolve(self.whole, record)
         self.hold(not violations(self.whole), violations(self.whole))
         if isinstance(event, k.Round) and void == self.whole.counters.void_rounds:
-            self.check_ticks_end(event, stirred)
+            self.check_ticks_end(event, dirty)
         if isinstance(event, k.Round):
             for fact in event.events:
                 if isinstance(fact, k.GenerationReleased):
                     self.released_from.setdefault((fact.app, fact.generation), event.basis)
         return record.seq
 
-    def check_ticks_end(self, event: k.Round, stirred: int) -> None:
+    def check_ticks_end(self, event: k.Round, dirty: int) -> None:
         """After a tick that changed nothing there is none before something has happened, or a decision has left something."""
         ticks = any(isinstance(fact, k.IdleTicked) for fact in event.events)
         changes = any(isinstance(fact, k.Resized) and fact.changes for fact in event.events)
-        self.hold(not ticks or not self.last_tick or stirred > self.last_tick, "a tick without a new cause")
+        self.hold(not ticks or not self.last_tick or dirty > self.last_tick, "a tick without a new cause")
         if ticks and not changes:
             self.last_tick = event.basis
-        elif any(isinstance(fact, k.Resized) for fact in event.events) and self.whole.loose_at:
+        elif any(isinstance(fact, k.Resized) for fact in event.events) and self.whole.rebalance_from:
             self.last_tick = 0
 
     def publish(self, event: k.Event, who: str, msg_id: str = "") -> int:

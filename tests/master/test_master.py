@@ -102,7 +102,7 @@ async def test_a_master_that_took_over_looks_again_when_nothing_happens() -> Non
     async with leading(log, "second") as second:
         tick = await first_with(log, IdleTicked)
         assert (tick.by, tick.allocated) == ("second", True)
-        assert tick.at - second.state.stirred_at >= 3_000_000_000
+        assert tick.at - second.state.dirty_at >= 3_000_000_000
 
 
 async def beat(bus: MemoryBus, node: str, body: bytes = b"") -> None:

@@ -247,7 +247,7 @@ class Neighbors:
         time = self.history.world.whole.time
         if before.adjustment != "restart" or before.worked or self._has_to_go(app, before):
             return
-        signs = app.tells or app.spec.deadlines.progress_s is not None
+        signs = app.reports_progress or app.spec.deadlines.progress_s is not None
         settled = before.started_at + (SETTLE_S if signs else TRIAL_S) * SECOND
         self.history.checks.hold(
             time >= settled - int(_MARGIN_S * SECOND),

@@ -116,7 +116,7 @@ def settled(state: State) -> bool:
     return (
         bool(live)
         and not state.submissions
-        and not state.loose_at
+        and not state.rebalance_from
         and all(app.settled or app.current is None for app in live)
         and all(not app.retry_at for app in live)
         and all(node.condition == "up" for node in state.nodes.values())

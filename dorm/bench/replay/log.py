@@ -178,9 +178,9 @@ class _World:
         while self._due:
             at, _, act = heapq.heappop(self._due)
             self.now = max(self.now, at)
-            stirred, asked = self.state.stirred_seq, len(self.state.submissions)
+            dirty, asked = self.state.dirty_seq, len(self.state.submissions)
             act()
-            if (self.state.stirred_seq, len(self.state.submissions)) != (stirred, asked):
+            if (self.state.dirty_seq, len(self.state.submissions)) != (dirty, asked):
                 self._master()
 
     @property

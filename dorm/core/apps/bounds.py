@@ -2,7 +2,7 @@
 
     worked      a generation has worked once it told of progress or of a checkpoint; of an app that never tells anything,
                 once all its containers have run for `TRIAL_S`
-    fruitless   an app of which no generation has worked yet, or the last two have not, has n_min only until one does; and
+    failed_trials   an app of which no generation has worked yet, or the last two have not, has n_min only until one does; and
                 after two that have not, nobody who runs is resized for it before it has waited for `ROOM_S`: otherwise a
                 crash loop would restart others twice for each try, which costs them more than the room that it takes
     debt        failures of the app since it last ran stably, which takes `STABLE_S` for each of them.  Once others were
@@ -66,7 +66,7 @@ def bounds(app: App, now: int, claimed: int = 0) -> Bounds:
             why.append(_words(held))
     if _on_trial(app, now) and not keeps_place:
         high = low
-        failed = "1 generation has" if app.fruitless == 1 else f"{app.fruitless} generations have"
+        failed = "1 generation has" if app.failed_trials == 1 else f"{app.failed_trials} generations have"
         why.append(f"held at {low} until it works: {failed} failed before they did")
     if in_debt(app, now) and app.disturbs:
         high = max(low, min(high, len(app.current.containers) if app.current is not None else claimed))
@@ -86,7 +86,7 @@ def _words(held: Held) -> str:
 
 def takes_free_room_only(app: App, now: int) -> bool:
     """Whether nobody is resized for its sake at `now` (UTC ns)."""
-    loops = app.fruitless > 1 or (app.barred and in_debt(app, now))
+    loops = app.failed_trials > 1 or (app.barred and in_debt(app, now))
     return loops and app.current is None and now < app.waiting_since + ROOM_S * SECOND
 
 
@@ -113,7 +113,7 @@ def has_worked(app: App, generation: Generation, now: int) -> bool:
 
 def _only_by_signs(app: App) -> bool:
     """An app that is known to tell of its work and does not may hang."""
-    return app.tells or app.spec.deadlines.progress_s is not None
+    return app.reports_progress or app.spec.deadlines.progress_s is not None
 
 
 def ran_ns(app: App, until: int) -> int:
@@ -133,9 +133,9 @@ def ran_well(app: App, until: int) -> bool:
 def changes_at(app: App) -> Iterator[int]:
     """When (UTC ns) its bounds change though nothing happens; may be in the past."""
     current = app.current
-    if app.fruitless and current is not None and current.started_at and not current.exited:
+    if app.failed_trials and current is not None and current.started_at and not current.exited:
         yield current.started_at + TRIAL_S * SECOND
-    if (app.fruitless > 1 or app.barred) and current is None and app.waiting_since:
+    if (app.failed_trials > 1 or app.barred) and current is None and app.waiting_since:
         yield app.waiting_since + ROOM_S * SECOND
     if app.disturbs and current is not None and current.started_at and not current.exited:
         yield current.started_at + max(0, app.debt * STABLE_S * SECOND - app.ran_ns)
@@ -151,7 +151,7 @@ def changes_at(app: App) -> Iterator[int]:
 
 
 def _on_trial(app: App, now: int) -> bool:
-    if not app.fruitless or (app.worked_with and app.fruitless < 2):
+    if not app.failed_trials or (app.worked_with and app.failed_trials < 2):
         return False
     current = app.current
     return current is None or not has_worked(app, current, now)

@@ -155,7 +155,7 @@ def _hold(app: App, place: dict[str, int], rooms: dict[str, _Room]) -> None:
 
 def _after_failure(app: App, last: Generation, rooms: dict[str, _Room], now: int) -> Claim | None:
     barred = app.barred and in_debt(app, now)
-    gives_room = app.retry_at > now + KEPT_S * SECOND or app.fruitless > 1
+    gives_room = app.retry_at > now + KEPT_S * SECOND or app.failed_trials > 1
     if not last.failed or (gives_room and not barred):
         return None
     may_have = bounds(app, now, len(last.containers))

@@ -23,7 +23,7 @@ class Quiet:
         """When the first record came that no allocation has seen."""
         self._last = 0
 
-    def stir(self, at: int) -> None:
+    def mark_dirty(self, at: int) -> None:
         """Note a record that could change the allocation."""
         self._last = at
         if self._since is None:

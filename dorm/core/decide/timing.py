@@ -59,13 +59,13 @@ def trigger(state: State, now: int) -> Trigger:
     """Return what triggers an allocation at `now` (UTC ns)."""
     if tick_is_due(state, now):
         return "idle"
-    return "deadline" if any(state.stirred_at < at <= now for at in _ends_of_waits(state)) else "events"
+    return "deadline" if any(state.dirty_at < at <= now for at in _ends_of_waits(state)) else "events"
 
 
 def _next_tick(state: State) -> int | None:
-    if not state.loose_at or not state.names:
+    if not state.rebalance_from or not state.names:
         return None
-    return max(state.loose_at, state.stirred_at, state.ticked_at) + int(state.settings.idle_s * SECOND)
+    return max(state.rebalance_from, state.dirty_at, state.ticked_at) + int(state.settings.idle_s * SECOND)
 
 
 def _ends_of_waits(state: State) -> Iterator[int]:

@@ -16,15 +16,15 @@ SWEEPS = 16
 """How often ended apps are scanned within one retention."""
 
 
-def stir(state: State) -> None:
+def mark_dirty(state: State) -> None:
     """Note an event that could change the allocation."""
-    state.stirred_seq, state.stirred_at = state.seq, state.time
+    state.dirty_seq, state.dirty_at = state.seq, state.time
 
 
-def loosen(state: State) -> None:
+def request_rebalance(state: State) -> None:
     """θ2 may prevent one round from using all freed capacity: an idle tick computes the allocation again once the log is quiet
     (`dorm.core.decide.timing`)."""
-    state.loose_at = state.time
+    state.rebalance_from = state.time
 
 
 def mark_wait(state: State, app: App) -> None:
@@ -50,7 +50,7 @@ def void_plans_on(state: State, node: Node) -> None:
             if not app.waiting_since and not app.ended:  # It ran until now.
                 interrupt(state, app)
             mark_wait(state, app)
-    stir(state)
+    mark_dirty(state)
 
 
 def end_containers_on(state: State, node: str, message: str) -> None:
@@ -97,7 +97,7 @@ def end_container(
     if generation.ended:
         generation.stopped_at = state.time
         plan_drop(state, app)
-    stir(state)
+    mark_dirty(state)
 
 
 def note_work(state: State, app: App, generation: Generation) -> None:
@@ -105,9 +105,9 @@ def note_work(state: State, app: App, generation: Generation) -> None:
     settled = bool(settles_until(app, state.time))
     generation.worked = True
     app.worked_with = len(generation.containers)
-    if app.fruitless or settled:
-        app.fruitless = 0
-        stir(state)
+    if app.failed_trials or settled:
+        app.failed_trials = 0
+        mark_dirty(state)
 
 
 def forget_ended(app: App) -> None:

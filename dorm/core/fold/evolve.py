@@ -16,9 +16,9 @@ from dorm.core.fold.effects import (
     end_container,
     end_containers_on,
     forget_ended,
-    loosen,
+    mark_dirty,
     note_work,
-    stir,
+    request_rebalance,
     void_plans_on,
 )
 from dorm.core.fold.rounds import fold_round
@@ -141,8 +141,8 @@ def _app_updated(state: State, event: k.AppUpdated, record: Record) -> None:
     app.n_max = event.n_max if event.n_max is not None else app.n_max
     app.weight = event.weight if event.weight is not None else app.weight
     app.held_most = app.held_least = None
-    app.fruitless = 0
-    stir(state)
+    app.failed_trials = 0
+    mark_dirty(state)
 
 
 def _why_not(state: State, app: App | None, event: k.AppUpdated) -> str:
@@ -191,8 +191,8 @@ def _node_drain_requested(state: State, event: k.NodeDrainRequested, record: Rec
     node.draining = wanted
     node.changed_seq = state.seq
     if node.usable:
-        loosen(state)
-        stir(state)
+        request_rebalance(state)
+        mark_dirty(state)
     else:
         void_plans_on(state, node)
 
@@ -229,7 +229,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Non
         node.lease_s = max(node.lease_s, settings.node_lease_s)
     if event.retention_s is not None:
         drop_ended(state)
-    stir(state)
+    mark_dirty(state)
 
 
 def _refuse_change(state: State, event: k.PolicyChanged, reason: str, *, whole: bool) -> None:
@@ -278,8 +278,8 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> None:
     settle_folder(state)
     if old and (old.capacity, old.address, old.ports) != (node.capacity, node.address, node.ports):
         void_plans_on(state, node)
-    loosen(state)
-    stir(state)
+    request_rebalance(state)
+    mark_dirty(state)
 
 
 def _node_left(state: State, event: k.NodeLeft, record: Record) -> None:
@@ -325,7 +325,7 @@ def _container_started(state: State, event: k.ContainerStarted, record: Record) 
         generation.started_at = state.time
         if app.history and app.history[-1].to_generation == generation.number:
             app.history[-1].started_at = state.time
-        stir(state)
+        mark_dirty(state)
 
 
 def _container_exited(state: State, event: k.ContainerExited, record: Record) -> None:
@@ -365,7 +365,7 @@ def _app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) ->
 
 def _works(state: State, app: App, generation: Generation) -> None:
     """Note that the app itself reports work."""
-    app.tells = True
+    app.reports_progress = True
     if not generation.worked:
         note_work(state, app, generation)
 

@@ -12,10 +12,10 @@ from dorm.core.fold.effects import (
     end_containers_on,
     forget_ended,
     interrupt,
-    loosen,
+    mark_dirty,
     mark_wait,
     plan_drop,
-    stir,
+    request_rebalance,
     void_plans_on,
 )
 from dorm.core.fold.room_taken import note_taken, rooms_left
@@ -85,7 +85,7 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
         cancel_reason=submission.refused if submission else "",
     )
     state.names[spec.name] = event.app
-    stir(state)
+    mark_dirty(state)
 
 
 def _demand(spec: AppSpec) -> dict[str, int] | None:
@@ -113,8 +113,8 @@ def _end(state: State, app_name: str, how: Ended, reason: str) -> None:
         del state.names[app.name]
     forget_ended(app)
     plan_drop(state, app)
-    loosen(state)
-    stir(state)
+    request_rebalance(state)
+    mark_dirty(state)
 
 
 def _app_completed(state: State, event: k.AppCompleted) -> None:
@@ -143,7 +143,7 @@ def _generation_failed(state: State, event: k.GenerationFailed) -> None:
     app.retry_at = event.retry_at
     app.waiting = k.Waiting(code="retry", text=event.reason)
     mark_wait(state, app)
-    stir(state)
+    mark_dirty(state)
 
 
 def _count_debt(state: State, app: App, event: k.GenerationFailed) -> None:
@@ -174,7 +174,7 @@ def _count_failure(state: State, app: App, generation: Generation, event: k.Gene
     app.retries_used[against] = app.retries_used.get(against, 0) + 1
     if generation.worked:
         return
-    app.fruitless += 1
+    app.failed_trials += 1
     size = len(generation.containers)
     if app.worked_with and size != app.worked_with:
         held = Held(generation.number, size, app.worked_with)
@@ -271,7 +271,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
             app.retry_at, app.waiting = 0, None
         mark_wait(state, app)
         if overtaken:
-            stir(state)
+            mark_dirty(state)
     for app_id in state.names.values():  # Live apps only: a round must not cost more for every app that ever ended.
         app = state.apps[app_id]
         if app_id in event.reasons:
@@ -284,9 +284,9 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
     _note_disturbance(state, event, gains)
     note_taken(state, left)
     if _leaves_something(event):
-        loosen(state)
+        request_rebalance(state)
     if event.put_off and event.changes:
-        stir(state)
+        mark_dirty(state)
     state.figures.seq = state.seq
     state.figures.utilization = event.utilization
     state.figures.fairness_loss = event.fairness_loss
@@ -336,8 +336,8 @@ def _leaves_something(event: k.Resized) -> bool:
 def _idle_ticked(state: State, basis: int) -> None:
     """It ends the looking again, unless something has happened that it could not know, or a `Resized` follows."""
     state.ticked_at = state.time
-    if state.stirred_seq <= basis:
-        state.loose_at = 0
+    if state.dirty_seq <= basis:
+        state.rebalance_from = 0
 
 
 def _move_port_cursors(state: State, change: k.Resize) -> None:
@@ -373,8 +373,8 @@ def _node_recovered(state: State, event: k.NodeRecovered) -> None:
         return
     node.condition, node.lease_ended, node.up_at = "up", False, state.time
     node.changed_seq = state.seq
-    loosen(state)
-    stir(state)
+    request_rebalance(state)
+    mark_dirty(state)
 
 
 def _node_lease_ended(state: State, event: k.NodeLeaseEnded) -> None:

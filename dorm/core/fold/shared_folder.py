@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.fold.effects import loosen, stir, void_plans_on
+from dorm.core.fold.effects import mark_dirty, request_rebalance, void_plans_on
 from events.kinds import NO_FOLDER
 from events.quantities import SECOND
 
@@ -40,8 +40,8 @@ def settle_folder(state: State) -> None:
             void_plans_on(state, node)
         else:
             node.changed_seq = state.seq
-            loosen(state)
-            stir(state)
+            request_rebalance(state)
+            mark_dirty(state)
 
 
 def folder_refusal(state: State, change: PolicyChanged) -> str:

@@ -456,7 +456,7 @@ class _Course:
     def _work(self, app: App) -> None:
         """Let it work until it may be resized again: its first step, if it reports steps."""
         until = settles_until(app, self.now)
-        if until and app.tells and app.current is not None:
+        if until and app.reports_progress and app.current is not None:
             said = k.AppProgressed(app=app.id, generation=app.generation, step=app.step + 1)
             self.say(said, app.current.containers[min(app.current.containers)].node)
         elif until:

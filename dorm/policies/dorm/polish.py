@@ -172,12 +172,12 @@ def neighbourhoods(
     if kept.any() and len(instance.nodes) * len(instance.apps) <= CLOSER:
         tries, in_vain = max(tries, CLOSER_MOST), max(in_vain, CLOSER_FRUITLESS)
     largest = LARGEST_OF_MANY if len(instance.nodes) > FEW_NODES else LARGEST
-    fruitless = 0
+    failed_trials = 0
     for attempt in range(tries):
         before = best()
         yield _part(instance, node_class, kept, before, ranking if budget else (), attempt, int(largest * wider))
-        fruitless = 0 if best() is not before else fruitless + 1
-        if fruitless >= in_vain:
+        failed_trials = 0 if best() is not before else failed_trials + 1
+        if failed_trials >= in_vain:
             return
 
 

@@ -270,8 +270,8 @@ class Fitting:
         if course.ended != "completed":
             return 0.0
         if in_steps:
-            return course.steps_at_end() if course.tells else 0.0
-        return 0.0 if course.tells else course.kept_s(course.ended_at)
+            return course.steps_at_end() if course.reports_progress else 0.0
+        return 0.0 if course.reports_progress else course.kept_s(course.ended_at)
 
     # --- timings --------------------------------------------------------------------------------------------------------
 

@@ -119,7 +119,7 @@ class Course:
     stretches: list[Stretch] = field(default_factory=list)
     ended: str = ""
     ended_at: int = 0
-    tells: bool = False
+    reports_progress: bool = False
     """Whether it reported its progress."""
     step: int = 0
     """The furthest step that it reported."""
@@ -221,7 +221,7 @@ class History:
             app.step,
             app.checkpoint or 0,
         )
-        course.tells = app.step > 0 or bool(app.steps_per_s)
+        course.reports_progress = app.step > 0 or bool(app.steps_per_s)
         course.before_s = app.served_ns / SECOND
         for record in app.history:
             if record.steps_per_s:
@@ -262,7 +262,7 @@ class History:
         if app is None or course is None:
             return
         self.told += isinstance(event, k.AppProgressed)
-        course.tells, course.step, course.saved = True, max(course.step, event.step), app.checkpoint or 0
+        course.reports_progress, course.step, course.saved = True, max(course.step, event.step), app.checkpoint or 0
         generation = app.generations.get(event.generation)
         last = course.stretches[-1] if course.stretches else None
         if generation is not None and generation.pace is not None and last and last.generation == event.generation:

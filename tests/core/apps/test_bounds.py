@@ -99,7 +99,7 @@ class TestTrial:
         stop(bench)
         bench.wait(10)
         bench.settle()
-        assert (app.fruitless, size(bench)) == (0, 6)
+        assert (app.failed_trials, size(bench)) == (0, 6)
 
     def test_its_owner_may_know_better(self) -> None:
         bench = Bench(a=8)

@@ -19,7 +19,7 @@ MORE = ", nor in the 17 s more in which a silent node would have been noticed"
 def due_s(bench: Bench) -> float | None:
     """From now."""
     at = next_deadline(bench.state, bench.now)
-    idle = bench.state.loose_at and bench.state.stirred_at + 86_400 * SECOND
+    idle = bench.state.rebalance_from and bench.state.dirty_at + 86_400 * SECOND
     return None if at is None or at == idle else (at - bench.now) / SECOND
 
 

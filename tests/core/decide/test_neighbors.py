@@ -330,9 +330,9 @@ def test_a_step_is_enough() -> None:
     bench, first = resized()
     bench.submit("third", n_min=1, n_max=1)
     bench.settle()
-    stirred = bench.state.stirred_seq
+    dirty = bench.state.dirty_seq
     bench.add(k.AppProgressed(app=first.id, generation=2, step=6))
-    assert bench.state.stirred_seq > stirred
+    assert bench.state.dirty_seq > dirty
     bench.settle()
     assert first.generation == 3
 

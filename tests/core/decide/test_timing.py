@@ -98,10 +98,10 @@ class TestTicks:
         bench = Bench(a=4)
         bench.running(n_max=1)
         tick_after(bench, 30)
-        assert bench.state.loose_at == 0
+        assert bench.state.rebalance_from == 0
         for event in cause:
             bench.add(event)
-        assert bench.state.loose_at
+        assert bench.state.rebalance_from
         bench.settle()
         assert tick_is_due(bench.state, bench.now + 30 * SECOND)
 
@@ -110,9 +110,9 @@ class TestTicks:
         bench.running(n_max=1)
         tick_after(bench, 30)
         bench.conclude(a=20)
-        assert bench.state.loose_at == 0
+        assert bench.state.rebalance_from == 0
         bench.conclude(a=1)
-        assert bench.state.loose_at
+        assert bench.state.rebalance_from
 
     def test_without_apps_nothing_ticks(self) -> None:
         bench = Bench(a=4)
@@ -149,14 +149,14 @@ class TestTicks:
         bench.running("first", n_max=1)
         bench.wait(30)
         bench.settle()
-        bench.state.loose_at = 0
+        bench.state.rebalance_from = 0
         bench.submit("second", n_max=1)
         bench.add(k.AppUpdated(app="first", n_max=n_max))
         bench.decide()
         (decision,) = bench.decide(allocate=True)
         assert isinstance(decision, k.Resized)
         assert (decision.trigger, decision.overhead, decision.status) == ("events", n_max - 1, status)
-        assert bool(bench.state.loose_at) == loose
+        assert bool(bench.state.rebalance_from) == loose
 
     def test_what_it_could_not_know_keeps_it_going(self) -> None:
         """A node joins between the basis of a tick and the tick."""
@@ -167,9 +167,9 @@ class TestTicks:
         assert names(facts) == ["IdleTicked"]
         bench.add(joined("b"))
         bench.say(*facts, basis=basis)
-        assert bench.state.loose_at
+        assert bench.state.rebalance_from
         assert names(tick_after(bench, 30)) == ["IdleTicked"]
-        assert bench.state.loose_at == 0
+        assert bench.state.rebalance_from == 0
 
     def test_facts_that_are_due_come_before_a_tick(self) -> None:
         bench = Bench(a=4)
@@ -248,7 +248,7 @@ def test_ticks_come_to_an_end_whatever_happened(data: st.DataObject) -> None:
         bench.add(k.AppCancelRequested(app=name))
     bench.settle()
     for _ in range(60):
-        if not bench.state.loose_at:
+        if not bench.state.rebalance_from:
             break
         bench.wait(30)
         for app in list(bench.state.live_apps()):

@@ -22,8 +22,8 @@ def content(state: State) -> object:
         "time": 0,
         "counters": 0,
         "round_seq": 0,
-        "stirred_seq": 0,
-        "stirred_at": 0,
+        "dirty_seq": 0,
+        "dirty_at": 0,
     }
 
 
@@ -135,11 +135,11 @@ class TestUpdates:
     def test_bounds_and_weight(self) -> None:
         bench = Bench(a=4)
         bench.running(n_max=2)
-        stirred = bench.state.stirred_seq
+        dirty = bench.state.dirty_seq
         bench.add(k.AppUpdated(app="app", weight=2.0, n_max=3))
         app = bench.app()
         assert (app.weight, app.n_min, app.n_max) == (2.0, 1, 3)
-        assert bench.state.stirred_seq > stirred
+        assert bench.state.dirty_seq > dirty
 
     @pytest.mark.parametrize(
         ("event", "reason"),
