@@ -1,4 +1,4 @@
-"""The cluster that `dorm bench chaos` attacks: three machines in network namespaces, on each of them a Docker engine, a NATS
+"""The cluster that `make chaos` attacks: three machines in network namespaces, on each of them a Docker engine, a NATS
 server, a master and an agent, all of them the commands that people run; the log is on all three servers.
 
 Clients are outside, at the switch.  Everything is started again when it ends, as by a service manager.  Files of all machines

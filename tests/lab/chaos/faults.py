@@ -1,4 +1,4 @@
-"""What `dorm bench chaos` does to its cluster: which faults there are, in which order they come, and how each is done.
+"""What `make chaos` does to its cluster: which faults there are, in which order they come, and how each is done.
 
 The schedule follows from the seed alone: every kind comes once in each turn, in a drawn order, on a drawn machine, for a drawn
 time.  Each fault has an end: what was killed is started again, what was stopped goes on, a cable is put back.

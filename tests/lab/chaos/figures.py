@@ -1,4 +1,4 @@
-"""The figures of `dorm bench chaos`, and in words what should not be."""
+"""The figures of `make chaos`, and in words what should not be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log of a cluster under attack says afterwards, as far as `dorm bench chaos` judges by it."""
+"""What the log of a cluster under attack says afterwards, as far as `make chaos` judges by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `dorm bench chaos` makes of what it sees: schedules, records from inside, recovery; and that nothing of it stays."""
+"""What `make chaos` makes of what it sees: schedules, records from inside, recovery; and that nothing of it stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of `dorm bench overload`, from what was measured on the way and from the log."""
+"""Figures of `make overload`, from what was measured on the way and from the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floods of `dorm bench overload`: what one user, some readers or one node can do to a cluster, each until it is ended.
+"""Floods of `make overload`: what one user, some readers or one node can do to a cluster, each until it is ended.
 
 python -m tests.lab.overload.floods NAME URL CLUSTER COUNT     one of them, in a process of its own: whoever is measured has
                                                                 no part of that work

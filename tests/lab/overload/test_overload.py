@@ -1,4 +1,4 @@
-"""`dorm bench overload` in small: everything in it is real but the containers."""
+"""`make overload` in small: everything in it is real but the containers."""
 
 from __future__ import annotations
 

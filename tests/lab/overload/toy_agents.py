@@ -1,4 +1,4 @@
-"""A process with many agents, each with a connection of its own and toy containers: a part of `dorm bench overload`.
+"""A process with many agents, each with a connection of its own and toy containers: a part of `make overload`.
 
 python -m tests.lab.overload.toy_agents      reads one line of JSON (`Part`), runs until its standard input ends, prints `Told`
 """

@@ -1,4 +1,4 @@
-"""Users of `dorm bench overload`: those who keep so many apps going, and one who waits for an answer now and then."""
+"""Users of `make overload`: those who keep so many apps going, and one who waits for an answer now and then."""
 
 from __future__ import annotations
 
