@@ -5,3 +5,10 @@
 
 Start with `client`.
 """
+
+from __future__ import annotations
+
+from dorm.client.client import Client, ClientError, NoAnswer, NotFound, Refused, Unsettled
+from dorm.client.tail import Filter, Tail
+
+__all__ = ["Client", "ClientError", "Filter", "NoAnswer", "NotFound", "Refused", "Tail", "Unsettled"]

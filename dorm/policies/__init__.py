@@ -18,3 +18,21 @@
 To add a policy, implement `problem.Policy` in a module of its own and register it in `registry`.  Start with `problem`.
 Policies import `events` alone: no state, no log, no clock.
 """
+
+from __future__ import annotations
+
+from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Policy, PortRoom, Problem, Reason
+from dorm.policies.registry import UnknownPolicy, names, policy
+
+__all__ = [
+    "Allocation",
+    "AppDemand",
+    "NodeRoom",
+    "Policy",
+    "PortRoom",
+    "Problem",
+    "Reason",
+    "UnknownPolicy",
+    "names",
+    "policy",
+]

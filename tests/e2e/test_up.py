@@ -132,7 +132,7 @@ async def test_events_are_lines_and_each_is_json(cluster: Up, tmp_path: Path) ->
 
 
 async def test_following_events_until_ctrl_c(cluster: Up, tmp_path: Path) -> None:
-    log = tmp_path / "events.log.interface"
+    log = tmp_path / "events.log"
     async with running(cluster.home, log, "events", "-f", "--tail", "1") as following:
         await until_said(log, ":", following)
         await done(cluster.home, "submit", "--wait", write_spec(tmp_path, talker("followed", 1, 0.0)))

@@ -40,7 +40,7 @@ async def _append(server: EmbeddedServer) -> int:
     """Its sequence."""
     connection = await Connection.open(server.url, "local", create=True)
     try:
-        return (await connection.log.append("dorm.local.cluster.NoSuchKind.tester", b"{}")).seq
+        return (await connection.log.append("dorm.local.NoSuchKind.tester", b"{}")).seq
     finally:
         await connection.close()
 
@@ -219,7 +219,7 @@ async def test_a_server_whose_disk_was_full_is_started_anew_when_there_is_room(
 
 async def stores(connection: Connection, body: bytes, msg_id: str = "") -> bool:
     try:
-        await connection.log.append("dorm.local.cluster.NoSuchKind.tester", body, msg_id=msg_id, timeout=1.0)
+        await connection.log.append("dorm.local.NoSuchKind.tester", body, msg_id=msg_id, timeout=1.0)
     except LogUnavailable:
         return False
     return True

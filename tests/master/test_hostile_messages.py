@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CLUSTER = "local"
 PATIENCE_S = 60.0
-STRANGER = "dorm.local.cluster.AppCancelRequested.stranger"
+STRANGER = "dorm.local.AppCancelRequested.stranger"
 WORDS = b'{"app": "nobody"}'
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.commands import done
+from tests.e2e.commands import REPOSITORY, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +18,14 @@ if TYPE_CHECKING:
 @pytest.mark.nats
 async def test_a_small_cluster_bears_floods(tmp_path: Path) -> None:
     size = ("--agents", "20", "--apps", "8", "--for", "5", "--report-every", "0.5", "--flood", "200")
-    report = json.loads(await done(tmp_path, "bench", "overload", *size, "-o", "json"))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.lab.overload", *size, "-o", "json",
+        cwd=REPOSITORY, env=environment(tmp_path), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    async with asyncio.timeout(100):
+        out, err = await process.communicate()
+    assert (process.returncode, err) == (0, b""), err
+    report = json.loads(out)
     figures = {name: figure["value"] for name, figure in report["figures"].items()}
     assert figures["agents_joined"] == 20
     lost = ("agents_ended", "reports_failed", "nodes_lost", "apps_failed", "unreadable")
