@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.bench.report import Tell
+    from dorm.core.fold.folded import Folded
+    from dorm.core.state import State
     from events.kinds import Event
     from events.log.records import Record
 
@@ -182,7 +184,7 @@ class _Count:
         self._simulation = simulation
         self.events = self.allocations = self.live_max = 0
 
-    def take(self, record: Record, event: Event) -> None:
+    def take(self, state: State, record: Record, event: Event, folded: Folded) -> None:
         if isinstance(event, Round):
             self.events += len(event.events)
             self.allocations += event.allocated

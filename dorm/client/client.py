@@ -180,7 +180,7 @@ class Client:
 
     def _fold(self, record: Record) -> Event:
         """Fold a record unless it is folded already: several readers may bring the one state up to date at once."""
-        return evolve(self._state, record) if record.seq > self._state.seq else decode(record)
+        return evolve(self._state, record)[0] if record.seq > self._state.seq else decode(record)
 
     async def watch(self) -> AsyncGenerator[tuple[State, Sequence[Event]], None]:
         """Yield the state after each batch, with the events just folded; first at the current end of the log."""

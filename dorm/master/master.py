@@ -222,7 +222,7 @@ class Master:
 
     def _fold(self, batch: Sequence[Record]) -> None:
         for record in batch:
-            event = evolve(self.state, record)
+            event, _ = evolve(self.state, record)
             self._sealer.take(record, event)
             self._integrity.folded(record.seq, self._sealer.chain)
             if isinstance(event, NodeJoined | NodeReported) and self._is_from(event, record):

@@ -35,11 +35,12 @@ from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from dorm.core.fold.folded import Folded
     from replay.simulator.partitions import Partition
     from replay.simulator.scenario import Outage, Scenario
 
-    Observer = Callable[[Record, k.Event], None]
-    """Called after each record was folded, with the record and its event."""
+    Seen = Callable[[State, Record, k.Event, Folded], None]
+    """An `Observer.see`: called after each record was folded."""
 
 _TELLS_NOTHING_DUE = (k.AppProgressed, k.AppCheckpointed, k.ContainerStarted)
 """Facts after which a master has nothing to publish, unless they stir the allocation."""
@@ -67,7 +68,7 @@ class Simulation:
         self.master = self._make_master()
         self.agents = VirtualAgents(self.agenda, self.state, scenario, self._append, self.master)
         self._fresh = state is None
-        self._observers: list[Observer] = []
+        self._observers: list[Seen] = []
         self._unanswered: dict[str, SimulatedApp] = {}
         """Submitted apps, by the id that they will have."""
         self._to_come: dict[int, SimulatedApp] = {}
@@ -96,7 +97,7 @@ class Simulation:
         submitted = [name_of(submission.spec) for submission in self.state.submissions.values() if not submission.app]
         return sorted([*self.state.names, *submitted, *(app.spec.name for app in self._to_come.values())])
 
-    def observe(self, observer: Observer) -> None:
+    def observe(self, observer: Seen) -> None:
         self._observers.append(observer)
 
     def publish_at(self, at_s: float, event: k.Event, who: str) -> None:
@@ -211,9 +212,9 @@ class Simulation:
         """Store a record, fold it, and let observers, agents and the master react."""
         record = Record(self.state.seq + 1, self.agenda.now, subject, body, msg_id)
         stirred = self.state.dirty_seq
-        event = evolve(self.state, record)
+        event, folded = evolve(self.state, record)
         for observer in self._observers:
-            observer(record, event)
+            observer(self.state, record, event, folded)
         if isinstance(event, k.Round):
             for fact in event.events:
                 self._react(fact)

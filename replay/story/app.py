@@ -26,6 +26,7 @@ from replay.words import containers, moment
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from dorm.core.fold.folded import Folded
     from dorm.core.state import App, State
     from events.log.records import Record
     from replay.story.chapters import AppTotals
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 _PROGRESS = (k.AppProgressed, k.AppCheckpointed)
 _NODES = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
 _ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled)
-_KEPT_THOUGH_IGNORED = k.PolicyChanged
-"""If the fold refuses its policy and counts it as ignored, it still applies the rest."""
 
 
 class AppTeller:
@@ -98,7 +97,6 @@ class AppTeller:
     def begin(self, state: State) -> None:
         """Start from a state instead of the log's first record; an app that is in it is adopted."""
         self.around.begin(state)
-        self._ignored, self._void = state.counters.ignored, state.counters.void_rounds
         app = state.find_app(self.wanted)
         if app is None:
             return
@@ -109,21 +107,19 @@ class AppTeller:
         self._note(state)
         self._tell(state, str(state.seq), "known", f"{app.phase} already, where this reading of the log begins")
 
-    def see(self, state: State, record: Record, event: k.Event) -> None:
+    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
-        ignored, self._ignored = state.counters.ignored > self._ignored, state.counters.ignored
         if isinstance(event, _PROGRESS):
-            if not ignored and event.app == self.id:
+            if folded != "ignored" and event.app == self.id:
                 self._progress(state, event)
             return
         if isinstance(event, k.Round):
-            void, self._void = state.counters.void_rounds > self._void, state.counters.void_rounds
-            if void:
+            if folded == "void":
                 return
             for index, fact in enumerate(event.events):
                 self._fact(state, event, index, fact)
                 self.around.fact(state, event, index)
-        elif not ignored or isinstance(event, _KEPT_THOUGH_IGNORED):
+        elif folded != "ignored":  # What is refused may still have been applied in part, and is part of the story.
             handler = _HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, state, event)

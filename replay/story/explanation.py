@@ -23,6 +23,7 @@ from replay.story.chapters import Cause
 from replay.story.settings import killed_because, lease_ended_because, lost_because
 
 if TYPE_CHECKING:
+    from dorm.core.fold.folded import Folded
     from dorm.core.state import App, State
     from events.kinds import Event
     from events.log.records import Record
@@ -88,11 +89,9 @@ class Witness:
         """The latest names that were accepted or refused, to suggest similar ones."""
         self._id = self._name = ""
         self._code = ""
-        self._void = 0
 
     def begin(self, state: State, last: Record | None) -> None:
         """Start from a state instead of the log's first record.  `last` is the round of its last decision."""
-        self._void = state.counters.void_rounds
         app = state.find_app(self.wanted)
         if app is not None:
             self._id, self._name = app.id, app.name
@@ -103,14 +102,11 @@ class Witness:
             if last is not None and isinstance(event, Round) and isinstance(fact, Resized):
                 self.last = Decided(seq=last.seq, index=index, time=last.time, epoch=event.epoch, fact=fact)
 
-    def see(self, state: State, record: Record, event: Event) -> None:
+    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
         if isinstance(event, ContainerExited) and event.app == self._id:
             self.settings = killed_because(state, event) or self.settings
-        if not isinstance(event, Round):
-            return
-        void, self._void = state.counters.void_rounds > self._void, state.counters.void_rounds
-        if void:
+        if not isinstance(event, Round) or folded == "void":
             return
         for index, fact in enumerate(event.events):
             self._fact(state, event, index, fact)

@@ -17,6 +17,7 @@ from replay.words import containers, moment, span
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from dorm.core.fold.folded import Folded
     from dorm.core.state import Node, State
     from events.log.records import Record
 
@@ -27,7 +28,6 @@ FAILURES_TOLD = 3
 _PROGRESS = (k.AppProgressed, k.AppCheckpointed)
 _STOPS = (k.AppCancelled, k.AppFailed, k.GenerationFailed)
 """After these the agents stop what is left of a generation."""
-_KEPT_THOUGH_IGNORED = k.PolicyChanged
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,7 +161,6 @@ class NodeTeller:
     def begin(self, state: State) -> None:
         """Start from a state instead of the log's first record; a node that is in it is adopted."""
         self.around.begin(state)
-        self._ignored, self._void = state.counters.ignored, state.counters.void_rounds
         node = state.nodes.get(self.wanted)
         if node is None:
             return
@@ -173,21 +172,19 @@ class NodeTeller:
         self._account(state)
         self._tell(state, str(state.seq), "known", f"{condition} already, where this reading of the log begins")
 
-    def see(self, state: State, record: Record, event: k.Event) -> None:
+    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
-        ignored, self._ignored = state.counters.ignored > self._ignored, state.counters.ignored
         if isinstance(event, _PROGRESS):
             return
         if isinstance(event, k.Round):
-            void, self._void = state.counters.void_rounds > self._void, state.counters.void_rounds
-            if void:
+            if folded == "void":
                 return
             for index, fact in enumerate(event.events):
                 self._fact(state, event, index, fact)
                 self.around.fact(state, event, index)
             if len(self._decided) > 2 * len(state.apps) + 16:
                 self._forget(state)
-        elif not ignored or isinstance(event, _KEPT_THOUGH_IGNORED):
+        elif folded != "ignored":  # What is refused may still have been applied in part, and is part of the story.
             here = getattr(event, "node", "") == self.wanted
             if isinstance(event, k.PolicyChanged) and self.known and (text := settings_changed(state, event)):
                 self._tell(state, str(state.seq), "settings", text)

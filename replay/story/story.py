@@ -31,6 +31,7 @@ from replay.travel.travel import fold_on, state_at
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dorm.core.fold.folded import Folded
     from events.kinds import Event
     from events.log.interface import EventLog
     from events.log.records import Record
@@ -111,9 +112,9 @@ async def _has_snapshots(log: EventLog) -> bool:
 def _together(followers: Sequence[Follower]) -> Seen:
     """Combine the followers into one `seen`."""
 
-    def seen(state: State, record: Record, event: Event) -> None:
+    def seen(state: State, record: Record, event: Event, folded: Folded) -> None:
         for follower in followers:
-            follower.see(state, record, event)
+            follower.see(state, record, event, folded)
 
     return seen
 

@@ -38,6 +38,7 @@ from replay.travel.travel import fold, state_at
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from dorm.core.fold.folded import Folded
     from dorm.core.state import App, Node, State
     from events.kinds import Event
     from events.log.interface import EventLog
@@ -122,7 +123,6 @@ class Watcher:
         self._time = max(state.time, start) if state.seq else 0
         self.picture = Timeline(start=self._time, end=self._time, first=state.seq, last=state.seq)
         self._wanted = wanted
-        self._void = state.counters.void_rounds
         self._live: dict[str, tuple[dict[str, int], dict[str, int], dict[str, int], bool]] = {}
         """For each app that counts in the figures: demand, containers decided and held by node, and whether it waits."""
         self._decided = _Taken()
@@ -170,7 +170,7 @@ class Watcher:
             picture.notes.append(f"Not shown: {self._void_seen} void {rounds} of deposed masters.")
         return picture
 
-    def see(self, state: State, record: Record, event: Event) -> None:
+    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
         self._time = max(state.time, self.picture.start)
         if not self.picture.start:
@@ -179,7 +179,7 @@ class Watcher:
             return
         cause = f"{type(event).__name__} {state.seq}"
         if isinstance(event, k.Round):
-            self._round(state, event)
+            self._round(state, event, folded)
         elif isinstance(event, k.ContainerStarted | k.ContainerExited):
             self._container(state, event, cause)
         elif isinstance(event, _ALL_APPS):
@@ -197,9 +197,9 @@ class Watcher:
 
     # --- what a record touches ------------------------------------------------------------------------------------------
 
-    def _round(self, state: State, event: k.Round) -> None:
-        if state.counters.void_rounds != self._void:
-            self._void, self._void_seen = state.counters.void_rounds, self._void_seen + 1
+    def _round(self, state: State, event: k.Round, folded: Folded) -> None:
+        if folded == "void":
+            self._void_seen += 1
             return
         touched: dict[str, str] = {}
         everything = ""

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dorm.core.fold.evolve import evolve
+from dorm.core.fold.folded import Folded
 from dorm.core.snapshot import FOLDED_BY, load
 from dorm.core.state import SCHEMA, State
 from events.kinds import Event
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from replay import Progress
     from replay.moments import Moment
 
-Seen = Callable[[State, Record, Event], None]
+Seen = Callable[[State, Record, Event, Folded], None]
 """Called with each record after it was folded: the state after it, the record, and the event that it held."""
 
 
@@ -105,9 +106,9 @@ def fold(
     for record in records:
         if record.seq > last or (latest is not None and record.time > latest):
             return True
-        event = evolve(state, record)
+        event, folded = evolve(state, record)
         if seen:
-            seen(state, record, event)
+            seen(state, record, event, folded)
     return state.seq >= last
 
 

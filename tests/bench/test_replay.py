@@ -35,7 +35,7 @@ def test_every_record_of_a_history_is_one_that_the_fold_acts_on(one: Stretch) ->
     identities = set[str]()
     for batch in records_of(one, 3 * len(one.told)):
         for record in batch:
-            event = evolve(state, record)
+            event, _ = evolve(state, record)
             assert (event.id, event.at) == (record.msg_id, record.time)
             identities.add(event.id)
             kinds[type(event).__name__] += 1

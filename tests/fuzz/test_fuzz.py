@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgpack
 import pytest
@@ -66,7 +67,7 @@ def test_a_reader_that_raises_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_fold_that_believes_foreign_nodes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    handlers = {**evolving._HANDLERS}
+    handlers: dict[type, Any] = {**evolving._HANDLERS}
     handlers[ContainerStarted] = _start_twice
     monkeypatch.setattr(evolving, "_HANDLERS", handlers)
     failures = run(Work("fold", 0, 0, 200)).failures

@@ -14,6 +14,7 @@ from replay.simulator.workloads.speed import Amdahl, Linear, Table
 from replay.simulator.workloads.workload import Failure, SimulatedApp, SimulatedNode
 
 if TYPE_CHECKING:
+    from dorm.core.fold.folded import Folded
     from dorm.core.state import State
     from events.kinds import Event
     from events.log.records import Record
@@ -38,7 +39,7 @@ def played(simulation: Simulation) -> Written:
     records: list[Record] = []
     events: list[Event] = []
 
-    def note(record: Record, event: Event) -> None:
+    def note(_state: State, record: Record, event: Event, _folded: Folded) -> None:
         records.append(record)
         events.append(event)
 

@@ -36,7 +36,7 @@ class Cut:
         self.simulation.observe(self._watch)
         self.simulation.run()
 
-    def _watch(self, record, event) -> None:  # type: ignore[no-untyped-def]
+    def _watch(self, _state, record, event, _folded) -> None:  # type: ignore[no-untyped-def]
         if record.seq == self._seq:
             self.state = copy_of(self.simulation.state)
             self.to_come = [one for _, one in sorted(self.simulation._to_come.items())]
@@ -100,7 +100,7 @@ def test_a_fork_of_any_moment_ends_as_soundly(scenario: Scenario, part: float) -
     assert cut.state is not None
     before = digest(cut.state)
 
-    def check(record, event) -> None:  # type: ignore[no-untyped-def]
+    def check(*_seen) -> None:  # type: ignore[no-untyped-def]
         assert violations(fork.state) == []
 
     fork.observe(check)
@@ -127,7 +127,9 @@ def settled(state: State) -> bool:
 def settled_moments(scenario: Scenario) -> list[int]:
     simulation = Simulation(scenario)
     found: list[int] = []
-    simulation.observe(lambda record, event: found.append(record.seq) if settled(simulation.state) else None)
+    simulation.observe(
+        lambda state, record, event, folded: found.append(record.seq) if settled(simulation.state) else None
+    )
     simulation.run()
     return found
 
@@ -149,7 +151,7 @@ def test_a_fork_of_a_settled_moment_goes_on_as_the_run_did(policy: str) -> None:
         assert cut.state is not None
         fork = cut.fork()
         later: dict[str, tuple[int, str]] = {}
-        fork.observe(lambda record, event, later=later: later.update(ends(record.time, event)))  # type: ignore[misc]
+        fork.observe(lambda state, record, event, folded, later=later: later.update(ends(record.time, event)))  # type: ignore[misc]
         fork.run()
         assert later.keys() == {name for name, (at, _) in cut.ended.items() if at > cut.state.time}
         for name, (at, how) in later.items():

@@ -29,6 +29,7 @@ from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
 from tests.golden.made import FOLDER
 
 if TYPE_CHECKING:
+    from dorm.core.fold.folded import Folded
     from events.log.records import Record
     from replay.simulator.compare.outcome import Run
 
@@ -131,7 +132,7 @@ def test_more_changes_than_theta2_allows_are_seen() -> None:
     simulation = Simulation(wanted)
     measures = Measures(simulation.state)
 
-    def falsified(record: Record, event: k.Event) -> None:
+    def falsified(state: State, record: Record, event: k.Event, folded: Folded) -> None:
         if isinstance(event, k.Round):
             facts = [
                 msgspec.structs.replace(fact, params=fact.params | {"theta2": 0.1})
@@ -140,7 +141,7 @@ def test_more_changes_than_theta2_allows_are_seen() -> None:
                 for fact in event.events
             ]
             event = msgspec.structs.replace(event, events=facts)
-        measures.observe(record, event)
+        measures.see(state, record, event, folded)
 
     simulation.observe(falsified)
     simulation.run()
@@ -171,8 +172,7 @@ def test_figures_are_those_of_the_views() -> None:
     measures = Measures.of(simulation, 1e6)
     looked = []
 
-    def compare(record: Record, event: k.Event) -> None:
-        state = simulation.state
+    def compare(state: State, record: Record, event: k.Event, _folded: Folded) -> None:
         if isinstance(event, k.Round) and state.seq % 3 == 0:
             utilization, loss = measures._holdings.figures()
             looked.append(loss)
@@ -194,7 +194,7 @@ async def test_a_real_log_is_measured_as_well() -> None:
     try:
         async for batch in archive.read():
             for record in batch:
-                measures.observe(record, evolve(state, record))
+                measures.see(state, record, *evolve(state, record))
                 ended.update({name: known.ended for name, known in state.apps.items()})
     finally:
         await archive.close()

@@ -21,6 +21,7 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
+from dorm.core.fold.folded import Folded, ignored
 from dorm.core.fold.rounds import fold_round
 from dorm.core.fold.shared_folder import counts_in, folder_refusal, settle_anew, settle_folder
 from dorm.core.settings import TIMES, policy_after, times_of
@@ -48,15 +49,15 @@ from events.log.records import Record
 from events.spec import SpecError, broken_gang
 from events.times import HarmfulTimes, times_after
 
-Handler = Callable[[State, Any, Record], None]
+Handler = Callable[[State, Any, Record], Folded]
 
 
 class GapError(Exception):
     """A record does not follow the state's sequence: a bug or damage upstream, never to be folded over."""
 
 
-def evolve(state: State, record: Record) -> k.Event:
-    """Fold one record; return its event.  Raises GapError if the sequence is not the next one."""
+def evolve(state: State, record: Record) -> tuple[k.Event, Folded]:
+    """Fold one record; return its event and what became of it.  Raises GapError if the sequence is not the next one."""
     seq, time = record.seq, record.time
     if seq != state.seq + 1:
         raise GapError(f"record {seq} does not follow {state.seq}")
@@ -65,37 +66,34 @@ def evolve(state: State, record: Record) -> k.Event:
         state.time = min(time, MOST)
     event = decode(record)
     handler = _HANDLERS.get(type(event))
-    if handler is not None:
-        handler(state, event, record)
-    return event
+    return event, handler(state, event, record) if handler is not None else "applied"
 
 
 # --- clients and operators ----------------------------------------------------------------------------------------------
 
 
-def _submit(state: State, submission: Submission, record: Record) -> None:
+def _submit(state: State, submission: Submission, record: Record) -> Folded:
     """Queue a submission for an answer.  Senders choose ids, so one that is taken must not displace the first."""
     if submission.id in state.submissions:
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     if not can_be_kept(submission.spec):
         submission.spec, submission.refused = None, "the spec holds a number that no spec has"
     submission.who = subjects.who_of(record.subject)
     state.submissions[submission.id] = submission
+    return "applied"
 
 
-def _app_submitted(state: State, event: k.AppSubmitted, record: Record) -> None:
+def _app_submitted(state: State, event: k.AppSubmitted, record: Record) -> Folded:
     if app_id(name_of(event.spec), event.id) in state.apps:
-        state.counters.ignored += 1
-        return
-    _submit(
+        return ignored(state)
+    return _submit(
         state,
         Submission(id=event.id, seq=state.seq, at=state.time, by=event.by, spec=event.spec, size=len(record.body)),
         record,
     )
 
 
-def _unreadable(state: State, event: k.Unreadable, record: Record) -> None:
+def _unreadable(state: State, event: k.Unreadable, record: Record) -> Folded:
     state.counters.unreadable += 1
     _move_fence(state, record)
     if submission_of(event):
@@ -104,11 +102,13 @@ def _unreadable(state: State, event: k.Unreadable, record: Record) -> None:
             Submission(id=event.id, seq=state.seq, at=state.time, by=event.by, spec=None, size=0, refused=event.reason),
             record,
         )
+    return "unreadable"
 
 
-def _unknown(state: State, event: k.Unknown, record: Record) -> None:
+def _unknown(state: State, event: k.Unknown, record: Record) -> Folded:
     state.counters.unknown += 1
     _move_fence(state, record)
+    return "unknown"
 
 
 def _move_fence(state: State, record: Record) -> None:
@@ -118,11 +118,11 @@ def _move_fence(state: State, record: Record) -> None:
         state.round_seq = state.seq
 
 
-def _app_updated(state: State, event: k.AppUpdated, record: Record) -> None:
+def _app_updated(state: State, event: k.AppUpdated, record: Record) -> Folded:
     app = state.find_app(event.app)
     refused = _why_not(state, app, event)
     if app is None or refused:
-        _submit(
+        queued = _submit(
             state,
             Submission(
                 id=event.id,
@@ -136,13 +136,14 @@ def _app_updated(state: State, event: k.AppUpdated, record: Record) -> None:
             ),
             record,
         )
-        return
+        return "refused" if queued == "applied" else queued
     app.n_min = event.n_min if event.n_min is not None else app.n_min
     app.n_max = event.n_max if event.n_max is not None else app.n_max
     app.weight = event.weight if event.weight is not None else app.weight
     app.held_most = app.held_least = None
     app.failed_trials = 0
     mark_dirty(state)
+    return "applied"
 
 
 def _why_not(state: State, app: App | None, event: k.AppUpdated) -> str:
@@ -164,30 +165,28 @@ def _why_not(state: State, app: App | None, event: k.AppUpdated) -> str:
     return ""
 
 
-def _app_cancel_requested(state: State, event: k.AppCancelRequested, record: Record) -> None:
+def _app_cancel_requested(state: State, event: k.AppCancelRequested, record: Record) -> Folded:
     app = state.find_app(event.app)
     if app is not None and not app.ended and not app.cancel_requested:
         app.cancel_requested, app.cancel_reason = True, clipped(event.reason)
         app.changed_seq = state.seq
-        return
-    state.counters.ignored += 1
+        return "applied"
     for submission in state.submissions.values():
         name = name_of(submission.spec)
         if not submission.refused and name and event.app in (name, app_id(name, submission.id)):
             submission.refused = clipped(event.reason) or "it was cancelled before it was accepted"
-            state.counters.ignored -= 1
-            return
+            return "applied"
+    return ignored(state)
 
 
-def _node_drain_requested(state: State, event: k.NodeDrainRequested, record: Record) -> None:
+def _node_drain_requested(state: State, event: k.NodeDrainRequested, record: Record) -> Folded:
     node = state.nodes.get(event.node)
     wanted: Literal["", "operator", "shutdown"] = "shutdown" if event.until_rejoin else "operator"
     if not event.drain:
         wanted = ""
     stale = node is not None and wanted == "shutdown" and event.identity != node.identity
     if node is None or stale or node.draining == wanted or (wanted and node.draining == "operator"):
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     node.draining = wanted
     node.changed_seq = state.seq
     if node.usable:
@@ -195,9 +194,10 @@ def _node_drain_requested(state: State, event: k.NodeDrainRequested, record: Rec
         mark_dirty(state)
     else:
         void_plans_on(state, node)
+    return "applied"
 
 
-def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> None:
+def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Folded:
     """Harmful times refuse the whole change, here as on every agent.  An unknown policy or refused parameters leave the old
     ones in force, and so does a folder of checkpoints that no node has.  The times hold even then: agents know neither
     policies nor other nodes."""
@@ -205,15 +205,16 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Non
     try:
         times = times_after(times_of(settings), event)
     except HarmfulTimes as refused:
-        _refuse_change(state, event, str(refused), whole=True)
+        outcome = _refuse_change(state, event, str(refused), whole=True)
         for node in state.nodes.values():
             if not node.identity:  # Its agent is older than 0.5.1, and adopts such a lease anyway.
                 node.lease_s = max(node.lease_s, event.node_lease_s or 0.0)
-        return
+        return outcome
+    outcome = "applied"
     try:
         settings.policy, settings.params = policy_after(settings, event)
     except ValueError as refused:
-        _refuse_change(state, event, str(refused), whole=False)
+        outcome = _refuse_change(state, event, str(refused), whole=False)
     for name in ("node_grace_s", "node_lease_s"):
         before, after = getattr(settings, name), getattr(times, name)
         if after < before:
@@ -221,7 +222,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Non
     for name in TIMES:
         setattr(settings, name, getattr(times, name))
     if reason := folder_refusal(state, event):
-        _refuse_change(state, event, reason, whole=False)
+        outcome = _refuse_change(state, event, reason, whole=False)
     elif event.checkpoints is not None:
         settings.checkpoints = event.checkpoints
         settle_folder(state)
@@ -230,12 +231,14 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Non
     if event.retention_s is not None:
         drop_ended(state)
     mark_dirty(state)
+    return outcome
 
 
-def _refuse_change(state: State, event: k.PolicyChanged, reason: str, *, whole: bool) -> None:
-    state.counters.ignored += 1
+def _refuse_change(state: State, event: k.PolicyChanged, reason: str, *, whole: bool) -> Folded:
+    ignored(state)
     refused = RefusedChange(id=event.id, seq=state.seq, at=state.time, by=event.by, reason=clipped(reason), whole=whole)
     state.refused_changes = [*state.refused_changes, refused][-REFUSED_CHANGES:]
+    return "refused"
 
 
 # --- agents -------------------------------------------------------------------------------------------------------------
@@ -245,17 +248,17 @@ def _own(state: State, event: Any, record: Record) -> bool:
     """Return whether the record is on the node's own subject: permissions go by subjects, and its agent reads no other."""
     if subjects.who_of(record.subject) == subjects.token(event.node):
         return True
-    state.counters.ignored += 1
+    ignored(state)
     return False
 
 
-def _node_joined(state: State, event: k.NodeJoined, record: Record) -> None:
+def _node_joined(state: State, event: k.NodeJoined, record: Record) -> Folded:
     if not _own(state, event, record):
-        return
+        return "ignored"
     old = state.nodes.get(event.node)
     if old is not None and not may_hold(old.identity, event.identity, gone=old.gone):
         old.refused = Refused(event.identity, event.address, state.time)
-        return
+        return "refused"
     node = state.nodes[event.node] = Node(
         id=event.node,
         address=event.address,
@@ -280,18 +283,19 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> None:
         void_plans_on(state, node)
     request_rebalance(state)
     mark_dirty(state)
+    return "applied"
 
 
-def _node_left(state: State, event: k.NodeLeft, record: Record) -> None:
+def _node_left(state: State, event: k.NodeLeft, record: Record) -> Folded:
     node = state.nodes.get(event.node)
     if not _own(state, event, record):
-        return
+        return "ignored"
     if node is None or node.condition == "left" or event.identity != node.identity:
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     node.condition, node.lease_ended = "left", False
     void_plans_on(state, node)
     end_containers_on(state, node.id, "the node left")
+    return "applied"
 
 
 def _container_of(state: State, event: Any, record: Record) -> tuple[App, Generation, Container] | None:
@@ -300,25 +304,24 @@ def _container_of(state: State, event: Any, record: Record) -> tuple[App, Genera
         return None
     node = state.nodes.get(event.node)
     if node is not None and event.identity != node.identity:
-        state.counters.ignored += 1
+        ignored(state)
         return None
     app = state.apps.get(event.app)
     generation = app.generations.get(event.generation) if app is not None else None
     container = generation.containers.get(event.slot) if generation is not None and generation.released else None
     if app is None or generation is None or container is None or container.node != event.node:
-        state.counters.ignored += 1
+        ignored(state)
         return None
     return app, generation, container
 
 
-def _container_started(state: State, event: k.ContainerStarted, record: Record) -> None:
+def _container_started(state: State, event: k.ContainerStarted, record: Record) -> Folded:
     found = _container_of(state, event, record)
     if found is None:
-        return
+        return "ignored"
     app, generation, container = found
     if container.state != "desired":
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     container.state, container.started_at = "running", state.time
     generation.running += 1
     if generation.running == len(generation.containers):
@@ -326,25 +329,26 @@ def _container_started(state: State, event: k.ContainerStarted, record: Record) 
         if app.history and app.history[-1].to_generation == generation.number:
             app.history[-1].started_at = state.time
         mark_dirty(state)
+    return "applied"
 
 
-def _container_exited(state: State, event: k.ContainerExited, record: Record) -> None:
+def _container_exited(state: State, event: k.ContainerExited, record: Record) -> Folded:
     found = _container_of(state, event, record)
     if found is None:
-        return
+        return "ignored"
     app, generation, container = found
     if container.state == "exited":
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     container.exit_code, container.asked, container.killed = event.exit_code, event.asked, event.killed
     if container.started_at == 0 and event.started_at:
         container.started_at = state.time
     end_container(state, app, generation, container, event.reason, event.message)
     if app.ended:
         forget_ended(app)
+    return "applied"
 
 
-def _app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) -> None:
+def _app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) -> Folded:
     """Accept a checkpoint from a node that has a part of this generation, if it is in the folder that counts for the app: the
     next generation starts from it."""
     app = state.apps.get(event.app)
@@ -353,14 +357,14 @@ def _app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) ->
     node = state.nodes.get(part)
     folder = node.checkpoints if node is not None else ""
     if app is None or generation is None or not part or not counts_in(state, app, generation, folder):
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     app.checkpoint = event.step
     app.checkpoint_in = folder
     app.step = max(app.step, event.step)
     generation.checkpointed_at = state.time
     _works(state, app, generation)
     _resumed(state, app, event)
+    return "applied"
 
 
 def _works(state: State, app: App, generation: Generation) -> None:
@@ -376,13 +380,12 @@ def _part_of(generation: Generation, who: str) -> str:
     return next((node for node in nodes if subjects.token(node) == who), "")
 
 
-def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> None:
+def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Folded:
     """Progress records are the bulk of any log, so nothing is written here that does not change."""
     app = state.apps.get(event.app)
     generation = app.generations.get(event.generation) if app is not None else None
     if app is None or generation is None:
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     app.step = step = event.step
     history = app.history
     if history and not history[-1].resumed_at:
@@ -400,6 +403,7 @@ def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Non
         app.loss = loss
     if samples is not None:
         app.samples_per_s = samples
+    return "applied"
 
 
 def _resumed(state: State, app: App, event: k.AppProgressed | k.AppCheckpointed) -> None:
@@ -409,10 +413,11 @@ def _resumed(state: State, app: App, event: k.AppProgressed | k.AppCheckpointed)
         last.resumed_at, last.resumed_step = state.time, event.step
 
 
-def _round(state: State, event: k.Round, record: Record) -> None:
-    fold_round(state, event, fence=state.round_seq)
+def _round(state: State, event: k.Round, record: Record) -> Folded:
+    outcome = fold_round(state, event, fence=state.round_seq)
     settle_anew(state)
     _move_fence(state, record)
+    return outcome
 
 
 _HANDLERS: dict[type, Handler] = {

@@ -26,17 +26,18 @@ from events import kinds as k
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dorm.core.fold.folded import Folded
     from dorm.core.state import Ended, State
     from events.spec import AppSpec
 
 
-def fold_round(state: State, event: k.Round, fence: int) -> None:
+def fold_round(state: State, event: k.Round, fence: int) -> Folded:
     """`fence` is the sequence of the round before.  A round of an earlier epoch, or one that was decided without
     knowing the round before it, is void: logs refuse such a round, and the fold does not rely on that.  So is one that leaves
     epochs out, as no election does: after an epoch at the end of what is counted there could be no other."""
     if not state.epoch <= event.epoch <= state.epoch + 1 or not fence <= event.basis < state.seq:
         state.counters.void_rounds += 1
-        return
+        return "void"
     state.epoch = event.epoch
     for fact in event.events:
         handler = _FACTS.get(type(fact))
@@ -52,6 +53,7 @@ def fold_round(state: State, event: k.Round, fence: int) -> None:
             state.counters.unknown += 1
     if state.next_drop_at and state.time >= state.next_drop_at:
         drop_ended(state)
+    return "applied"
 
 
 # --- apps ---------------------------------------------------------------------------------------------------------------

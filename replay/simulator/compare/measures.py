@@ -28,6 +28,7 @@ from replay.simulator.timings import FREE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from dorm.core.fold.folded import Folded
     from dorm.core.state import App, State
     from events.kinds import Event
     from events.log.records import Record
@@ -112,7 +113,6 @@ class Measures:
         self._samples: list[Sample] = []
         self._decisions: list[DecisionRun] = []
         self._rejected = 0
-        self._void = state.counters.void_rounds
         for app in state.live_apps():
             self._adopt(app)
 
@@ -124,17 +124,18 @@ class Measures:
         models.update((app.spec.name, app) for app in scenario.apps)
         timings = FREE if scenario.tasks else scenario.timings
         measures = cls(simulation.state, every_s, models=models, timings=timings)
-        simulation.observe(measures.observe)
+        simulation.observe(measures.see)
         return measures
 
-    def observe(self, record: Record, event: Event) -> None:
-        """Take one record that was folded; `event` is what `evolve` returned."""
+    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+        """Follow one record after it was folded."""
+        del state  # It is the one that this was made for.
         if not self._begin:
             self._begin = self._next = self._now = record.time
         if record.time > self._now:
             self._now = record.time
             self._sample_before(record.time)
-        watch = _WATCH.get(type(event))
+        watch = _WATCH.get(type(event)) if folded != "void" else None
         if watch is not None:
             watch(self, event)
 
@@ -187,9 +188,6 @@ class Measures:
         self._holdings.put(app, book.count)
 
     def _round(self, event: k.Round) -> None:
-        if self._state.counters.void_rounds != self._void:
-            self._void = self._state.counters.void_rounds
-            return
         for fact in event.events:
             watch = _FACTS.get(type(fact))
             if watch is not None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
+    from dorm.core.fold.folded import Folded
+    from dorm.core.state import State
     from events.log.records import Record
     from replay import Progress
     from replay.simulator.compare.measures import Run
@@ -67,13 +69,13 @@ def run(
     simulation = Simulation(scenario)
     measures = Measures.of(simulation, every_s)
     if tell is not None:
-        simulation.observe(_Teller(tell))
+        simulation.observe(_Teller(tell).see)
     with contextlib.ExitStack() as stack:
         if log is not None:
             file = stack.enter_context(whole_file_now(log, force=force))
             header = Header(cluster=scenario.cluster, made_by=f"dorm {version('dorm')}")
             writer = _LogWriter(SegmentWriter(file, header), simulation)
-            simulation.observe(writer)
+            simulation.observe(writer.see)
         simulation.run()
         if log is not None:
             writer.finish()
@@ -87,7 +89,7 @@ class _Teller:
         self._tell = tell
         self._ended = 0
 
-    def __call__(self, record: Record, event: k.Event) -> None:
+    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         if isinstance(event, k.Round):
             self._ended += sum(isinstance(fact, _ENDS) for fact in event.events)
         if record.seq % _TELL_EVERY == 0:
@@ -102,7 +104,7 @@ class _LogWriter:
         self._simulation = simulation
         self._waiting: list[Record] = []
 
-    def __call__(self, record: Record, event: k.Event) -> None:
+    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         self._waiting.append(record)
         due = record.seq % EVERY == 0
         if due or len(self._waiting) == _TELL_EVERY:

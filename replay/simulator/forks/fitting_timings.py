@@ -22,6 +22,7 @@ from replay.simulator.timings import Timings
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from dorm.core.fold.folded import Folded
     from dorm.core.state import State
     from events.log.records import Record
 
@@ -90,8 +91,9 @@ class PhaseWatch:
         """The phases of all releases so far, in order."""
         return [_complete(release) for release in self._releases.values()]
 
-    def observe(self, _record: Record, event: k.Event) -> None:
-        """Follow a record that was just folded into `state`, and its event."""
+    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
+        """Follow one record after it was folded."""
+        del state, record, folded  # The state is the one that this was made for.
         if isinstance(event, k.Round):
             for fact in event.events:
                 if isinstance(fact, k.GenerationReleased):

@@ -37,12 +37,13 @@ from replay.simulator.workloads.workload import SimulatedApp
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from dorm.core.fold.folded import Folded
     from dorm.core.state import State
     from events.log.records import Record
     from replay.simulator.compare.measures import Run
     from replay.simulator.forks.fitting import Bound
     from replay.simulator.forks.history import History, Silence
-    from replay.simulator.simulation import Observer
+    from replay.simulator.simulation import Seen
 
 TOLD = 500_000
 """About how many progress reports of all apps a run has at most, unless the caller sets another bound."""
@@ -99,7 +100,7 @@ class Played(NamedTuple):
     """The same run, as it was at the window's end."""
 
 
-def play(fork: Fork, every_s: float, *, window_s: float | None = None, watching: Sequence[Observer] = ()) -> Played:
+def play(fork: Fork, every_s: float, *, window_s: float | None = None, watching: Sequence[Seen] = ()) -> Played:
     """Run the fork and return its outcome, also as of `window_s` seconds.  An observer may raise, which ends the run; the
     exception propagates.  Raises SimulationError."""
     simulation = simulation_of(fork)
@@ -107,12 +108,12 @@ def play(fork: Fork, every_s: float, *, window_s: float | None = None, watching:
     window_ends = None if window_s is None else simulation.begin + int(window_s * SECOND) + ROUNDING
     window: Run | None = None
 
-    def look(record: Record, _event: k.Event) -> None:
+    def look(_state: State, record: Record, _event: k.Event, _folded: Folded) -> None:
         nonlocal window
         if window is None and window_ends is not None and record.time > window_ends:
             window = measures.result(window_ends)
 
-    for observer in (look, measures.observe, *watching):  # Look at the window's end before later records.
+    for observer in (look, measures.see, *watching):  # Look at the window's end before later records.
         simulation.observe(observer)
     simulation.run()
     until_s = fork.scenario.until_s

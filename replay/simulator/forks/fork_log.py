@@ -13,6 +13,8 @@ from replay.frames import build
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from dorm.core.fold.folded import Folded
+    from dorm.core.state import State
     from events.kinds import Event
     from events.log.records import Record
     from replay.simulator.forks.fork import Fork
@@ -32,7 +34,7 @@ class ForkLog:
         if start:
             self._writer.snapshot(*dump(fork.state, build=build()))
 
-    def __call__(self, record: Record, _event: Event) -> None:
+    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
         self._waiting.append(record)
         if len(self._waiting) == _AT_ONCE:
             self._flush()

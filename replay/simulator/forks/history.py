@@ -18,6 +18,7 @@ from events.quantities import SECOND
 from replay.simulator.forks.fitting_timings import PhaseWatch
 
 if TYPE_CHECKING:
+    from dorm.core.fold.folded import Folded
     from dorm.core.state import App, Generation, Node, Pace, State
     from events.log.records import Record
     from events.spec import AppSpec
@@ -192,11 +193,11 @@ class History:
         seen_s = sum(one.rated_s for course in self.courses.values() for one in course.stretches if one.pace)
         return seen_s / self.told if seen_s and self.told else None
 
-    def see(self, state: State, record: Record, event: k.Event) -> None:
+    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
         self.begin = self.begin or state.time
         self.end = state.time
-        self.phases.observe(record, event)
+        self.phases.see(state, record, event, folded)
         if isinstance(event, k.AppProgressed | k.AppCheckpointed):
             self._worked(state, event)
         elif isinstance(event, k.Round):

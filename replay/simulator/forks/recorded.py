@@ -39,6 +39,8 @@ from replay.simulator.simulation import Simulation
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from dorm.core.fold.folded import Folded
+
 
 _OF_CONTAINERS = (k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppProgressed)
 _OTHERWISE = "its simulation came out otherwise"
@@ -117,10 +119,10 @@ def recording(records: Iterable[Record]) -> Recording:
     state, causes, times = State(), _Causes(), [0]
     taken = Recording(_cluster_of(kept), kept, times, [], {}, {})
     for record in kept:
-        epoch, void = state.epoch, state.counters.void_rounds
-        event = evolve(state, record)
+        epoch = state.epoch
+        event, folded = evolve(state, record)
         times.append(state.time)
-        if isinstance(event, k.Round) and state.counters.void_rounds == void:
+        if isinstance(event, k.Round) and folded == "applied":
             after = state.time - times[max(1, event.basis)]  # A run starts with its first record.
             taken.said[event.basis] = Said(after, record, event, question_of(record, event, epoch))
             causes.learn(event, state.time)
@@ -271,7 +273,7 @@ class RecordedRun(Simulation):
         """Append a record then; records of one moment come in the log's order."""
         self.agenda.at(time, lambda: self._take(record.subject, record.body, record.msg_id), rank=record.seq)
 
-    def _count_same(self, record: Record, _event: k.Event) -> None:
+    def _count_same(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         seq, taken = record.seq, self._taken
         if self._same != seq - 1 or seq > len(taken.records):
             return

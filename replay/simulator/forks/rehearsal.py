@@ -89,7 +89,7 @@ def rehearse(
     )
     simulation = Simulation(scenario)
     watch = PhaseWatch(simulation.state)
-    simulation.observe(watch.observe)
+    simulation.observe(watch.see)
     for said in outside.said:
         if said.at >= begin:
             simulation.publish_at((said.at - begin) / SECOND, said.event, said.who)

@@ -25,6 +25,7 @@ from replay.simulator.forks.history import History
 from replay.words import span
 
 if TYPE_CHECKING:
+    from dorm.core.fold.folded import Folded
     from dorm.core.state import State
     from events.kinds import Event
     from events.log.records import Record
@@ -81,11 +82,11 @@ class Outlook:
     def begin(self, state: State) -> None:
         self.history = History(state)
 
-    def see(self, state: State, record: Record, event: Event) -> None:
+    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
         if self.history is None:
             self.begin(state)
         assert self.history is not None
-        self.history.see(state, record, event)
+        self.history.see(state, record, event, folded)
 
 
 class _Enough(Exception):
@@ -145,7 +146,7 @@ def _try(fork: Fork, app: str, work: Bound, decisions: int) -> Try:
 
     simulation = forks.simulation_of(fork)
 
-    def watch(record: Record, event: Event) -> None:
+    def watch(state: State, record: Record, event: Event, folded: Folded) -> None:
         nonlocal started_at, last, left
         last = max(last, record.time)
         waiting = simulation.state.apps.get(app)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from dorm.core.fold.folded import Folded
     from dorm.core.query.plans import Assumed
     from events.kinds import Event
     from events.log.interface import EventLog
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from replay.simulator.compare.outcome import Run
     from replay.simulator.forks.fitting import Fitted
     from replay.simulator.forks.fork import Fork
-    from replay.simulator.simulation import Observer
+    from replay.simulator.simulation import Seen
 
 HORIZON_S = 86_400.0
 """Default number of seconds that a fork without a future on the log is played on."""
@@ -217,10 +218,10 @@ async def _read(log: EventLog, end: int, fork: State, ends_at: int, progress: Pr
         if state.seq == fork.seq < end and ends_at > begins_at:
             read.measures = Measures(state, _every_s((ends_at - begins_at) / SECOND))
 
-    def seen(state: State, record: Record, event: Event) -> None:
-        read.history.see(state, record, event)
+    def seen(state: State, record: Record, event: Event, folded: Folded) -> None:
+        read.history.see(state, record, event, folded)
         if read.measures is not None:
-            read.measures.observe(record, event)
+            read.measures.see(state, record, event, folded)
         else:
             measure(state)
 
@@ -246,9 +247,7 @@ async def _backtest(
     window_s = (ends_at - before.time) / SECOND
     measures = Measures(before, _every_s(window_s))
     fork = copy_of(before)
-    await fold_on(
-        log, before, end, progress=progress, seen=lambda _state, record, event: measures.observe(record, event)
-    )
+    await fold_on(log, before, end, progress=progress, seen=measures.see)
     made = forks.make(history, fork, until_s=max(2 * window_s, LEAST_S), known=then.history)
     simulated = await plays.play(made, _every_s(window_s))
     return compare(measures.result(ends_at), simulated.run, seq=fork.seq, hindsight=False)
@@ -279,7 +278,7 @@ class _Plays:
         span = max(1, int((fork.scenario.until_s or 1.0) * SECOND))
         reached = 0
 
-        def watch(record: Record, _event: Event) -> None:
+        def watch(_state: State, record: Record, _event: Event, _folded: Folded) -> None:
             nonlocal reached
             if record.seq % _LOOK_EVERY:
                 return
@@ -299,13 +298,11 @@ class _Plays:
         return run
 
 
-def _play(
-    fork: Fork, every_s: float, window_s: float | None, watch: Observer, keep: Path | None, *, force: bool
-) -> Played:
+def _play(fork: Fork, every_s: float, window_s: float | None, watch: Seen, keep: Path | None, *, force: bool) -> Played:
     if keep is None:
         return forks.play(fork, every_s, window_s=window_s, watching=[watch])
     with whole_file_now(keep, force=force) as file, ForkLog(file, fork) as kept:
-        return forks.play(fork, every_s, window_s=window_s, watching=[watch, kept])
+        return forks.play(fork, every_s, window_s=window_s, watching=[watch, kept.see])
 
 
 class _Telling:

@@ -181,7 +181,7 @@ def _survives(cluster: Bench, subject: str, body: bytes) -> None:
         for agent in agents:
             agent.fold(record)
     log = [Record(state.seq + 1, cluster.now + SECOND, subject, body)]
-    event = evolve(state, log[0])
+    event, _ = evolve(state, log[0])
     epoch = state.epoch + 1
     now = cluster.now + LAST * SECOND
     for number in range(3):

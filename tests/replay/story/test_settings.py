@@ -16,9 +16,9 @@ def told(bench: Bench) -> tuple[AppTeller, NodeTeller, str]:
     """The stories of app and node n2, and what explain says."""
     app, node, witness, state = AppTeller("app"), NodeTeller("n2"), Witness("app"), State()
     for record in bench.records:
-        event = evolve(state, record)
+        event, folded = evolve(state, record)
         for follower in (app, node, witness):
-            follower.see(state, record, event)
+            follower.see(state, record, event, folded)
     return app, node, explain(state, witness, bench.now).text
 
 

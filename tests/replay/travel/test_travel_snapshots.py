@@ -120,7 +120,7 @@ async def test_who_wants_to_see_each_record_sees_all_of_them() -> None:
     log = log_of(history(1))
     await keep(log, 50)
     seen: list[int] = []
-    state = await state_at(log, AtSequence(60), seen=lambda state, record, event: seen.append(record.seq))
+    state = await state_at(log, AtSequence(60), seen=lambda state, record, event, folded: seen.append(record.seq))
     assert seen == [*range(1, 61)]
     assert digest(state) == folds(1)[60][0]
 
@@ -144,7 +144,7 @@ async def test_a_part_of_a_log_begins_with_the_state_there_whichever_build_folde
         assert digest(await state_at(log, AtSequence(seq))) == expected[seq][0]
     assert (await state_at(log, AtTime(2**62))).seq == len(records)
     seen: list[int] = []
-    await state_at(log, AtSequence(60), seen=lambda state, record, event: seen.append(record.seq))
+    await state_at(log, AtSequence(60), seen=lambda state, record, event, folded: seen.append(record.seq))
     assert seen == [*range(41, 61)]
     with pytest.raises(MomentError, match="begins after sequence 40, so 39 is not in it"):
         await state_at(log, AtSequence(39))
