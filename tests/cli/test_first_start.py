@@ -159,6 +159,7 @@ async def test_a_terminal_that_is_closed_ends_it_in_good_order(
     command = [*DORM, what, *(url if what == "master" else own), "--cluster", cluster, "-v"]
     child, terminal = pty.fork()
     if child == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Under `nohup` it would stay ignored, as it should.
         os.execve(command[0], command, environment(tmp_path / "home"))
     told = b""
     until = time.monotonic() + 40
@@ -167,8 +168,12 @@ async def test_a_terminal_that_is_closed_ends_it_in_good_order(
         assert time.monotonic() < until, told
         told += await asyncio.to_thread(os.read, terminal, 65536)
     os.close(terminal)
-    async with asyncio.timeout(40):
-        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    try:
+        async with asyncio.timeout(40):
+            _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    except TimeoutError:
+        os.kill(child, signal.SIGKILL)  # The thread would wait for it for ever, and the whole run for the thread.
+        raise
     assert os.waitstatus_to_exitcode(status) == 0, told
     if what == "master":
         connection = await Connection.open(nats_server.url, cluster)
