@@ -33,7 +33,7 @@ once; the first divergence is that of the first slice that has one.
     ├── TimelineError  nothing to draw, or no library to draw it with
     └── ExportError    a file that cannot be written, or exists already
 
-Errors of the log itself (`events.log.interface.LogError`) pass through, except damage, which is an audit's result.
+Errors of the log itself (`events.log.records.LogError`) pass through, except damage, which is an audit's result.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ A client reads the log like any other reader: it folds what the master folds, an
     └── Unsettled     sent, but it is unknown whether it is stored; the same again settles it
 
 Appends are retried under the same id until their outcome is known: stored, or refused with an error and surely not stored.
-Where the log is unavailable, the call fails at once (`events.log.interface.NotSent`); where its answer was lost, the client
+Where the log is unavailable, the call fails at once (`events.log.records.NotSent`); where its answer was lost, the client
 sends the same again under the same id.
 """
 

@@ -11,8 +11,8 @@ import pytest
 PROGRAM = """\
 import asyncio, sys
 import structlog
-from dorm.client.client import Client
-from events.log.interface import LogUnavailable
+from dorm.client import Client
+from events.log.records import LogUnavailable
 
 if sys.argv[2] == "configured":
     structlog.configure()
