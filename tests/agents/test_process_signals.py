@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
 _OF_LIBC = 0b11 << 31
 """Signals 32 and 33, which the C library keeps to itself: no program can set them, so some inherit them ignored."""
-_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+_IGNORED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGTSTP,
+    signal.SIGRTMIN,
+)
 
 
 @pytest.fixture

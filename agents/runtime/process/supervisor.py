@@ -110,9 +110,9 @@ def execute(words: list[str], workdir: str, environment: dict[str, str], log: in
         os.dup2(log, 1)
         os.dup2(log, 2)
         # Python ignores two of these, and the agent's shell may ignore others; the program starts with none ignored.
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, *WATCHED):
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execvpe(words[0], words, environment)
     except OSError as failure:
         os.write(report, f"{words[0]}: {failure.strerror}".encode("utf-8", "replace"))
