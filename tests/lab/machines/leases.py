@@ -150,9 +150,8 @@ def kill_all(home: Path, cgroup: str, namespaces: Iterable[str] = ()) -> None:
             raise RuntimeError(f"processes of {home} outlive SIGKILL: {sorted(pids)}")
         time.sleep(0.01)
     for top in _cgroup_dirs(cgroup):
-        for directory in sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True):
+        for directory in sorted(_with_all_below(top), reverse=True):
             _remove_cgroup(directory)
-        _remove_cgroup(top)
 
 
 def unmount_below(home: Path) -> None:
@@ -179,9 +178,9 @@ def task_pids(cgroup: str) -> set[int]:
     """Every process in the control groups of that name, in whichever hierarchy."""
     found = set()
     for top in _cgroup_dirs(cgroup):
-        for procs in top.rglob("cgroup.procs"):
+        for directory in _with_all_below(top):
             with contextlib.suppress(OSError):
-                found |= {int(pid) for pid in procs.read_text().split()}
+                found |= {int(pid) for pid in (directory / "cgroup.procs").read_text().split()}
     return {pid for pid in found if not gone(pid)}
 
 
@@ -210,6 +209,11 @@ def gone(pid: int) -> bool:
 def _cgroup_dirs(cgroup: str) -> list[Path]:
     # cgroup v2 has one hierarchy, v1 one for each controller, a level deeper.
     return [path for path in (_CGROUPS / cgroup, *sorted(_CGROUPS.glob(f"*/{cgroup}"))) if path.is_dir()]
+
+
+def _with_all_below(top: Path) -> list[Path]:
+    """An engine that ends may remove some of these meanwhile, which is no error."""
+    return [Path(directory) for directory, _, _ in os.walk(top)]
 
 
 def _remove_cgroup(directory: Path) -> None:
