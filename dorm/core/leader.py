@@ -221,7 +221,7 @@ class Leader:
         return Ready(publish=self.round(first_that_fit(facts), moment.now)) if facts else None
 
     def give_up_look(self, at: int) -> None:
-        """Until the next one: the stored heartbeats that a step asked for can't be read, say."""
+        """Until the next one: for example where the stored heartbeats that a step asked for cannot be read."""
         self._asked.clear()
         self._detector.looked(at)
 

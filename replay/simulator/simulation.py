@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     """An `Observer.see`: called after each record was folded."""
 
 _TELLS_NOTHING_DUE = (k.AppProgressed, k.AppCheckpointed, k.ContainerStarted)
-"""Facts after which a master has nothing to publish, unless they stir the allocation."""
+"""Facts after which a master has nothing to publish, unless they may change the allocation."""
 
 
 class Simulation:
@@ -211,7 +211,7 @@ class Simulation:
     def _take(self, subject: str, body: bytes, msg_id: str) -> None:
         """Store a record, fold it, and let observers, agents and the master react."""
         record = Record(self.state.seq + 1, self.agenda.now, subject, body, msg_id)
-        stirred = self.state.dirty_seq
+        dirty = self.state.dirty_seq
         event, folded = evolve(self.state, record)
         for observer in self._observers:
             observer(self.state, record, event, folded)
@@ -221,7 +221,7 @@ class Simulation:
         else:
             self._react(event)
         news = not isinstance(event, _TELLS_NOTHING_DUE)
-        if news or self.state.dirty_seq != stirred:
+        if news or self.state.dirty_seq != dirty:
             self.master.note(news=news)
 
     def _react(self, fact: Any) -> None:
