@@ -16,6 +16,7 @@ import secrets
 from typing import TYPE_CHECKING, TypeVar
 
 from agents.runtime.interface import Unavailable
+from events.errors import DormError
 from events.kinds import NO_FOLDER
 
 if TYPE_CHECKING:
@@ -31,8 +32,10 @@ _PATIENCE_S = 20.0
 """Seconds that a look may take."""
 
 
-class NotShared(Exception):
+class NotShared(DormError):
     """The folder is not the one that this node has announced; the message says what to do."""
+
+    code = "checkpoints.not_shared"
 
 
 class CheckpointFolder:

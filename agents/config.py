@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from events.errors import DormError
 from events.quantities import CPU, GPU, MEMORY
 from events.requirements import is_label
 
@@ -18,8 +19,10 @@ HIGHEST_PORT = 32_767
 """Above this the kernel assigns ports to outgoing connections, so a container's port could be taken at any time."""
 
 
-class ConfigError(ValueError):
+class ConfigError(DormError, ValueError):
     """A setting that can't be used; the message names it and says what would work."""
+
+    code = "config.invalid"
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):

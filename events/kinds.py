@@ -245,6 +245,8 @@ class AppRejected(Event, frozen=True):
     submission: Name
     reason: str
     refused: Literal["submission", "update"] = "submission"
+    code: str = ""
+    """The reason's stable code, such as `spec.demand.too_large`; "" in logs of earlier versions."""
 
 
 class AppCompleted(Event, frozen=True):

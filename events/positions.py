@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from events.codec import decode
+from events.errors import DormError
 from events.kinds import Event, Round
 
 if TYPE_CHECKING:
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 _TEXT = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,9}))?")
+
+
+class PositionError(DormError, ValueError):
+    """A text is no position."""
+
+    code = "position.malformed"
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -41,10 +48,12 @@ class Position(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> Position:
-    """Parse a position.  Raises ValueError."""
+    """Parse a position.  Raises PositionError."""
     found = _TEXT.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text[:60]!r} is no position; write a sequence (118), or with the index in a round (118.2)")
+        raise PositionError(
+            f"{text[:60]!r} is no position; write a sequence (118), or with the index in a round (118.2)"
+        )
     return Position(int(found[1]), None if found[2] is None else int(found[2]))
 
 

@@ -10,6 +10,8 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from events.errors import DormError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -43,6 +45,14 @@ _SUFFIXES = {
     "Ti": 2**40,
     "Pi": 2**50,
 }
+
+
+class QuantityError(DormError, ValueError):
+    """A text or number is no quantity; the message is one line that says what to write."""
+
+    code = "quantity.malformed"
+
+
 _NUMBER = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z]{0,3})\s*")
 _DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -50,14 +60,16 @@ _DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 def resource(name: str, quantity: Quantity) -> int:
     """Return one quantity in base units, rounded up to a whole unit.
 
-    Raises ValueError, with a sentence for people that starts with the resource's name, for a value that is negative, not
+    Raises QuantityError, with a sentence for people that starts with the resource's name, for a value that is negative, not
     finite, absurdly large, or not a quantity.
     """
     value = _base_units(name, quantity)
     if not value >= 0:  # Also refuses NaN, for which every comparison is false.
-        raise ValueError(f"{name}: expected a quantity of at least 0, got {short(quantity)}")
+        raise QuantityError(
+            f"{name}: expected a quantity of at least 0, got {short(quantity)}", code="quantity.negative"
+        )
     if value > LARGEST:
-        raise ValueError(f"{name}: {short(quantity)} is more than any cluster has")
+        raise QuantityError(f"{name}: {short(quantity)} is more than any cluster has", code="quantity.too_large")
     # 0.1 cores are 100 milli-cores, though the product of the two floats is a little more.
     return value if isinstance(value, int) else math.ceil(value - 1e-9 * max(1.0, value * 1e-6))
 
@@ -65,20 +77,24 @@ def resource(name: str, quantity: Quantity) -> int:
 def _base_units(name: str, quantity: Quantity) -> int | float:
     unit = 1000 if name == CPU else 1
     if isinstance(quantity, bool) or not isinstance(quantity, int | float | str):
-        raise ValueError(f"{name}: {short(quantity)} is not a quantity; write {example(name)}")
+        raise QuantityError(f"{name}: {short(quantity)} is not a quantity; write {example(name)}")
     if isinstance(quantity, int | float):
         return quantity * unit
     match = _NUMBER.fullmatch(quantity)
     if match is None:
-        raise ValueError(f"{name}: {short(quantity)} is not a quantity; write {example(name)}")
+        raise QuantityError(f"{name}: {short(quantity)} is not a quantity; write {example(name)}")
     number, suffix = int(match[1]) if match[1].isdigit() else float(match[1]), match[2]
     if name == CPU:
         if suffix not in ("", "m"):
-            raise ValueError(f"cpu: {short(quantity)} is not a number of cores; write {example(name)}")
+            raise QuantityError(
+                f"cpu: {short(quantity)} is not a number of cores; write {example(name)}", code="quantity.unknown_unit"
+            )
         return number if suffix == "m" else number * 1000
     suffix = suffix.removesuffix("B")
     if suffix not in _SUFFIXES:
-        raise ValueError(f"{name}: {short(quantity)} has an unknown unit; write {example(name)}")
+        raise QuantityError(
+            f"{name}: {short(quantity)} has an unknown unit; write {example(name)}", code="quantity.unknown_unit"
+        )
     return number * _SUFFIXES[suffix]
 
 
@@ -96,34 +112,34 @@ def short(value: object) -> str:
 
 
 def resources(quantities: Mapping[str, Quantity]) -> dict[str, int]:
-    """Return all quantities in base units, sorted by name, without zeros.  Raises ValueError as `resource` does."""
+    """Return all quantities in base units, sorted by name, without zeros.  Raises QuantityError as `resource` does."""
     resolved = {name: resource(name, quantities[name]) for name in sorted(quantities)}
     return {name: amount for name, amount in resolved.items() if amount}
 
 
 def capacity(text: str) -> dict[str, int]:
-    """Parse `cpu=4,memory=8GiB,gpu=1` into base units.  Raises ValueError with a sentence for people."""
+    """Parse `cpu=4,memory=8GiB,gpu=1` into base units.  Raises QuantityError with a sentence for people."""
     quantities: dict[str, Quantity] = {}
     for part in text.split(","):
         name, separator, amount = part.partition("=")
         if not separator or not name.strip().isprintable() or not name.strip():
-            raise ValueError(f"{part!r}: write name=amount, such as cpu=4,memory=8GiB,gpu=1")
+            raise QuantityError(f"{part!r}: write name=amount, such as cpu=4,memory=8GiB,gpu=1")
         quantities[name.strip()] = amount.strip()
     return resources(quantities)
 
 
 def duration(text: Quantity) -> float:
-    """Return the seconds of `10s`, `500ms`, `2m`, `1.5h` or a plain number.  Raises ValueError for anything else."""
+    """Return the seconds of `10s`, `500ms`, `2m`, `1.5h` or a plain number.  Raises QuantityError for anything else."""
     seconds: int | float
     if isinstance(text, int | float) and not isinstance(text, bool):
         seconds = text
     else:
         match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
         if match is None or (match[2] or "s") not in _DURATIONS:
-            raise ValueError(f"{short(text)} is not a duration; write 10s, 500ms, 2m or 1h")
+            raise QuantityError(f"{short(text)} is not a duration; write 10s, 500ms, 2m or 1h")
         seconds = float(match[1]) * _DURATIONS[match[2] or "s"]
     if not 0 <= seconds <= LONGEST_S:
-        raise ValueError(f"{short(text)} is not a duration between 0 and a year")
+        raise QuantityError(f"{short(text)} is not a duration between 0 and a year", code="quantity.out_of_range")
     return float(seconds)
 
 

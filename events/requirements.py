@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from events.errors import DormError
 from events.quantities import short
 
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ LONGEST = 1024
 
 DEEPEST = 32
 """Nesting levels of brackets and `not`."""
+
+
+class RequirementError(DormError, ValueError):
+    """An expression can't be read; the message is one line with what was expected, and at which character."""
+
+    code = "requirement.malformed"
+
 
 _WORDS = ("and", "or", "not", "in", "has")
 _LABEL = r"[A-Za-z][A-Za-z0-9_./-]*"
@@ -136,9 +144,11 @@ class Requirement(msgspec.Struct, frozen=True):
 def requirement(text: str) -> Requirement:
     """Parse a requirement; every node satisfies an empty or blank one.
 
-    Raises ValueError with one line that says what was expected, and at which character (counted from 1)."""
+    Raises RequirementError with one line that says what was expected, and at which character (counted from 1)."""
     if len(text) > LONGEST:
-        raise ValueError(f"{len(text):,} characters are too many; at most {LONGEST:,} are taken")
+        raise RequirementError(
+            f"{len(text):,} characters are too many; at most {LONGEST:,} are taken", code="requirement.too_long"
+        )
     tokens = _tokens(text)
     if len(tokens) == 1:
         return Requirement()
@@ -174,7 +184,7 @@ class _Token(NamedTuple):
 
 
 def _tokens(text: str) -> list[_Token]:
-    """Return words and signs, and an `end`.  Raises ValueError only for malformed text in quotes."""
+    """Return words and signs, and an `end`.  Raises RequirementError only for malformed text in quotes."""
     tokens = []
     at = 0
     while True:
@@ -186,13 +196,13 @@ def _tokens(text: str) -> list[_Token]:
             return tokens
         kind, value = token.lastgroup or "other", token[0]
         if value in ('"', "'"):
-            raise ValueError(_why_no_text(text, at))
+            raise RequirementError(_why_no_text(text, at))
         if kind == "label" and value in _WORDS:
             kind = "word"
         if kind == "text":
             value = _ESCAPED.sub(r"\1", value[1:-1])
             if bad := _UNPRINTABLE.search(value):
-                raise ValueError(f"the text at character {at + 1} can't hold {short(bad[0])}")
+                raise RequirementError(f"the text at character {at + 1} can't hold {short(bad[0])}")
         tokens.append(_Token(kind, value, at + 1))
         at = token.end()
 
@@ -233,19 +243,22 @@ class _Parser:
         if not self._take("sign", sign):
             raise self._expected(wanted)
 
-    def _expected(self, wanted: str, hint: str = "") -> ValueError:
+    def _expected(self, wanted: str, hint: str = "") -> RequirementError:
         token = self._token
         got = _END if token.kind == "end" else short(token.value)
         if token.kind == "other" and token.value in _INSTEAD:
             hint = f"; write {_INSTEAD[token.value]}"
         elif token.kind == "label" and token.value.lower() in _WORDS:
             hint = f"; write {token.value.lower()}"
-        return ValueError(f"expected {wanted} at character {token.at}, got {got}{hint}")
+        return RequirementError(f"expected {wanted} at character {token.at}, got {got}{hint}")
 
     def _deeper(self) -> None:
         self._depth += 1
         if self._depth > DEEPEST:
-            raise ValueError(f"more than {DEEPEST} levels of brackets and not, at character {self._token.at}")
+            raise RequirementError(
+                f"more than {DEEPEST} levels of brackets and not, at character {self._token.at}",
+                code="requirement.too_deep",
+            )
 
     def _either(self) -> Expression:
         parts = [self._both()]

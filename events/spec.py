@@ -6,15 +6,17 @@ read.  `check_spec` is the only gate: a spec that passes it is safe to hand on.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from events.quantities import Quantity, duration, resource, resources, short
-from events.requirements import LONGEST, requirement
-from events.spec_errors import readable, unknown_field
+from events.errors import DormError
+from events.quantities import Quantity, QuantityError, duration, resource, resources, short
+from events.requirements import LONGEST, RequirementError, requirement
+from events.spec_errors import Fault, readable, unknown_field
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"
 Name = Annotated[
@@ -48,8 +50,24 @@ _FORMATS = {
 }
 
 
-class SpecError(ValueError):
+class SpecError(DormError, ValueError):
     """A spec is refused; the message is one line that says what to change."""
+
+    code = "spec.invalid"
+
+    def within(self, file: str) -> SpecError:
+        """Return the same error, with the file that it is about before the text."""
+        return SpecError(f"{file}: {self}", code=self.code)
+
+    @classmethod
+    def of(cls, fault: Fault, document: str = "spec") -> SpecError:
+        """Return the error of a fault; `document` is the first word of its code."""
+        return cls(fault.text, code=f"{document}.{fault.code}")
+
+    @classmethod
+    def at(cls, field: str, error: DormError) -> SpecError:
+        """Return the error of one field (`deadlines.start`) for what is wrong with its value."""
+        return cls(f"{field}: {error}", code=f"spec.{field}.{error.problem}")
 
 
 Limit = Annotated[int, msgspec.Meta(ge=0, le=1000)]
@@ -213,27 +231,27 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 def check_spec(document: object) -> AppSpec:
     """Return a checked spec from a decoded document.  Raises SpecError."""
     if not isinstance(document, dict):
-        raise SpecError(f"a spec is a map with name, command and demand, not {_kind_of(document)}")
+        text = f"a spec is a map with name, command and demand, not {_kind_of(document)}"
+        raise SpecError(text, code="spec.not_a_map")
     _check_fields(document)
     try:
         spec = msgspec.convert(document, AppSpec)
     except msgspec.ValidationError as error:
-        raise SpecError(readable(error, document, AppSpec, _FORMATS)) from None
+        raise SpecError.of(readable(error, document, AppSpec, _FORMATS)) from None
     except RecursionError:
-        raise SpecError("the spec is nested too deeply") from None
+        raise SpecError("the spec is nested too deeply", code="spec.too_deep") from None
     if "n_min" not in document:
         spec = msgspec.structs.replace(spec, n_min=spec.gang)
     if "n_max" not in document:
         spec = msgspec.structs.replace(spec, n_max=spec.n_min)
-    if message := broken_gang(spec.gang, n_min=spec.n_min, n_max=spec.n_max):
-        raise SpecError(message)
+    check_gang(spec.gang, n_min=spec.n_min, n_max=spec.n_max)
     if spec.n_min > spec.n_max:
-        raise SpecError(f"n_min: {spec.n_min} is more than n_max, which is {spec.n_max}")
+        raise SpecError(f"n_min: {spec.n_min} is more than n_max, which is {spec.n_max}", code="spec.n_min.above_n_max")
     _check_speed(spec)
     try:
         requirement(spec.require)
-    except ValueError as error:
-        raise SpecError(f"require: {error}") from None
+    except RequirementError as error:
+        raise SpecError.at("require", error) from None
     _check_quantities(spec)
     _check_texts(spec)
     return spec
@@ -271,30 +289,33 @@ _DEFAULTS = _defaults_of(AppSpec)
 _NESTED = {"retries": _defaults_of(Retries), "deadlines": _defaults_of(Deadlines)}
 
 
-def broken_gang(gang: int, **bounds: int) -> str:
-    """Return the message about the first bound that would split a gang, '' if all are multiples of it."""
+def check_gang(gang: int, **bounds: int) -> None:
+    """Refuse the first bound that would split a gang.  Raises SpecError."""
     for name, bound in bounds.items():
         if bound % gang:
             below, above = bound - bound % gang, bound - bound % gang + gang
             multiples = f"{below} or {above}" if below else f"{above}"
-            return f"{name}: {bound} is not a multiple of gang, which is {gang}; write {multiples}"
-    return ""
+            raise SpecError(
+                f"{name}: {bound} is not a multiple of gang, which is {gang}; write {multiples}",
+                code=f"spec.{name}.splits_gang",
+            )
 
 
 def _check_fields(document: dict[Any, Any]) -> None:
-    message = unknown_field(document, AppSpec.__struct_encode_fields__)
+    fault = unknown_field(document, AppSpec.__struct_encode_fields__)
     for name, kind in (("retries", Retries), ("deadlines", Deadlines)):
         nested = document.get(name)
-        if not message and isinstance(nested, dict):
-            message = unknown_field(nested, kind.__struct_encode_fields__, f"{name}.")
-    if message:
-        raise SpecError(message)
+        if not fault and isinstance(nested, dict):
+            fault = unknown_field(nested, kind.__struct_encode_fields__, f"{name}.")
+    if fault:
+        raise SpecError.of(fault)
 
 
 def _check_speed(spec: AppSpec) -> None:
     for index, ((before, _), (count, _)) in enumerate(pairwise(spec.speed), start=1):
         if count <= before:
-            raise SpecError(f"speed[{index}]: {count} containers come after {before}; list each count once, ascending")
+            text = f"speed[{index}]: {count} containers come after {before}; list each count once, ascending"
+            raise SpecError(text, code="spec.speed.not_ascending")
 
 
 def _check_quantities(spec: AppSpec) -> None:
@@ -309,14 +330,14 @@ def _check_quantities(spec: AppSpec) -> None:
             continue
         try:
             duration(quantity)
-        except ValueError as error:
-            raise SpecError(f"{path}: {error}") from None
+        except QuantityError as error:
+            raise SpecError.at(path, error) from None
     try:
         amounts = [resource(name, quantity) for name, quantity in spec.demand.items()]
-    except ValueError as error:
-        raise SpecError(f"demand.{error}") from None
+    except QuantityError as error:
+        raise SpecError(f"demand.{error}", code=f"spec.demand.{error.problem}") from None
     if not any(amounts):
-        raise SpecError("demand: at least one resource must be more than 0")
+        raise SpecError("demand: at least one resource must be more than 0", code="spec.demand.all_zero")
 
 
 def _check_texts(spec: AppSpec) -> None:
@@ -324,29 +345,36 @@ def _check_texts(spec: AppSpec) -> None:
     # Patterns that end in `$`, as JSON Schema wants them, accept a trailing line end.
     for path, name in (("name", spec.name), ("user", spec.user), *(("demand", name) for name in spec.demand)):
         if name.endswith("\n"):
-            raise SpecError(f"{path}: {short(name)} can't hold a line end")
+            raise SpecError(f"{path}: {short(name)} can't hold a line end", code=f"spec.{path}.malformed")
     for name in spec.env:
         if not name or "=" in name:
-            raise SpecError(f"env: {short(name)} can't be the name of a variable (it is empty or holds '=')")
+            text = f"env: {short(name)} can't be the name of a variable (it is empty or holds '=')"
+            raise SpecError(text, code="spec.env.malformed")
         if name.startswith("DORM_"):
-            raise SpecError(f"env.{name[:60]}: names that begin with DORM_ are Dorm's own")
+            raise SpecError(f"env.{name[:60]}: names that begin with DORM_ are Dorm's own", code="spec.env.reserved")
     if "" in spec.labels:
-        raise SpecError("labels: a label's name is empty")
+        raise SpecError("labels: a label's name is empty", code="spec.labels.malformed")
     for path, text in _texts(spec):
         if "\x00" in text:
-            raise SpecError(f"{path}: can't hold a NUL character")
+            raise SpecError(f"{path}: can't hold a NUL character", code=f"spec.{_field(path)}.malformed")
         try:
             size = len(text.encode())
         except UnicodeEncodeError:
-            raise SpecError(f"{path}: is not valid Unicode text") from None
+            raise SpecError(f"{path}: is not valid Unicode text", code=f"spec.{_field(path)}.not_unicode") from None
         if size > LARGEST_ARGUMENT:
-            raise SpecError(f"{path}: {size:,} bytes are more than a process can be given ({LARGEST_ARGUMENT:,})")
+            text = f"{path}: {size:,} bytes are more than a process can be given ({LARGEST_ARGUMENT:,})"
+            raise SpecError(text, code=f"spec.{_field(path)}.too_large")
     for path, command in (("command", spec.command), ("resume", spec.resume), ("checkpoint", spec.checkpoint)):
         if command and not command[0].strip():
-            raise SpecError(f"{path}: the program's name is empty")
+            raise SpecError(f"{path}: the program's name is empty", code=f"spec.{path}.no_program")
     size = len(msgspec.msgpack.encode(spec))
     if size > LARGEST_SPEC:
-        raise SpecError(f"the spec has {size:,} bytes; at most {LARGEST_SPEC:,} are taken")
+        raise SpecError(f"the spec has {size:,} bytes; at most {LARGEST_SPEC:,} are taken", code="spec.too_large")
+
+
+def _field(path: str) -> str:
+    """Return the field of a path such as `command[1]` or `env.HOME`."""
+    return re.split(r"[.\[]", path, maxsplit=1)[0]
 
 
 def _texts(spec: AppSpec) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -34,36 +34,73 @@ _EXPECTED = re.compile(
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 
 
-def unknown_field(document: Mapping[Any, Any], known: Sequence[str], where: str = "") -> str:
-    """Return the message about the first key that is not a field, '' if all are."""
+class Fault(NamedTuple):
+    """What is wrong with a document: one line for its author, and the field and problem as words of a code."""
+
+    text: str
+    code: str
+    """Such as `retries.limit.out_of_range`: fields of the struct (never keys that an author chose), then the problem."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def unknown_field(document: Mapping[Any, Any], known: Sequence[str], where: str = "") -> Fault | None:
+    """Return the fault of the first key that is not a field, None if all are.  `where` is the prefix of the path."""
     for key in document:
         if key not in known:
             close = difflib.get_close_matches(short(key).strip("'"), known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"the fields are {', '.join(known)}"
             plain = isinstance(key, str) and key.isidentifier() and len(key) <= 60
-            return f"{where}{key if plain else short(key)}: unknown field; {hint}"
-    return ""
+            return Fault(f"{where}{key if plain else short(key)}: unknown field; {hint}", f"{where}unknown_field")
+    return None
 
 
-def readable(error: msgspec.ValidationError, document: Any, struct: Any, formats: Mapping[str, str]) -> str:
-    """Return one line from msgspec's error about a document.  `formats` describes by path what a pattern or choice accepts."""
+def readable(error: msgspec.ValidationError, document: Any, struct: Any, formats: Mapping[str, str]) -> Fault:
+    """Return the fault of msgspec's error about a document.  `formats` describes by path what a pattern or choice accepts."""
     message, _, place = str(error).partition(" - at ")
     in_key = place.startswith("`key` in ")
     path = place.removeprefix("`key` in ").strip("`").removeprefix("$").lstrip(".")
     if missing := _MISSING.fullmatch(message):
-        return f"{_joined(path, missing[1])}: missing"
+        return Fault(f"{_joined(path, missing[1])}: missing", _coded(struct, _joined(path, missing[1]), "missing"))
     if in_key or path.endswith("[...]"):
         path, culprit = _entry(path.removesuffix("[...]"), document, struct)
         if in_key:
-            return f"{path}: {short(culprit)} is not {formats.get(path, 'a name')}"
+            text = f"{path}: {short(culprit)} is not {formats.get(path, 'a name')}"
+            return Fault(text, _coded(struct, path, "malformed"))
         container, path = _at(document, path), _joined(path, str(culprit))
         value = container.get(culprit)
     else:
         value = _at(document, path)
     wanted = formats.get(path) if "regex" in message or "enum" in message else _wanted(message)
+    code = _coded(struct, path, _problem(message))
     if wanted is None:
-        return f"{path}: {message[:1].lower()}{message[1:]}"[:500]
-    return f"{path}: expected {wanted}{_got(value)}"[:500]
+        return Fault(f"{path}: {message[:1].lower()}{message[1:]}"[:500], code)
+    return Fault(f"{path}: expected {wanted}{_got(value)}"[:500], code)
+
+
+def _problem(message: str) -> str:
+    """Return the last word of the code for one of msgspec's messages."""
+    if "regex" in message:
+        return "malformed"
+    if "enum" in message:
+        return "not_a_choice"
+    match = _EXPECTED.fullmatch(message)
+    return "out_of_range" if match is not None and match[3] is not None else "wrong_type"
+
+
+def _coded(struct: Any, path: str, problem: str) -> str:
+    """Return the words of a code: the path's leading fields, without indexes and without keys of maps."""
+    words: list[str] = []
+    for name in re.findall(r"[A-Za-z_][A-Za-z0-9_]*", path):
+        fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+        if name not in fields:
+            break
+        words.append(name)
+        struct = fields[name]
+        if not (isinstance(struct, type) and issubclass(struct, msgspec.Struct)):
+            break
+    return ".".join([*words, problem])
 
 
 def _wanted(message: str) -> str | None:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from events.errors import DormError
+
 _CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SUBJECT = re.compile(r"[^\s*>.\x00-\x1f\x7f]+(\.[^\s*>.\x00-\x1f\x7f]+)*")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_@+=-]")
@@ -21,10 +23,16 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_@+=-]")
 ROUND = "round"
 
 
+class ClusterNameError(DormError, ValueError):
+    """A cluster's name can't be part of a subject."""
+
+    code = "cluster.name"
+
+
 def check_cluster(cluster: str) -> str:
-    """Return the name.  Raises ValueError if it can't be part of a subject."""
+    """Return the name.  Raises ClusterNameError if it can't be part of a subject."""
     if not _CLUSTER.fullmatch(cluster):
-        raise ValueError(f"cluster name {cluster[:80]!r}: use 1 to 64 letters, digits, '-' and '_'")
+        raise ClusterNameError(f"cluster name {cluster[:80]!r}: use 1 to 64 letters, digits, '-' and '_'")
     return cluster
 
 

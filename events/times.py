@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from events.errors import DormError
+
 if TYPE_CHECKING:
     from events.kinds import PolicyChanged
 
@@ -19,7 +21,13 @@ LEAST_LEASE_S = 3.0
 lease would expire at the first hiccup of a disk or of the network."""
 
 
-class HarmfulTimes(ValueError):
+class SettingRefused(DormError, ValueError):
+    """A change of the cluster's settings is refused; the message is one line that says what to set instead."""
+
+    code = "settings.refused"
+
+
+class HarmfulTimes(SettingRefused):
     """A change would break a rule; the message names the values and what to do."""
 
 
@@ -42,6 +50,7 @@ class Rule(NamedTuple):
     """One constraint between the times."""
 
     holds: bool
+    code: str
     text: str
     """The constraint with the values that it compares, formatted for people."""
     otherwise: str
@@ -55,27 +64,32 @@ def rules(times: Times) -> list[Rule]:
     return [
         Rule(
             grace > 2 * beat,
+            "settings.node_grace.too_short",
             f"node_grace ({written(grace)}) > 2 x heartbeat ({written(beat)})",
             "a single late heartbeat would lose a node: set a longer node_grace, or a shorter heartbeat in the same change",
         ),
         Rule(
             lease >= grace + beat,
+            "settings.node_lease.below_grace",
             f"node_lease ({written(lease)}) >= node_grace ({written(grace)}) + heartbeat ({written(beat)})",
             "nodes would kill their containers before anybody counts them as lost: set a longer node_lease, or a shorter "
             "node_grace in the same change",
         ),
         Rule(
             lease >= LEAST_LEASE_S,
+            "settings.node_lease.too_short",
             f"node_lease ({written(lease)}) >= {written(LEAST_LEASE_S)}",
             "any hiccup of the network would kill every container: set a longer node_lease",
         ),
         Rule(
             limit >= quiet,
+            "settings.quiet_limit.below_quiet",
             f"quiet_limit ({written(limit)}) >= quiet ({written(quiet)})",
             "no log would ever be quiet for long enough: set a longer quiet_limit, or a shorter quiet, in the same change",
         ),
         Rule(
             times.idle_s >= limit,
+            "settings.idle.below_quiet_limit",
             f"idle ({written(times.idle_s)}) >= quiet_limit ({written(limit)})",
             "the cluster would count as idle while a decision is still put off: set a longer idle, or a shorter quiet_limit, "
             "in the same change",
@@ -83,12 +97,9 @@ def rules(times: Times) -> list[Rule]:
     ]
 
 
-def refusal(times: Times) -> str:
-    """Return why these times are refused, in one line; "" if they satisfy every rule."""
-    for rule in rules(times):
-        if not rule.holds:
-            return f"{rule.text} does not hold, so {rule.otherwise}"
-    return ""
+def broken_rule(times: Times) -> Rule | None:
+    """Return the first rule that these times break, None if they satisfy all."""
+    return next((rule for rule in rules(times) if not rule.holds), None)
 
 
 def asked(times: Times, change: PolicyChanged) -> Times:
@@ -100,8 +111,8 @@ def asked(times: Times, change: PolicyChanged) -> Times:
 def times_after(times: Times, change: PolicyChanged) -> Times:
     """Return the times once the change is folded.  Raises HarmfulTimes if it is refused."""
     after = asked(times, change)
-    if after != times and (reason := refusal(after)):
-        raise HarmfulTimes(reason)
+    if after != times and (rule := broken_rule(after)):
+        raise HarmfulTimes(f"{rule.text} does not hold, so {rule.otherwise}", code=rule.code)
     return after
 
 

@@ -40,9 +40,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from events.errors import DormError
+
 Progress = Callable[[int, int], None]
 """Called now and then with the number of records done and the total."""
 
 
-class ReplayError(Exception):
+class ReplayError(DormError):
     """Root of the exceptions of this package; every message is one line for people."""
+
+    code = "replay.failed"

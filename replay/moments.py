@@ -15,6 +15,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class MomentError(ReplayError):
     """A moment that cannot be read, or that the log does not reach."""
 
+    code = "moment.not_there"
+
 
 class AtSequence(msgspec.Struct, frozen=True):
     """After the record with this sequence; 0 is before the first."""

@@ -22,6 +22,8 @@ Result = TypeVar("Result")
 class ExportError(ReplayError):
     """A file that cannot be written, or exists already."""
 
+    code = "export.failed"
+
 
 @contextlib.asynccontextmanager
 async def whole_file(path: Path, *, force: bool) -> AsyncIterator[BinaryIO]:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from events.errors import DormError
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
@@ -32,16 +34,22 @@ NOT_FOUND: Final = 127
 RefusalCause = Literal["image", "command", "spec", "device"]
 
 
-class RuntimeFault(Exception):
+class RuntimeFault(DormError):
     """Root of the errors that a runtime raises."""
+
+    code = "runtime.failed"
 
 
 class Unavailable(RuntimeFault):
     """The engine did not answer, so the state of its containers is unknown."""
 
+    code = "runtime.unavailable"
+
 
 class Refused(RuntimeFault):
     """The container can never start here as specified."""
+
+    code = "runtime.refused"
 
     def __init__(self, cause: RefusalCause, message: str) -> None:
         super().__init__(message)
@@ -51,9 +59,13 @@ class Refused(RuntimeFault):
 class Conflict(RuntimeFault):
     """Another container holds what this one needs."""
 
+    code = "runtime.conflict"
+
 
 class Displaced(RuntimeFault):
     """The node's folder is no longer the one that this agent opened, so containers missing from it may still run."""
+
+    code = "runtime.displaced"
 
 
 class Key(NamedTuple):

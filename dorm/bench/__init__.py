@@ -29,6 +29,10 @@ missing one is no failure, since machines differ.  A failed measurement raises: 
 
 from __future__ import annotations
 
+from events.errors import DormError
 
-class BenchError(Exception):
+
+class BenchError(DormError):
     """The measurement failed; one line for people."""
+
+    code = "bench.failed"

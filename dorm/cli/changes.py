@@ -18,7 +18,7 @@ from dorm.policies.parameters import OPTIMIZER
 from events.kinds import PolicyChanged
 from events.quantities import duration
 from events.spec import SpecError
-from events.times import written
+from events.times import SettingRefused, written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,10 +127,10 @@ def change_of(pairs: list[str], settings: Settings) -> PolicyChanged:
     """Return the change for these `key=value`, checked against the settings in force.
 
     Keys are parameters of the policy (of the one that `policy=NAME` names, if given), the times' words, and the times' names
-    in the log.  Only named settings change.  Raises SpecError, and typer.BadParameter for an invalid pair.
+    in the log.  Only named settings change.  Raises SpecError, and WrongUsage for an invalid pair.
     """
     if len({pair.partition("=")[0] for pair in pairs}) < len(pairs):
-        raise SpecError("a setting is given twice")
+        raise SpecError("a setting is given twice", code="settings.given_twice")
     given = parse_pairs(pairs, "setting")
     chosen = given.pop(POLICY, None)
     change: dict[str, Any] = {}
@@ -138,7 +138,7 @@ def change_of(pairs: list[str], settings: Settings) -> PolicyChanged:
     for key in [key for key in given if key in by_word or key in TIMES]:
         name = by_word.get(key, key)
         if name in change:
-            raise SpecError(f"{TIMES[name].word} is given twice")
+            raise SpecError(f"{TIMES[name].word} is given twice", code="settings.given_twice")
         change[name] = _time(name, key, given.pop(key))
     if CHECKPOINTS in given:
         change["checkpoints"] = _folder(given.pop(CHECKPOINTS))
@@ -158,8 +158,8 @@ def change_of(pairs: list[str], settings: Settings) -> PolicyChanged:
 def _checked(settings: Settings, change: PolicyChanged) -> None:
     try:
         policy_after(settings, change)
-    except ValueError as error:
-        raise SpecError(str(error)) from None
+    except SettingRefused as error:
+        raise SpecError(str(error), code=error.code) from None
 
 
 def _refuse_unknown(given: Mapping[str, str], settings: Settings) -> None:
@@ -171,7 +171,8 @@ def _refuse_unknown(given: Mapping[str, str], settings: Settings) -> None:
         hint = f"did you mean {near[0]}? " if near else ""
         raise SpecError(
             f"there is nothing to set that is called {unknown[0]!r}; {hint}policy {settings.policy} has "
-            f"{', '.join(names)}, and besides there are policy, checkpoints, {', '.join(one.word for one in times)}"
+            f"{', '.join(names)}, and besides there are policy, checkpoints, {', '.join(one.word for one in times)}",
+            code="settings.unknown",
         )
 
 
@@ -180,7 +181,7 @@ def _value(key: str, text: str) -> Any:
     try:
         return parse(text)
     except SpecError as error:
-        raise SpecError(f"{key}: {error}") from None
+        raise error.within(key) from None
 
 
 def _folder(text: str) -> str:
@@ -189,7 +190,8 @@ def _folder(text: str) -> str:
         return ""
     if not re.fullmatch(r"[0-9a-f]{32}", text):
         raise SpecError(
-            f"checkpoints: {text!r} is not the id of a folder; `dorm nodes -o wide` shows those of all nodes"
+            f"checkpoints: {text!r} is not the id of a folder; `dorm nodes -o wide` shows those of all nodes",
+            code="settings.checkpoints.malformed",
         )
     return text
 
@@ -205,10 +207,11 @@ def _time(name: str, key: str, text: str) -> float | int:
             value = duration(text) / time.unit if key == time.word else float(text)
         except ValueError as error:
             reason = str(error) if key == time.word else f"{text!r} is not a number"
-            raise SpecError(f"{key}: {reason}") from None
+            raise SpecError(f"{key}: {reason}", code=f"settings.{time.word}.malformed") from None
     low, high, whole = _RANGES[name]
     if not math.isfinite(value) or not low <= value <= high:
-        raise SpecError(f"{key}: {text} is not between {written(low * time.unit)} and {written(high * time.unit)}")
+        reason = f"{key}: {text} is not between {written(low * time.unit)} and {written(high * time.unit)}"
+        raise SpecError(reason, code=f"settings.{time.word}.out_of_range")
     return round(value) if whole else value
 
 

@@ -11,15 +11,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import os
+import re
 import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from dorm.cli.program_logs import json_line, wants_json
+from dorm.cli.program_logs import json_line, wants_document, wants_json
 from dorm.cli.terminal import one_line, say
+from events.errors import DormError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -29,21 +32,38 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _OURS = ("dorm", "events", "agents", "replay", "compose")
 
 
-class Fail(Exception):
-    """Ends a command with one line and an exit code."""
+class Fail(DormError):
+    """Ends a command with one line, an error code and an exit code."""
 
-    def __init__(self, message: str, code: int = FAILED) -> None:
+    def __init__(self, message: str, exit_code: int = FAILED, *, code: str = "") -> None:
+        super().__init__(message, code=code)
+        self.exit_code = exit_code
+
+    @classmethod
+    def of(cls, error: Exception, exit_code: int = FAILED) -> Fail:
+        """Return the end of the command for an error that another package raised."""
+        return cls(str(error), exit_code, code=code_of(error))
+
+
+class WrongUsage(typer.BadParameter):
+    """An option or argument has a value that can't be used."""
+
+    def __init__(self, message: str, *, code: str = "usage.bad_parameter") -> None:
         super().__init__(message)
         self.code = code
+
+    @classmethod
+    def of(cls, error: Exception) -> WrongUsage:
+        return cls(str(error), code=code_of(error))
 
 
 _complaints: ContextVar[list[str] | None] = ContextVar("complaints", default=None)
 
 
-def complain(message: str) -> None:
+def complain(message: str, code: str) -> None:
     """Report an error that does not stop the command: print a line at once, and exit with 1 at the end."""
     with contextlib.suppress(BrokenPipeError):
-        say(f"error: {message}", error=True, flush=True)
+        say(_report(message, code, FAILED), error=True, flush=True)
     made = _complaints.get()
     if made is not None:
         made.append(message)
@@ -88,18 +108,27 @@ def _words(error: BaseException) -> str:
     return f"the output can't be written: {error.strerror}" if error.errno in _FULL else error.strerror
 
 
-def _code(error: BaseException) -> int:
+def _exit_code(error: BaseException) -> int:
     from events.spec import SpecError
 
     if isinstance(error, Fail):
-        return error.code
+        return error.exit_code
     return USAGE if isinstance(error, SpecError) else FAILED
 
 
-def _end(message: str, code: int) -> NoReturn:
+def _report(message: str, code: str, exit_code: int) -> str:
+    """Return an error as one line: text with the code after it, or JSON where the command's documents or logs are JSON."""
+    if wants_json():
+        return json_line(message, code=code)
+    if wants_document():
+        return json.dumps({"error": {"code": code, "message": message, "exit_code": exit_code}})
+    return f"error: {message}" + (f" [{code}]" if code else "")
+
+
+def _end(message: str, code: str, exit_code: int) -> NoReturn:
     with contextlib.suppress(BrokenPipeError):
-        say(json_line(message) if wants_json() else f"error: {message}", error=True)
-    sys.exit(code)
+        say(_report(message, code, exit_code), error=True)
+    sys.exit(exit_code)
 
 
 def run_and_exit(app: typer.Typer) -> NoReturn:
@@ -124,7 +153,7 @@ def run_and_exit(app: typer.Typer) -> NoReturn:
                 raise
             say(json_line(line(error), error), error=True)
             sys.exit(FAILED)
-        _end(line(known), _code(known))
+        _end(line(known), code_of(known), _exit_code(known))
     sys.exit(code if isinstance(code, int) and code else FAILED if complaints else DONE)
 
 
@@ -136,7 +165,14 @@ def _end_wrong_usage(error: Any) -> NoReturn:
         sys.exit(USAGE)
     hint = f" (see `{context.command_path} --help`)" if context is not None else ""
     message = line(error if not hasattr(error, "format_message") else Exception(error.format_message()))
-    _end(message.replace(": Value error, ", ": ", 1).removesuffix(".") + hint, USAGE)
+    _end(message.replace(": Value error, ", ": ", 1).removesuffix(".") + hint, _usage_code(error), USAGE)
+
+
+def _usage_code(error: BaseException) -> str:
+    """Return the code of wrong usage; the library's exceptions have none, so theirs follows from the class:
+    `usage.no_such_option`."""
+    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
+    return code_of(error) or f"usage.{kind}"
 
 
 def _read_no_more() -> None:

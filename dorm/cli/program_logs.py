@@ -7,6 +7,7 @@ import logging
 import sys
 import traceback
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -65,13 +66,22 @@ def wants_json() -> bool:
     return _as_json or "--log-json" in sys.argv[1:]
 
 
-def json_line(message: str, error: BaseException | None = None) -> str:
+def wants_document() -> bool:
+    """Return whether this command prints a JSON document (`-o json`), even if its options could not be parsed."""
+    words = sys.argv[1:]
+    joined = any(word in ("-ojson", "-o=json", "--output=json") for word in words)
+    return joined or any(pair in (("-o", "json"), ("--output", "json")) for pair in pairwise(words))
+
+
+def json_line(message: str, error: BaseException | None = None, *, code: str = "") -> str:
     """Return one line of such a log with the reason why the command ends; `error` for a bug, whose traceback it includes."""
     line = {
         "event": message,
         "level": "critical",
         "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
     }
+    if code:
+        line["code"] = code
     if error is not None:
         line["exception"] = "".join(traceback.format_exception(error))
     return json.dumps(line)

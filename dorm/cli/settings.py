@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import typer
 
+from dorm.cli.errors import WrongUsage
 from dorm.core.settings import TIMES
 from dorm.local.spec_files import load_document, parse
 from dorm.policies.registry import names, policy
+from events.errors import code_of
 from events.kinds import PolicyChanged
 from events.quantities import Quantity, capacity, resources
 from events.spec import SpecError
@@ -56,44 +57,45 @@ def load_cluster_file(path: Path | None) -> ClusterFile:
     document = {} if document is None else document
     try:
         if not isinstance(document, dict):
-            raise SpecError("a cluster file is a map with settings such as agents, capacity and policy")
-        if message := unknown_field(document, ClusterFile.__struct_encode_fields__):
-            raise SpecError(message)
+            text = "a cluster file is a map with settings such as agents, capacity and policy"
+            raise SpecError(text, code="cluster_file.not_a_map")
+        if fault := unknown_field(document, ClusterFile.__struct_encode_fields__):
+            raise SpecError.of(fault, "cluster_file")
         file = msgspec.convert(document, ClusterFile)
         file.resources()
         file.change()
     except msgspec.ValidationError as error:
-        words = readable(error, document, ClusterFile, {"runtime": "auto, docker or process"})
-        raise SpecError(f"{path}: {words}") from None
+        fault = readable(error, document, ClusterFile, {"runtime": "auto, docker or process"})
+        raise SpecError.of(fault, "cluster_file").within(str(path)) from None
     except ValueError as error:
-        raise SpecError(f"{path}: {error}") from None
+        raise SpecError(f"{path}: {error}", code=code_of(error)) from None
     return file
 
 
 def parse_capacity(text: str | None) -> dict[str, int] | None:
-    """Parse `cpu=4,memory=8GiB,gpu=1` into base units.  Raises typer.BadParameter."""
+    """Parse `cpu=4,memory=8GiB,gpu=1` into base units.  Raises WrongUsage."""
     try:
         return None if text is None else capacity(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise WrongUsage.of(error) from None
 
 
 def parse_pairs(pairs: list[str] | None, what: str) -> dict[str, str]:
-    """Parse repeated `key=value`.  Raises typer.BadParameter."""
+    """Parse repeated `key=value`.  Raises WrongUsage."""
     found = {}
     for pair in pairs or []:
         key, separator, value = pair.partition("=")
         if not separator or not key:
-            raise typer.BadParameter(f"{what} {pair!r}: write key=value")
+            raise WrongUsage(f"{what} {pair!r}: write key=value", code="usage.not_a_pair")
         found[key] = value
     return found
 
 
 def parse_ports(text: str) -> tuple[int, int]:
-    """Parse `20000-20999`.  Raises typer.BadParameter."""
+    """Parse `20000-20999`.  Raises WrongUsage."""
     match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
     if match is None:
-        raise typer.BadParameter(f"ports {text!r}: write first-last, such as 20000-20999")
+        raise WrongUsage(f"ports {text!r}: write first-last, such as 20000-20999", code="usage.ports")
     return int(match[1]), int(match[2])
 
 
@@ -103,26 +105,26 @@ def policy_change(name: str | None, params: dict[str, Any] | None, **settings: A
         return None
     for setting, value in settings.items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise SpecError(f"{setting}: expected a number, got {value}")
+            raise SpecError(f"{setting}: expected a number, got {value}", code=f"settings.{setting}.wrong_type")
     try:
         if name is not None:
             policy(name).check_params(params or {})
     except (LookupError, ValueError) as error:
-        raise SpecError(str(error)) from None
+        raise SpecError(str(error), code=code_of(error)) from None
     # Only explicit settings: another version may have better defaults.
     document = {"kind": "PolicyChanged", "policy": name, "params": params or None, **settings}
     try:
         return msgspec.convert(document, PolicyChanged)
     except msgspec.ValidationError as error:
-        raise SpecError(readable(error, document, PolicyChanged, {})) from None
+        raise SpecError.of(readable(error, document, PolicyChanged, {}), "settings") from None
 
 
 def parse_params(pairs: list[str] | None) -> dict[str, Any]:
-    """Parse repeated `theta1=0.2`; values as in YAML.  Raises typer.BadParameter."""
+    """Parse repeated `theta1=0.2`; values as in YAML.  Raises WrongUsage."""
     try:
         return {key: parse(value) for key, value in parse_pairs(pairs, "parameter").items()}
     except SpecError as error:
-        raise typer.BadParameter(f"parameter: {error}") from None
+        raise WrongUsage(f"parameter: {error}", code=error.code) from None
 
 
 def complete_policy(incomplete: str) -> list[str]:

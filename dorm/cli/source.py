@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dorm.cli.connect import client
-from dorm.cli.errors import Fail, complain, line
+from dorm.cli.errors import Fail, WrongUsage, complain, line
 from dorm.cli.output import progress_console
 from dorm.cli.terminal import say
 from replay.moments import MomentError, parse
@@ -29,11 +29,11 @@ _MOST_DAMAGES = 5
 
 
 def parse_moment(text: str | None) -> Moment | None:
-    """Parse the moment of `--at`, None for the end.  Raises typer.BadParameter."""
+    """Parse the moment of `--at`, None for the end.  Raises WrongUsage."""
     try:
         return None if text is None else parse(text)
     except MomentError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise WrongUsage.of(error) from None
 
 
 At = Annotated[
@@ -78,12 +78,13 @@ async def log_of(
             if folds and archive.sparse:
                 raise Fail(
                     f"{file} holds a selection of a log's records, from which no state follows; this needs a whole one "
-                    "(`dorm events --file` and `dorm replay export --file` can read it)"
+                    "(`dorm events --file` and `dorm replay export --file` can read it)",
+                    code="archive.sparse",
                 )
             damages = await _damages_of(archive, file, complains=not tells_damage)
             yield await _readable(archive, damages, file, salvages=salvages)
     except (ReplayError, GapError) as error:
-        raise Fail(str(error)) from None
+        raise Fail.of(error) from None
 
 
 @contextlib.asynccontextmanager
@@ -102,9 +103,9 @@ async def _damages_of(archive: ArchiveLog | SegmentLog, file: Path, *, complains
         damages = await archive.damages(report)
     if complains:
         for damage in damages[:_MOST_DAMAGES]:
-            complain(line(Exception(_in_words(damage, file))))
+            complain(line(Exception(_in_words(damage, file))), "archive.damaged")
         if len(damages) > _MOST_DAMAGES:
-            complain(f"{file} is damaged in {len(damages) - _MOST_DAMAGES} more places")
+            complain(f"{file} is damaged in {len(damages) - _MOST_DAMAGES} more places", "archive.damaged")
     return damages
 
 

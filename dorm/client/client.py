@@ -33,13 +33,14 @@ import msgspec
 from dorm.client import tail
 from dorm.core.apps.admission import app_id
 from dorm.core.fold.evolve import evolve
-from dorm.core.fold.shared_folder import folder_refusal
+from dorm.core.fold.shared_folder import check_folder
 from dorm.core.settings import all_after
 from dorm.core.state import App, Settings, State
 from dorm.snapshots import newest
 from events import subjects
 from events.appending import append_event, is_stored_at
 from events.codec import decode
+from events.errors import DormError
 from events.kinds import (
     AppAccepted,
     AppCancelRequested,
@@ -56,7 +57,8 @@ from events.kinds import (
 from events.log.records import LogFull, LogRefused, LogUnavailable, NotSent
 from events.nats.log import Connection
 from events.requests import LogQuestion
-from events.spec import AppSpec, broken_gang, check_spec
+from events.spec import AppSpec, SpecError, check_gang, check_spec
+from events.times import SettingRefused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -76,24 +78,34 @@ _SETTLE_S = 30.0
 """Seconds for which an append with an unknown outcome is retried."""
 
 
-class ClientError(Exception):
+class ClientError(DormError):
     """Base class of what a client raises beside the log's own errors; one line for people."""
+
+    code = "client.failed"
 
 
 class NotFound(ClientError):
     """There is no such app or node."""
 
+    code = "app.not_found"
+
 
 class Refused(ClientError):
     """The master refused the request."""
+
+    code = "request.refused"
 
 
 class NoAnswer(ClientError):
     """The request is on the log and will be acted on, but no master has answered in time."""
 
+    code = "master.no_answer"
+
 
 class Unsettled(ClientError):
     """It is unknown whether the request is stored.  Sending it again under the same id is idempotent."""
+
+    code = "request.unsettled"
 
     def __init__(self, message: str, id: str) -> None:
         super().__init__(message)
@@ -281,7 +293,7 @@ class Client:
                                 submission, after, int(fact.cause) if fact.cause.isdecimal() else after
                             )
                             if isinstance(fact, AppRejected):
-                                raise Refused(fact.reason)
+                                raise Refused(fact.reason, code=fact.code)
                             return
         except TimeoutError:
             raise NoAnswer(
@@ -296,7 +308,8 @@ class Client:
         if answered != stored and not await is_stored_at(self.log, answered, subject, submission):
             raise Refused(
                 f"the id {submission.id} was taken by another submission (record {answered}); submit with an id that "
-                "nobody can guess, or without one"
+                "nobody can guess, or without one",
+                code="submission.id_taken",
             )
 
     async def update(
@@ -305,14 +318,17 @@ class Client:
         """Change weight or bounds.  Raises NotFound, Refused."""
         app = await self.app(name_or_id)
         if app.ended:
-            raise Refused(f"{app.name} has ended ({app.ended})")
+            raise Refused(f"{app.name} has ended ({app.ended})", code="app.ended")
         given = {name: bound for name, bound in (("n_min", n_min), ("n_max", n_max)) if bound is not None}
-        if broken := broken_gang(app.spec.gang, **given):
-            raise Refused(broken)
+        try:
+            check_gang(app.spec.gang, **given)
+        except SpecError as error:
+            raise Refused(str(error), code=error.code) from None
         lower = n_min if n_min is not None else app.n_min
         upper = n_max if n_max is not None else app.n_max
         if lower > upper:
-            raise Refused(f"n_min would be {lower} and n_max {upper}; n_min can't be the larger")
+            text = f"n_min would be {lower} and n_max {upper}; n_min can't be the larger"
+            raise Refused(text, code="spec.n_min.above_n_max")
         await self._publish(
             AppUpdated(
                 id=self._new_id(), at=self._clock(), by=self.user, app=app.id, weight=weight, n_min=n_min, n_max=n_max
@@ -326,7 +342,7 @@ class Client:
         """Request the app's end, which follows on the log.  Raises NotFound, Refused."""
         app = await self.app(name_or_id)
         if app.ended:
-            raise Refused(f"{app.name} has ended already ({app.ended})")
+            raise Refused(f"{app.name} has ended already ({app.ended})", code="app.ended")
         await self._publish(
             AppCancelRequested(id=self._new_id(), at=self._clock(), by=self.user, app=app.id, reason=reason)
         )
@@ -335,7 +351,7 @@ class Client:
     async def drain(self, node: str, *, drain: bool = True, reason: str = "") -> None:
         """Empty a node by adjustments, or use it again.  Raises NotFound."""
         if node not in (await self.state()).nodes:
-            raise NotFound(f"there is no node {node!r}; `dorm nodes` lists them")
+            raise NotFound(f"there is no node {node!r}; `dorm nodes` lists them", code="node.not_found")
         await self._publish(
             NodeDrainRequested(id=self._new_id(), at=self._clock(), by=self.user, node=node, drain=drain, reason=reason)
         )
@@ -354,17 +370,17 @@ class Client:
         try:
             before = await self.state()
             all_after(before.settings, change)
-        except ValueError as error:
-            raise Refused(str(error)) from None
-        if reason := folder_refusal(before, change):
-            raise Refused(reason)
+            check_folder(before, change)
+        except SettingRefused as error:
+            raise Refused(str(error), code=error.code) from None
         said = msgspec.structs.replace(change, id=self._new_id(), at=self._clock(), by=self.user)
         await self._publish(said)
         with _stored("the change"):
             state = await self.state()
             for refused in state.refused_changes:
                 if refused.id == said.id:
-                    raise Refused(f"somebody else changed the settings at the same moment: {refused.reason}")
+                    text = f"somebody else changed the settings at the same moment: {refused.reason}"
+                    raise Refused(text, code=refused.code)
             return msgspec.structs.replace(state.settings)
         raise AssertionError("it returns or raises")
 
@@ -384,7 +400,10 @@ class Client:
                                 return fact
         except TimeoutError:
             pass
-        raise NoAnswer("no master has sealed the log yet; the next one that runs and has a key will, within a minute")
+        raise NoAnswer(
+            "no master has sealed the log yet; the next one that runs and has a key will, within a minute",
+            code="master.no_seal",
+        )
 
     def _new_id(self) -> str:
         return f"{self.user}.{secrets.token_hex(8)}"

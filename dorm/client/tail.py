@@ -18,6 +18,7 @@ import msgspec
 
 from dorm.core.query.concerns import KINDS, Concerns, known_kind
 from dorm.core.snapshot import load
+from events.errors import DormError
 from events.log.records import LogUnavailable
 from events.positions import Position, logged, parse
 
@@ -34,6 +35,12 @@ _WINDOW = 1000
 _WIDER = 8
 _TRIES = 12
 _PAUSE_S = 0.2
+
+
+class TailError(DormError, ValueError):
+    """What to read is not said clearly; the message is one line that says how to."""
+
+    code = "tail.malformed"
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,9 +149,9 @@ async def before_last(log: EventLog, cluster: str, wanted: Filter, count: int, e
 
 
 async def begin(log: EventLog, after: Position | str | int | None, since: datetime | timedelta | None) -> Position:
-    """Return the position to start after, given as one or by log time.  Raises ValueError."""
+    """Return the position to start after, given as one or by log time.  Raises TailError, PositionError."""
     if after is not None and since is not None:
-        raise ValueError("say where to begin by a position or by a time, not by both")
+        raise TailError("say where to begin by a position or by a time, not by both", code="tail.begin.given_twice")
     if after is not None:
         return after if isinstance(after, Position) else parse(str(after))
     if since is None:
@@ -152,7 +159,7 @@ async def begin(log: EventLog, after: Position | str | int | None, since: dateti
     if isinstance(since, timedelta):
         return await at_time(log, await time_of(log, await log.end()) - since // timedelta(microseconds=1) * 1000)
     if since.tzinfo is None:
-        raise ValueError("a time without a zone: say which, as in datetime.now(UTC)")
+        raise TailError("a time without a zone: say which, as in datetime.now(UTC)", code="tail.since.no_zone")
     return await at_time(log, (since - _EPOCH) // timedelta(microseconds=1) * 1000)
 
 
@@ -171,11 +178,11 @@ async def time_of(log: EventLog, seq: int) -> int:
 
 
 def check_kinds(kinds: Iterable[str]) -> None:
-    """Raises ValueError for an unknown kind, with similar names."""
+    """Raises TailError for an unknown kind, with similar names."""
     for kind in kinds:
         if not known_kind(kind):
             near = (
                 difflib.get_close_matches(kind, KINDS, n=3) or [one for one in KINDS if kind.lower() in one.lower()][:3]
             )
             hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(KINDS)}"
-            raise ValueError(f"there is no kind of event {kind!r}{hint}")
+            raise TailError(f"there is no kind of event {kind!r}{hint}", code="tail.kind.unknown")

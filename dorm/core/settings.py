@@ -8,7 +8,8 @@ import msgspec
 
 from dorm.core.state import can_be_kept
 from dorm.policies.registry import policy
-from events.times import NAMES, Times, asked, times_after
+from events.errors import code_of
+from events.times import NAMES, SettingRefused, Times, asked, times_after
 
 if TYPE_CHECKING:
     from dorm.core.state import Settings
@@ -26,8 +27,7 @@ def times_of(settings: Settings) -> Times:
 def policy_after(settings: Settings, change: PolicyChanged) -> tuple[str, dict[str, Any]]:
     """Policy and parameters (those that were set; others are at their defaults) once the change is folded.
 
-    Raises ValueError with one line for people where this build has no such policy or the policy refuses the parameters.
-    Changes nothing.
+    Raises SettingRefused where this build has no such policy or the policy refuses the parameters.  Changes nothing.
     """
     chosen = change.policy if change.policy is not None else settings.policy
     params = change.params
@@ -39,21 +39,21 @@ def policy_after(settings: Settings, change: PolicyChanged) -> tuple[str, dict[s
     try:
         policy(chosen).check_params(params)
         if not can_be_kept(params):
-            raise ValueError("the parameters hold a number that none has")
-    except (LookupError, ArithmeticError, TypeError) as error:
-        raise ValueError(str(error)) from None
+            raise SettingRefused("the parameters hold a number that none has", code="policy.parameter.out_of_range")
+    except (LookupError, ArithmeticError, TypeError, ValueError) as error:
+        raise SettingRefused(str(error), code=code_of(error)) from None
     return chosen, params
 
 
 def all_after(settings: Settings, change: PolicyChanged) -> Settings:
-    """All settings once the change is folded, as a copy.  Raises ValueError as `policy_after` does, and HarmfulTimes (one
-    of those) where the times that it leads to would do harm."""
+    """All settings once the change is folded, as a copy.  Raises SettingRefused as `policy_after` does, and HarmfulTimes
+    where the times that it leads to would do harm."""
     times_after(times_of(settings), change)
     return asked_of(settings, change)
 
 
 def asked_of(settings: Settings, change: PolicyChanged) -> Settings:
-    """What a change asks for where its times are refused; else as `all_after`.  Raises ValueError for its policy."""
+    """What a change asks for where its times are refused; else as `all_after`.  Raises SettingRefused for its policy."""
     chosen, params = policy_after(settings, change)
     folder = settings.checkpoints if change.checkpoints is None else change.checkpoints
     known = msgspec.structs.asdict(asked(times_of(settings), change))

@@ -49,6 +49,8 @@ class RefusedChange(msgspec.Struct, frozen=True):
     reason: str
     whole: bool = True
     """False if the times that it sets hold anyway."""
+    code: str = ""
+    """The stable code of the reason."""
 
 
 class ShortenedTime(msgspec.Struct, frozen=True):
@@ -76,6 +78,7 @@ class Submission(msgspec.Struct):
     size: int
     refused: str = ""
     """Why it is refused already: set where the body was unreadable or the request invalid."""
+    refused_code: str = ""
     app: str = ""
     """The app of a refused update, "" for a submission."""
     who: str = ""

@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING
 import psutil
 import structlog
 
+from events.errors import DormError
+
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
@@ -48,8 +50,10 @@ already has."""
 _log = structlog.get_logger(__name__)
 
 
-class EmbeddedError(Exception):
+class EmbeddedError(DormError):
     """The server could not be started, or does not keep running."""
+
+    code = "server.failed"
 
 
 class EmbeddedServer:

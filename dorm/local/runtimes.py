@@ -8,6 +8,7 @@ from agents.runtime.docker.engine import Engine
 from agents.runtime.docker.runtime import DockerRuntime
 from agents.runtime.interface import RuntimeFault
 from agents.runtime.process.runtime import ProcessRuntime
+from events.errors import DormError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from agents.runtime.interface import Runtime
 
 
-class EngineError(Exception):
+class EngineError(DormError):
     """The requested runtime is unavailable."""
+
+    code = "engine.unavailable"
 
 
 class Choice(NamedTuple):

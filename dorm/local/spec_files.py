@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from events.errors import code_of
 from events.spec import LARGEST_SPEC, AppSpec, SpecError, check_spec
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ def load_document(path: Path) -> Any:
     try:
         return parse(_read(path), toml=path.suffix == ".toml")
     except OSError as error:
-        raise SpecError(f"{name}: {error.strerror}") from None
+        raise SpecError(f"{name}: {error.strerror}", code=code_of(error)) from None
     except SpecError as error:
-        raise SpecError(f"{name}: {error}") from None
+        raise error.within(name) from None
 
 
 def _read(path: Path) -> str:
@@ -36,11 +37,12 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             body = file.read(LARGEST_SPEC + 1)
     if len(body) > LARGEST_SPEC:
-        raise SpecError(f"more than {LARGEST_SPEC:,} bytes, which is the most that a spec may have")
+        text = f"more than {LARGEST_SPEC:,} bytes, which is the most that a spec may have"
+        raise SpecError(text, code="file.too_large")
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise SpecError("this is not a text file (in UTF-8)") from None
+        raise SpecError("this is not a text file (in UTF-8)", code="file.not_text") from None
 
 
 def parse(text: str, *, toml: bool = False) -> Any:
@@ -51,14 +53,15 @@ def parse(text: str, *, toml: bool = False) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise SpecError(f"not YAML: {where}{error.problem or error.context}") from None
+        raise SpecError(f"not YAML: {where}{error.problem or error.context}", code="file.not_yaml") from None
     except RecursionError:
-        raise SpecError("nested too deeply") from None
+        raise SpecError("nested too deeply", code="file.too_deep") from None
     except SpecError:
         raise
     # Errors of tomllib and of the YAML reader, and values that only look like a date or a number.
     except (yaml.YAMLError, ValueError) as error:
-        raise SpecError(f"not {'TOML' if toml else 'YAML'}: {' '.join(str(error).split())}") from None
+        kind = "TOML" if toml else "YAML"
+        raise SpecError(f"not {kind}: {' '.join(str(error).split())}", code=f"file.not_{kind.lower()}") from None
     return document
 
 
@@ -71,10 +74,11 @@ def _count(value: Any, known: dict[int, int]) -> int:
         parts = value.values() if isinstance(value, dict) else value
         total = 1 + sum(_count(part, known) for part in parts)
         if total > _MOST_VALUES:
-            raise SpecError(f"more than {_MOST_VALUES:,} values, with its aliases written out")
+            text = f"more than {_MOST_VALUES:,} values, with its aliases written out"
+            raise SpecError(text, code="file.too_many_values")
         known[id(value)] = total
     elif known[id(value)] == 0:
-        raise SpecError("an alias refers to what it is a part of")
+        raise SpecError("an alias refers to what it is a part of", code="file.cyclic")
     return known[id(value)]
 
 
@@ -86,4 +90,4 @@ def load_spec(path: Path, changes: dict[str, Any] | None = None) -> AppSpec:
     try:
         return check_spec(document)
     except SpecError as error:
-        raise SpecError(f"{'standard input' if str(path) == '-' else path}: {error}") from None
+        raise error.within("standard input" if str(path) == "-" else str(path)) from None

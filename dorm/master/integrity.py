@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from events.errors import DormError
 from events.log.records import LogDamaged
 
 if TYPE_CHECKING:
@@ -38,8 +39,10 @@ _LARGEST = 1000
 """Bytes; a longer file is not a witness."""
 
 
-class LogAltered(Exception):
+class LogAltered(DormError):
     """The log is not what masters have sealed, or what this one has read of it."""
+
+    code = "log.altered"
 
 
 class Sighting(msgspec.Struct, frozen=True):

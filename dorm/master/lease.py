@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from events.errors import DormError
 from events.log.records import LogError, LogUnavailable
 
 if TYPE_CHECKING:
@@ -37,8 +38,10 @@ _RETRIES = 16
 _GIVE_BACK_S = 1.0
 
 
-class LeaseLost(Exception):
+class LeaseLost(DormError):
     """Another master has the lease, or may have taken it."""
+
+    code = "lease.lost"
 
 
 class Lease:

@@ -45,6 +45,7 @@ from dorm.snapshots import SnapshotTaker
 from events import subjects
 from events.appending import append_event
 from events.codec import decode, encode
+from events.errors import DormError
 from events.kinds import NodeJoined, NodeReported, Round
 from events.log.records import LogError, LogRefused, LogUnavailable, Overtaken
 from events.log.waiting import until_answered
@@ -79,16 +80,22 @@ def _loop_ns() -> int:
     return int(asyncio.get_running_loop().time() * SECOND)
 
 
-class MasterError(Exception):
+class MasterError(DormError):
     """Base class of the errors that a master raises."""
+
+    code = "master.failed"
 
 
 class Deposed(MasterError):
     """Another master was elected after this one."""
 
+    code = "master.deposed"
+
 
 class RoundsRefused(MasterError):
     """The log refuses this master's rounds."""
+
+    code = "master.rounds_refused"
 
 
 class Master:

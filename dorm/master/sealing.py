@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from events.chain.hash_chain import START, Chain
 from events.chain.seals import KeyUnusableError, SealKey, new_seed
+from events.errors import DormError
 from events.kinds import LogSealed, Round, SealRequested
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ _LARGEST_KEY = 1000
 """Bytes; a longer file is not a key."""
 
 
-class KeyFileError(Exception):
+class KeyFileError(DormError):
     """The file can't be read, can be read by others, or holds no key."""
+
+    code = "key.file"
 
 
 class Sealer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from events.errors import DormError
 from events.quantities import short
 
 if TYPE_CHECKING:
@@ -36,12 +37,21 @@ OPTIMIZER = {
 """Of `dorm` and `dorm-exact`."""
 
 
+class ParameterError(DormError, ValueError):
+    """A policy does not accept these parameters; the message is one line with those that it accepts."""
+
+    code = "policy.parameter.wrong_type"
+
+
 def refuse_unknown(policy: str, params: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Raises `ValueError` for names that the policy does not have."""
+    """Raises `ParameterError` for names that the policy does not have."""
     names = sorted(known)
     unknown = sorted(str(name) for name in params if name not in names)
     if unknown:
-        raise ValueError(f"policy {policy}: unknown parameter {', '.join(unknown)} (it has {', '.join(names)})")
+        raise ParameterError(
+            f"policy {policy}: unknown parameter {', '.join(unknown)} (it has {', '.join(names)})",
+            code="policy.parameter.unknown",
+        )
 
 
 def read_numbers(policy: str, params: Mapping[str, Any], known: Mapping[str, Parameter]) -> dict[str, float]:
@@ -51,10 +61,13 @@ def read_numbers(policy: str, params: Mapping[str, Any], known: Mapping[str, Par
     for name, (default, least, most, _) in known.items():
         value = params.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"policy {policy}: {name} has to be a number, not {short(value)}")
+            raise ParameterError(f"policy {policy}: {name} has to be a number, not {short(value)}")
         if not least <= value <= most:  # This also refuses NaN and numbers out of range.
-            raise ValueError(f"policy {policy}: {name} has to be between {least:g} and {most:g}, not {short(value)}")
+            raise ParameterError(
+                f"policy {policy}: {name} has to be between {least:g} and {most:g}, not {short(value)}",
+                code="policy.parameter.out_of_range",
+            )
         if isinstance(default, int) and value != int(value):
-            raise ValueError(f"policy {policy}: {name} has to be a whole number, not {short(value)}")
+            raise ParameterError(f"policy {policy}: {name} has to be a whole number, not {short(value)}")
         settings[name] = type(default)(value)
     return settings

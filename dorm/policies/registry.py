@@ -35,6 +35,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
+from events.errors import DormError
+
 if TYPE_CHECKING:
     from dorm.policies.problem import Policy
 
@@ -51,8 +53,10 @@ _REGISTRY = {
 DEFAULT = "dorm"
 
 
-class UnknownPolicy(ValueError):
+class UnknownPolicy(DormError, ValueError):
     """No policy has this name; the message lists the known ones."""
+
+    code = "policy.unknown"
 
 
 def names() -> list[str]:

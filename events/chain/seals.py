@@ -15,6 +15,7 @@ import nkeys
 from nacl.exceptions import CryptoError
 from nacl.signing import VerifyKey
 
+from events.errors import DormError
 from events.kinds import LogSealed
 
 if TYPE_CHECKING:
@@ -26,8 +27,10 @@ _PUBLIC_BYTES = 1 + 32 + 2
 """Prefix, key, checksum."""
 
 
-class KeyUnusableError(ValueError):
+class KeyUnusableError(DormError, ValueError):
     """Not a key, or of another kind; the message never holds any of it."""
+
+    code = "key.unusable"
 
 
 class SealKey:

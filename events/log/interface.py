@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Protocol
 
+from events.errors import DormError
 from events.log.snapshots import NoSnapshots
 
 if TYPE_CHECKING:
@@ -177,8 +178,10 @@ class Answerer(Protocol):
         ...
 
 
-class AskRefused(Exception):
+class AskRefused(DormError):
     """Raised by an answerer that refuses a question, with a reason for the caller."""
+
+    code = "agent.refused"
 
 
 @contextlib.asynccontextmanager

@@ -4,41 +4,61 @@ from __future__ import annotations
 
 import msgspec
 
+from events.errors import DormError
 
-class LogError(Exception):
+
+class LogError(DormError):
     """Root of the errors that a log raises; every message is one line for people."""
+
+    code = "log.failed"
 
 
 class LogUnavailable(LogError):
     """No answer in time.  An append may or may not have been stored."""
 
+    code = "log.unavailable"
+
 
 class LogClosed(LogUnavailable):
     """No answer, now or later: the connection is closed."""
+
+    code = "log.closed"
 
 
 class NotSent(LogUnavailable):
     """Nothing was sent, and nothing is queued to be sent later."""
 
+    code = "log.not_sent"
+
 
 class LogFull(LogUnavailable):
     """No room for more, for now."""
+
+    code = "log.full"
 
 
 class LogRefused(LogError):
     """The log will never store this as it is."""
 
+    code = "log.refused"
+
 
 class LogTooOld(LogRefused):
     """The server lacks what the log needs."""
+
+    code = "log.server_too_old"
 
 
 class Overtaken(LogError):
     """Another writer appended to the subject first."""
 
+    code = "log.overtaken"
+
 
 class LogDamaged(LogError):
     """The records read can't be the whole log."""
+
+    code = "log.damaged"
 
 
 class Record(msgspec.Struct, gc=False, array_like=True):

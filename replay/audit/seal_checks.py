@@ -43,6 +43,8 @@ _WORTH_A_LOOK = (b"LogSealed", b"MasterElected")
 class SealError(ReplayError):
     """An expected seal or key that cannot be read."""
 
+    code = "seal.malformed"
+
 
 class Expected(msgspec.Struct, frozen=True):
     """The chain after some record, as kept elsewhere."""

@@ -31,6 +31,8 @@ _decode = msgspec.msgpack.Decoder(Checked).decode
 class AuditError(ReplayError):
     """A worker process ended; the result of its slice is unknown."""
 
+    code = "audit.failed"
+
 
 class Workers:
     """Checks a bounded number of slices at once.  Processes take half a second of computing to start, so none is started

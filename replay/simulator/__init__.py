@@ -27,3 +27,5 @@ from replay import ReplayError
 
 class SimulationError(ReplayError):
     """A workload or a scenario that cannot be simulated; the message is one line for people."""
+
+    code = "simulation.failed"

@@ -33,6 +33,8 @@ LATEST = 5
 class ExplainError(ReplayError):
     """No such app; one line for people."""
 
+    code = "explain.failed"
+
 
 def explain(state: State, witness: Witness, now: int) -> Explanation:
     """Explain the witness's app.  `now` (UTC ns) is not before the state's own time.  Raises ExplainError."""

@@ -50,6 +50,8 @@ MARGIN = 10_000
 class StoryError(ReplayError):
     """No such app or node; one line for people."""
 
+    code = "story.failed"
+
 
 class Story(msgspec.Struct, frozen=True, kw_only=True):
     """The output of `dorm story -o json`.  Empty fields of chapters are left out."""

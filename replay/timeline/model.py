@@ -33,6 +33,8 @@ NOTHING = "nothing happened in this time, so there is nothing to draw"
 class TimelineError(ReplayError):
     """There is nothing to draw, or no library to draw it with; one line for people."""
 
+    code = "timeline.failed"
+
 
 def need(package: str) -> None:
     """Check, before anything is folded, that a package is installed; '' needs none.  Raises TimelineError."""

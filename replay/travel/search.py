@@ -25,6 +25,8 @@ _KINDS_BY_LOWER: dict[str, str] = {kind.lower(): kind for kind in KINDS}
 class SearchError(ReplayError):
     """A filter that cannot be read."""
 
+    code = "search.malformed"
+
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
     """All given filters must hold, each with any of its values.  Without a filter, every event matches."""

@@ -189,7 +189,7 @@ def test_errors_and_logs_are_text_as_well(capsys: pytest.CaptureFixture[str], mo
         structlog.get_logger().warning(EVIL, app=EVIL, key=("a", EVIL))
     finally:
         structlog.reset_defaults()
-    complain(line(Exception(EVIL)))
+    complain(line(Exception(EVIL)), "failed")
     said = capsys.readouterr().err
     assert "red" in said
     assert "\x1b[31mred" not in said

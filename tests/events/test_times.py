@@ -12,12 +12,12 @@ from agents.desired import Desired
 from dorm.core.settings import times_of
 from dorm.core.state import Settings
 from events.kinds import PolicyChanged
-from events.times import HarmfulTimes, Times, refusal, rules, times_after, written
+from events.times import HarmfulTimes, Times, broken_rule, rules, times_after, written
 from tests.core.records import Bench, record_of
 
 
 def test_the_defaults_keep_every_rule() -> None:
-    assert refusal(Times()) == ""
+    assert broken_rule(Times()) is None
     assert times_of(Settings()) == Times()
 
 

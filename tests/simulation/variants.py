@@ -389,7 +389,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     # what operators do by mistake
     "settings that would destroy are taken": Variant(
-        lambda patch: patch.setattr("events.times.refusal", lambda times: "")
+        lambda patch: patch.setattr("events.times.broken_rule", lambda times: None)
     ),
     "the marker of the shared folder is not looked at": Variant(_marker_not_looked_at),
     "an agent starts apps in a folder that is not the one of the release": Variant(

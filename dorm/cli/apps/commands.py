@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
-from dorm.cli.errors import FAILED, Fail, run
+from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, progress_console, show, show_document
 from dorm.cli.tables import show_apps
 
@@ -85,7 +85,7 @@ async def _submit(connected: Client, checked: AppSpec, file: Path, id: str | Non
         return await connected.submit(checked, id=id)
     except Unsettled as error:
         again = f"`dorm submit {shlex.quote(str(file))} --id {error.id}`"
-        raise Fail(f"{error}: {again}", FAILED) from None
+        raise Fail(f"{error}: {again}", code=error.code) from None
 
 
 async def _wait(connected: Client, submitted: App, output: Format) -> None:
@@ -113,7 +113,10 @@ async def _wait(connected: Client, submitted: App, output: Format) -> None:
                              f"{app.adjustments} adjustments")
                     )  # fmt: skip
                 if app.ended != "completed":
-                    raise Fail(f"{app.name} {app.ended}" + (f": {app.end_reason}" if app.end_reason else ""), FAILED)
+                    raise Fail(
+                        f"{app.name} {app.ended}" + (f": {app.end_reason}" if app.end_reason else ""),
+                        code=f"app.{app.ended}",
+                    )
                 return
 
 
@@ -199,7 +202,7 @@ def update(
       dorm update digits-mlp --weight 2 --n-max 8
     """
     if weight is None and n_min is None and n_max is None:
-        raise typer.BadParameter("say what to change: --weight, --n-min or --n-max")
+        raise WrongUsage("say what to change: --weight, --n-min or --n-max", code="usage.nothing_to_do")
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
@@ -235,7 +238,7 @@ def cancel(
                 async with telling_who_is_missing(connected):
                     ended = await connected.wait(asked.id)
                 if ended.ended != "cancelled":
-                    raise Fail(f"{asked.name} {ended.ended} before it was cancelled", FAILED)
+                    raise Fail(f"{asked.name} {ended.ended} before it was cancelled", code=f"app.{ended.ended}")
                 console.print(Text(f"{asked.name} is cancelled"))
             else:
                 console.print(Text(f"{asked.name}: asked to stop"))

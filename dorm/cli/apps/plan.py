@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
 from dorm.cli.connect import ClusterName, Url, complete_app, complete_node
-from dorm.cli.errors import USAGE, Fail, run
+from dorm.cli.errors import USAGE, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
 from dorm.cli.settings import parse_capacity, parse_params
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of
@@ -130,7 +130,7 @@ def plan(
         try:
             return planned(state, max(state.time, time.time_ns()) if live else state.time, assumed, rounds=rounds)
         except UnknownSetting as error:
-            raise Fail(str(error), USAGE) from None
+            raise Fail.of(error, USAGE) from None
 
     with solver_prints_elsewhere():
         found: Plan = run(work())
@@ -154,18 +154,16 @@ def _documents(specs: list[Path]) -> list[dict[str, Any]]:
 def parse_nodes(text: str) -> NewNodes | str:
     """Parse `+3,cpu=8,memory=32GiB,label.zone=a`, `+2,like=node-1`, or `-node-2` (which returns the name).
 
-    Raises typer.BadParameter."""
+    Raises WrongUsage."""
     from dorm.core.query.plans import NewNodes
 
     if text.startswith("-") and len(text) > 1:
         return text[1:]
     count, _, rest = text.removeprefix("+").partition(",")
     if not text.startswith("+") or not count.isascii() or not count.isdigit() or not rest:
-        raise typer.BadParameter(
-            f"nodes {text!r}: write +3,cpu=8,memory=32GiB, +3,like=NODE, or -NODE for one that is gone"
-        )
+        raise WrongUsage(f"nodes {text!r}: write +3,cpu=8,memory=32GiB, +3,like=NODE, or -NODE for one that is gone")
     if not 1 <= int(count[:9]) <= _MOST_NODES:
-        raise typer.BadParameter(f"nodes {text!r}: between 1 and {_MOST_NODES:,} nodes")
+        raise WrongUsage(f"nodes {text!r}: between 1 and {_MOST_NODES:,} nodes")
     labels: dict[str, str] = {}
     amounts: list[str] = []
     like = ""
@@ -179,7 +177,7 @@ def parse_nodes(text: str) -> NewNodes | str:
             amounts.append(part)
     capacity = (parse_capacity(",".join(amounts)) if amounts else None) or {}
     if not capacity and not like:
-        raise typer.BadParameter(f"nodes {text!r}: say what they have, such as cpu=8, or like=NODE")
+        raise WrongUsage(f"nodes {text!r}: say what they have, such as cpu=8, or like=NODE")
     return NewNodes(count=int(count), capacity=capacity, labels=labels, like=like)
 
 

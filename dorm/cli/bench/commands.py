@@ -414,12 +414,12 @@ def _usage() -> Iterator[None]:
     try:
         yield
     except BenchError as error:
-        raise Fail(str(error), USAGE) from None
+        raise Fail.of(error, USAGE) from None
 
 
 def _end_if(interrupted: bool) -> None:
     if interrupted:
-        raise Fail("interrupted; the figures are of what was measured until then", INTERRUPTED)
+        raise Fail("interrupted; the figures are of what was measured until then", INTERRUPTED, code="interrupted")
 
 
 async def unless_stopped(work: Coroutine[None, None, Report]) -> Report:
@@ -432,7 +432,7 @@ async def unless_stopped(work: Coroutine[None, None, Report]) -> Report:
         reports.append(await work)
 
     if await run_until_stopped(keep()) or not reports:
-        raise Fail("interrupted; everything was stopped", 130)
+        raise Fail("interrupted; everything was stopped", INTERRUPTED, code="interrupted")
     return reports[0]
 
 

@@ -46,12 +46,12 @@ def evaluation(
         wanted = plan(seeds=seeds, quick=quick, traces=traces)
         check_folder(to)
     except BenchError as error:
-        raise Fail(str(error), USAGE) from None
+        raise Fail.of(error, USAGE) from None
     try:
         with solver_prints_elsewhere(), progress_of("apps that have ended") as tell:
             report = evaluate(wanted, to, workers=workers, tell=tell)
     except BenchError as error:
-        raise Fail(str(error), FAILED) from None
+        raise Fail.of(error, FAILED) from None
     if output in (Format.json, Format.yaml):
         show_document(report, output)
         return

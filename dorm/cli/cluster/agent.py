@@ -12,7 +12,7 @@ import typer
 from agents.config import DEFAULT_PORTS, ConfigError, NodeConfig, detect_address, detect_capacity
 from dorm.cli.cluster.up import RuntimeChoice
 from dorm.cli.connect import ClusterName, Url, where
-from dorm.cli.errors import run
+from dorm.cli.errors import WrongUsage, run
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.settings import parse_capacity, parse_pairs, parse_ports
 from dorm.cli.signals import run_until_stopped
@@ -88,7 +88,7 @@ def agent(
             report_interval_s=report_every,
         )
     except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise WrongUsage.of(error) from None
 
     async def work() -> None:
         from agents.agent import Agent

@@ -27,7 +27,7 @@ from rich.live import Live
 from rich.text import Text
 
 from dorm.cli.cluster.up import RuntimeChoice
-from dorm.cli.errors import FAILED, Fail, run
+from dorm.cli.errors import INTERRUPTED, Fail, run
 from dorm.cli.log.events import in_words
 from dorm.cli.output import ago, cell, console, counted, table
 from dorm.cli.program_logs import Verbose, configure
@@ -91,7 +91,8 @@ async def _demo(runtime: RuntimeChoice, docker: str | None, plain: bool) -> None
     if importlib.util.find_spec("sklearn") is None:
         raise Fail(
             "the demo's apps train on data that scikit-learn ships; install it with "
-            f"`{shlex.join([sys.executable, '-m', 'pip', 'install', 'scikit-learn'])}`"
+            f"`{shlex.join([sys.executable, '-m', 'pip', 'install', 'scikit-learn'])}`",
+            code="package.missing",
         )
     chosen = await _runtime_with_image(runtime, docker)
     with _own_folder() as data, _own_ports() as ports:
@@ -138,7 +139,8 @@ def _own_ports() -> Iterator[tuple[int, int]]:
             yield low, low + _PORTS.step - 2
             return
     raise Fail(
-        f"no ports are free for a demo from {_PORTS.start} to {_PORTS.stop - 1}: {len(_PORTS)} demos run at most"
+        f"no ports are free for a demo from {_PORTS.start} to {_PORTS.stop - 1}: {len(_PORTS)} demos run at most",
+        code="port.none_free",
     )
 
 
@@ -151,7 +153,7 @@ async def _act(cluster: LocalCluster, plain: bool) -> None:
         with stops() as events:
             interrupted = await first_of(_play(cluster, plain), events.first.wait())
         if interrupted:
-            raise Fail("interrupted; everything was stopped", 130)
+            raise Fail("interrupted; everything was stopped", INTERRUPTED, code="interrupted")
         await _conclude(cluster, time.monotonic() - began)
     finally:
         await cluster.stop_now()
@@ -170,7 +172,7 @@ async def _runtime_with_image(runtime: RuntimeChoice, docker: str | None) -> Run
             built = await ensure_samples_image(docker, progress=lambda step: status.update(Text(step)))
     except ImageUnavailable as error:
         if runtime is RuntimeChoice.docker:
-            raise Fail(f"the sample apps' image can't be made: {error}") from None
+            raise Fail(f"the sample apps' image can't be made: {error}", code="image.unavailable") from None
         console.print(Text(f"taking plain processes: the sample apps' image can't be made ({error})"))
         return "process"
     console.print(Text(f"image {built.ref} ({built.origin})"))
@@ -286,7 +288,8 @@ async def _conclude(cluster: LocalCluster, seconds: float) -> None:
     console.print(Text(f"{adjustments} and {decisions} in {seconds:.0f} s"))
     if report.divergence is not None or failed:
         raise Fail(
-            "the replay differs: " + str(report.divergence) if report.divergence else "an app did not complete", FAILED
+            "the replay differs: " + str(report.divergence) if report.divergence else "an app did not complete",
+            code="replay.differs" if report.divergence else "app.failed",
         )
     console.print(
         Text(

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, User, client, complete_node
-from dorm.cli.errors import FAILED, Fail, run
+from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show
 from dorm.cli.tables import show_nodes
 
@@ -96,7 +96,7 @@ def drain(
                 console.print(Text(f"{node} is {'used again' if undo else how}"))
 
     if undo and wait:
-        raise typer.BadParameter("--wait is for draining; a node is used again at once")
+        raise WrongUsage("--wait is for draining; a node is used again at once", code="usage.conflict")
     run(work())
 
 
@@ -115,7 +115,7 @@ async def _until_empty(connected: Client, node: str, timeout: float) -> None:
                 async for state, _ in connected.watch():
                     known = state.nodes.get(node)
                     if known is None or (known.condition == "up" and not known.draining):
-                        raise Fail(f"{node} is used again: somebody has undone the drain", FAILED)
+                        raise Fail(f"{node} is used again: somebody has undone the drain", code="node.used_again")
                     left = leaving(state, node)
                     if not left:
                         gone = "" if known.condition == "up" else f" ({known.condition})"
@@ -125,4 +125,6 @@ async def _until_empty(connected: Client, node: str, timeout: float) -> None:
         console.print(Text(f"{node} is empty{gone} after {time.monotonic() - begun:.1f} s"))
     except TimeoutError:
         why = "; ".join([NOBODY, *shown] if leaderless.now else shown)
-        raise Fail(f"{node} is not empty after {timeout:g} s, and stays drained: {why}", FAILED) from None
+        raise Fail(
+            f"{node} is not empty after {timeout:g} s, and stays drained: {why}", code="node.not_empty"
+        ) from None

@@ -117,7 +117,9 @@ def get(
             if key in (one.name, one.word):
                 found, text = one, shown(one, one.value)
         if found is None:
-            raise Fail(f"there is no setting {key!r}; there are {', '.join(words(settings))}", USAGE)
+            raise Fail(
+                f"there is no setting {key!r}; there are {', '.join(words(settings))}", USAGE, code="settings.unknown"
+            )
         if output in (Format.json, Format.yaml):
             show_document(found, output)
         else:
@@ -183,7 +185,10 @@ def set_policy(
         for line in (*_differences(before, after), *_from_when(before, after)):
             console.print(Text(line))
         if all_after(after, change) != after:
-            raise Fail("somebody else changed the same at the same moment; look at `dorm policy show`")
+            raise Fail(
+                "somebody else changed the same at the same moment; look at `dorm policy show`",
+                code="settings.changed_meanwhile",
+            )
 
     run(work())
 
@@ -194,7 +199,7 @@ def _settings_after(before: Settings, change: PolicyChanged) -> Settings:
     try:
         return all_after(before, change)
     except ValueError as error:
-        raise Fail(str(error), USAGE) from None
+        raise Fail.of(error, USAGE) from None
 
 
 def _differences(before: Settings, after: Settings) -> list[str]:

@@ -118,7 +118,7 @@ async def _up(options: LocalOptions, change: PolicyChanged | None) -> None:
     with stops() as events:
         async with contextlib.AsyncExitStack() as stack:
             if await first_of(stack.enter_async_context(cluster), events.first.wait()):
-                raise Fail("stopped before the cluster was up", INTERRUPTED)
+                raise Fail("stopped before the cluster was up", INTERRUPTED, code="interrupted")
             running = Running(url=cluster.server.url, cluster=options.cluster, pid=os.getpid())
             other = await asyncio.to_thread(write_running, running)
             stack.callback(forget_running, running)

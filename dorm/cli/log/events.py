@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, complete, complete_app, complete_node, where
-from dorm.cli.errors import run
+from dorm.cli.errors import WrongUsage, run
 from dorm.cli.output import as_yaml, console
 from dorm.cli.source import log_of, parse_moment, say_nothing_found
 from dorm.cli.terminal import in_document, one_line, say
@@ -50,7 +50,7 @@ def _position(text: str | None) -> str | None:
         try:
             parse(text)
         except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
+            raise WrongUsage.of(error) from None
     return text
 
 
@@ -65,7 +65,7 @@ def _kinds(kinds: list[str] | None) -> list[str] | None:
     try:
         check_kinds(kinds or ())
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise WrongUsage.of(error) from None
     return kinds
 
 
@@ -112,9 +112,11 @@ def events(
       dorm events --file incident.dorm --node node-2 -o json | jq .
     """
     if follow and (until is not None or file is not None):
-        raise typer.BadParameter(f"--follow never ends, so it can't go with {'--until' if until else '--file'}")
+        raise WrongUsage(
+            f"--follow never ends, so it can't go with {'--until' if until else '--file'}", code="usage.conflict"
+        )
     if after is not None and since is not None:
-        raise typer.BadParameter("--after and --since both say where to begin; give one of them")
+        raise WrongUsage("--after and --since both say where to begin; give one of them", code="usage.conflict")
 
     async def work() -> None:
         from dorm.client.tail import Filter

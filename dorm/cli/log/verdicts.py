@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.errors import FAILED, Fail
+from dorm.cli.errors import FAILED, Fail, WrongUsage
 from dorm.cli.output import Format, console, counted, print_table, show_document
 
 if TYPE_CHECKING:
@@ -45,23 +45,23 @@ def jobs_of(given: int | None) -> int:
 
 
 def check_keys(keys: list[str] | None) -> list[str]:
-    """Return the checked keys.  Raises typer.BadParameter."""
+    """Return the checked keys.  Raises WrongUsage."""
     from events.chain.seals import KeyUnusableError, check_public
 
     try:
         return [check_public(key) for key in keys or []]
     except KeyUnusableError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise WrongUsage.of(error) from None
 
 
 def check_expected(text: str | None) -> Expected | None:
-    """Parse the expected seal.  Raises typer.BadParameter."""
+    """Parse the expected seal.  Raises WrongUsage."""
     from replay.audit.seal_checks import Expected, SealError
 
     try:
         return None if text is None else Expected.parse(text)
     except SealError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise WrongUsage.of(error) from None
 
 
 # --- seals --------------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def show_seals(report: SealReport, output: Format) -> None:
         for line in seal_lines(report):
             _say(line)
     if wrong := wrong_with(report):
-        raise Fail(wrong)
+        raise Fail(wrong, code="seal.differs")
     _say(f"the log is as it was sealed up to sequence {max(report.sealed_upto, report.expected_seq)}", "green")
 
 
@@ -139,9 +139,9 @@ def show_audit(report: Report, output: Format) -> None:
     if report.divergence is not None:
         _say(f"everything before sequence {report.divergence.seq} is as it should be, as far as checked")
         show_divergence(report.divergence)
-        raise Fail(f"sequence {report.divergence.seq}: {report.divergence.what}", FAILED)
+        raise Fail(f"sequence {report.divergence.seq}: {report.divergence.what}", code="replay.differs")
     if report.seals.damage is not None:
-        raise Fail(str(report.seals.damage), FAILED)
+        raise Fail(str(report.seals.damage), code="seal.differs")
     same = "the same state and the same decisions"
     if report.not_checked:
         same = f"the same state, and the same decisions where they could be checked ({report.not_checked} could not)"

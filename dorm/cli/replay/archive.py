@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, complete, complete_app, where
-from dorm.cli.errors import Fail, complain, run
+from dorm.cli.errors import Fail, WrongUsage, complain, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
 from dorm.cli.source import File, log_of, parse_moment, progress_of, say_nothing_found
 from replay.export.export import format_of
@@ -79,11 +79,11 @@ def export_log(
     try:
         form = form or (format_of(target) if target is not None else FileFormat.archive)
     except ExportError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise WrongUsage.of(error) from None
     if not anonymize and (keep_nodes or pseudonyms):
-        raise typer.BadParameter("--keep-nodes and --pseudonyms are for --anonymize")
+        raise WrongUsage("--keep-nodes and --pseudonyms are for --anonymize", code="usage.conflict")
     if str(pseudonyms) == "-":
-        raise typer.BadParameter("--pseudonyms needs a file of its own, which only you can read")
+        raise WrongUsage("--pseudonyms needs a file of its own, which only you can read", code="usage.conflict")
     selection = Selection(
         since=parse_moment(since), until=parse_moment(until), apps=tuple(app or ()), users=tuple(user or ())
     )
@@ -166,7 +166,9 @@ def import_log(
     async def work() -> None:
         async with log_of(file, None, None) as log:
             if await log.torn() and not damaged:
-                raise Fail("nothing was imported; --damaged imports what comes before the damage")
+                raise Fail(
+                    "nothing was imported; --damaged imports what comes before the damage", code="archive.damaged"
+                )
             done = await _import(log, where(url, cluster)[0], cluster)
         if output in (Format.json, Format.yaml):
             show_document(done, output)
@@ -190,12 +192,12 @@ async def _import(log: EventLog, url: str, cluster: str | None) -> dict[str, Any
 
     name = cluster or await cluster_name(log)
     if not name:
-        raise Fail("the archive is empty and names no cluster; name one with --cluster")
+        raise Fail("the archive is empty and names no cluster; name one with --cluster", code="cluster.not_named")
     try:
         with progress_of("importing") as report:
             done = await put(log, url, name, progress=report)
     except asyncio.CancelledError:
-        complain("interrupted; what is stored stays, and the same command goes on from there")
+        complain("interrupted; what is stored stays, and the same command continues from there", "interrupted")
         raise
     async with log_of(None, url, name) as made:
         with progress_of("checking") as report:
@@ -204,6 +206,7 @@ async def _import(log: EventLog, url: str, cluster: str | None) -> dict[str, Any
         if found != wanted:
             raise Fail(
                 f"the records of cluster {name} at {url} give the state {found}, and the archive says {wanted}; its snapshots "
-                "may not be of its records, which `dorm replay verify` tells"
+                "may not be of its records, which `dorm replay verify` tells",
+                code="import.differs",
             )
     return {"cluster": name, "url": url, "records": done.records, "stored_before": done.before, "digest": found}

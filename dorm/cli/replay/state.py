@@ -182,7 +182,7 @@ def _one(found: State, name: str) -> dict[str, Any]:
         return {**msgspec.to_builtins(row), "containers_now": _containers_on(found, name)}
     known = [*found.names, *found.nodes]
     hint = f"; there were {', '.join(known[:10])}" if known else "; none had come yet"
-    raise Fail(f"at sequence {found.seq} there was no app or node {name!r}{hint}")
+    raise Fail(f"at sequence {found.seq} there was no app or node {name!r}{hint}", code="name.not_found")
 
 
 def _containers_on(found: State, node: str) -> list[dict[str, Any]]:
@@ -229,7 +229,7 @@ def _check_known(name: str, states: list[State]) -> None:
     if not any(found.find_app(name) or name in found.nodes for found in states):
         known = dict.fromkeys(word for found in states for word in (*found.names, *found.nodes))
         hint = f"; there were {', '.join([*known][:10])}" if known else ""
-        raise Fail(f"at neither moment was there an app or node {name!r}{hint}")
+        raise Fail(f"at neither moment was there an app or node {name!r}{hint}", code="name.not_found")
 
 
 def _show_diff(found: Diff) -> None:

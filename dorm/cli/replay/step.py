@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dorm.cli.connect import ClusterName, Url, complete_app, complete_node, where
-from dorm.cli.errors import USAGE, Fail, run
+from dorm.cli.errors import USAGE, Fail, WrongUsage, run
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def step(
       dorm replay step --follow
     """
     if follow and file is not None:
-        raise typer.BadParameter("--follow needs a cluster: a file does not grow")
+        raise WrongUsage("--follow needs a cluster: a file does not grow", code="usage.conflict")
     moment = parse_moment(at)
     _check_terminal()
 
@@ -109,6 +109,7 @@ def _check_terminal() -> None:
             "stepping needs a terminal; in a pipe, `dorm state --at` has the state at any moment and `dorm events` what "
             "happened",
             USAGE,
+            code="usage.no_terminal",
         )
     if find_spec("textual") is None:
-        raise Fail("stepping needs textual: pip install 'dorm[tui]'")
+        raise Fail("stepping needs textual: pip install 'dorm[tui]'", code="package.missing")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dorm.cli.connect import ClusterName, Url, complete_app, complete_node, where
-from dorm.cli.errors import run
+from dorm.cli.errors import WrongUsage, run
 from dorm.cli.output import console, progress_console
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 
@@ -28,9 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def _target(path: Path) -> Path:
     if str(path) != "-" and path.suffix.lower() not in _NEEDS:
-        raise typer.BadParameter(
-            f"{path}: name a file that ends in .html, .png or .json, or - for JSON on standard output"
-        )
+        raise WrongUsage(f"{path}: name a file that ends in .html, .png or .json, or - for JSON on standard output")
     return path
 
 

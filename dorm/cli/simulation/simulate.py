@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dorm.cli.errors import USAGE, Fail, complain, line
+from dorm.cli.errors import USAGE, Fail, WrongUsage, complain, line
 from dorm.cli.output import Format, console, counted, show_document, solver_prints_elsewhere
 from dorm.cli.signals import interrupted_by_sigterm
 from dorm.cli.source import progress_of
@@ -66,14 +66,14 @@ def complete_contender(incomplete: str) -> list[str]:
 def _target(text: str) -> str:
     if text in {*Format, *_DRAWN} or Path(text).suffix.lower() in (".html", ".png", ".json"):
         return text
-    raise typer.BadParameter(
+    raise WrongUsage(
         f"{text!r} is none of {', '.join([*Format, *_DRAWN])}, nor a file that ends in .html, .png or .json"
     )
 
 
 def _log(path: Path | None) -> Path | None:
     if path is not None and path.suffix != ".dorm":
-        raise typer.BadParameter(f"{path}: name a file that ends in .dorm")
+        raise WrongUsage(f"{path}: name a file that ends in .dorm", code="usage.file_name")
     return path
 
 
@@ -150,7 +150,7 @@ def simulate(
 
 
 def _usage(error: Exception) -> Fail:
-    return Fail(str(error), USAGE)
+    return Fail.of(error, USAGE)
 
 
 def _contenders(texts: list[str] | None) -> list[Contender]:
@@ -192,7 +192,11 @@ def _base(wanted: str | None, contenders: Sequence[Contender]) -> str:
     if wanted is None:
         return next((one.label for one in contenders if one.policy == "static"), "")
     if wanted not in labels:
-        raise Fail(f"--base {wanted!r} is none of those that are compared: {', '.join(labels)}", USAGE)
+        raise Fail(
+            f"--base {wanted!r} is none of those that are compared: {', '.join(labels)}",
+            USAGE,
+            code="simulation.base.unknown",
+        )
     return wanted
 
 
@@ -219,12 +223,16 @@ def _nodes(workload: Workload, text: str | None, load: float | None) -> tuple[Si
     from replay.simulator.workloads.nodes import parse, sized
 
     if text is None and load is not None:
-        raise Fail("--load needs the shape of a node: --nodes gpu=8,cpu=64,memory=512GiB", USAGE)
+        raise Fail(
+            "--load needs the shape of a node: --nodes gpu=8,cpu=64,memory=512GiB",
+            USAGE,
+            code="simulation.nodes.missing",
+        )
     if text is None:
         if not workload.nodes:
             raise Fail(
                 f"workload {workload.name} names no cluster; say --nodes '16x gpu=4,cpu=32,memory=128GiB', or a shape with "
-                "--load 0.8", USAGE,
+                "--load 0.8", USAGE, code="simulation.nodes.missing",
             )  # fmt: skip
         return workload.nodes
     try:
@@ -274,7 +282,7 @@ def _scenario(
     if left := what_was_left_out(fits):
         _say(left)
     if not fits.apps:
-        raise Fail(f"workload {workload.name} has no app that these nodes could run")
+        raise Fail(f"workload {workload.name} has no app that these nodes could run", code="workload.nothing_fits")
     found = Scenario(apps=fits.apps, nodes=nodes, **usual)
     return found if timings is None else with_timings(found, timings)
 
@@ -320,7 +328,7 @@ def _run(
         (one, seed, one.of(scenario)) for one in contenders for seed, scenario in zip(seeds, scenarios, strict=True)
     ]
     if len(jobs) > _MOST_RUNS:
-        raise Fail(f"{len(jobs):,} runs are too many; at most {_MOST_RUNS:,}", USAGE)
+        raise Fail(f"{len(jobs):,} runs are too many; at most {_MOST_RUNS:,}", USAGE, code="simulation.too_many_runs")
     logs = [log_file(log, one.label, seed, alone=len(jobs) == 1) for one, seed, _ in jobs]
     with interrupted_by_sigterm(), progress_of("simulating") as told, solver_prints_elsewhere():
         runs = run_all(
@@ -345,14 +353,18 @@ def log_file(path: Path | None, label: str, seed: int, *, alone: bool) -> Path |
 def _check_target(output: str, *, force: bool) -> None:
     """Check the target before computing anything: the result must be writable."""
     if output in _DRAWN and sys.stdout.isatty():
-        raise Fail(f"-o {output} is no text for a terminal; write it to a file: -o comparison.{output}", USAGE)
+        raise Fail(
+            f"-o {output} is no text for a terminal; write it to a file: -o comparison.{output}",
+            USAGE,
+            code="usage.terminal",
+        )
     if output in {*Format, *_DRAWN}:
         return
     path = Path(output)
     if not path.parent.is_dir():
-        raise Fail(f"{path}: there is no folder {path.parent}")
+        raise Fail(f"{path}: there is no folder {path.parent}", code="file.no_folder")
     if path.exists() and not force:
-        raise Fail(f"{path} is there already; choose another name, or replace it with --force")
+        raise Fail(f"{path} is there already; choose another name, or replace it with --force", code="file.exists")
 
 
 def _show(
@@ -409,7 +421,10 @@ def _tell_unfinished(compared: Comparison, *, cut: bool) -> None:
     for label in compared.labels:
         for run in compared.runs[label]:
             if text := unfinished(label, run):
-                (_say if cut else complain)(text)
+                if cut:
+                    _say(text)
+                else:
+                    complain(text, "simulation.unfinished")
 
 
 def _say(text: str) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dorm.cli.apps.plan import Drained, NodeChanges, parse_nodes
 from dorm.cli.connect import ClusterName, Url, complete_app
-from dorm.cli.errors import USAGE, Fail, run
+from dorm.cli.errors import USAGE, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
 from dorm.cli.settings import complete_policy, parse_params
 from dorm.cli.source import File, log_of, parse_moment, progress_of
@@ -128,7 +128,7 @@ def whatif(
                         horizon_s=horizon_s, keep=kept, force=force, reading=reading, playing=playing,
                     )  # fmt: skip
                 except UnknownSetting as error:
-                    raise Fail(str(error), USAGE) from None
+                    raise Fail.of(error, USAGE) from None
 
     with solver_prints_elsewhere():
         found: WhatIf = run(work())
@@ -139,14 +139,15 @@ def whatif(
 
 
 def _horizon(text: str | None) -> float | None:
+    from events.errors import code_of
     from events.quantities import duration
 
     try:
         seconds = None if text is None else duration(text)
     except ValueError as error:
-        raise typer.BadParameter(f"horizon: {error}") from None
+        raise WrongUsage(f"horizon: {error}", code=code_of(error)) from None
     if seconds == 0:
-        raise typer.BadParameter("horizon: 0 s is no time to play on; write 12h, say")
+        raise WrongUsage("horizon: 0 s is no time to play on; write 12h, say")
     return seconds
 
 
@@ -159,7 +160,7 @@ def _assumed(
     cancel: list[str] | None,
     specs: list[Path] | None,
 ) -> Assumed:
-    """Return the assumptions.  Raises typer.BadParameter, and SpecError for a spec file."""
+    """Return the assumptions.  Raises WrongUsage, and SpecError for a spec file."""
     import msgspec
 
     from dorm.core.query.plans import Assumed, NewNodes
@@ -168,7 +169,7 @@ def _assumed(
     settings = parse_params(change)
     if policy is not None:
         if settings.get("policy", policy) != policy:
-            raise typer.BadParameter("--policy and --set policy=… name two policies; give one of them")
+            raise WrongUsage("--policy and --set policy=… name two policies; give one of them", code="usage.conflict")
         settings = {"policy": policy, **settings}
     return Assumed(
         settings=settings,
@@ -182,22 +183,22 @@ def _assumed(
 
 
 def parse_edit(text: str) -> AppUpdated:
-    """Parse `digits-mlp:n_max=8,weight=2`.  Raises typer.BadParameter."""
+    """Parse `digits-mlp:n_max=8,weight=2`.  Raises WrongUsage."""
     import msgspec
 
     from events.kinds import AppUpdated
 
     app, colon, pairs = text.partition(":")
     if not app or not colon or not pairs:
-        raise typer.BadParameter(f"edit {text!r}: write APP:n_max=8, or APP:n_min=2,n_max=8,weight=2")
+        raise WrongUsage(f"edit {text!r}: write APP:n_max=8, or APP:n_min=2,n_max=8,weight=2")
     given = parse_params(pairs.split(","))
     unknown = [key for key in given if key not in ("n_min", "n_max", "weight")]
     if unknown:
-        raise typer.BadParameter(f"edit {text!r}: there are n_min, n_max and weight, and no {unknown[0]}")
+        raise WrongUsage(f"edit {text!r}: there are n_min, n_max and weight, and no {unknown[0]}")
     try:
         return msgspec.convert({"app": app, **given, "kind": "AppUpdated"}, AppUpdated)
     except msgspec.ValidationError as error:
-        raise typer.BadParameter(f"edit {text!r}: {error}") from None
+        raise WrongUsage(f"edit {text!r}: {error}") from None
 
 
 # --- for people ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from dorm.core.round_size import MOST_CONTAINERS
 from events.kinds import AppAccepted, AppRejected
 from events.limits import clipped
 from events.quantities import humanize
-from events.requirements import requirement
+from events.requirements import RequirementError, requirement
 from events.spec import LARGEST_SPEC, SpecError, check_spec
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
             app=submission.app,
             submission=submission.id,
             reason=clipped(submission.refused),
+            code=submission.refused_code,
             refused="update",
             cause=submission.id,
         )
@@ -48,6 +49,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
             app=app_id(name, submission.id) if name else "",
             submission=submission.id,
             reason=clipped(str(error)),
+            code=error.code,
             cause=str(submission.seq),
         )
     return AppAccepted(
@@ -57,9 +59,10 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
 
 def _checked(submission: Submission) -> AppSpec:
     if submission.refused:
-        raise SpecError(submission.refused)
+        raise SpecError(submission.refused, code=submission.refused_code)
     if submission.size > LARGEST_SPEC:
-        raise SpecError(f"the submission has {submission.size:,} bytes; at most {LARGEST_SPEC:,} are taken")
+        text = f"the submission has {submission.size:,} bytes; at most {LARGEST_SPEC:,} are taken"
+        raise SpecError(text, code="spec.too_large")
     return check_spec(submission.spec)
 
 
@@ -72,7 +75,8 @@ def name_of(document: Any) -> str:
 def _check_name(state: State, spec: AppSpec, taken: dict[str, str]) -> None:
     holder = taken.get(spec.name) or state.names.get(spec.name)
     if holder:
-        raise SpecError(f"an app named {spec.name!r} is there already ({holder}); cancel it or choose another name")
+        text = f"an app named {spec.name!r} is there already ({holder}); cancel it or choose another name"
+        raise SpecError(text, code="spec.name.taken")
 
 
 def check_room(state: State, spec: AppSpec, n_min: int) -> None:
@@ -81,7 +85,8 @@ def check_room(state: State, spec: AppSpec, n_min: int) -> None:
     Raises SpecError."""
     if n_min > MOST_CONTAINERS:
         raise SpecError(
-            f"n_min: {n_min:,} containers can't be placed at once; at most {MOST_CONTAINERS:,} of one app can"
+            f"n_min: {n_min:,} containers can't be placed at once; at most {MOST_CONTAINERS:,} of one app can",
+            code="spec.n_min.too_large",
         )
     if not state.nodes:
         return
@@ -94,7 +99,8 @@ def check_room(state: State, spec: AppSpec, n_min: int) -> None:
         if amount <= most:
             needs += f" and a gang of {spec.gang}, whole on one node, {humanize(name, amount * spec.gang)}"
         if amount * spec.gang > most:
-            raise SpecError(f"demand.{name}: {needs}, and no node{matching} has more than {humanize(name, most)}")
+            text = f"demand.{name}: {needs}, and no node{matching} has more than {humanize(name, most)}"
+            raise SpecError(text, code="spec.demand.too_large")
     gangs = sum(
         min(node.capacity.get(name, 0) // (amount * spec.gang) for name, amount in demand.items()) for node in nodes
     )
@@ -105,7 +111,8 @@ def check_room(state: State, spec: AppSpec, n_min: int) -> None:
             which = f"the nodes that match {_shown(spec.require)} ({len(nodes)} of {len(state.nodes)})"
         raise SpecError(
             f"n_min: {n_min} containers of this demand{whole} can't run at once; {which} together, "
-            f"empty, take {gangs * spec.gang}"
+            f"empty, take {gangs * spec.gang}",
+            code="spec.n_min.no_room",
         )
 
 
@@ -113,14 +120,15 @@ def _admitted(state: State, require: str) -> list[Node]:
     """Return the nodes that an app with this requirement may use, by name.  Raises SpecError where there are none."""
     try:
         wanted = requirement(require)
-    except ValueError as error:
-        raise SpecError(f"require: {error}") from None
+    except RequirementError as error:
+        raise SpecError.at("require", error) from None
     nodes = [state.nodes[node] for node in sorted(state.nodes)]
     admitted = [node for node in nodes if wanted.matches(node.labels)]
     if not admitted:
         absent = [name for name in wanted.labels if not any(name in node.labels for node in nodes)]
         hint = f" (no node has a label {absent[0][:60]})" if absent else ""
-        raise SpecError(f"require: no node's labels match {_shown(require)}{hint}; `dorm nodes -o wide` shows them")
+        text = f"require: no node's labels match {_shown(require)}{hint}; `dorm nodes -o wide` shows them"
+        raise SpecError(text, code="spec.require.no_node")
     return admitted
 
 

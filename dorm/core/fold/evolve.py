@@ -8,7 +8,7 @@ master's rounds in `dorm.core.fold.rounds`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dorm.core.apps.admission import app_id, check_room, name_of
 from dorm.core.fold.effects import (
@@ -23,7 +23,7 @@ from dorm.core.fold.effects import (
 )
 from dorm.core.fold.folded import Folded, ignored
 from dorm.core.fold.rounds import fold_round
-from dorm.core.fold.shared_folder import counts_in, folder_refusal, settle_anew, settle_folder
+from dorm.core.fold.shared_folder import check_folder, counts_in, settle_anew, settle_folder
 from dorm.core.settings import TIMES, policy_after, times_of
 from dorm.core.state import (
     MOST,
@@ -46,8 +46,11 @@ from events.codec import decode, submission_of
 from events.holders import may_hold
 from events.limits import clipped
 from events.log.records import Record
-from events.spec import SpecError, broken_gang
-from events.times import HarmfulTimes, times_after
+from events.spec import SpecError, check_gang
+from events.times import HarmfulTimes, SettingRefused, times_after
+
+if TYPE_CHECKING:
+    from events.errors import DormError
 
 Handler = Callable[[State, Any, Record], Folded]
 
@@ -78,6 +81,7 @@ def _submit(state: State, submission: Submission, record: Record) -> Folded:
         return ignored(state)
     if not can_be_kept(submission.spec):
         submission.spec, submission.refused = None, "the spec holds a number that no spec has"
+        submission.refused_code = "spec.number.too_large"
     submission.who = subjects.who_of(record.subject)
     state.submissions[submission.id] = submission
     return "applied"
@@ -99,7 +103,16 @@ def _unreadable(state: State, event: k.Unreadable, record: Record) -> Folded:
     if submission_of(event):
         _submit(
             state,
-            Submission(id=event.id, seq=state.seq, at=state.time, by=event.by, spec=None, size=0, refused=event.reason),
+            Submission(
+                id=event.id,
+                seq=state.seq,
+                at=state.time,
+                by=event.by,
+                spec=None,
+                size=0,
+                refused=event.reason,
+                refused_code="submission.unreadable",
+            ),
             record,
         )
     return "unreadable"
@@ -119,9 +132,9 @@ def _move_fence(state: State, record: Record) -> None:
 
 
 def _app_updated(state: State, event: k.AppUpdated, record: Record) -> Folded:
-    app = state.find_app(event.app)
-    refused = _why_not(state, app, event)
-    if app is None or refused:
+    try:
+        app = _updatable(state, event)
+    except SpecError as refused:
         queued = _submit(
             state,
             Submission(
@@ -131,7 +144,8 @@ def _app_updated(state: State, event: k.AppUpdated, record: Record) -> Folded:
                 by=event.by,
                 spec=None,
                 size=0,
-                refused=refused,
+                refused=str(refused),
+                refused_code=refused.code,
                 app=event.app,
             ),
             record,
@@ -146,23 +160,22 @@ def _app_updated(state: State, event: k.AppUpdated, record: Record) -> Folded:
     return "applied"
 
 
-def _why_not(state: State, app: App | None, event: k.AppUpdated) -> str:
-    """Return why an update is refused, '' if it is not.  An update that made a running app impossible would stop it."""
+def _updatable(state: State, event: k.AppUpdated) -> App:
+    """Return the app that an update may change.  Raises SpecError: an update that made a running app impossible would stop
+    it."""
+    app = state.find_app(event.app)
     if app is None or app.ended:
-        return f"there is no app {event.app[:100]!r} that could be updated"
+        raise SpecError(f"there is no app {event.app[:100]!r} that could be updated", code="app.not_found")
     n_min = event.n_min if event.n_min is not None else app.n_min
     n_max = event.n_max if event.n_max is not None else app.n_max
     changed = {name: bound for name, bound in (("n_min", event.n_min), ("n_max", event.n_max)) if bound is not None}
-    if broken := broken_gang(app.spec.gang, **changed):
-        return broken
+    check_gang(app.spec.gang, **changed)
     if n_min > n_max:
-        return f"n_min would be {n_min} and n_max {n_max}; n_min can't be the larger"
+        text = f"n_min would be {n_min} and n_max {n_max}; n_min can't be the larger"
+        raise SpecError(text, code="spec.n_min.above_n_max")
     if n_min > app.n_min:
-        try:
-            check_room(state, app.spec, n_min)
-        except SpecError as error:
-            return str(error)
-    return ""
+        check_room(state, app.spec, n_min)
+    return app
 
 
 def _app_cancel_requested(state: State, event: k.AppCancelRequested, record: Record) -> Folded:
@@ -175,6 +188,7 @@ def _app_cancel_requested(state: State, event: k.AppCancelRequested, record: Rec
         name = name_of(submission.spec)
         if not submission.refused and name and event.app in (name, app_id(name, submission.id)):
             submission.refused = clipped(event.reason) or "it was cancelled before it was accepted"
+            submission.refused_code = "submission.cancelled"
             return "applied"
     return ignored(state)
 
@@ -205,7 +219,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
     try:
         times = times_after(times_of(settings), event)
     except HarmfulTimes as refused:
-        outcome = _refuse_change(state, event, str(refused), whole=True)
+        outcome = _refuse_change(state, event, refused, whole=True)
         for node in state.nodes.values():
             if not node.identity:  # Its agent is older than 0.5.1, and adopts such a lease anyway.
                 node.lease_s = max(node.lease_s, event.node_lease_s or 0.0)
@@ -213,19 +227,22 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
     outcome = "applied"
     try:
         settings.policy, settings.params = policy_after(settings, event)
-    except ValueError as refused:
-        outcome = _refuse_change(state, event, str(refused), whole=False)
+    except SettingRefused as refused:
+        outcome = _refuse_change(state, event, refused, whole=False)
     for name in ("node_grace_s", "node_lease_s"):
         before, after = getattr(settings, name), getattr(times, name)
         if after < before:
             state.shortened[name] = ShortenedTime(state.seq, state.time, event.by, before, after)
     for name in TIMES:
         setattr(settings, name, getattr(times, name))
-    if reason := folder_refusal(state, event):
-        outcome = _refuse_change(state, event, reason, whole=False)
-    elif event.checkpoints is not None:
-        settings.checkpoints = event.checkpoints
-        settle_folder(state)
+    try:
+        check_folder(state, event)
+    except SettingRefused as refused:
+        outcome = _refuse_change(state, event, refused, whole=False)
+    else:
+        if event.checkpoints is not None:
+            settings.checkpoints = event.checkpoints
+            settle_folder(state)
     for node in state.nodes.values():
         node.lease_s = max(node.lease_s, settings.node_lease_s)
     if event.retention_s is not None:
@@ -234,9 +251,17 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
     return outcome
 
 
-def _refuse_change(state: State, event: k.PolicyChanged, reason: str, *, whole: bool) -> Folded:
+def _refuse_change(state: State, event: k.PolicyChanged, error: DormError, *, whole: bool) -> Folded:
     ignored(state)
-    refused = RefusedChange(id=event.id, seq=state.seq, at=state.time, by=event.by, reason=clipped(reason), whole=whole)
+    refused = RefusedChange(
+        id=event.id,
+        seq=state.seq,
+        at=state.time,
+        by=event.by,
+        reason=clipped(str(error)),
+        whole=whole,
+        code=error.code,
+    )
     state.refused_changes = [*state.refused_changes, refused][-REFUSED_CHANGES:]
     return "refused"
 

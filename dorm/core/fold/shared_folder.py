@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from dorm.core.fold.effects import mark_dirty, request_rebalance, void_plans_on
 from events.kinds import NO_FOLDER
 from events.quantities import SECOND
+from events.times import SettingRefused
 
 LEFT_ALONE_S = 15
 """Agents look at their folders every 5 s.  Where the folder itself is gone, all of them have said so by then, and nothing is
@@ -44,18 +45,19 @@ def settle_folder(state: State) -> None:
             mark_dirty(state)
 
 
-def folder_refusal(state: State, change: PolicyChanged) -> str:
-    """Why the folder that a change of settings names is refused, "" where it is not.  One that no node has would take every
-    node from every app; before any node has announced one, the operator may know better."""
+def check_folder(state: State, change: PolicyChanged) -> None:
+    """Refuse a change of settings that names a folder which no node has: it would take every node from every app.  Before any
+    node has announced one, the operator may know better.  Raises SettingRefused."""
     folder = change.checkpoints
     if not folder or folder == state.settings.checkpoints:
-        return ""
+        return
     mounted = [one for one in _announced(state) if one != NO_FOLDER]
     if folder in mounted or (not mounted and folder != NO_FOLDER):
-        return ""
-    return (
+        return
+    raise SettingRefused(
         f"checkpoints: no node has the folder {folder}, so no node would get containers; mount it on a node first, or name "
-        "one of those that `dorm nodes -o wide` shows"
+        "one of those that `dorm nodes -o wide` shows",
+        code="settings.checkpoints.no_node",
     )
 
 

@@ -32,6 +32,7 @@ from dorm.policies.shares import fairness_budget
 from events import kinds as k
 from events import subjects
 from events.codec import encode
+from events.errors import DormError, code_of
 from events.log.records import Record
 from events.quantities import SECOND, humanize
 
@@ -47,12 +48,16 @@ MOST_ROUNDS = 100
 MOST_NODES = 100_000
 
 
-class PlanError(Exception):
+class PlanError(DormError):
     """An assumption is impossible; one line for people."""
+
+    code = "plan.impossible"
 
 
 class UnknownSetting(PlanError):
     """An unknown policy, or a parameter or value that it does not accept: wrong for every cluster."""
+
+    code = "setting.unknown"
 
 
 class NewNodes(msgspec.Struct, frozen=True):
@@ -338,7 +343,7 @@ class _Course:
             known = policy(chosen)
             params = known.check_params({**(now.params if chosen == now.policy else {}), **given})
         except ValueError as error:
-            raise UnknownSetting(str(error)) from None
+            raise UnknownSetting(str(error), code=code_of(error)) from None
         before = policy(now.policy).check_params(now.params)
         words = [f"policy {chosen} (now {now.policy})"] if chosen != now.policy else []
         self.say(k.PolicyChanged(policy=chosen, params=params))
@@ -348,7 +353,8 @@ class _Course:
         if name not in self.state.nodes:
             known = ", ".join(sorted(self.state.nodes)[:10])
             raise PlanError(
-                f"there is no node {name!r}" + (f"; there are {known}" if known else "; none has joined yet")
+                f"there is no node {name!r}" + (f"; there are {known}" if known else "; none has joined yet"),
+                code="node.not_found",
             )
         return self.state.nodes[name]
 
@@ -374,7 +380,7 @@ class _Course:
     def _remove(self, name: str) -> str:
         node = self._node(name)
         if node.condition == "left" or node.lease_ended:
-            raise PlanError(f"{name} has gone already")
+            raise PlanError(f"{name} has gone already", code="node.gone")
         ended = k.NodeLeaseEnded(node=name, last_heard=self.now)
         lost = [k.NodeLost(node=name, last_heard=self.now)] if node.condition == "up" else []
         self.round([*lost, ended])
@@ -390,9 +396,11 @@ class _Course:
         app = self.state.find_app(name)
         if app is None:
             known = ", ".join(list(self.state.names)[:10])
-            raise PlanError(f"there is no app {name!r}" + (f"; there are {known}" if known else ""))
+            raise PlanError(
+                f"there is no app {name!r}" + (f"; there are {known}" if known else ""), code="app.not_found"
+            )
         if app.ended:
-            raise PlanError(f"{app.name} has ended already ({app.ended})")
+            raise PlanError(f"{app.name} has ended already ({app.ended})", code="app.ended")
         return app
 
     def _cancel(self, name: str) -> str:
@@ -408,7 +416,7 @@ class _Course:
         self.say(msgspec.structs.replace(change, app=app.id, id=id))
         for fact in self.settle():
             if isinstance(fact, k.AppRejected) and fact.submission == id:
-                raise PlanError(f"{app.name}: {fact.reason}")
+                raise PlanError(f"{app.name}: {fact.reason}", code=fact.code)
         changes = [f"{name} = {value} (now {before[name]})" for name, value in given.items() if value is not None]
         return f"{app.name} with {' and '.join(changes)}"
 
@@ -419,7 +427,7 @@ class _Course:
         for fact in self.settle():
             if isinstance(fact, k.AppRejected) and fact.submission == id:
                 name = spec.get("name", "") if isinstance(spec, dict) else ""
-                raise PlanError(f"{name or 'the app'} would be refused: {fact.reason}")
+                raise PlanError(f"{name or 'the app'} would be refused: {fact.reason}", code=fact.code)
         return f"{spec['name']} submitted"
 
     def _restart_failed(self, running: set[str]) -> None:

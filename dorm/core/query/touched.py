@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.fold.shared_folder import folder_refusal
+from dorm.core.fold.shared_folder import check_folder
 from dorm.core.settings import all_after, times_of
 from events.quantities import SECOND
-from events.times import Rule, asked, rules
+from events.times import Rule, SettingRefused, asked, rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,9 +43,9 @@ def touched(state: State, change: PolicyChanged, heard: Mapping[str, int], now: 
     after: Settings = state.settings
     try:
         after = all_after(state.settings, change)
-    except ValueError as error:
+        check_folder(state, change)
+    except SettingRefused as error:
         refused = str(error)
-    refused = refused or folder_refusal(state, change)
     up = [node for _, node in sorted(state.nodes.items()) if node.condition == "up"]
     grace = int(times.node_grace_s * SECOND)
     kept = int(times.retention_s * SECOND)

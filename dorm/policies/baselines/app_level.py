@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dorm.policies import answer, greedy, integer, reasons
-from dorm.policies.parameters import refuse_unknown
+from dorm.policies.parameters import ParameterError, refuse_unknown
 from dorm.policies.problem import Reason
 from events.quantities import short
 
@@ -43,7 +43,7 @@ class AppLevelPolicy:
         refuse_unknown(self.name, params, ("grow",))
         grow = params.get("grow", False)
         if not isinstance(grow, bool):
-            raise ValueError(f"policy app-level: grow has to be true or false, not {short(grow)}")
+            raise ParameterError(f"policy app-level: grow has to be true or false, not {short(grow)}")
         return {"grow": grow}
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:

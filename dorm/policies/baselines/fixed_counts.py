@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dorm.policies.parameters import ParameterError
 from events.quantities import short
 
 if TYPE_CHECKING:
@@ -20,21 +21,24 @@ NAMES = ("count", "counts")
 
 
 def check(policy: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Return both, given or by default.  Raises `ValueError`."""
+    """Return both, given or by default.  Raises `ParameterError`."""
     count, counts = params.get("count", 2), params.get("counts", {})
     _check_count(policy, "count", count)
     if not isinstance(counts, dict):
-        raise ValueError(f"policy {policy}: counts has to be a map of app ids to numbers, not {short(counts)}")
+        raise ParameterError(f"policy {policy}: counts has to be a map of app ids to numbers, not {short(counts)}")
     for key, value in counts.items():
         if not isinstance(key, str) or not key:
-            raise ValueError(f"policy {policy}: counts has the key {short(key)}, which is no app id")
+            raise ParameterError(f"policy {policy}: counts has the key {short(key)}, which is no app id")
         _check_count(policy, f"counts[{key}]", value)
     return {"count": count, "counts": dict(sorted(counts.items()))}
 
 
 def _check_count(policy: str, name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
-        raise ValueError(f"policy {policy}: {name} has to be a whole number from 1 to 1000000, not {short(value)}")
+        raise ParameterError(
+            f"policy {policy}: {name} has to be a whole number from 1 to 1000000, not {short(value)}",
+            code="policy.parameter.out_of_range",
+        )
 
 
 def wanted(instance: Instance, settings: dict[str, Any]) -> Ints:

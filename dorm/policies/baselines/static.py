@@ -12,7 +12,7 @@ import numpy as np
 
 from dorm.policies import answer, greedy, integer, reasons
 from dorm.policies.baselines import fixed_counts
-from dorm.policies.parameters import refuse_unknown
+from dorm.policies.parameters import ParameterError, refuse_unknown
 from dorm.policies.problem import Reason
 from events.quantities import short
 
@@ -38,7 +38,7 @@ class StaticPolicy:
         refuse_unknown(self.name, params, (*fixed_counts.NAMES, "backfill"))
         counts, backfill = fixed_counts.check(self.name, params), params.get("backfill", False)
         if not isinstance(backfill, bool):
-            raise ValueError(f"policy static: backfill has to be true or false, not {short(backfill)}")
+            raise ParameterError(f"policy static: backfill has to be true or false, not {short(backfill)}")
         return {**counts, "backfill": backfill}
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:

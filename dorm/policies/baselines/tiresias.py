@@ -29,7 +29,7 @@ import numpy as np
 from dorm.policies import answer, integer, reasons
 from dorm.policies.baselines import fixed_counts
 from dorm.policies.baselines.packing import Packing, within
-from dorm.policies.parameters import refuse_unknown
+from dorm.policies.parameters import ParameterError, refuse_unknown
 from dorm.policies.problem import Reason
 from events.quantities import short
 
@@ -54,9 +54,12 @@ class TiresiasPolicy:
         refuse_unknown(self.name, params, (*fixed_counts.NAMES, "thresholds"))
         counts, thresholds = fixed_counts.check(self.name, params), params.get("thresholds", [16 * HOUR])
         if not isinstance(thresholds, list) or not all(_is_time(one) for one in thresholds):
-            raise ValueError(f"policy tiresias: thresholds has to be a list of seconds, not {short(thresholds)}")
+            raise ParameterError(f"policy tiresias: thresholds has to be a list of seconds, not {short(thresholds)}")
         if any(later <= one for one, later in pairwise(thresholds)):
-            raise ValueError(f"policy tiresias: thresholds have to ascend, not {short(thresholds)}")
+            raise ParameterError(
+                f"policy tiresias: thresholds have to ascend, not {short(thresholds)}",
+                code="policy.parameter.out_of_range",
+            )
         return {**counts, "thresholds": [float(one) for one in thresholds]}
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:

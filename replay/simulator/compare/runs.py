@@ -53,6 +53,8 @@ _ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled, k.AppRejected)
 class Stopped(SimulationError):
     """The caller no longer wants this run."""
 
+    code = "simulation.stopped"
+
 
 def run(
     scenario: Scenario,

@@ -62,6 +62,8 @@ _LOOK_EVERY = 100
 class WhatIfError(SimulationError):
     """A moment from which nothing can be played on; one line for people."""
 
+    code = "whatif.failed"
+
 
 class Outcome(msgspec.Struct, frozen=True):
     """The outcome of one app.  Seconds; None for what did not happen by the end."""

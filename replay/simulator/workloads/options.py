@@ -32,6 +32,8 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 class WrongOption(SimulationError):
     """The text that names a workload is wrong; unusable files raise other errors."""
 
+    code = "workload.option"
+
 
 def split(text: str) -> tuple[str, dict[str, str]]:
     """Return the text before the options, which may itself contain commas, and the options.  Raises WrongOption."""

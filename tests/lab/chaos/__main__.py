@@ -79,9 +79,9 @@ def chaos(
         _show_recoveries(done[0].recoveries)
     show_report(done[0].report, output)
     for line in done[0].wrong[:_MOST_TOLD]:
-        complain(line)
+        complain(line, "chaos.wrong")
     if len(done[0].wrong) > _MOST_TOLD:
-        complain(f"and {len(done[0].wrong) - _MOST_TOLD} more")
+        complain(f"and {len(done[0].wrong) - _MOST_TOLD} more", "chaos.wrong")
 
 
 def _show_recoveries(recoveries: Sequence[Recovery]) -> None:
