@@ -1,7 +1,9 @@
 """An app's spec: the paper's 6-tuple (engine, demand d, weight w, n_max, n_min, commands) and what containers need.
 
 The same document is a YAML or TOML file, the body of a submission from any client, and part of the `AppAccepted` that agents
-read.  `check_spec` is the only gate: a spec that passes it is safe to hand on.
+read.  `check_spec` is the only gate, and only it makes a `CheckedSpec`: code that needs a valid spec takes one, and need not
+check it again.  A spec is checked twice on its way: by the client, which can explain it to its author at once, and by the
+master, which believes no client.
 """
 
 from __future__ import annotations
@@ -150,8 +152,8 @@ def _seconds(text: Quantity) -> float:
 class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One distributed ML application, as its owner describes it.
 
-    Decoding accepts unknown fields, so that an older agent reads what a newer master accepted; only `check_spec` refuses
-    them.
+    This is what logs hold.  Decoding accepts unknown fields, so that an older agent reads what a newer master accepted; only
+    `check_spec` refuses them.
     """
 
     name: Name
@@ -228,14 +230,18 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return _seconds(self.grace)
 
 
-def check_spec(document: object) -> AppSpec:
+class CheckedSpec(AppSpec, frozen=True, omit_defaults=True):
+    """A spec that `check_spec` has accepted.  Only that function makes one."""
+
+
+def check_spec(document: object) -> CheckedSpec:
     """Return a checked spec from a decoded document.  Raises SpecError."""
     if not isinstance(document, dict):
         text = f"a spec is a map with name, command and demand, not {_kind_of(document)}"
         raise SpecError(text, code="spec.not_a_map")
     _check_fields(document)
     try:
-        spec = msgspec.convert(document, AppSpec)
+        spec = msgspec.convert(document, CheckedSpec)
     except msgspec.ValidationError as error:
         raise SpecError.of(readable(error, document, AppSpec, _FORMATS)) from None
     except RecursionError:

@@ -57,7 +57,7 @@ from events.kinds import (
 from events.log.records import LogFull, LogRefused, LogUnavailable, NotSent
 from events.nats.log import Connection
 from events.requests import LogQuestion
-from events.spec import AppSpec, SpecError, check_gang, check_spec
+from events.spec import AppSpec, CheckedSpec, SpecError, check_gang, check_spec
 from events.times import SettingRefused
 
 if TYPE_CHECKING:
@@ -257,13 +257,13 @@ class Client:
     async def submit(
         self, spec: AppSpec | dict[str, Any], *, id: str | None = None, answer_timeout: float = 10.0
     ) -> App:
-        """Submit, and wait for the master's answer.
+        """Submit a spec, checked or as a document, and wait for the master's answer.
 
         A repeat with the same `id` is the same submission.  Raises SpecError before anything is sent; Refused; NoAnswer;
         Unsettled; the log's errors, each of which means that the submission is not stored.
         """
         document = msgspec.to_builtins(spec) if isinstance(spec, AppSpec) else spec
-        checked = check_spec(document)
+        checked = spec if isinstance(spec, CheckedSpec) else check_spec(document)
         if checked.user == "anonymous":
             document = {**document, "user": self.user}
         event_id = id or f"{self.user}.{secrets.token_hex(8)}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from events.errors import code_of
-from events.spec import LARGEST_SPEC, AppSpec, SpecError, check_spec
+from events.spec import LARGEST_SPEC, CheckedSpec, SpecError, check_spec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +82,7 @@ def _count(value: Any, known: dict[int, int]) -> int:
     return known[id(value)]
 
 
-def load_spec(path: Path, changes: dict[str, Any] | None = None) -> AppSpec:
+def load_spec(path: Path, changes: dict[str, Any] | None = None) -> CheckedSpec:
     """Return a checked spec; `changes` replaces fields.  Raises SpecError."""
     document = load_document(path)
     if isinstance(document, dict):

@@ -14,6 +14,7 @@ from events import subjects
 from events.codec import encode
 from events.log.records import Record
 from events.quantities import SECOND
+from events.spec import CheckedSpec, check_spec
 
 if TYPE_CHECKING:
     from dorm.core.state import App
@@ -35,6 +36,10 @@ def record_of(seq: int, event: k.Event, *, who: str = "someone", time: int = STA
 def document(name: str = "app", *, cpu: float = 1, **fields: Any) -> dict[str, Any]:
     """A spec as a client sends it."""
     return {"name": name, "command": ["work"], "demand": {"cpu": cpu}, "n_max": 4, **fields}
+
+
+def checked(name: str = "app", **fields: Any) -> CheckedSpec:
+    return check_spec(document(name, **fields))
 
 
 def joined(node: str, cpu: float = 4, *, ports: tuple[int, int] = (20000, 20999), **fields: Any) -> k.NodeJoined:

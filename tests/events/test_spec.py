@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from events.quantities import LARGEST, duration, humanize, resource, resources
-from events.spec import LARGEST_ARGUMENT, AppSpec, SpecError, check_spec, document_of, spec_schema
+from events.spec import LARGEST_ARGUMENT, AppSpec, CheckedSpec, SpecError, check_spec, document_of, spec_schema
 from tests.events.any_event import PLAIN, specs
 from tests.tries import tries
 
@@ -350,3 +350,13 @@ def test_a_document_of_a_spec_is_the_same_in_every_process(document: dict[str, A
     assert document_of(sent) == document_of(spec)
     assert msgspec.json.encode(document_of(spec), order="sorted") == msgspec.json.encode(spec, order="sorted")
     assert check_spec(document_of(sent)) == spec
+
+
+def test_a_checked_spec_is_what_the_log_holds() -> None:
+    """Only its class is another, so what was checked is known where it is used, and nothing of it reaches the log."""
+    checked = check_spec(FULL)
+    stored = msgspec.convert(FULL, AppSpec)
+    assert isinstance(checked, CheckedSpec)
+    assert not isinstance(stored, CheckedSpec)
+    assert msgspec.msgpack.encode(checked) == msgspec.msgpack.encode(stored)
+    assert document_of(checked) == document_of(stored)

@@ -12,6 +12,7 @@ from dorm.core.invariants import violations
 from dorm.core.query.plans import Assumed, NewNodes, PlanError, UnknownSetting
 from events import kinds as k
 from events.archive.appendable import open_archive
+from events.spec import check_spec
 from replay.moments import AtSequence
 from replay.simulator.compare.outcome import AppRun, Run
 from replay.simulator.forks import fork as forks
@@ -146,7 +147,7 @@ def test_a_what_if_is_the_whole_simulation_with_that_change(
 
 
 def test_apps_that_come_later_can_be_left_out_changed_and_added(records: list[Record]) -> None:
-    spec = {"name": "more", "command": ["train", "more"], "demand": {"cpu": 1}, "n_max": 2}
+    spec = check_spec({"name": "more", "command": ["train", "more"], "demand": {"cpu": 1}, "n_max": 2})
     changes = Assumed(cancelled=("sixth",), updated=(k.AppUpdated(app="seventh", n_max=1, n_min=1),), specs=(spec,))
     found = forked(records, seq_at(records, 300.0), changes)
     apps = {app.name: app for app in found.apps}
@@ -264,7 +265,7 @@ def test_equal_questions_get_equal_answers(records: list[Record]) -> None:
         (Assumed(updated=(k.AppUpdated(app="seventh", n_min=9, n_max=3),)), PlanError, "seventh: n_min"),
         (Assumed(settings={"theta9": 1}), UnknownSetting, "theta9"),
         (
-            Assumed(specs=({"name": "first", "command": ["x"], "demand": {"cpu": 1}},)),
+            Assumed(specs=(check_spec({"name": "first", "command": ["x"], "demand": {"cpu": 1}}),)),
             PlanError,
             "first would be refused",
         ),

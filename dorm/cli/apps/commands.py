@@ -19,7 +19,7 @@ from dorm.cli.tables import show_apps
 if TYPE_CHECKING:
     from dorm.client.client import Client
     from dorm.core.state import App
-    from events.spec import AppSpec
+    from events.spec import CheckedSpec
 
 PANEL = "Apps"
 
@@ -78,7 +78,7 @@ def submit(
     run(work())
 
 
-async def _submit(connected: Client, checked: AppSpec, file: Path, id: str | None) -> App:
+async def _submit(connected: Client, checked: CheckedSpec, file: Path, id: str | None) -> App:
     from dorm.client.client import Unsettled
 
     try:

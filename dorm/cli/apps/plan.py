@@ -105,10 +105,12 @@ def plan(
 
       dorm plan second.yaml --nodes -node-2 --cancel digits-mlp -o json
     """
+    from dorm.local.spec_files import load_spec
+
     moment = parse_moment(at)
     parsed = [parse_nodes(text) for text in nodes or []]
     settings = parse_params(change)
-    documents = _documents(specs or [])
+    checked = tuple(load_spec(path) for path in specs or [])
 
     async def work() -> Plan:
         from dorm.core.query.plans import Assumed, NewNodes, UnknownSetting
@@ -121,7 +123,7 @@ def plan(
             removed=(*(one for one in parsed if isinstance(one, str)), *(without or [])),
             drained=tuple(drain or []),
             cancelled=tuple(cancel or []),
-            specs=tuple(documents),
+            specs=checked,
         )
         async with log_of(file, url, cluster) as log:
             with progress_of("folding") as report:
@@ -140,15 +142,6 @@ def plan(
         _show(found, output)
     if found.changes:
         raise typer.Exit(CHANGES)
-
-
-def _documents(specs: list[Path]) -> list[dict[str, Any]]:
-    """Load specs, checked as by `dorm submit`.  Raises SpecError."""
-    import msgspec
-
-    from dorm.local.spec_files import load_spec
-
-    return [msgspec.to_builtins(load_spec(path)) for path in specs]
 
 
 def parse_nodes(text: str) -> NewNodes | str:

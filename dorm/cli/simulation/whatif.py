@@ -161,7 +161,6 @@ def _assumed(
     specs: list[Path] | None,
 ) -> Assumed:
     """Return the assumptions.  Raises WrongUsage, and SpecError for a spec file."""
-    import msgspec
 
     from dorm.core.query.plans import Assumed, NewNodes
     from dorm.local.spec_files import load_spec
@@ -178,7 +177,7 @@ def _assumed(
         drained=tuple(drain or []),
         cancelled=tuple(cancel or []),
         updated=tuple(parse_edit(text) for text in edit or []),
-        specs=tuple(msgspec.to_builtins(load_spec(path)) for path in specs or []),
+        specs=tuple(load_spec(path) for path in specs or []),
     )
 
 

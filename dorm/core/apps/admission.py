@@ -15,7 +15,7 @@ from events.spec import LARGEST_SPEC, SpecError, check_spec
 
 if TYPE_CHECKING:
     from dorm.core.state import Node, State, Submission
-    from events.spec import AppSpec
+    from events.spec import AppSpec, CheckedSpec
 
 
 def app_id(name: str, submission: str) -> str:
@@ -57,7 +57,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
     )
 
 
-def _checked(submission: Submission) -> AppSpec:
+def _checked(submission: Submission) -> CheckedSpec:
     if submission.refused:
         raise SpecError(submission.refused, code=submission.refused_code)
     if submission.size > LARGEST_SPEC:
@@ -72,7 +72,7 @@ def name_of(document: Any) -> str:
     return name[:48] if isinstance(name, str) and name.isascii() and name.isprintable() else ""
 
 
-def _check_name(state: State, spec: AppSpec, taken: dict[str, str]) -> None:
+def _check_name(state: State, spec: CheckedSpec, taken: dict[str, str]) -> None:
     holder = taken.get(spec.name) or state.names.get(spec.name)
     if holder:
         text = f"an app named {spec.name!r} is there already ({holder}); cancel it or choose another name"

@@ -35,6 +35,7 @@ from events.codec import encode
 from events.errors import DormError, code_of
 from events.log.records import Record
 from events.quantities import SECOND, humanize
+from events.spec import CheckedSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,8 +86,7 @@ class Assumed(msgspec.Struct, frozen=True):
     """Names or ids of apps."""
     updated: tuple[k.AppUpdated, ...] = ()
     """New bounds and weights."""
-    specs: tuple[Any, ...] = ()
-    """Documents, as clients submit them."""
+    specs: tuple[CheckedSpec, ...] = ()
 
 
 class PlannedApp(msgspec.Struct, frozen=True):
@@ -420,15 +420,14 @@ class _Course:
         changes = [f"{name} = {value} (now {before[name]})" for name, value in given.items() if value is not None]
         return f"{app.name} with {' and '.join(changes)}"
 
-    def _submit(self, index: int, spec: Any) -> str:
+    def _submit(self, index: int, spec: CheckedSpec) -> str:
         """Submit an app, which is answered at once, as on a log where nothing else happens."""
         id = f"{_WHO}.{index}.{self.state.seq}"
-        self.say(k.AppSubmitted(id=id, by=_WHO, spec=spec))
+        self.say(k.AppSubmitted(id=id, by=_WHO, spec=msgspec.to_builtins(spec)))
         for fact in self.settle():
             if isinstance(fact, k.AppRejected) and fact.submission == id:
-                name = spec.get("name", "") if isinstance(spec, dict) else ""
-                raise PlanError(f"{name or 'the app'} would be refused: {fact.reason}", code=fact.code)
-        return f"{spec['name']} submitted"
+                raise PlanError(f"{spec.name} would be refused: {fact.reason}", code=fact.code)
+        return f"{spec.name} submitted"
 
     def _restart_failed(self, running: set[str]) -> None:
         """Stop partitions that lost a node by the assumptions, and let the pause before their retry pass: otherwise the

@@ -268,8 +268,7 @@ class _Making:
 
     def _submitted(self, changes: Assumed) -> list[SimulatedApp]:
         models = []
-        for index, document in enumerate(changes.specs):
-            spec = check_spec(document)
+        for index, spec in enumerate(changes.specs):
             submission = f"whatif-{index}"
             course = Course(app_id(spec.name, submission), spec, spec.user, submission, self.at)
             models.append(self._fit(course).model)

@@ -13,7 +13,7 @@ from dorm.core.query.standing import standings
 from dorm.core.query.views import sizes
 from dorm.core.state import State, digest
 from events import kinds as k
-from tests.core.records import Bench, document, joined
+from tests.core.records import Bench, checked, joined
 from tests.replay.made_log import two_apps
 
 EXACT = k.PolicyChanged(policy="dorm-exact", params={"theta2": 1.0})
@@ -67,7 +67,7 @@ def test_nothing_would_change_on_a_cluster_at_rest() -> None:
 
 def test_a_new_app_is_planned_as_it_is_then_decided() -> None:
     bench = busy()
-    found = planned(bench, specs=(document("new", n_max=8),))
+    found = planned(bench, specs=(checked("new", n_max=8),))
     assert found.changes
     assert found.assumed == ["new submitted"]
     assert (named(found).kind, named(found, "new").kind) == ("restart", "start")
@@ -82,7 +82,7 @@ def test_a_new_app_is_planned_as_it_is_then_decided() -> None:
 
 def test_the_figures_are_those_of_the_decision() -> None:
     bench = busy()
-    found = planned(bench, specs=(document("new", n_max=8),))
+    found = planned(bench, specs=(checked("new", n_max=8),))
     bench.submit("new", n_max=8)
     resized = next(fact for fact in bench.settle() if isinstance(fact, k.Resized))
     assert found.after.utilization == pytest.approx(resized.utilization)
@@ -95,7 +95,7 @@ def test_the_figures_are_those_of_the_decision() -> None:
 
 
 def test_an_app_that_would_wait_changes_nothing_and_says_why() -> None:
-    found = planned(busy(), settings={"theta2": 0}, specs=(document("new", n_min=4, n_max=8),))
+    found = planned(busy(), settings={"theta2": 0}, specs=(checked("new", n_min=4, n_max=8),))
     assert not found.changes
     waits = named(found, "new")
     assert (waits.kind, waits.after) == ("", 0)
@@ -108,14 +108,14 @@ def test_an_app_that_would_wait_changes_nothing_and_says_why() -> None:
 def test_an_app_that_would_be_refused() -> None:
     bench = busy()
     for spec, reason in (
-        (document("app"), "app would be refused: an app named 'app' is there already"),
-        (document("huge", cpu=5), "huge would be refused: demand.cpu"),
+        (checked("app"), "app would be refused: an app named 'app' is there already"),
+        (checked("huge", cpu=5), "huge would be refused: demand.cpu"),
     ):
         with pytest.raises(PlanError, match=reason):
             planned(bench, specs=(spec,))
     # It would not be with a node that has room, or once the first has gone.
-    assert planned(bench, specs=(document("huge", cpu=5),), joins=(NewNodes(1, {"cpu": 8000}),)).changes
-    assert planned(bench, specs=(document("app"),), cancelled=("app",)).changes
+    assert planned(bench, specs=(checked("huge", cpu=5),), joins=(NewNodes(1, {"cpu": 8000}),)).changes
+    assert planned(bench, specs=(checked("app"),), cancelled=("app",)).changes
 
 
 def test_more_nodes() -> None:
@@ -171,18 +171,18 @@ def test_several_rounds() -> None:
         bench.running(name, n_max=4)
     bench.add(k.PolicyChanged(policy="dorm-exact", params={"theta2": 0.25}))
     assert planned(bench).rounds == []
-    found = planned(bench, rounds=6, specs=(document("d", n_min=6, n_max=6),))
+    found = planned(bench, rounds=6, specs=(checked("d", n_min=6, n_max=6),))
     assert len(found.rounds) > 1
     assert all(one.overhead <= one.overhead_budget == 1 for one in found.rounds)
     assert named(found, "d").after == 6
-    one = planned(bench, rounds=1, specs=(document("d", n_min=6, n_max=6),))
+    one = planned(bench, rounds=1, specs=(checked("d", n_min=6, n_max=6),))
     assert len(one.rounds) == 1
     assert named(one, "d").after == 0
 
 
 def test_what_a_restart_costs() -> None:
     bench = busy()
-    found = planned(bench, specs=(document("new", n_max=8),), settings={"adjust_s": 12})
+    found = planned(bench, specs=(checked("new", n_max=8),), settings={"adjust_s": 12})
     assert (named(found).adjust_s, named(found).measured) == (12.0, False)
     assert named(found, "new").adjust_s is None
 
@@ -204,13 +204,13 @@ def test_what_can_not_be(assumed: dict[str, Any], reason: str) -> None:
 
 
 def test_another_policy() -> None:
-    found = planned(busy(), settings={"policy": "static", "count": 2}, specs=(document("new"),))
+    found = planned(busy(), settings={"policy": "static", "count": 2}, specs=(checked("new"),))
     assert found.assumed[:2] == ["policy static (now dorm-exact)", "count = 2 (now not there)"]
     assert found.after.fairness_budget == -1
 
 
 def test_an_empty_log() -> None:
-    found = plan(State(), 0, Assumed(specs=(document(),), joins=(NewNodes(1, {"cpu": 2000}),)))
+    found = plan(State(), 0, Assumed(specs=(checked(),), joins=(NewNodes(1, {"cpu": 2000}),)))
     assert named(found).after == 2
     assert not plan(State(), 0).changes
 
@@ -222,7 +222,7 @@ def test_any_moment_of_a_log_can_be_planned_from() -> None:
     for record in two_apps().records:
         evolve(state, record)
         before = digest(state)
-        found = plan(state, state.time, Assumed(specs=(document("extra", n_max=1),)), rounds=3)
+        found = plan(state, state.time, Assumed(specs=(checked("extra", n_max=1),)), rounds=3)
         assert digest(state) == before
         changes += found.changes
         assert named(found, "extra").after in (0, 1)

@@ -7,7 +7,7 @@ import pytest
 from dorm.core.query.plans import Assumed, NewNodes, PlanError, plan, said_for
 from dorm.core.state import digest
 from events import kinds as k
-from tests.core.records import Bench, document, joined
+from tests.core.records import Bench, checked, joined
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_each_speaks_for_itself(bench: Bench) -> None:
         removed=("n2",),
         drained=("n1",),
         updated=(k.AppUpdated(app="one", n_max=2, weight=3.0),),
-        specs=(document("two"),),
+        specs=(checked("two"),),
     )
     words, said = said_for(bench.state, bench.state.time, assumed)
     kinds = [(type(event).__name__, who) for event, who in said]
