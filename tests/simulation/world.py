@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import fcntl
 import functools
 import hashlib
 import itertools
@@ -27,7 +28,6 @@ from unittest import mock
 
 import msgspec
 import nkeys
-import psutil
 
 import agents.agent
 import dorm.master.sealing
@@ -66,6 +66,10 @@ _nature = contextvars.Context()
 
 class Broken(AssertionError):
     """A promise was broken; the message begins with the seed."""
+
+
+class Disturbed(Exception):
+    """Another program interfered with the history, which proves nothing."""
 
 
 class Stored(NamedTuple):
@@ -114,7 +118,7 @@ class World:
 
     def __enter__(self) -> Self:
         drawn = self.chance("secrets")
-        self.folder.mkdir()
+        self._held = _made_and_locked(self.folder)
         enter = self._patches.enter_context
         identities = self.chance("identities")
 
@@ -143,7 +147,14 @@ class World:
             self._clear_away()
         finally:
             self._patches.close()
+            removed = os.fstat(self._held).st_nlink == 0
+            os.close(self._held)
             shutil.rmtree(self.folder, ignore_errors=True)
+        if removed:
+            raise Disturbed(
+                f"{self.folder} was removed by another program while seed {self.seed} was played, so whatever was found is "
+                "no finding; play it again"
+            )
 
     def _clear_away(self) -> None:
         """Every task unwinds, those of dead processes too, so that Python has nothing to complain about afterwards."""
@@ -272,10 +283,28 @@ class World:
         return made.hexdigest()
 
 
+def _made_and_locked(folder: Path) -> int:
+    """Return an open file of a new folder, with the lock that keeps `_sweep` of other processes away."""
+    while True:
+        folder.mkdir(exist_ok=True)
+        held = os.open(folder, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if os.fstat(held).st_nlink > 0:
+            return held
+        os.close(held)  # It was swept before it was locked.
+
+
 @functools.cache
 def _sweep(shelf: Path) -> None:
-    """Remove what processes left that were killed in the middle of a history: it is in memory, and stays there."""
+    """Remove what processes left that were killed in the middle of a history: it is in memory, and stays there.
+
+    A folder in use is locked by its world.  Its process's id would not do: a process in a container may share the memory and
+    not the ids."""
     for left in shelf.glob(f"{_PREFIX}*"):
-        pid = left.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
+        with contextlib.suppress(OSError):  # Another process sweeps too, or it is in use.
+            held = os.open(left, os.O_RDONLY)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(held)
