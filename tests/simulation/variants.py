@@ -22,9 +22,9 @@ from agents import reconcile
 from agents.agent import Agent
 from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
-from agents.outbox import Outbox
 from agents.progress import ProgressFact, ProgressFile
-from agents.reporter import Reporter
+from agents.reporting.outbox import Outbox
+from agents.reporting.reporter import Reporter
 from dorm.client.client import Client
 from dorm.core.apps import bounds, claims, failures
 from dorm.core.decide import next_round as decide

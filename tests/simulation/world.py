@@ -29,7 +29,7 @@ import msgspec
 import nkeys
 import psutil
 
-import agents.agent
+import agents.reporting.reporter
 import dorm.master.sealing
 import dorm.snapshots
 from dorm.core.fold.evolve import evolve
@@ -122,7 +122,7 @@ class World:
             return (identities if size == IDENTITY_BYTES else drawn).randbytes(size).hex()
 
         enter(mock.patch.object(secrets, "token_hex", token_hex))
-        enter(mock.patch.object(agents.agent, "_PROGRESS_POLL_S", PROGRESS_POLL_S))
+        enter(mock.patch.object(agents.reporting.reporter, "_PROGRESS_POLL_S", PROGRESS_POLL_S))
         # Histories are short; for a snapshot in one it has to come after far fewer records than usual.
         every = self.chance("snapshots").choice([EVERY, 30, 100])
         enter(mock.patch.object(dorm.snapshots, "EVERY", every))

@@ -14,7 +14,7 @@ from events import subjects
 from events.codec import encode
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import LogUnavailable
-from tests.agents.test_agent_races import CLUSTER, NODE, PATIENCE_S, facts, release
+from tests.agents.faults.test_agent_races import CLUSTER, NODE, PATIENCE_S, facts, release
 
 if TYPE_CHECKING:
     from pathlib import Path

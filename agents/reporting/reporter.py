@@ -18,13 +18,13 @@ from agents.runtime.interface import PROGRESS_FILE, Key, Seen, key_name
 from events.kinds import CUT_OFF, AppCheckpointed, ContainerExited, ContainerStarted, ExitReason
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from agents.config import NodeConfig
     from agents.desired import Desired
     from agents.identity import Identity
     from agents.ledger import Ledger
-    from agents.outbox import Outbox
+    from agents.reporting.outbox import Outbox
     from agents.runtime.interface import Runtime
 
 _KILLED = 137
@@ -32,6 +32,7 @@ _LONGEST_MESSAGE = 500
 MOST_READERS = 4
 """Threads that read progress files concurrently."""
 _READ_S = 10.0
+_PROGRESS_POLL_S = 0.2
 _log = structlog.get_logger(__name__)
 
 
@@ -188,6 +189,25 @@ class Reporter:
         if seen.lease_ended or seen.out_of_memory or not (key in self._asked or self._ledger.asked(key)):
             return False
         return seen.exit_code == _KILLED or self._ledger.killed(key)
+
+    async def watch_progress(self, listed: Callable[[], Sequence[Seen]]) -> None:
+        """Report progress without end.  Each container is watched in its own task, so that none waits for another's file."""
+        looking: dict[Key, None] = {}
+        async with asyncio.TaskGroup() as looks:
+            while True:
+                for seen in listed():
+                    if seen.state == "running" and seen.key not in looking:
+                        looking[seen.key] = None
+                        looks.create_task(self._look_at_progress(seen.key, looking))
+                await asyncio.sleep(_PROGRESS_POLL_S)
+
+    async def _look_at_progress(self, key: Key, looking: dict[Key, None]) -> None:
+        try:
+            await self.progress(key, final=False)
+        except OSError as error:
+            _log.warning("progress can't be read", node=self._config.name, reason=str(error))
+        finally:
+            del looking[key]
 
     async def progress(self, key: Key, *, final: bool) -> None:
         """Publish what its progress file reports by now; with `final` also what the rate held back."""

@@ -12,9 +12,9 @@ from agents.checkpoint_folder import CheckpointFolder
 from agents.config import NodeConfig
 from agents.desired import Desired
 from agents.identity import Identity
-from agents.outbox import Outbox
 from agents.progress import ProgressFile
-from agents.reporter import MOST_READERS, Reporter
+from agents.reporting.outbox import Outbox
+from agents.reporting.reporter import MOST_READERS, Reporter
 from agents.runtime.interface import PROGRESS_FILE, Key
 from events.codec import decode
 from events.kinds import AppCheckpointed
@@ -87,7 +87,7 @@ async def test_a_file_that_can_not_be_read_keeps_no_neighbor_waiting(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than there are readers, and each of them slower than an agent waits."""
-    monkeypatch.setattr("agents.reporter._READ_S", 0.05)
+    monkeypatch.setattr("agents.reporting.reporter._READ_S", 0.05)
     release = threading.Event()
     read = ProgressFile.read
 
