@@ -14,11 +14,11 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from compose.apps import frames
-from compose.apps.failures import AppFailure, PeerLost, PortTaken
+from compose.apps.ring import frames
+from compose.apps.worker.failures import AppFailure, PeerLost, PortTaken
 
 if TYPE_CHECKING:
-    from compose.apps.contract import Place
+    from compose.apps.worker.contract import Place
 
 _RETRY_S = 0.01
 _LONGEST_RETRY_S = 0.05

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compose.apps.failures import BadSetting
+from compose.apps.worker.failures import BadSetting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compose.apps.failures import AppFailure, CheckpointUnusable
+from compose.apps.worker.failures import AppFailure, CheckpointUnusable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from compose.apps.arrays import Vector
+    from compose.apps.worker.arrays import Vector
 
 FILE = "checkpoint.npz"
 

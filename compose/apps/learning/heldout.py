@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from compose.apps.arrays import Labels, Matrix
+    from compose.apps.worker.arrays import Labels, Matrix
 
 
 class Labelled(NamedTuple):

@@ -10,7 +10,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from compose.apps.failures import AppFailure, BadSetting
+from compose.apps.worker.failures import AppFailure, BadSetting
 
 if TYPE_CHECKING:
     from pathlib import Path

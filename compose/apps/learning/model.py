@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from compose.apps.arrays import Rows, Vector
-    from compose.apps.digits import Digits
+    from compose.apps.learning.digits import Digits
+    from compose.apps.worker.arrays import Rows, Vector
 
 
 class Model(Protocol):

@@ -7,12 +7,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from compose.apps.failures import BadSetting
+from compose.apps.worker.failures import BadSetting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from compose.apps.model import Program
+    from compose.apps.learning.model import Program
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from compose.apps.arrays import Rows
+    from compose.apps.worker.arrays import Rows
 
 SHARDS = 24
 """Shards of every step's batch.  24 divides evenly among 1, 2, 3, 4, 6, 8 and 12 workers; beyond 24, some are idle."""

@@ -17,24 +17,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compose.apps import checkpoint as checkpoints
-from compose.apps import collective, contract, digits, options
-from compose.apps.batches import Batches, shards_of
-from compose.apps.checkpoint import Checkpoint
-from compose.apps.failures import AppFailure, BadSetting, CheckpointUnusable, Diverged
-from compose.apps.presence import Presence
-from compose.apps.process import EXIT_STOPPED
-from compose.apps.progress import Progress
+from compose.apps.learning import checkpoint as checkpoints
+from compose.apps.learning import digits, options
+from compose.apps.learning.batches import Batches, shards_of
+from compose.apps.learning.checkpoint import Checkpoint
+from compose.apps.ring import collective
+from compose.apps.worker import contract
+from compose.apps.worker.failures import AppFailure, BadSetting, CheckpointUnusable, Diverged
+from compose.apps.worker.presence import Presence
+from compose.apps.worker.process import EXIT_STOPPED
+from compose.apps.worker.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from compose.apps.collective import Ring
-    from compose.apps.contract import Place
-    from compose.apps.digits import Digits
-    from compose.apps.model import Model, Program
-    from compose.apps.options import Options
-    from compose.apps.process import Stop
+    from compose.apps.learning.digits import Digits
+    from compose.apps.learning.model import Model, Program
+    from compose.apps.learning.options import Options
+    from compose.apps.ring.collective import Ring
+    from compose.apps.worker.contract import Place
+    from compose.apps.worker.process import Stop
 
 
 def main(program: Program, stop: Stop, presence: Presence, arguments: Sequence[str] | None = None) -> int:

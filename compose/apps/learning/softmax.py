@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from compose.apps.arrays import Labels, Matrix
+    from compose.apps.worker.arrays import Labels, Matrix
 
 
 def cross_entropy(scores: Matrix, labels: Labels) -> tuple[float, Matrix]:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compose.apps.failures import BadSetting
+from compose.apps.worker.failures import BadSetting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from compose.apps.arrays import Labels, Matrix
+    from compose.apps.worker.arrays import Labels, Matrix
 
 PIXELS = 64
 CLASSES = 10

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compose.apps import frames, rendezvous
-from compose.apps.failures import PeerLost
+from compose.apps.ring import frames, rendezvous
+from compose.apps.worker.failures import PeerLost
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from compose.apps.arrays import Vector
-    from compose.apps.contract import Place
+    from compose.apps.worker.arrays import Vector
+    from compose.apps.worker.contract import Place
 
 
 class Ring:

@@ -13,12 +13,12 @@ import select
 import signal
 from typing import TYPE_CHECKING
 
-from compose.apps import presence
+from compose.apps.worker import presence
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from compose.apps.presence import Presence
+    from compose.apps.worker.presence import Presence
 
 EXIT_STOPPED = 128 + signal.SIGTERM
 """Not 0, which would mean that training is done."""

@@ -16,7 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     import socket
 
-    from compose.apps.arrays import Vector
+    from compose.apps.worker.arrays import Vector
 
 _PREFIX = struct.Struct("!4sII")  # magic, bytes of JSON, numbers
 _MAGIC = b"drm1"
