@@ -37,8 +37,8 @@ from dorm.master.failure_detector import FailureDetector
 from dorm.master.lease import Lease
 from dorm.master.master import Master
 from events import appending, holders
-from tests.simulation.connection import SimLog
-from tests.simulation.machine import Machine
+from tests.simulation.machines.machine import Machine
+from tests.simulation.world.connection import SimLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

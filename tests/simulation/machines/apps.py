@@ -20,7 +20,7 @@ from agents.runtime.interface import PROGRESS_FILE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.simulation.machine import Container
+    from tests.simulation.machines.machine import Container
 
 OnTerm = Literal["save", "leave", "ignore"]
 START, RESUME, SAVE = ["work"], ["work", "--resume"], ["save"]

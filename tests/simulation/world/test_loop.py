@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.simulation.loop import Deadlock, Livelock
-from tests.simulation.world import Broken, World
+from tests.simulation.world.loop import Deadlock, Livelock
+from tests.simulation.world.world import Broken, World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from tests.simulation.process import Process
+    from tests.simulation.world.process import Process
 
 
 def test_time_jumps() -> None:

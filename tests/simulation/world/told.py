@@ -10,7 +10,7 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.simulation.world import World
+    from tests.simulation.world.world import World
 
 
 class _Silent:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agents.runtime.interface import State
-    from tests.simulation.apps import Program
-    from tests.simulation.process import Host
-    from tests.simulation.world import World
+    from tests.simulation.machines.apps import Program
+    from tests.simulation.world.process import Host
+    from tests.simulation.world.world import World
 
 _UNSYNCED_S = 5.0
 """Of what a program wrote in so long before a loss of power, the disk may have nothing."""

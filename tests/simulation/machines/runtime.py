@@ -20,14 +20,14 @@ from agents.runtime.interface import (
     Use,
     check_spec,
 )
-from tests.simulation.apps import SAVE
+from tests.simulation.machines.apps import SAVE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
     from random import Random
 
-    from tests.simulation.machine import Container, Machine
+    from tests.simulation.machines.machine import Container, Machine
 
 Answer = TypeVar("Answer")
 _TIMEOUT_S = 10.0

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from agents.runtime.interface import Conflict, ContainerSpec, Key, Refused, Seen, Unavailable
-from tests.simulation.apps import RESUME, SAVE, START, AppPlan, Program, draw_app, saved_step
-from tests.simulation.checks import Checks
-from tests.simulation.machine import Machine
-from tests.simulation.runtime import SimRuntime
-from tests.simulation.world import World
+from tests.simulation.checks.checks import Checks
+from tests.simulation.machines.apps import RESUME, SAVE, START, AppPlan, Program, draw_app, saved_step
+from tests.simulation.machines.machine import Machine
+from tests.simulation.machines.runtime import SimRuntime
+from tests.simulation.world.world import World
 
 KEY = Key("app", 1, 0)
 Play = Callable[[SimRuntime], Coroutine[Any, Any, None]]

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     Request = tuple[Callable[[], None], Callable[[Any], None] | None]
 
-    from tests.simulation.process import Process
-    from tests.simulation.world import World
+    from tests.simulation.world.process import Process
+    from tests.simulation.world.world import World
 
 SILENCE_S = 3.5
 """After so long without heartbeats a reader opens anew, as `events.nats.reader` does."""

@@ -19,15 +19,15 @@ from dorm.core.apps.claims import HOLD_S, last_of
 from dorm.core.apps.failures import is_interruption
 from events import kinds as k
 from events.quantities import SECOND
-from tests.simulation.apps import AppPlan
+from tests.simulation.machines.apps import AppPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dorm.core.state import App, Generation, State
-    from tests.simulation.faults import Fault
+    from tests.simulation.attack.faults import Fault
     from tests.simulation.history import History
-    from tests.simulation.shells import AgentProcess
+    from tests.simulation.world.shells import AgentProcess
 
 _LEAVE_S = 20.0
 _LOOPS = 2000

@@ -10,15 +10,15 @@ import contextvars
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from events.quantities import SECOND
-from tests.simulation.loop import OWNER, Life
+from tests.simulation.world.loop import OWNER, Life
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine
     from pathlib import Path
 
-    from tests.simulation.connection import Connection
-    from tests.simulation.world import World
+    from tests.simulation.world.connection import Connection
+    from tests.simulation.world.world import World
 
 P = TypeVar("P", bound="Process")
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agents.checkpoint_folder import MARKER
 from events import kinds as k
-from tests.simulation.apps import saved_step
+from tests.simulation.machines.apps import saved_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.simulation.attack import Attack
-    from tests.simulation.faults import Fault
+    from tests.simulation.attack.attack import Attack
+    from tests.simulation.attack.faults import Fault
     from tests.simulation.history import History
 
 _DESTROYING: Final[tuple[dict[str, Any], ...]] = (

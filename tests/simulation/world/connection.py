@@ -10,14 +10,14 @@ from events.log.interface import Answerer, Bus, EventLog
 from events.log.leadership import Held, Leadership
 from events.log.records import Appended, LogDamaged, LogUnavailable, NotSent, Record
 from events.log.snapshots import SnapshotInfo, Snapshots
-from tests.simulation.network import Asked, Link
-from tests.simulation.server import Subscription
+from tests.simulation.world.network import Asked, Link
+from tests.simulation.world.server import Subscription
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from tests.simulation.process import Process
-    from tests.simulation.world import World
+    from tests.simulation.world.process import Process
+    from tests.simulation.world.world import World
 
 BATCH = 1000
 SLOW_BATCH = 3

@@ -11,17 +11,17 @@ from events import subjects
 from events.codec import decode
 from events.log.records import Record
 from tests.core.nonsense import nonsense
-from tests.simulation import misuse, neighbors, replacing
-from tests.simulation.crowds import flood_progress, submit_crowd
-from tests.simulation.strangers import impersonate_node, submit_large, take_message_id, write_absurd_rounds
+from tests.simulation.attack import misuse, neighbors, replacing
+from tests.simulation.attack.crowds import flood_progress, submit_crowd
+from tests.simulation.attack.strangers import impersonate_node, submit_large, take_message_id, write_absurd_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.simulation.faults import Fault
+    from tests.simulation.attack.faults import Fault
     from tests.simulation.history import History
-    from tests.simulation.machine import Container, Machine
-    from tests.simulation.process import Host
+    from tests.simulation.machines.machine import Container, Machine
+    from tests.simulation.world.process import Host
 
 _RESTART_S = 0.5
 _MOST_STEPS = 400

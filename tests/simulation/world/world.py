@@ -39,17 +39,17 @@ from events.chain.seals import SealKey
 from events.log.snapshots import EVERY
 from events.quantities import SECOND
 from events.subjects import kind_of
-from tests.simulation.connection import Connection
-from tests.simulation.loop import OWNER, Loop, SimulationError
-from tests.simulation.process import Host, Process
-from tests.simulation.server import Server
-from tests.simulation.told import logs_to
+from tests.simulation.world.connection import Connection
+from tests.simulation.world.loop import OWNER, Loop, SimulationError
+from tests.simulation.world.process import Host, Process
+from tests.simulation.world.server import Server
+from tests.simulation.world.told import logs_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from events.log.records import Appended, Record
-    from tests.simulation.network import Link
+    from tests.simulation.world.network import Link
 
 START = 1_700_000_000 * SECOND
 """Wall time at the begin, UTC nanoseconds."""

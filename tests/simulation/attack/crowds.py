@@ -16,13 +16,13 @@ from dorm.core.apps.claims import claims
 from events import kinds as k
 from events import subjects
 from events.codec import encode
-from tests.simulation.apps import AppPlan
+from tests.simulation.machines.apps import AppPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dorm.core.state import State
-    from tests.simulation.faults import Fault
+    from tests.simulation.attack.faults import Fault
     from tests.simulation.history import History
 
 _FIRST_INDEX = 1000

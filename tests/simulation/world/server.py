@@ -21,7 +21,7 @@ from events.subjects import matches
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from tests.simulation.world import World
+    from tests.simulation.world.world import World
 
 WINDOW_S = 600.0
 MAX_PAYLOAD = 2**20

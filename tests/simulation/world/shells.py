@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agents.agent import Agent
 from dorm.client.client import Client
 from dorm.master.master import Master
-from tests.simulation.process import Process
+from tests.simulation.world.process import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from agents.config import NodeConfig
     from agents.runtime.interface import Runtime
-    from tests.simulation.process import Host
+    from tests.simulation.world.process import Host
 
 
 def _nothing_listens(address: str, port: int) -> bool:

@@ -18,9 +18,9 @@ from replay.audit.audit import verify
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
-    from tests.simulation.process import Process
-    from tests.simulation.shells import AgentProcess
-    from tests.simulation.world import World
+    from tests.simulation.world.process import Process
+    from tests.simulation.world.shells import AgentProcess
+    from tests.simulation.world.world import World
 
 
 def check_death(world: World, process: Process) -> None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from events.log.records import LogUnavailable
 from tests.events.log.conformance import ALICE
-from tests.simulation.world import World
+from tests.simulation.world.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.simulation.process import Host, Process
+    from tests.simulation.world.process import Host, Process
 
 
 def outcome(seed: int, hit: Callable[[World, Host], None]) -> tuple[str, str]:

@@ -9,11 +9,11 @@ from events import kinds as k
 from events import subjects
 from events.codec import decode, encode
 from events.log.records import Record
-from tests.simulation.apps import PLAN, STRANGERS
+from tests.simulation.machines.apps import PLAN, STRANGERS
 
 if TYPE_CHECKING:
-    from tests.simulation.attack import Attack
-    from tests.simulation.faults import Fault
+    from tests.simulation.attack.attack import Attack
+    from tests.simulation.attack.faults import Fault
 
 _GUESSES = 40
 _LARGE, _MANY = 225_000, 6

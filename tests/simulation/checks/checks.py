@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 from agents.runtime.interface import Key
 from events import kinds as k
 from events.codec import decode
-from tests.simulation.apps import PLAN
-from tests.simulation.crowds import Spoken, needless_wait
+from tests.simulation.attack.crowds import Spoken, needless_wait
+from tests.simulation.machines.apps import PLAN
 
 if TYPE_CHECKING:
     from dorm.core.state import State
     from events.log.records import Record
-    from tests.simulation.machine import Container, Machine
-    from tests.simulation.neighbors import Neighbors
-    from tests.simulation.world import World
+    from tests.simulation.attack.neighbors import Neighbors
+    from tests.simulation.machines.machine import Container, Machine
+    from tests.simulation.world.world import World
 
 STRANGER = "stranger"
 """With which the ids of records begin that neither masters nor agents nor clients wrote."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from agents.identity import FILE
 
 if TYPE_CHECKING:
-    from tests.simulation.attack import Attack
-    from tests.simulation.faults import Fault
+    from tests.simulation.attack.attack import Attack
+    from tests.simulation.attack.faults import Fault
     from tests.simulation.history import History
-    from tests.simulation.machine import Machine
+    from tests.simulation.machines.machine import Machine
 
 _MOST_PLACES = 4
 _SLACK_S = 5.0

@@ -12,14 +12,14 @@ import pytest
 
 from events.log.records import LogUnavailable, Overtaken
 from tests.events.log.conformance import ALICE, CLUSTER, ROUND, LogConformance
-from tests.simulation.world import World
+from tests.simulation.world.world import World
 from tests.tries import tries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from events.log.interface import EventLog
-    from tests.simulation.process import Host, Process
+    from tests.simulation.world.process import Host, Process
 
 
 async def _idle(process: Process) -> None:
