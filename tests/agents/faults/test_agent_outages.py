@@ -82,9 +82,8 @@ def kinds(node: Node) -> list[str]:
 async def test_an_agent_that_was_dead_for_longer_than_the_lease_asks_anew(node: Node) -> None:
     """What ran was killed meanwhile, which is not the app's failure, and nothing is started by what was wanted before."""
     await leased(node)
-    async with node.agent():
-        await node.release()
-        await node.until(k.ContainerStarted)
+    async with node.working():
+        pass
     runtime = Engine(NODE, node.root / "containers")
     await runtime.open()
     await ended(runtime, KEY)
@@ -171,9 +170,7 @@ async def test_an_engine_that_does_not_tell_figures_silences_no_node(node: Node)
 async def test_a_node_whose_engine_is_away_for_longer_than_the_lease_falls_silent(node: Node) -> None:
     """Nobody can vouch for what runs there, so its apps are given to others; it joins again when its engine is back."""
     await leased(node)
-    async with node.agent() as agent:
-        await node.release()
-        await node.until(k.ContainerStarted)
+    async with node.working() as agent:
         engine_of(agent).silent = True
         await holds(lambda: agent._cut_off)
         while not node.bus.beats.empty():

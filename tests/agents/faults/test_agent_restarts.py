@@ -49,9 +49,7 @@ async def running(node: Node) -> list[Key]:
 
 async def lived(node: Node) -> Desired:
     """One agent's life with one container; what it had folded in the end."""
-    async with node.agent() as agent:
-        await node.release()
-        await node.until(k.ContainerStarted)
+    async with node.working() as agent:
         await holds(lambda: agent.desired.seq == len(node.log.records))
         return agent.desired
 
@@ -96,9 +94,7 @@ async def test_a_file_that_is_not_what_it_should_be_is_not_believed(node: Node, 
 
 async def test_what_was_not_stored_is_not_remembered_as_told(node: Node) -> None:
     """An agent that ends while facts wait in its outbox tells them when it is back."""
-    async with node.agent() as agent:
-        await node.release()
-        await node.until(k.ContainerStarted)
+    async with node.working() as agent:
         node.log.away = True
         await node.release("exit 3", app="app-2")
         await holds(lambda: KEY._replace(app="app-2") in agent.desired.exited)
@@ -158,9 +154,8 @@ async def test_a_server_that_is_behind_is_asked_again(node: Node) -> None:
                 yield batch
 
     node.log.read = behind  # type: ignore[method-assign, assignment]
-    async with node.agent():
-        await node.release()
-        await node.until(k.ContainerStarted)
+    async with node.working():
+        pass
     assert not doubts
 
 

@@ -162,9 +162,7 @@ async def test_an_agent_whose_folder_is_removed_ends_and_calls_nothing_lost(tmp_
     node.make_runtime = lambda: runtime
     supervisor = 0
     try:
-        async with node.agent():
-            await node.release()
-            await node.until(k.ContainerStarted)
+        async with node.working():
             supervisor = found(runtime, Key("app-1", 1, 0)).supervisor
             os.kill(supervisor, signal.SIGSTOP)
             (tmp_path / "containers").rename(tmp_path / "removed")
