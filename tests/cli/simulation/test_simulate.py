@@ -13,7 +13,7 @@ from dorm.cli.simulation.simulate import complete_contender, complete_workload, 
 if TYPE_CHECKING:
     from tests.cli.conftest import Dorm
 
-SAMPLES = Path(__file__).parents[1] / "simulator" / "samples"
+SAMPLES = Path(__file__).parents[2] / "simulator" / "workloads" / "samples"
 SMALL = "parametric,apps=5,arrival=exponential:2m,work=lognormal:10m:0.5,n_max=4"
 CLUSTER = ("--nodes", "2x cpu=4,memory=32GiB", "--workers", "1")
 

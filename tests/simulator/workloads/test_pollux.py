@@ -11,8 +11,8 @@ from replay.simulator import SimulationError
 from replay.simulator.workloads.pollux import StepTime, curve, fitted, packed, profiled, rotated
 from replay.simulator.workloads.profiles import Batch, Profile
 from replay.simulator.workloads.traces.pollux import BOUNDS, bounded, read
-from tests.simulator import profile_tables
-from tests.simulator.profile_tables import MODEL
+from tests.simulator.workloads import profile_tables
+from tests.simulator.workloads.profile_tables import MODEL
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -95,7 +95,7 @@ def test_what_one_run_raises_ends_the_others() -> None:
 @pytest.mark.slow
 def test_processes_leave_when_the_one_that_started_them_is_killed() -> None:
     code = (
-        "from tests.simulator.test_runs import long_scenario\n"
+        "from tests.simulator.compare.test_runs import long_scenario\n"
         "from replay.simulator.compare.runs import run_all\n"
         "if __name__ == '__main__':\n"
         "    run_all([long_scenario()] * 2, workers=2, tell=lambda done, total: print(done, flush=True) if done else None)\n"
