@@ -3,14 +3,16 @@
     desired      pure: folds rounds and the node's own facts into what should run here
     reconcile    pure: compares desired with seen containers, and returns actions
     contract     pure: what a container finds in its environment, and which command starts it
-    agent        the shell: follows the log, drives the runtime, keeps the node's lease
+    progress     an app's progress file
+    agent        the shell: joins the node, keeps its lease, converges;  actions: what reconciliation asked for, carried out
+    follower     the log as the node reads it;  desired_file: its folded state on disk
     identity     which machine this node is, whatever its name
     checkpoint_folder  proof that this node shares the cluster's checkpoints
-    reporter     facts about containers;  outbox: facts on their way to the log;  progress: an app's progress file
-    heartbeat    the node's periodic report;  lease: until when containers may run, agent or not
-    ledger       notes that must outlive a crash of the agent;  desired_file: its folded state
-    config       the settings of a node;  ports: where containers listen;  logs: requests for container output
+    lease        until when containers may run, agent or not
+    ledger       notes that must outlive a crash of the agent
+    config       the settings of a node;  ports: where containers listen
 
+    reporting/   what the node publishes: facts about containers, heartbeats, container output
     runtime/     the interface to an engine;  docker/ and process/ implement it
 
 Start with `agent`, then `desired` and `reconcile`.  Agents are level-triggered: a restart, a crash, a lost connection or a

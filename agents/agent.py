@@ -15,32 +15,29 @@ import asyncio
 import contextlib
 import math
 import secrets
-import shutil
 from typing import TYPE_CHECKING
 
 import structlog
 
 from agents import reconcile as r
-from agents.checkpoint_folder import CheckpointFolder, Looks, NotShared
-from agents.contract import container_spec
-from agents.desired import BEATS, Desired, subjects_of
-from agents.desired_file import DesiredFile, Doubt, still_there
-from agents.heartbeat import Heartbeat
+from agents.actions import Actions
+from agents.checkpoint_folder import CheckpointFolder, Looks
+from agents.desired import BEATS, Desired
+from agents.follower import Follower
 from agents.identity import Identity, machine_id, refusal
 from agents.lease import since_boot
 from agents.ledger import Ledger
-from agents.logs import LogAnswerer
-from agents.outbox import Outbox
-from agents.ports import listens, ports_of
-from agents.reporter import Reporter
-from agents.runtime.interface import Conflict, Displaced, Key, Refused, RuntimeFault, Seen, Unavailable
+from agents.ports import listens
+from agents.reporting.heartbeat import Heartbeat
+from agents.reporting.logs import LogAnswerer
+from agents.reporting.outbox import Outbox
+from agents.reporting.reporter import Reporter
+from agents.runtime.interface import Displaced, RuntimeFault, Seen, Unavailable
 from events import subjects
 from events.appending import append_event
 from events.kinds import Event, NodeDrainRequested, NodeJoined, NodeLeft
-from events.log.records import LogDamaged, LogError, LogRefused, LogUnavailable
+from events.log.records import LogError, LogRefused, LogUnavailable
 from events.log.waiting import until_answered
-from events.quantities import GPU
-from events.sources import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,13 +53,10 @@ _log = structlog.get_logger(__name__)
 _KILL_S = 0.05
 """Seconds between looks at containers still being launched, when all are to be killed."""
 _RESYNC_S = 5.0
-_PROGRESS_POLL_S = 0.2
 _AGAIN_S = 1.0
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 1.0, 5.0
 """Bounds, in seconds, of the wait for a heartbeat's answer, which otherwise lasts until the next heartbeat."""
 _LEAST_PAUSE_S = 0.05
-_SAVE_EVERY = 5_000
-"""Records folded by this node between two saves of its state."""
 
 
 class Agent:
@@ -95,33 +89,34 @@ class Agent:
         self._runtime = runtime
         self._clock = clock
         self._build = build
-        self._port_taken = port_taken
-        self._root = root
         self._ledger = Ledger(root / "ledger")
         self._folder = CheckpointFolder(config.checkpoints)
-        self._look = Looks(self._folder)
-        self._doubted = asyncio.Event()
-        """Set when the folder of checkpoints has to be checked."""
+        self._look = Looks(self._folder, config.name)
         self._outbox = Outbox(log, cluster, config.name)
         self.identity = Identity(root, machine)
         self._reporter = Reporter(
-            config, self.desired, runtime, self._ledger, self._outbox, clock, self.identity, self._shared
+            config, self.desired, runtime, self._ledger, self._outbox, clock, self.identity, self._look.shared
         )
         self._since_boot = since_boot
         self._heartbeat = Heartbeat(
             bus, cluster, config.name, runtime, clock=clock, since_boot=since_boot, identity=self.identity
         )
-        self._file = DesiredFile(root / "desired", cluster, config.name)
-        self._patterns = subjects_of(cluster, config.name)
-        self._sources = ""
-        self._last: Record | None = None
-        self._folded_at = 0.0
-        self._unsaved = 0
+        self._follower = Follower(log, cluster, config.name, self.desired, root, clock=clock)
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
-        self._busy: set[Key] = set()
-        self._launching: set[Key] = set()
         self._seen: list[Seen] = []
+        self._actions = Actions(
+            config,
+            self.desired,
+            runtime,
+            self._ledger,
+            self._reporter,
+            self._look,
+            port_taken=port_taken,
+            may_launch=self._may_launch,
+            seen=lambda: self._seen,
+            wake=self._wake,
+        )
         self._idle = False
         self._leaving = False
         self._cut_off = False
@@ -145,77 +140,25 @@ class Agent:
         try:
             await asyncio.to_thread(self.identity.load, await self._runtime.root_id())
             await until_answered(self._log.end, f"looking up the log's end for node {self.config.name}")
-            await until_answered(self._recall, f"looking up what node {self.config.name} had read")
+            await until_answered(
+                lambda: self._follower.recall(self._runtime), f"looking up what node {self.config.name} had read"
+            )
             self._cut_off = not await self._held(unless=True)
-            self._answered_at = self._folded_at = asyncio.get_running_loop().time()
+            self._answered_at = asyncio.get_running_loop().time()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._follow())
+                tasks.create_task(self._follower.follow(self._fold))
                 tasks.create_task(self._outbox.run())
                 await self._join()
                 tasks.create_task(self._hints())
                 tasks.create_task(self._heartbeats())
-                tasks.create_task(self._watch_progress())
+                tasks.create_task(self._reporter.watch_progress(lambda: self._seen))
                 tasks.create_task(self._watch_folder())
                 answerer = LogAnswerer(self._runtime, self.desired)
                 tasks.create_task(self._bus.answer(subjects.ask(self._cluster, self.config.name, "logs"), answerer))
                 await self._converge(tasks)
         finally:
-            self._save()
+            self._follower.save()
             await self._runtime.close()
-
-    async def _recall(self) -> None:
-        """Start with the state that a previous agent saved, if it belongs to this log."""
-        self._sources = await asyncio.to_thread(fingerprint, "agents", "events")
-        kept = await asyncio.to_thread(self._file.load, self._sources)
-        if kept is None:
-            return
-        desired, record = kept
-        doubted = Doubt()
-        while True:
-            try:
-                if not await still_there(self._log, self._patterns, desired.seq, record):
-                    return
-                break
-            except LogDamaged as error:
-                if not any(seen.state == "running" for seen in await self._runtime.list()):
-                    return  # a recreated cluster, on a node where nothing of the old one is left
-                if doubted.confirmed(asyncio.get_running_loop().time()):
-                    raise self._not_this_log(error) from error
-                await asyncio.sleep(_AGAIN_S)
-        for name in desired.__struct_fields__:
-            setattr(self.desired, name, getattr(desired, name))
-        _log.debug("goes on from what was folded before", node=self.config.name, seq=desired.seq)
-
-    def _not_this_log(self, error: LogDamaged) -> LogDamaged:
-        self._last = None  # so that its folded state is not saved
-        return LogDamaged(
-            f"{error}: this is not the log that node {self.config.name} has followed, so nothing was started or stopped; put "
-            f"the log back, or, where it was made anew on purpose, stop the node's containers, remove {self._file.path} and "
-            "start the agent again"
-        )
-
-    def _save(self) -> None:
-        """Save the folded state.  Blocks for the time of a small file."""
-        if self._last is None or not self._unsaved:
-            return
-        try:
-            self._file.save(self.desired, self._last, self._sources)
-        except OSError as error:
-            _log.warning("what was folded could not be kept", node=self.config.name, reason=str(error))
-        self._unsaved = 0
-
-    async def _follow(self) -> None:
-        doubted = Doubt()
-        while True:
-            try:
-                async for batch in self._log.read(after=self.desired.seq, subjects=self._patterns, follow=True):
-                    doubted.clear()
-                    await self._fold(batch)
-            except LogDamaged as error:
-                if doubted.confirmed(asyncio.get_running_loop().time()):
-                    raise self._not_this_log(error) from error
-                _log.warning("the log ends too early, looking again", node=self.config.name, reason=str(error))
-                await asyncio.sleep(_AGAIN_S)
 
     async def _fold(self, batch: list[Record]) -> None:
         pace = self._pace()
@@ -224,10 +167,7 @@ class Agent:
             self._told_lease_s = max(self._told_lease_s, self.desired.lease_s)
         if self.joined.is_set() and not self._holds_name:
             self._cut_off = True
-        self._last, self._folded_at = batch[-1], asyncio.get_running_loop().time()
-        self._unsaved += len(batch)
-        if self._unsaved >= _SAVE_EVERY:
-            self._save()
+        self._follower.folded(batch)
         if self._pace() < pace:
             self._hurry.set()
         self._wake.set()
@@ -256,6 +196,14 @@ class Agent:
         """Return seconds from one heartbeat to the next: as the settings say, and soon enough for the lease held now, which
         may be older and shorter than the settings."""
         return min(self.desired.pace(self.config.report_interval_s), self._good_for_s / BEATS)
+
+    async def _may_launch(self) -> bool:
+        """Return whether this agent still launches containers.  Raises Unavailable while it does, but holds no lease."""
+        if self._leaving or self._cut_off:
+            return False
+        if not await self._held():
+            raise Unavailable("the node's lease is not held")
+        return True
 
     async def _join(self) -> None:
         """Announce the node.  Once it has read back its own announcement, it knows what it should run."""
@@ -302,7 +250,7 @@ class Agent:
     async def _announce(self) -> bool:
         """Announce the node.  Return False if another machine holds the name, or if it took so long that the lease expired
         again.  Raises Unavailable."""
-        await self._find_folder()
+        await self._look.find()
         sent_at = self._since_boot()
         event = NodeJoined(
             # Not derived from a clock, which may be set back: the same id twice would be stored once.
@@ -326,30 +274,13 @@ class Agent:
         self._told_lease_s = max(self.desired.lease_s, event.lease_s)
         return self._holds_name and await self._extend(sent_at)
 
-    async def _find_folder(self) -> None:
-        """Find the id to announce.  Only a process that has not seen the folder yet marks an empty one: later it would be a
-        lost mount.  Raises OSError and Unavailable if the folder can't be read and no id is known."""
-        if not self._folder.id:
-            await self._look(self._folder.open)
-            return
-        with contextlib.suppress(OSError, Unavailable):
-            self._folder.id = await self._look(self._folder.look)
-
-    async def _shared(self) -> bool:
-        """Return whether the folder is certainly still the one that was announced."""
-        try:
-            return await self._look(self._folder.shared)
-        except Unavailable as error:
-            _log.warning("the folder can't be looked at", node=self.config.name, reason=str(error))
-            return False
-
     async def _watch_folder(self) -> None:
         """Announce the node again if another folder of checkpoints is mounted than the one it announced, or none."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RESYNC_S):
-                    await self._doubted.wait()
-            self._doubted.clear()
+                    await self._look.doubted.wait()
+            self._look.doubted.clear()
             try:
                 # An expired lease, for example after the whole machine was paused, is never just extended.
                 if self._leaving or await self._look(self._folder.is_the_same) or not await self._look_at_lease():
@@ -469,7 +400,7 @@ class Agent:
         if not self._cut_off:
             self._leaving = True
         while True:
-            launching = bool(self._launching)
+            launching = bool(self._actions.launching)
             await self._kill_running()
             if not launching:
                 return
@@ -497,7 +428,7 @@ class Agent:
                 await self._join()
             # While an action on a container is under way, the list may be stale: a container that has just been started
             # would look lost.  The end of each action wakes this loop again.
-            unsure = set(self._busy)
+            unsure = set(self._actions.busy)
             try:
                 self._seen = await self._runtime.list()
             except (Unavailable, OSError) as error:
@@ -506,145 +437,13 @@ class Agent:
                 continue
             self._answered_at = asyncio.get_running_loop().time()
             self._reporter.look(self._seen)
-            actions = r.reconcile(self.desired, self._seen, self._log_time())
+            actions = r.reconcile(self.desired, self._seen, self._follower.log_time())
             for action in actions:
                 if action.key not in unsure and not (self._leaving and isinstance(action, r.Launch)):
-                    self._busy.add(action.key)
-                    tasks.create_task(self._do(action))
+                    self._actions.start(action, tasks)
             async with self._changed:
                 self._idle = not actions and not any(seen.state == "running" for seen in self._seen)
                 self._changed.notify_all()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RESYNC_S):
                     await self._wake.wait()
-
-    async def _do(self, action: r.Action) -> None:
-        pause = 0.0
-        try:
-            await self._act(action)
-        except Unavailable as error:
-            _log.warning("the engine is not ready, trying again", node=self.config.name, reason=str(error))
-            pause = _AGAIN_S
-        except (RuntimeFault, OSError) as error:
-            _log.error("an action failed", node=self.config.name, action=type(action).__name__, reason=str(error))
-            pause = _AGAIN_S
-        finally:
-            if pause:
-                await asyncio.sleep(pause)
-            self._busy.discard(action.key)
-            self._wake.set()
-
-    async def _act(self, action: r.Action) -> None:
-        match action:
-            case r.Launch(key):
-                self._launching.add(key)
-                try:
-                    await self._launch(key)
-                finally:
-                    self._launching.discard(key)
-            case r.Halt(key):
-                await self._halt(key)
-            case r.ReportStarted(seen):
-                await self._reporter.started(seen)
-            case r.ReportExited(key, seen):
-                await self._reporter.exited(key, seen)
-            case r.Discard(key):
-                await self._runtime.remove(key)
-                await self._reporter.forget(key)
-                if not any(seen.key.app == key.app and seen.key != key for seen in self._seen):
-                    await self._forget_ended(key.app)
-
-    async def _forget_ended(self, app: str) -> None:
-        """Remove the checkpoints of an app that ended long ago and has nothing else left here.  Every agent that ran a part
-        of it does this on the shared folder, so they may be gone already."""
-        known = self.desired.apps.get(app)
-        if known is not None and known.ended_at:
-            await asyncio.to_thread(shutil.rmtree, self.config.checkpoints / app, ignore_errors=True)
-            self.desired.forget(app)
-
-    async def _launch(self, key: Key) -> None:
-        app = self.desired.wanted().get(key)
-        if app is None or self._leaving or self._cut_off:
-            return
-        if not await self._held():
-            raise Unavailable("the node's lease is not held")
-        ports = ports_of(app.placement, key.slot, app.master_port)
-        taken = next((port for address, port in ports if self._port_taken(address, port)), 0)
-        if taken:
-            await self._reporter.refused(key, "port", f"port {taken} is in use on {self.config.address}")
-            return
-        wanted_gpus = app.spec.resources().get(GPU, 0)
-        devices = await asyncio.to_thread(self._ledger.take_devices, key, wanted_gpus, self.config.gpu_ids)
-        if devices is None:
-            await self._reporter.refused(key, "device", f"fewer than {wanted_gpus} GPUs are free here")
-            return
-        try:
-            checkpoint_dir = await self._look(
-                lambda: self._folder.of_app(key.app, resume=app.resume, cluster=app.checkpoints)
-            )
-        except NotShared as error:
-            await self._reporter.refused(key, "checkpoints", str(error))
-            self._doubted.set()
-            return
-        spec = container_spec(
-            key.app,
-            app,
-            key.slot,
-            checkpoint_dir=str(checkpoint_dir),
-            checkpoint_mount=self._runtime.checkpoint_mount,
-            devices=devices,
-        )
-        try:
-            seen = await self._runtime.ensure(spec)
-        except Refused as error:
-            mounted = await self._shared()
-            await self._reporter.refused(key, error.cause if mounted else "checkpoints", str(error))
-        except Conflict as error:
-            await self._reporter.refused(key, "unknown", str(error))
-        else:
-            _log.info("started", app=key.app, generation=key.generation, slot=key.slot, node=self.config.name)
-            if seen.state == "running" and key not in self.desired.started:
-                await self._reporter.started(seen)
-
-    async def _halt(self, key: Key) -> None:
-        """Run the checkpoint command, if the app has one, then stop with SIGTERM and the grace time.  Kill at once if the log
-        counts the container as ended: another generation may run by now."""
-        if key in self.desired.exited and key not in self.desired.due:
-            _log.warning("killing what the log counts as ended", node=self.config.name, key=key)
-            await self._runtime.stop(key, 0.0)
-            return
-        app = self.desired.apps.get(key.app)
-        spec = app.spec if app else None
-        await self._reporter.asking(key)
-        if spec is not None and spec.checkpoint and app is not None and not app.ended_at:
-            code = 0
-            with contextlib.suppress(KeyError):  # it has ended by itself
-                code = await self._runtime.run(key, tuple(spec.checkpoint), spec.grace_s)
-            if code:
-                _log.warning("the checkpoint command failed", app=key.app, slot=key.slot, exit_code=code)
-        if await self._runtime.stop(key, spec.grace_s if spec else 10.0):
-            await self._reporter.killed(key)
-
-    async def _watch_progress(self) -> None:
-        """Watch each container in its own task, so that none waits for another's file."""
-        looking: dict[Key, None] = {}
-        async with asyncio.TaskGroup() as looks:
-            while True:
-                for seen in self._seen:
-                    if seen.state == "running" and seen.key not in looking:
-                        looking[seen.key] = None
-                        looks.create_task(self._look_at_progress(seen.key, looking))
-                await asyncio.sleep(_PROGRESS_POLL_S)
-
-    async def _look_at_progress(self, key: Key, looking: dict[Key, None]) -> None:
-        try:
-            await self._reporter.progress(key, final=False)
-        except OSError as error:
-            _log.warning("progress can't be read", node=self.config.name, reason=str(error))
-        finally:
-            del looking[key]
-
-    def _log_time(self) -> int:
-        """Estimate log time now (UTC ns), since this machine's clock may be off by hours."""
-        since = asyncio.get_running_loop().time() - self._folded_at
-        return self.desired.time + int(since * 1e9) if self.desired.time else self._clock()

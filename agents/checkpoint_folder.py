@@ -15,6 +15,8 @@ import re
 import secrets
 from typing import TYPE_CHECKING, TypeVar
 
+import structlog
+
 from agents.runtime.interface import Unavailable
 from events.errors import DormError
 from events.kinds import NO_FOLDER
@@ -28,6 +30,7 @@ T = TypeVar("T")
 MARKER = ".dorm-checkpoints"
 _ID = re.compile(r"[0-9a-f]{32}")
 _LONGEST = 4096
+_log = structlog.get_logger(__name__)
 _PATIENCE_S = 20.0
 """Seconds that a look may take."""
 
@@ -121,8 +124,11 @@ class Looks:
     Each look at a mount whose server does not answer holds its thread until the server is back.  The node's lease needs
     threads too, so all containers together may take only one for this."""
 
-    def __init__(self, folder: CheckpointFolder) -> None:
-        self._folder = folder
+    def __init__(self, folder: CheckpointFolder, node: str) -> None:
+        self.folder = folder
+        self.doubted = asyncio.Event()
+        """Set when the folder has to be checked."""
+        self._node = node
         self._turn = asyncio.Lock()
         self._last: asyncio.Task[object] | None = None
         """The look that still holds its thread, though its caller may have given up."""
@@ -142,5 +148,22 @@ class Looks:
                 return found
         except TimeoutError:
             raise Unavailable(
-                f"the folder of checkpoints {self._folder.path} does not answer: look at its mount and its server"
+                f"the folder of checkpoints {self.folder.path} does not answer: look at its mount and its server"
             ) from None
+
+    async def find(self) -> None:
+        """Find the id to announce.  Only a process that has not seen the folder yet marks an empty one: later it would be a
+        lost mount.  Raises OSError and Unavailable if the folder can't be read and no id is known."""
+        if not self.folder.id:
+            await self(self.folder.open)
+            return
+        with contextlib.suppress(OSError, Unavailable):
+            self.folder.id = await self(self.folder.look)
+
+    async def shared(self) -> bool:
+        """Return whether the folder is certainly still the one that was announced."""
+        try:
+            return await self(self.folder.shared)
+        except Unavailable as error:
+            _log.warning("the folder can't be looked at", node=self._node, reason=str(error))
+            return False

@@ -9,23 +9,23 @@ import sys
 from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
-    from compose.apps import process
+    from compose.apps.worker import process
 
     stop, presence = process.prepare()  # before NumPy loads
 
 import numpy as np
 
-from compose.apps import training
-from compose.apps.digits import CLASSES, PIXELS
-from compose.apps.heldout import split
-from compose.apps.model import Program, Size
-from compose.apps.softmax import accuracy, cross_entropy
+from compose.apps.learning import training
+from compose.apps.learning.digits import CLASSES, PIXELS
+from compose.apps.learning.heldout import split
+from compose.apps.learning.model import Program, Size
+from compose.apps.learning.softmax import accuracy, cross_entropy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from compose.apps.arrays import Matrix, Rows, Vector
-    from compose.apps.digits import Digits
+    from compose.apps.learning.digits import Digits
+    from compose.apps.worker.arrays import Matrix, Rows, Vector
 
 
 class Network:

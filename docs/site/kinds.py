@@ -48,7 +48,7 @@ def writers() -> dict[str, list[str]]:
 
 def _parts() -> Iterator[type[msgspec.Struct]]:
     for _, value in inspect.getmembers(events.kinds, inspect.isclass):
-        ours = value.__module__ == events.kinds.__name__
+        ours = value.__module__.startswith(f"{events.kinds.__name__}.")
         if ours and issubclass(value, msgspec.Struct) and not issubclass(value, events.kinds.Event):
             yield value
 

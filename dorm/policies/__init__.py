@@ -5,7 +5,7 @@
     parameters   names, defaults and ranges of parameters
     shares       dominant shares, weighted DRF, utilization and fairness loss
     goals        the goals of `dorm` and `dorm-exact`, in order
-    integer      a problem in sorted integer arrays, and the exact score of an answer
+    integer      a problem in sorted integer arrays;  scoring: the exact score of an answer, and what it breaks
     classes      equal rows of those arrays
     greedy       the answer that always exists
     answer       from counts by node to the recorded allocation

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dorm.policies import integer, reasons
+from dorm.policies import integer, reasons, scoring
 from dorm.policies.problem import Allocation
 
 if TYPE_CHECKING:
-    from dorm.policies.integer import Flags, Instance, Rows, Terms
+    from dorm.policies.integer import Flags, Instance, Rows
     from dorm.policies.problem import Reason
+    from dorm.policies.scoring import Terms
 
 
 def allocation(
@@ -23,11 +24,11 @@ def allocation(
         rows,
         reasons=reasons.explain(instance, rows, terms, held_back=held_back, status=status),
         fairness_budget=terms.loss_budget,
-        excess=integer.score(instance, rows, terms).excess,
+        excess=scoring.score(instance, rows, terms).excess,
         overhead_budget=terms.change_budget,
         status=status,
         bound=bound,
-        change_cost=integer.change_cost(instance, rows, terms),
+        change_cost=scoring.change_cost(instance, rows, terms),
     )
 
 

@@ -26,12 +26,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dorm.policies import integer, shares
+from dorm.policies import integer, scoring, shares
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dorm.policies.integer import Flags, Instance, Ints, Terms
+    from dorm.policies.integer import Flags, Instance, Ints
+    from dorm.policies.scoring import Terms
 
 
 def change_budget(instance: Instance, settings: Mapping[str, float]) -> int:
@@ -60,7 +61,7 @@ def terms(
         for app in instance.apps
     ]
     lost = np.minimum(np.array(measured, np.float64) / settings["horizon_s"], 1.0)
-    return integer.Terms(
+    return scoring.Terms(
         shares=theoretical,
         loss_budget=shares.fairness_budget(instance.measured, settings["theta1"]),
         change_budget=budget,

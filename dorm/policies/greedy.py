@@ -14,7 +14,8 @@ import numpy as np
 from dorm.policies import integer
 
 if TYPE_CHECKING:
-    from dorm.policies.integer import Flags, Instance, Ints, Terms
+    from dorm.policies.integer import Flags, Instance, Ints
+    from dorm.policies.scoring import Terms
 
 
 FINE_STEPS = 1_000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dorm.policies import goals, integer
+from dorm.policies import goals, integer, scoring
 from dorm.policies.classes import classes
 from dorm.policies.problem import Reason
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dorm.policies.classes import Classes
-    from dorm.policies.integer import Flags, Instance, Ints, Rows, Terms
+    from dorm.policies.integer import Flags, Instance, Ints, Rows
     from dorm.policies.problem import AppDemand, NodeRoom
+    from dorm.policies.scoring import Terms
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
 
@@ -365,14 +366,14 @@ class _Explanation:
         more = self.room.takes(app, most)
         gain = more * float(instance.worth[app])
         gang = int(instance.gang[app])
-        if stays and gain <= float(terms.prices[app]) + integer.resolution(instance):
+        if stays and gain <= float(terms.prices[app]) + scoring.resolution(instance):
             return Reason(
                 "price",
                 f"{more * gang} more would gain less than the checkpoint and restart of {n * gang} containers costs",
             )
         if gain <= 0:
             return _USES_NOTHING
-        if gain <= integer.resolution(instance):
+        if gain <= scoring.resolution(instance):
             return Reason("price", f"{more * gang} more would be too small a part of the cluster to count")
         return Reason("solver", f"there is room for {more * gang} more, but no better answer was found ({self.status})")
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _REGISTRY = {
     "app-level": ("dorm.policies.baselines.app_level", "AppLevelPolicy"),
     "dorm": ("dorm.policies.dorm.optimizer", "OptimizerPolicy"),
-    "dorm-exact": ("dorm.policies.exact.search", "ExactPolicy"),
+    "dorm-exact": ("dorm.policies.exact.policy", "ExactPolicy"),
     "optimus": ("dorm.policies.baselines.optimus", "OptimusPolicy"),
     "static": ("dorm.policies.baselines.static", "StaticPolicy"),
     "task-level": ("dorm.policies.baselines.task_level", "TaskLevelPolicy"),

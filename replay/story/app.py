@@ -17,11 +17,11 @@ from dorm.core.query.views import sizes
 from events import kinds as k
 from events.quantities import SECOND
 from replay.story import words
+from replay.story.app_nodes import AppNodes
 from replay.story.chapters import Cause, Changed, Chapter, Exit, Phases, Places, Work, gained
-from replay.story.settings import blaming, killed_because, lease_ended_because, lost_because, settings_changed
+from replay.story.settings import blaming, killed_because, settings_changed
 from replay.story.spent import Spent
 from replay.story.surroundings import Surroundings, closed, name_in, placed_by
-from replay.words import containers, moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,8 +73,7 @@ class AppTeller:
         """Generations of which a container was killed by a lease that had been shortened."""
         self._failing: dict[int, tuple[Cause, int]] = {}
         """The first container of each generation that failed, and how many did."""
-        self._node: dict[str, Cause] = {}
-        """The latest event of each of its nodes."""
+        self._nodes = AppNodes(self._tell)
         self._last_failed = 0
         self._cancel: Cause | None = None
         self._updates: dict[str, Cause] = {}
@@ -263,68 +262,13 @@ class AppTeller:
 
     # --- nodes ----------------------------------------------------------------------------------------------------------
 
-    def _on(self, app: App, node: str) -> int:
-        """Return how many of its containers are, or may be, on a node."""
-        may_run = [
-            container
-            for generation in app.generations.values()
-            if generation.released
-            for container in generation.containers.values()
-            if container.node == node and container.state != "exited"
-        ]
-        return max(len(may_run), self.partition.get(node, 0))
-
-    def _node_event(self, state: State, event: Any) -> None:
-        app = None if self._ended else self._app
-        node = event.node
-        if app is None:
-            return
-        ended = _ended_with(state, app, node) if isinstance(event, k.NodeLeft) else 0
-        if not ended and not self._on(app, node):
-            return
-        if isinstance(event, k.NodeDrainRequested):
-            what = "node_drained" if event.drain else "node_undrained"
-            text = f"{words.drain(event)}, where {words.has(self._on(app, node))}"
-        elif isinstance(event, k.NodeLeft):
-            what, text = "node_left", f"{node} left" + _and_ended(ended)
-        elif sizes(app) != self.partition:
-            what, text = "node_rejoined", f"{node} joined again, not as it was"
-        else:
-            return
-        self._node[node] = self._tell(
-            state, str(state.seq), what, text + self._void_place(app), by=getattr(event, "by", "")
-        )
-
-    def _node_fact(self, state: State, position: str, fact: Any) -> None:
-        app = None if self._ended else self._app
-        if app is None:
-            return
-        ended = _ended_with(state, app, fact.node) if isinstance(fact, k.NodeLeaseEnded) else 0
-        count = self._on(app, fact.node)
-        if not ended and not count:
-            return
-        before, changed = self._node.get(fact.node), None
-        if isinstance(fact, k.NodeLost):
-            what, changed = "node_lost", lost_because(state, fact)
-            text = (
-                f"{fact.node} was not heard after {moment(fact.last_heard)}, where {words.has(count)}; "
-                "whether they run is not known"
-            )
-        elif isinstance(fact, k.NodeRecovered):
-            what, text = "node_recovered", f"{fact.node} was heard again, where {words.has(count)}"
-        else:
-            what, text = "node_lease_ended", f"the lease of {fact.node} ended" + _and_ended(ended)
-            changed = lease_ended_because(state, fact)
-        text = blaming(text + self._void_place(app), changed)
-        self._node[fact.node] = self._tell(state, position, what, text, [before, changed])
+    def _node_event(self, state: State, event: k.NodeJoined | k.NodeLeft | k.NodeDrainRequested) -> None:
+        if self._app is not None and not self._ended:
+            self._nodes.event(state, event, self._app, self.partition)
 
     def _settings(self, state: State, event: k.PolicyChanged) -> None:
         if self._app is not None and not self._ended and (text := settings_changed(state, event)):
             self._tell(state, str(state.seq), "settings", text)
-
-    def _void_place(self, app: App) -> str:
-        lost = self.partition and not sizes(app)
-        return "; what was decided for it there is void, and it is placed again" if lost else ""
 
     # --- facts of the master --------------------------------------------------------------------------------------------
 
@@ -340,7 +284,7 @@ class AppTeller:
         elif kind is k.Resized:
             self._resized(state, event, position, fact)
         elif kind in _NODES:
-            self._node_fact(state, position, fact)
+            self._nodes.fact(state, position, fact, self._found, self.partition)
         elif getattr(fact, "app", "") != self.id:
             return
         elif kind is k.GenerationReleased:
@@ -456,16 +400,11 @@ class AppTeller:
         if fact.generation <= self._last_failed or fact.generation not in app.generations:
             return
         self._last_failed = fact.generation
-        first, count = self._failing.get(fact.generation, (self._why_lost(app, fact.generation), 0))
+        first, count = self._failing.get(fact.generation, (self._nodes.why_lost(app, fact.generation), 0))
         text = words.tried_again(fact, app, count - 1)
         work = self._works.get(fact.generation)
         self._tell(state, position, "retried", text, [first or self._exit], work=work)
         self._code = "retry"
-
-    def _why_lost(self, app: App, number: int) -> Cause | None:
-        """Return the latest event of a node that took containers of this generation with it."""
-        lost = [c.node for c in app.generations[number].containers.values() if c.reason == "lost"]
-        return next((self._node[node] for node in lost if node in self._node), None)
 
     def _end(self, state: State, position: str, fact: k.AppCompleted | k.AppFailed | k.AppCancelled) -> None:
         app = self._found
@@ -507,19 +446,6 @@ def _what(change: Changed, *, first: bool) -> str:
     if not before or change.before == change.after:
         return "started" if first else "restarted"
     return "moved" if before == after else "grown" if after > before else "shrunk"
-
-
-def _ended_with(state: State, app: App, node: str) -> int:
-    """Return how many of its containers this record ended because of their node."""
-    return sum(
-        container.node == node and container.reason == "lost" and container.exited_at == state.time
-        for generation in app.generations.values()
-        for container in generation.containers.values()
-    )
-
-
-def _and_ended(count: int) -> str:
-    return f", so {containers(count)} of it there had ended" if count else ""
 
 
 def _user_of(document: Any) -> str:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.query.views import sizes
 from events import kinds as k
 from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, MomentError
 from replay.timeline.bounds import Bounds
+from replay.timeline.figures import Figures
 from replay.timeline.model import (
     AppLane,
     Change,
@@ -123,30 +123,22 @@ class Watcher:
         self._time = max(state.time, start) if state.seq else 0
         self.picture = Timeline(start=self._time, end=self._time, first=state.seq, last=state.seq)
         self._wanted = wanted
-        self._live: dict[str, tuple[dict[str, int], dict[str, int], dict[str, int], bool]] = {}
-        """For each app that counts in the figures: demand, containers decided and held by node, and whether it waits."""
-        self._decided = _Taken()
-        self._held = _Taken()
+        self._figures = Figures()
         self._known: dict[str, App] = {}
         """Apps that can still change: an app that ends may leave the state in the same round."""
         self._on: dict[str, dict[str, int]] = {}
         """For each app that has containers: their number by node."""
-        self._waits = 0
         self._void_seen = 0
         self._resized: dict[int, str] = {}
         """Position of the decision in each of the latest rounds."""
-        self._totals: dict[str, int] = {}
-        """Total capacity of usable nodes."""
-        self._unusable: dict[str, dict[str, int]] = {}
-        """Capacity of each other node."""
         self._bounds = Bounds(self.picture)
         if state.seq:
             for node in state.nodes.values():
                 self._look_at_node(node)
-            self._count_totals(state)
+            self._figures.count(state)
             for app in state.apps.values():
                 self._look_at(app, f"as it was at {state.seq}")
-            self._figures()
+            self._figures.put(self.picture, self._time)
 
     def fold(self, state: State, batch: Sequence[Record], last: int) -> bool:
         """Fold one batch; return whether `last` was reached."""
@@ -193,7 +185,7 @@ class Watcher:
                 self._look_at(app, cause)
         else:
             return
-        self._figures()
+        self._figures.put(self.picture, self._time)
 
     # --- what a record touches ------------------------------------------------------------------------------------------
 
@@ -253,7 +245,7 @@ class Watcher:
         known = self.picture.nodes.get(node.id)
         before = known.conditions.last if known else None
         self._look_at_node(node)
-        self._count_totals(state)
+        self._figures.count(state)
         after = self.picture.nodes[node.id].conditions.last
         if isinstance(event, k.NodeJoined) and event.identity != node.identity:
             self._mark("node", str(state.seq), "refused", "another machine asked for the name", node=node.id, weight=20)
@@ -268,7 +260,7 @@ class Watcher:
         if node is None:
             return
         self._look_at_node(node)
-        self._count_totals(state)
+        self._figures.count(state)
         silent = self._time - fact.last_heard if getattr(fact, "last_heard", 0) else 0
         text = f"not heard for {duration(silent)}" if silent > 0 else ""
         self._mark("node", position, _NODE_WORDS[type(fact).__name__], text, node=node.id, weight=30)
@@ -329,7 +321,7 @@ class Watcher:
                 held = self.picture.nodes[name].held
                 held.setdefault(app.id, Steps()).put(self._time, by_node.get(name, 0))
         self._on[app.id] = by_node
-        self._take_into_figures(app, by_node)
+        self._figures.take(app, by_node)
         for number in app.generations:
             self._look_at_partition(app, lane, number)
         for number in list(lane.partitions)[-4:]:
@@ -386,40 +378,6 @@ class Watcher:
         lane.capacity = node.capacity
         lane.conditions.put(self._time, "draining" if node.condition == "up" and node.draining else node.condition)
 
-    # --- figures of the cluster -----------------------------------------------------------------------------------------
-
-    def _count_totals(self, state: State) -> None:
-        self._totals, self._unusable = {}, {}
-        for node in state.nodes.values():
-            if node.usable:
-                _add(self._totals, node.capacity, 1)
-            else:
-                self._unusable[node.id] = node.capacity
-
-    def _take_into_figures(self, app: App, held: dict[str, int]) -> None:
-        decided = sizes(app)
-        waits = not app.ended and app.current is None
-        before = self._live.pop(app.id, None)
-        if before is not None:
-            self._waits -= before[3]
-            self._decided.add(before[0], before[1], -1)
-            self._held.add(before[0], before[2], -1)
-        if decided or held or waits:
-            self._live[app.id] = (app.demand, decided, held, waits)
-            self._waits += waits
-            self._decided.add(app.demand, decided, 1)
-            self._held.add(app.demand, held, 1)
-
-    def _figures(self) -> None:
-        picture = self.picture
-        picture.waiting.put(self._time, self._waits)
-        for taken, by_resource in ((self._decided, picture.decided), (self._held, picture.held)):
-            totals = taken.totals(self._totals, self._unusable)
-            for name in sorted({*totals, *picture.decided}):
-                total = totals.get(name, 0)
-                part = round(taken.amounts.get(name, 0) / total, 6) if total else 0.0
-                by_resource.setdefault(name, Steps()).put(self._time, part)
-
     # --- decisions and marks --------------------------------------------------------------------------------------------
 
     def _decision(self, state: State, event: k.Round, fact: k.Resized, position: str) -> None:
@@ -474,31 +432,6 @@ class Watcher:
         self, kind: str, position: str, what: str, text: str, *, app: str = "", node: str = "", weight: int = 1
     ) -> None:
         self.picture.marks.append(Mark(self._time, position, kind, what, text[:400], app=app, node=node, weight=weight))
-
-
-class _Taken:
-    """Resources that containers take in total, and how many containers are on each node."""
-
-    def __init__(self) -> None:
-        self.amounts: dict[str, int] = {}
-        self._counts: dict[str, int] = {}
-
-    def add(self, demand: dict[str, int], by_node: dict[str, int], sign: int) -> None:
-        _add(self.amounts, demand, sign * sum(by_node.values()))
-        _add(self._counts, by_node, sign)
-
-    def totals(self, usable: dict[str, int], unusable: dict[str, dict[str, int]]) -> dict[str, int]:
-        """Return the capacity that these are a part of: a drained or lost node counts as long as its containers do."""
-        totals = dict(usable)
-        for name, capacity in unusable.items():
-            if self._counts.get(name):
-                _add(totals, capacity, 1)
-        return totals
-
-
-def _add(amounts: dict[str, int], demand: dict[str, int], count: int) -> None:
-    for name, amount in demand.items():
-        amounts[name] = amounts.get(name, 0) + amount * count
 
 
 def _settings_text(event: k.PolicyChanged) -> str:

@@ -113,6 +113,14 @@ class Node:
             running.cancel()
             await asyncio.gather(running, joining, return_exceptions=True)
 
+    @contextlib.asynccontextmanager
+    async def working(self) -> AsyncIterator[Agent]:
+        """Its agent, with one container that runs."""
+        async with self.agent() as agent:
+            await self.release()
+            await self.until(k.ContainerStarted)
+            yield agent
+
     async def clean(self) -> None:
         """Nothing of it runs on."""
         runtime = ProcessRuntime(NODE, self.root / "containers")

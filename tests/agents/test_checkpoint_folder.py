@@ -107,7 +107,7 @@ async def test_a_mount_that_does_not_answer_holds_one_thread_whoever_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint_folder, "_PATIENCE_S", 0.2)
-    looks, stuck = Looks(CheckpointFolder(tmp_path / "shared")), Stuck()
+    looks, stuck = Looks(CheckpointFolder(tmp_path / "shared"), "n1"), Stuck()
     try:
         for _ in range(2):
             outcomes = await asyncio.gather(*(looks(stuck) for _ in range(50)), return_exceptions=True)

@@ -52,9 +52,8 @@ def test_a_folder_that_has_lost_its_containers_is_another(tmp_path: Path) -> Non
 
 async def test_an_agent_whose_containers_were_removed_waits_out_the_lease(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    async with node.agent() as first:
-        await node.release()
-        await node.until(k.ContainerStarted)
+    async with node.working() as first:
+        pass
     shutil.rmtree(tmp_path / "containers")
     async with node.agent(joined=False) as second:
         await waits(second, node)
@@ -109,9 +108,7 @@ async def test_a_newcomer_waits_and_says_nothing_of_the_other_s_containers(
     two: tuple[Node, Node], capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new = two
-    async with old.agent() as first:
-        await old.release()
-        await old.until(k.ContainerStarted)
+    async with old.working() as first:
         async with new.agent(joined=False) as second:
             await waits(second, new)
             beats = old.bus.beats
@@ -131,9 +128,7 @@ async def test_a_newcomer_waits_and_says_nothing_of_the_other_s_containers(
 
 async def test_a_newcomer_takes_over_and_the_other_stops_what_it_runs_and_waits(two: tuple[Node, Node]) -> None:
     old, new = two
-    async with old.agent() as first:
-        await old.release()
-        await old.until(k.ContainerStarted)
+    async with old.working() as first:
         async with new.agent(joined=False) as second:
             await waits(second, new)
             await lease_over(old)
@@ -153,9 +148,8 @@ async def test_a_newcomer_takes_over_and_the_other_stops_what_it_runs_and_waits(
 
 async def test_the_same_folder_is_the_same_machine_and_adopts_what_runs(two: tuple[Node, Node]) -> None:
     old, new = two
-    async with old.agent() as first:
-        await old.release()
-        await old.until(k.ContainerStarted)
+    async with old.working() as first:
+        pass
     async with new.agent(joined=False) as other:
         await waits(other, new)
         async with old.agent() as again:

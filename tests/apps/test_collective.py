@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pytest
 
-from compose.apps import collective, frames
-from compose.apps.batches import SHARDS, shards_of
-from compose.apps.contract import read_place
-from compose.apps.failures import PeerLost
+from compose.apps.learning.batches import SHARDS, shards_of
+from compose.apps.ring import collective, frames
+from compose.apps.worker.contract import read_place
+from compose.apps.worker.failures import PeerLost
 from tests.apps.partition import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from compose.apps.collective import Ring
+    from compose.apps.ring.collective import Ring
 
 
 T = TypeVar("T")

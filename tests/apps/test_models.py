@@ -11,17 +11,18 @@ import pytest
 import yaml
 
 import compose.apps
-from compose.apps import checkpoint, digits, factorize, options, training
-from compose.apps.batches import SHARDS, Batches, shards_of
-from compose.apps.collective import Ring
-from compose.apps.contract import read_place
-from compose.apps.failures import CheckpointUnusable
-from compose.apps.process import Stop
-from compose.apps.progress import Progress
+from compose.apps import factorize
+from compose.apps.learning import checkpoint, digits, options, training
+from compose.apps.learning.batches import SHARDS, Batches, shards_of
+from compose.apps.ring.collective import Ring
+from compose.apps.worker.contract import read_place
+from compose.apps.worker.failures import CheckpointUnusable
+from compose.apps.worker.process import Stop
+from compose.apps.worker.progress import Progress
 from events.spec import check_spec
 
 if TYPE_CHECKING:
-    from compose.apps.model import Program
+    from compose.apps.learning.model import Program
 
 pytestmark = pytest.mark.slow
 

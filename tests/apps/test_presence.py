@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compose.apps.presence import FOLDER, Mark, marks
+from compose.apps.worker.presence import FOLDER, Mark, marks
 from tests.apps.partition import Partition
 
 if TYPE_CHECKING:

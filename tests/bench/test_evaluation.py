@@ -26,9 +26,9 @@ from replay.simulator.compare.outcome import AppRun, Run, Sample
 from replay.simulator.compare.runs import run
 from replay.simulator.workloads import paper
 from replay.simulator.workloads.by_name import load
-from tests.simulator import profile_tables
+from tests.simulator.workloads import profile_tables
 
-SAMPLES = Path(__file__).parents[1] / "simulator" / "samples"
+SAMPLES = Path(__file__).parents[1] / "simulator" / "workloads" / "samples"
 
 
 @pytest.fixture(scope="module")

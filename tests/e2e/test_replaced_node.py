@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compose.apps.presence import VARIABLE
+from compose.apps.worker.presence import VARIABLE
 from dorm.client.client import Client
 from events.nats.log import Connection
 from replay.audit.audit import verify

@@ -11,7 +11,7 @@ from nats.aio.client import Client
 from nats.errors import ProtocolError
 
 from agents.desired import Desired
-from agents.logs import LogAnswerer
+from agents.reporting.logs import LogAnswerer
 from agents.runtime.docker.frames import Frames
 from events.log.imported import imported_upto, original
 from events.log.interface import AskRefused

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.master.integrity import LogAltered
 from dorm.master.master import Master
 from events import subjects
-from events.codec import encode
-from events.kinds import AppCancelRequested
-from events.log.records import LogDamaged, LogError
+from events.log.records import LogError
 from events.nats.log import Connection
 from events.nats.streams import log_stream
 from tests.lab.chaos.replicas import compare, differences, stored
 from tests.lab.machines.nats_server import NatsCluster, NatsServer
+from tests.master.leading import folded, refusal, running, say
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,7 +48,7 @@ def flip(server: NatsServer, part: float, seed: int, *, block: int = 0) -> None:
 
 
 @contextlib.asynccontextmanager
-async def leading(url: str) -> AsyncIterator[Master]:
+async def leading(url: str, *, may_end: bool = False) -> AsyncIterator[Master]:
     """A master that knows nothing but the log and the lease.  Raises what ends it before it leads."""
     connection = await Connection.open(url, CLUSTER, create=True)
     master = Master(
@@ -62,17 +60,10 @@ async def leading(url: str) -> AsyncIterator[Master]:
         leadership=connection.leadership,
         lease_s=1.0,
     )
-    task, elected = asyncio.create_task(master.run()), asyncio.create_task(master.elected.wait())
     try:
-        async with asyncio.timeout(40.0):
-            await asyncio.wait({task, elected}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            await task
-        yield master
+        async with running(master, may_end=may_end):
+            yield master
     finally:
-        task.cancel()
-        elected.cancel()
-        await asyncio.wait({task, elected})
         await connection.close()
 
 
@@ -80,24 +71,9 @@ async def lived(url: str, body: bytes = b"") -> list[Record]:
     """What a cluster leaves behind whose master was there until a moment ago."""
     async with leading(url) as master:
         log = master._log
-        for number in range(RECORDS):
-            said = encode(AppCancelRequested(app=f"none-{number}", reason="x" * 200))
-            await log.append(subjects.fact(CLUSTER, "AppCancelRequested", "u"), body or said)
-        async with asyncio.timeout(20.0):
-            while master.state.seq < RECORDS + 1 or master.state.seq < await log.end():
-                await asyncio.sleep(0.01)
+        await say(log, CLUSTER, RECORDS, body)
+        await folded(master, max(RECORDS + 1, await log.end()))
         return [record async for batch in log.read() for record in batch]
-
-
-async def refusal(url: str) -> str:
-    with pytest.raises((ExceptionGroup, LogAltered, LogDamaged)) as ended:
-        async with leading(url):
-            pass
-    error: BaseException = ended.value
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, LogAltered | LogDamaged), error
-    return str(error)
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
@@ -108,7 +84,7 @@ async def test_no_master_leads_what_one_server_has_left(server: NatsServer, plac
     flip(server, PLACES[place], seed=len(place))
     await server.start()
     for _ in range(2):
-        assert await refusal(server.url)
+        assert await refusal(leading(server.url))
 
 
 @pytest.mark.parametrize("place", ["early", "last record"])
@@ -116,13 +92,9 @@ async def test_a_master_that_leads_does_not_go_on(server: NatsServer, place: str
     """It is there all the time: what it has read is not on the log any more when its server is back."""
     other = await Connection.open(server.url, CLUSTER, create=True)
     subject = subjects.fact(CLUSTER, "AppCancelRequested", "u")
-    async with leading(server.url) as master:
-        for number in range(RECORDS):
-            await other.log.append(subject, encode(AppCancelRequested(app=f"none-{number}")))
-        end = await other.log.end()
-        async with asyncio.timeout(20.0):
-            while master.state.seq < end:
-                await asyncio.sleep(0.01)
+    async with leading(server.url, may_end=True) as master:
+        await say(other.log, CLUSTER, RECORDS)
+        await folded(master, await other.log.end())
         await server.kill()
         flip(server, PLACES[place], seed=1)
         await server.start()
@@ -133,7 +105,7 @@ async def test_a_master_that_leads_does_not_go_on(server: NatsServer, place: str
             while master.elected.is_set():
                 await asyncio.sleep(0.05)
         left = await other.log.end()
-    assert await refusal(server.url)
+    assert await refusal(leading(server.url))
     written = [record async for batch in other.log.read(subjects=[subjects.rounds(CLUSTER)]) for record in batch]
     assert [record.seq for record in written if record.seq > 1] == [], f"it went on, up to {left}"
     await other.close()
@@ -158,7 +130,7 @@ async def test_of_three_servers_the_damaged_one_is_named_and_gets_a_new_copy(tmp
         others = {name: folder for name, folder in copies.items() if name != victim.name}
         assert await compare(others, records) == []
         await lead(cluster, victim)
-        words = await refusal(cluster.url)
+        words = await refusal(leading(cluster.url))
         assert f"this is the copy of NATS server {victim.name}: stop that server, move its folder" in words
         await victim.stop()
         shutil.move(folder_of(victim), tmp_path / "moved away")

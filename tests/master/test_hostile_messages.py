@@ -11,7 +11,7 @@ import pytest
 
 import dorm.master.master
 import dorm.master.refusals
-from agents.outbox import Outbox
+from agents.reporting.outbox import Outbox
 from dorm.client.client import Client, Refused
 from dorm.master.master import Master
 from events import subjects

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -13,7 +11,6 @@ import pytest
 from dorm.local.home import key_file, witness_file
 from dorm.master.integrity import Integrity, LogAltered, Sighting
 from dorm.master.master import Master
-from events import subjects
 from events.chain.seals import SealKey, new_seed
 from events.codec import encode
 from events.kinds import AppCancelRequested
@@ -22,9 +19,12 @@ from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import LogDamaged
 from events.nats.log import Connection
 from tests.e2e.commands import refused, running, until_said
+from tests.master.leading import folded, refusal, say
+from tests.master.leading import running as leads
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from events.log.leadership import Leadership
@@ -36,15 +36,14 @@ KEY = SealKey(new_seed())
 RECORDS = 20
 
 
-@contextlib.asynccontextmanager
-async def leading(
+def leading(
     log: MemoryLog,
     witness: Path | None,
     *,
     accept: bool = False,
     key: SealKey | None = KEY,
     leadership: Leadership | None = None,
-) -> AsyncIterator[Master]:
+) -> AbstractAsyncContextManager[Master]:
     """Raises what ends it before it leads."""
     master = Master(
         log,
@@ -57,47 +56,16 @@ async def leading(
         witness=witness,
         accept_log=accept,
     )
-    task = asyncio.create_task(master.run())
-    elected = asyncio.create_task(master.elected.wait())
-    try:
-        async with asyncio.timeout(20.0):
-            await asyncio.wait({task, elected}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            await task
-        yield master
-    finally:
-        task.cancel()
-        elected.cancel()
-        await asyncio.wait({task, elected})
-
-
-async def say(log: MemoryLog, count: int = RECORDS) -> None:
-    for number in range(count):
-        await log.append(
-            subjects.fact(CLUSTER, "AppCancelRequested", "u"), encode(AppCancelRequested(app=f"none-{number}"))
-        )
+    return leads(master)
 
 
 async def lived(witness: Path | None, leadership: Leadership | None = None) -> list[Record]:
     """What a cluster leaves behind, sealed and seen."""
     log = MemoryLog(time.time_ns)
     async with leading(log, witness, leadership=leadership) as master:
-        await say(log)
-        async with asyncio.timeout(20.0):
-            while master.state.seq < RECORDS:  # noqa: ASYNC110  # a master tells nobody how far it is
-                await asyncio.sleep(0.005)
+        await say(log, CLUSTER, RECORDS)
+        await folded(master, RECORDS)
     return log.records
-
-
-async def refusal(records: Sequence[Record], witness: Path | None) -> str:
-    with pytest.raises((ExceptionGroup, LogAltered)) as ended:
-        async with leading(MemoryLog(time.time_ns, records), witness):
-            pass
-    error = ended.value
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, LogAltered)
-    return str(error)
 
 
 def changed(records: Sequence[Record], seq: int) -> list[Record]:
@@ -123,14 +91,15 @@ async def test_a_log_that_is_what_it_was_is_led_on(tmp_path: Path) -> None:
 async def test_a_log_that_was_cut_off_is_refused(tmp_path: Path, left: int) -> None:
     witness = tmp_path / "master.seen"
     records = await lived(witness)
-    words = await refusal(records[:left], witness)
+    words = await refusal(leading(MemoryLog(time.time_ns, records[:left]), witness))
     assert words.startswith(f"the log ends at record {left}, and record {len(records)} was there before: ")
     assert "`dorm replay import`" in words
     assert "--accept-log" in words
-    assert (await refusal(records[:left], witness)) == words, "to have refused it changes nothing"
+    again = await refusal(leading(MemoryLog(time.time_ns, records[:left]), witness))
+    assert again == words, "to have refused it changes nothing"
     shorter = MemoryLog(time.time_ns, records[:left])
     async with leading(shorter, witness, accept=True):
-        await say(shorter, 40)  # Past what was seen of the other log.
+        await say(shorter, CLUSTER, 40)  # Past what was seen of the other log.
     async with leading(shorter, witness):
         pass
 
@@ -140,7 +109,7 @@ async def test_a_log_whose_records_are_others_is_refused(tmp_path: Path) -> None
     async with leading(log := MemoryLog(time.time_ns), witness, key=None):
         pass
     others = [msgspec.structs.replace(record, time=record.time + 1) for record in log.records]
-    words = await refusal(others, witness)
+    words = await refusal(leading(MemoryLog(time.time_ns, others), witness))
     assert words.startswith(
         f"the records up to {len(others)} are not those that this master or the last leader has seen: "
     )
@@ -148,7 +117,7 @@ async def test_a_log_whose_records_are_others_is_refused(tmp_path: Path) -> None
 
 async def test_a_log_that_does_not_fit_its_seals_is_refused_by_any_master() -> None:
     records = await lived(None)
-    words = await refusal(changed(records, 7), None)
+    words = await refusal(leading(MemoryLog(time.time_ns, changed(records, 7)), None))
     assert words.startswith(f"the records before {len(records)} are not those that the seal there was made of: ")
     async with leading(MemoryLog(time.time_ns, changed(records, 7)), None, accept=True):
         pass
@@ -170,7 +139,7 @@ async def test_what_the_last_leader_saw_is_expected_by_every_other_master(left: 
     async with leading(shorter, None, accept=True, leadership=leadership):
         pass
     async with leading(shorter, None, leadership=leadership):
-        await say(shorter)
+        await say(shorter, CLUSTER, RECORDS)
 
 
 class Behind(MemoryLog):
@@ -190,7 +159,7 @@ class Behind(MemoryLog):
 
 async def test_a_server_that_is_behind_has_lost_nothing() -> None:
     log = Behind(time.time_ns)
-    await say(log, 10)
+    await say(log, CLUSTER, 10)
     assert await Integrity(CLUSTER, None).open(log, [10]) == 10
 
 
@@ -229,7 +198,7 @@ async def test_what_a_snapshot_has_led_past_is_not_compared(tmp_path: Path) -> N
     witness.write_bytes(msgspec.json.encode(Sighting(CLUSTER, 5, "0" * 64)))
     integrity = Integrity(CLUSTER, witness)
     log = MemoryLog(time.time_ns)
-    await say(log, 10)
+    await say(log, CLUSTER, 10)
     assert await integrity.open(log, [6]) == 10
     integrity.folded(7, "1" * 64)
     integrity.check()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -26,9 +25,10 @@ from events.kinds import (
 )
 from events.log.memory import MemoryBus, MemoryLog
 from tests.core.records import document, joined
+from tests.master.leading import running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
 
 
 async def test_a_deposed_master_that_has_nothing_to_say_stops_too() -> None:
@@ -66,16 +66,8 @@ async def test_another_machine_s_heartbeats_keep_nothing_alive() -> None:
                 await asyncio.wait([beating])
 
 
-@contextlib.asynccontextmanager
-async def leading(log: MemoryLog, name: str, bus: MemoryBus | None = None) -> AsyncIterator[Master]:
-    master = Master(log, bus or MemoryBus(time.time_ns), "local", name=name, clock=time.time_ns)
-    task = asyncio.create_task(master.run())
-    try:
-        await master.elected.wait()
-        yield master
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+def leading(log: MemoryLog, name: str, bus: MemoryBus | None = None) -> AbstractAsyncContextManager[Master]:
+    return running(Master(log, bus or MemoryBus(time.time_ns), "local", name=name, clock=time.time_ns))
 
 
 async def say(log: MemoryLog, event: Event, who: str) -> None:

@@ -20,6 +20,7 @@ from events.log.memory import MemoryBus, MemoryLog
 from events.log.snapshots import MemorySnapshots
 from replay.audit.audit import verify
 from replay.audit.seal_checks import verify_seals
+from tests.master.leading import running
 from tests.replay.made_log import all_facts
 from tests.replay.recorded import play
 
@@ -38,15 +39,10 @@ PATIENCE_S = 30.0
 async def leading(log: MemoryLog, name: str, key: SealKey | None, *, kill: bool = False) -> AsyncIterator[Master]:
     """A master until the end of the block; one that is killed says nothing any more."""
     master = Master(log, MemoryBus(time.time_ns), CLUSTER, name=name, clock=time.time_ns, key=key)
-    task = asyncio.create_task(master.run())
-    try:
-        await master.elected.wait()
+    async with running(master):
         yield master
-    finally:
         if kill:
             master._log = _Dead(time.time_ns, log.records)
-        task.cancel()
-        await asyncio.wait([task])
 
 
 class _Dead(MemoryLog):

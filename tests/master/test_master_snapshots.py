@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -28,9 +27,11 @@ from events.nats.log import Connection
 from events.sources import fingerprint
 from tests.core.golden_log import recorded
 from tests.core.records import CLUSTER
+from tests.master.leading import running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from events.log.interface import Bus, EventLog
     from events.log.records import Record
@@ -63,23 +64,12 @@ class WatchedLog(MemoryLog):
         return super().read(after=after, subjects=subjects, follow=follow)
 
 
-@contextlib.asynccontextmanager
-async def leading(
+def leading(
     log: EventLog, name: str, bus: Bus | None = None, *, accept_log: bool = False
-) -> AsyncIterator[Master]:
-    master = Master(log, bus or MemoryBus(time.time_ns), CLUSTER, name=name, clock=time.time_ns, accept_log=accept_log)
-    task = asyncio.create_task(master.run())
-    elected = asyncio.create_task(master.elected.wait())
-    try:
-        async with asyncio.timeout(30.0):
-            await asyncio.wait({task, elected}, return_when=asyncio.FIRST_COMPLETED)
-        assert elected.done(), task
-        yield master
-    finally:
-        task.cancel()
-        elected.cancel()
-        await asyncio.wait({task, elected})
-    assert task.cancelled(), task.exception()
+) -> AbstractAsyncContextManager[Master]:
+    return running(
+        Master(log, bus or MemoryBus(time.time_ns), CLUSTER, name=name, clock=time.time_ns, accept_log=accept_log)
+    )
 
 
 async def folded(log: EventLog, seq: int) -> State:

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dorm.policies import integer
+from dorm.policies import integer, scoring
 from dorm.policies.exact import search as exact
 from dorm.policies.exact.model import most_beside
+from dorm.policies.exact.policy import Reference
 from dorm.policies.registry import policy
 from tests.policies.brute_force import World
 from tests.policies.problems import DEFAULTS, PARAMS, crowded, problems, slow_machine
@@ -133,7 +134,7 @@ def best_served(world: World, answers: list[Answer]) -> tuple[list[Answer], list
 
 def target_of(world: World, params: dict[str, float]) -> Answer:
     instance = integer.read(world.problem)
-    reference = exact.Reference(instance, {**DEFAULTS, **params})
+    reference = Reference(instance, {**DEFAULTS, **params})
     reference.run()
     assert reference.target is not None
     return {
@@ -155,16 +156,16 @@ def test_an_answer_is_improved_under_its_own_terms(
     """With some apps pinned where the answer has them, the others find the best again, or what was better before."""
     settings = {**DEFAULTS, **params}
     instance = integer.read(problem)
-    reference = exact.Reference(instance, settings)
+    reference = Reference(instance, settings)
     start, reserved = reference.search.best, reference.reserved
     reference.run()
     terms = reference.search.terms._replace(target=None)
     got = exact.improve(instance, start, terms, budget=reference.budget, reserved=reserved)
     assert got.status == "optimal"
     rows = integer.rows_of(got.x)
-    assert integer.faults(instance, rows, reference.budget, reserved) == []
-    before, now = (integer.score(instance, each, terms) for each in (integer.rows_of(start), rows))
-    assert not integer.better(instance, before, now)
+    assert scoring.faults(instance, rows, reference.budget, reserved) == []
+    before, now = (scoring.score(instance, each, terms) for each in (integer.rows_of(start), rows))
+    assert not scoring.better(instance, before, now)
     assert now.net <= got.bound + 1e-7
     pins = np.array([data.draw(st.booleans()) for _ in instance.apps], np.bool_) | instance.pinned
     used = (got.x[pins].T @ instance.demand[pins]).reshape(instance.capacity.shape)
@@ -176,6 +177,6 @@ def test_an_answer_is_improved_under_its_own_terms(
     )
     again = exact.improve(part, got.x, terms, budget=int((integer.changed(part, rows) & part.kept).sum()))
     assert (again.x[pins] == got.x[pins]).all()
-    scores = [integer.score(part, integer.rows_of(x), terms) for x in (got.x, again.x)]
-    assert not integer.better(part, scores[0], scores[1])
+    scores = [scoring.score(part, integer.rows_of(x), terms) for x in (got.x, again.x)]
+    assert not scoring.better(part, scores[0], scores[1])
     assert scores[1].net <= again.bound + 1e-7

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dorm.policies import integer
+from dorm.policies import integer, scoring
 from dorm.policies.exact import model
-from dorm.policies.exact import search as exact
+from dorm.policies.exact import policy as exact
 from dorm.policies.problem import Allocation, Problem
 from dorm.policies.registry import UnknownPolicy, names, policy
 from tests.policies.brute_force import World
@@ -427,11 +427,11 @@ def test_the_greedy_answer_keeps_the_promises(problem: Problem, params: dict[str
 def test_an_answer_with_faults_is_named() -> None:
     problem = Problem((node("n0", 2, 8),), (app("a", 1, 1, (1, 2), {"n0": 1}), app("b", 1, 1, (2, 2))))
     instance = integer.read(problem)
-    assert integer.faults(instance, integer.rows_of(np.array([[1], [0]])), 0) == []
-    assert integer.faults(instance, integer.rows_of(np.array([[2], [0]])), 0) == ["more apps changed than θ2 allows"]
-    assert integer.faults(instance, integer.rows_of(np.array([[1], [2]])), 0) == ["a node is given more than it has"]
-    assert "an app that could go on was stopped" in integer.faults(instance, integer.rows_of(np.array([[0], [2]])), 1)
-    assert "a count outside n_min..n_max" in integer.faults(instance, integer.rows_of(np.array([[1], [1]])), 1)
+    assert scoring.faults(instance, integer.rows_of(np.array([[1], [0]])), 0) == []
+    assert scoring.faults(instance, integer.rows_of(np.array([[2], [0]])), 0) == ["more apps changed than θ2 allows"]
+    assert scoring.faults(instance, integer.rows_of(np.array([[1], [2]])), 0) == ["a node is given more than it has"]
+    assert "an app that could go on was stopped" in scoring.faults(instance, integer.rows_of(np.array([[0], [2]])), 1)
+    assert "a count outside n_min..n_max" in scoring.faults(instance, integer.rows_of(np.array([[1], [1]])), 1)
 
 
 # Edges

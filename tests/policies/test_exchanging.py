@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dorm.bench.optimizer.workload import World
-from dorm.policies import goals, integer
+from dorm.policies import goals, integer, scoring
 from dorm.policies.dorm.exchanging import Exchange
 from dorm.policies.dorm.placing import Draft
 from dorm.policies.problem import Problem
@@ -74,9 +74,9 @@ def test_no_goal_gets_worse(problem: Problem, params: dict[str, float], loss_pri
     budget = goals.change_budget(instance, settings)
     terms = goals.terms(instance, settings, budget, before)
     _, draft = exchanged(problem, params, loss_price)
-    assert not integer.faults(instance, draft.rows, budget)
-    was, now = (integer.score(instance, rows, terms) for rows in (instance.rows, draft.rows))
-    assert not integer.better(instance, was, now), (was, now)
+    assert not scoring.faults(instance, draft.rows, budget)
+    was, now = (scoring.score(instance, rows, terms) for rows in (instance.rows, draft.rows))
+    assert not scoring.better(instance, was, now), (was, now)
     assert (draft.free == integer.free_room(instance, draft.rows)).all()
     assert (draft.n == integer.counts_of(draft.rows)).all()
 

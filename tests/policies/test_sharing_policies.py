@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from dorm.policies import integer
+from dorm.policies import integer, scoring
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
 from tests.policies.brute_force import World
@@ -48,7 +48,7 @@ def rows_of(instance: integer.Instance, got: Allocation) -> list[dict[int, int]]
 def test_what_holds_of_every_answer(name: str, params: dict[str, Any], problem: Problem) -> None:
     got = policy(name).allocate(problem, params)
     instance = integer.read(problem)
-    assert integer.faults(instance, rows_of(instance, got), len(problem.apps)) == []
+    assert scoring.faults(instance, rows_of(instance, got), len(problem.apps)) == []
     assert list(got.counts) == sorted(each.id for each in problem.apps)
     for each in problem.apps:
         count = total(got, each.id)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dorm.policies import integer
+from dorm.policies import integer, scoring
 from dorm.policies.baselines.optimus import remaining_s
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
@@ -68,7 +68,7 @@ def rows_of(instance: integer.Instance, got: Allocation) -> list[dict[int, int]]
 def test_what_holds_of_every_answer(name: str, problem: Problem) -> None:
     got = policy(name).allocate(problem, {})
     instance = integer.read(problem)
-    assert set(integer.faults(instance, rows_of(instance, got), len(problem.apps))) <= {STOPPED}
+    assert set(scoring.faults(instance, rows_of(instance, got), len(problem.apps))) <= {STOPPED}
     for each in problem.apps:
         count = totals(got)[each.id]
         assert (each.id in got.reasons) == (count < each.n_max)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from dorm.client.client import Client, NoAnswer, Refused, Unsettled
 from events.log.records import LogUnavailable
-from tests.simulation.shells import start_client
+from tests.simulation.world.shells import start_client
 
 if TYPE_CHECKING:
-    from tests.simulation.apps import AppPlan
     from tests.simulation.history import History
-    from tests.simulation.process import Host, Process
+    from tests.simulation.machines.apps import AppPlan
+    from tests.simulation.world.process import Host, Process
 
 _AGAIN_S = 1.0
 

@@ -18,21 +18,22 @@ from events import kinds as k
 from events import subjects
 from events.codec import encode
 from tests.policies import any_policy
-from tests.simulation import ending, misuse, neighbors, replacing
-from tests.simulation.apps import PLAN, STRANGERS, AppPlan, Program, draw_app
-from tests.simulation.attack import Attack
-from tests.simulation.checks import STRANGER, Checks
+from tests.simulation.attack import misuse, neighbors, replacing
+from tests.simulation.attack.attack import Attack
+from tests.simulation.attack.faults import HARMLESS, Fault, draw_faults
+from tests.simulation.checks import ending
+from tests.simulation.checks.checks import STRANGER, Checks
 from tests.simulation.clients import Customer
-from tests.simulation.faults import HARMLESS, Fault, draw_faults
-from tests.simulation.machine import Container, Machine
-from tests.simulation.runtime import SimRuntime
-from tests.simulation.shells import AgentProcess, MasterProcess, start_agent, start_master
-from tests.simulation.world import Broken, World
+from tests.simulation.machines.apps import PLAN, STRANGERS, AppPlan, Program, draw_app
+from tests.simulation.machines.machine import Container, Machine
+from tests.simulation.machines.runtime import SimRuntime
+from tests.simulation.world.shells import AgentProcess, MasterProcess, start_agent, start_master
+from tests.simulation.world.world import Broken, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from tests.simulation.process import Host, Process
+    from tests.simulation.world.process import Host, Process
 
 REST_S = 240.0
 """Virtual seconds after the last fault within which everything has to be at rest."""
@@ -110,7 +111,7 @@ class History:
             self.span_s += neighbors.LASTS_S
         self.hosts: dict[str, Host] = {}
         self.machines: dict[str, Machine] = {}
-        """By place (`tests.simulation.replacing`)."""
+        """By place (`tests.simulation.attack.replacing`)."""
         self.place_of: dict[str, str] = {}
         """Which machine is the one that faults of a node's name hit."""
         self.retired: set[str] = set()

@@ -16,13 +16,13 @@ from dorm.master.integrity import LogAltered
 from events import kinds as k
 from events.codec import decode
 from events.log.records import LogDamaged
-from tests.simulation.ending import leaves
+from tests.simulation.checks.ending import leaves
 from tests.simulation.history import History
-from tests.simulation.world import Broken
+from tests.simulation.world.world import Broken
 
 if TYPE_CHECKING:
     from events.log.records import Record
-    from tests.simulation.process import Process
+    from tests.simulation.world.process import Process
 
 _AFTERWARDS_S = 40.0
 """Of the history that is left: masters are started again and again, agents and clients go on writing."""

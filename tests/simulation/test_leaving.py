@@ -8,7 +8,7 @@ from tests.simulation.history import History
 from tests.tries import tries
 
 if TYPE_CHECKING:
-    from tests.simulation.shells import AgentProcess
+    from tests.simulation.world.shells import AgentProcess
 
 
 def leave(history: History) -> None:

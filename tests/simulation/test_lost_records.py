@@ -6,9 +6,9 @@ import pytest
 
 from dorm.master.integrity import Integrity
 from dorm.master.lease import Lease
-from tests.simulation.connection import SimLog
 from tests.simulation.losing import Losing
 from tests.simulation.variants import Variant, _all, _code
+from tests.simulation.world.connection import SimLog
 from tests.tries import tries
 
 _SEEDS = tries(25, 2000)

@@ -22,9 +22,9 @@ from agents import reconcile
 from agents.agent import Agent
 from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
-from agents.outbox import Outbox
 from agents.progress import ProgressFact, ProgressFile
-from agents.reporter import Reporter
+from agents.reporting.outbox import Outbox
+from agents.reporting.reporter import Reporter
 from dorm.client.client import Client
 from dorm.core.apps import bounds, claims, failures
 from dorm.core.decide import next_round as decide
@@ -37,8 +37,8 @@ from dorm.master.failure_detector import FailureDetector
 from dorm.master.lease import Lease
 from dorm.master.master import Master
 from events import appending, holders
-from tests.simulation.connection import SimLog
-from tests.simulation.machine import Machine
+from tests.simulation.machines.machine import Machine
+from tests.simulation.world.connection import SimLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

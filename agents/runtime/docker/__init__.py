@@ -1,6 +1,6 @@
 """Containers on a Docker engine.  The only code that imports aiodocker.
 
-runtime   the runtime
+runtime   the runtime;  launcher: how it creates and starts a container
 config    pure: converts a typed spec to the engine's configuration, and back
 engine    the calls;  images: pulls;  frames: the log stream
 guard     a process that stops containers when the node's lease ends, agent or not

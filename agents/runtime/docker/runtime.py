@@ -4,13 +4,10 @@ The engine is the only memory, except for the identity of the node's root, kept 
 name can share an engine.  A container is found by its labels, named after root and key, and never starts twice:
 
 * `ensure` holds a lock for the key: inspect, create if there is none (name taken: inspect again), compare the result with the
-  request, start.  After a kill or an outage at any point, the next `ensure` continues from what it finds.
+  request, start (`launcher`).  After a kill or an outage at any point, the next `ensure` continues from what it finds.
 * A started container has a start time, and is left alone, ended or not.
 * A separate process enforces the node's lease (`agents.runtime.docker.guard`): do not run the agent under an init system that
   kills its whole control group with it.
-* Before the engine is told to start a container, a note with its id is written beside its private directory.  If the note
-  exists and the container has not started, the request of a dead agent may still be under way: so wait a little, and look
-  again.
 * If the start failed for a permanent reason, or the engine did not create what was requested, the container is removed and
   `Refused` is raised.  If the reason may pass, it is also removed, and `Conflict` is raised.
 """
@@ -36,6 +33,7 @@ from agents.runtime.docker import config
 from agents.runtime.docker import guard as docker_guard
 from agents.runtime.docker.engine import Engine, Json, Rejected
 from agents.runtime.docker.images import Images
+from agents.runtime.docker.launcher import Launcher, NoImage
 from agents.runtime.inflight import Inflight
 from agents.runtime.interface import (
     NOT_FOUND,
@@ -52,23 +50,17 @@ from agents.runtime.interface import (
 from agents.runtime.run_dirs import RunDirs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
 log = structlog.get_logger(__name__)
 
 NOBODY: Final = (65534, 65534)
-_SETTLE_S: Final = 0.5
-_CREATE_TRIES: Final = 4
 _GUARD_S: Final = 20.0
 _DIE_S: Final = 30.0
 _RECONNECT_S: Final = (0.1, 5.0)
 _INSPECTED_AT_ONCE: Final = 16
 _KEPT_OUTPUT: Final = 2000
 _FOUND_DEAD: Final = 255
-
-
-class _NoImage(Exception):
-    """The engine does not have the image."""
 
 
 class DockerRuntime:
@@ -106,11 +98,11 @@ class DockerRuntime:
             swap_limit=True,
             checkpoint_root=checkpoint_root,
         )
+        self._launcher = Launcher(self._engine, self._dirs, self._owner, self._seen)
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._inflight = Inflight()
         self._ended: dict[str, Seen] = {}
         self._places: dict[Key, cgroups.Place] = {}
-        self._commands: set[tuple[str, tuple[str, ...]]] = set()
         self._closed = asyncio.Event()
         self._live_restore = False
 
@@ -210,140 +202,20 @@ class DockerRuntime:
                 "the spec names no image, and this node runs containers with Docker: add `image: …` to the spec",
             )
         ended = self._images.ended
-        with contextlib.suppress(_NoImage):
+        with contextlib.suppress(NoImage):
             return await self._inflight.run(self._ensure(spec))
         if self._images.ended != ended:  # A pull has ended since the engine was called, and may have brought the image.
-            with contextlib.suppress(_NoImage):
+            with contextlib.suppress(NoImage):
                 return await self._inflight.run(self._ensure(spec))
         await self._images.fetch(spec.image)  # holds no lock: a stop need not wait for it
         try:
             return await self._inflight.run(self._ensure(spec))
-        except _NoImage as failure:
+        except NoImage as failure:
             raise Refused("image", f"{spec.image} was pulled and is not there: {failure}") from failure
 
     async def _ensure(self, spec: ContainerSpec) -> Seen:
         async with self._lock(spec.key):
-            name = config.container_name(self._host, spec.key)
-            checkpoints = await asyncio.to_thread(self._checkpoints, spec)
-            wanted = config.container_config(self._host, spec, self.run_dir(spec.key), checkpoints)
-            info = await self._engine.inspect(name)
-            if info is None:
-                await self._make_dir(spec.key)
-                try:
-                    info = await self._create(name, wanted)
-                except (Refused, _NoImage):
-                    await asyncio.to_thread(self._dirs.remove, spec.key)
-                    raise
-            if info["Config"]["Labels"] != {**info["Config"]["Labels"], **wanted["Labels"]}:
-                raise Conflict(f"{name} is another container: its labels are {info['Config']['Labels']}")
-            found = self._seen(spec.key, info)
-            if found.state == "created":
-                found = await self._start(name, spec.key, wanted, info)
-            elif config.never_ran(found):
-                await self._discard(name, spec.key)
-                raise _fault(name, found.error)
-            return found
-
-    async def _make_dir(self, key: Key) -> None:
-        await self._on_disk(key, lambda: self._dirs.make(key))
-
-    async def _on_disk(self, key: Key, work: Callable[[], object]) -> None:
-        """Run `work` in a thread.  Raises `Unavailable` if the node's disk refuses the write."""
-        try:
-            await asyncio.to_thread(work)
-        except OSError as failure:
-            raise Unavailable(f"{key}: its folder cannot be written: {failure.strerror}") from failure
-
-    async def _create(self, name: str, wanted: Json) -> Json:
-        """Create a container.  After a client disconnects, an engine frees the name of its create request only some time
-        later, so a name that is taken but belongs to no container is tried again."""
-        for _ in range(_CREATE_TRIES):
-            made = True
-            try:
-                await self._engine.create(name, wanted)
-            except Rejected as answer:
-                if answer.status == 404:
-                    raise _NoImage(answer.message) from answer
-                if answer.status == 400:
-                    raise Refused("spec", answer.message) from answer
-                made = False
-            info = await self._engine.inspect(name)  # after 409 too: an earlier create of ours may have created it
-            if info is not None:
-                return info
-            if made:
-                break
-            await asyncio.sleep(_SETTLE_S)
-        raise Conflict(f"{name} is gone right after it was made")
-
-    async def _start(self, name: str, key: Key, wanted: Json, info: Json) -> Seen:
-        await self._make_dir(key)
-        if differences := config.differences(wanted, info, swap_limit=self._host.swap_limit):
-            await self._discard(name, key)
-            raise Refused("spec", f"the engine did not make what was asked: {'; '.join(differences)}")
-        await self._check_command(name, key, info)
-        note = self._dirs.container_dir(key) / docker_guard.STARTING
-        if await asyncio.to_thread(note.exists):
-            await asyncio.sleep(_SETTLE_S)
-            again = await self._engine.inspect(name)
-            if again is not None and config.seen(key, again).state != "created":
-                return config.seen(key, again)
-        await self._on_disk(key, lambda: note.write_text(info["Id"]))
-        await self._dirs.check_lease()  # The last thing before the start: a pull alone may have outlasted the lease.
-        try:
-            await self._engine.start(name)
-        except Rejected as answer:
-            await self._discard(name, key)
-            raise _fault(name, answer.message) from answer
-        started = await self._engine.inspect(name)
-        if started is None:
-            raise Conflict(f"{name} is gone right after it was started")
-        return config.seen(key, started)
-
-    async def _check_command(self, name: str, key: Key, info: Json) -> None:
-        """Refuse a command that the image does not have.  The engine can't detect this, because it starts the init process,
-        which exists.  A command found once in an image is not looked up again."""
-        command = str(info["Config"]["Entrypoint"][0])
-        paths = config.candidates(command, info["Config"]["Env"] or [], info["Config"]["WorkingDir"])
-        if (info["Image"], paths) in self._commands or any(path.startswith("/dorm/") for path in paths):
-            return
-        for path in paths:
-            if await self._engine.executable(name, path) is not False:
-                self._commands.add((info["Image"], paths))
-                return
-        await self._discard(name, key)
-        raise Refused("command", f"the image has no command {command!r} in {', '.join(paths)}")
-
-    async def _discard(self, name: str, key: Key) -> None:
-        """Remove all of a container that never ran."""
-        with contextlib.suppress(Rejected):
-            await self._engine.delete(name)
-        await asyncio.to_thread(self._dirs.remove, key)
-
-    def _checkpoints(self, spec: ContainerSpec) -> Path | None:
-        """Return the real checkpoint directory, owned by the containers' user; None if the spec has none.
-
-        Raises `Refused` ("spec") if it is not a directory below the allowed root: a link that leads out of it would be an
-        escape.
-        """
-        root = self._host.checkpoint_root
-        if not spec.checkpoint_dir:
-            return None
-        if root is None:
-            raise Refused("spec", "this node has no folder for checkpoints")
-        try:
-            real = Path(spec.checkpoint_dir).resolve(strict=True)
-            inside = root.resolve(strict=True) in real.parents
-        except (OSError, RuntimeError) as failure:
-            raise Refused("spec", f"the checkpoint directory cannot be used: {failure}") from failure
-        if not real.is_dir() or not inside:
-            raise Refused("spec", f"the checkpoint directory {spec.checkpoint_dir} is no directory below {root}")
-        status = real.stat()
-        if os.getuid() == 0 and (status.st_uid, status.st_gid) != self._owner:
-            try:
-                os.chown(real, *self._owner, follow_symlinks=False)
-            except OSError as failure:  # a network file system may not let root do that, and may not need it
-                log.warning("the checkpoint directory keeps its owner", path=str(real), error=str(failure))
-        return real
+            return await self._launcher.ensure(spec, self._host)
 
     async def extend_lease(self, seconds: float) -> None:
         """Extend the lease.  A guard enforces it (`agents.runtime.docker.guard`), which is started if there is none."""
@@ -496,13 +368,6 @@ class DockerRuntime:
         labels = info["Config"]["Labels"] or {}
         ours = all(f"{n}={labels.get(n)}" in config.own_labels(self._host) for n in config.OWN_LABELS)
         return info if ours else None
-
-
-def _fault(name: str, message: str) -> Unavailable | Refused | Conflict:
-    """Return the error for a failed start."""
-    if config.trouble(message):
-        return Unavailable(f"{name}: {message}")
-    return config.refusal(message) or Conflict(f"{name}: {message}")
 
 
 def _user(user: str | None) -> tuple[int, int]:

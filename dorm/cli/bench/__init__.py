@@ -1,5 +1,6 @@
 """`dorm bench`.
 
-commands     one command for each benchmark;  report: progress and the table of figures
+commands     one command for each benchmark
+running      quiet logs, progress, interruptions;  report: the table of figures
 evaluation   the paper's evaluation and more, into a folder
 """

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import signal
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dorm.cli.bench import evaluation
-from dorm.cli.bench.report import progress, show_machine, show_report
-from dorm.cli.errors import INTERRUPTED, USAGE, Fail, run
-from dorm.cli.output import Format, Output, print_table, show_document, solver_prints_elsewhere
-from dorm.cli.program_logs import Verbose, configure
+from dorm.cli.bench.report import show_machine, show_report
+from dorm.cli.bench.running import end_if, measuring, show_what_was_measured, unless_stopped, wrong_usage
+from dorm.cli.errors import run
+from dorm.cli.output import Format, Output, print_table, show_document
+from dorm.cli.program_logs import Verbose
 from dorm.cli.settings import complete_policy, parse_params
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable
 
     from dorm.bench.report import Figure, Report
     from events.log.records import Record
@@ -84,9 +82,8 @@ def codec(
     """
     from dorm.bench.codec import bench_codec
 
-    configure(verbose, False, quiet_level=logging.ERROR)
-    log = run(_read(file)) if file is not None else None
-    with progress("codec") as tell:
+    with measuring("codec", verbose) as tell:
+        log = run(_read(file)) if file is not None else None
         report = bench_codec(events=events, passes=passes, tell=tell, log=log)
     show_report(report, output)
 
@@ -109,8 +106,7 @@ def submit(
     """
     from dorm.bench.submit import bench_submit
 
-    configure(verbose, False, quiet_level=logging.ERROR)
-    with progress("submit") as tell:
+    with measuring("submit", verbose) as tell:
         report = run(unless_stopped(bench_submit(apps=apps, wanted=runtime.value, docker_url=docker, tell=tell)))
     show_report(report, output)
 
@@ -133,8 +129,7 @@ def resize(
     """
     from dorm.bench.resize import bench_resize
 
-    configure(verbose, False, quiet_level=logging.ERROR)
-    with progress("resize") as tell:
+    with measuring("resize", verbose) as tell:
         report = run(unless_stopped(bench_resize(runs=runs, wanted=runtime.value, docker_url=docker, tell=tell)))
     show_report(report, output)
 
@@ -159,7 +154,6 @@ def calibration(
     """
     from dorm.bench.calibration import bench_calibration
 
-    configure(verbose, False, quiet_level=logging.ERROR)
     tables: dict[tuple[str, str], list[Row]] = {}
 
     async def measured(tell: Callable[[str], None]) -> Report:
@@ -167,7 +161,7 @@ def calibration(
         tables.update(done.tables)
         return done.report
 
-    with progress("calibration") as tell:
+    with measuring("calibration", verbose) as tell:
         report = run(unless_stopped(measured(tell)))
     if output in (Format.json, Format.yaml):
         show_document(report, output)
@@ -219,12 +213,8 @@ def replay(
     """
     from dorm.bench.replay.replay import QUICK, Sizes, bench_replay
 
-    configure(verbose, False, quiet_level=logging.ERROR)
     sizes = QUICK if quick else Sizes(events, large, server, passes, moments)
-    with progress("replay") as tell, solver_prints_elsewhere(), _sigterm_interrupts():
-        done = bench_replay(sizes, tell=tell)
-    show_report(done.report, output)
-    _end_if(done.interrupted)
+    show_what_was_measured("replay", lambda tell: bench_replay(sizes, tell=tell), output, verbose)
 
 
 @app.command()
@@ -262,12 +252,8 @@ def simulate(
     """
     from dorm.bench.simulate import Wanted, bench_simulate
 
-    configure(verbose, False, quiet_level=logging.ERROR)
     wanted = Wanted(trace, nodes, tuple(rounds or ((300,) if quick else (300, 60))), quick)
-    with progress("simulate") as tell, solver_prints_elsewhere(), _sigterm_interrupts():
-        done = bench_simulate(wanted, tell=tell)
-    show_report(done.report, output)
-    _end_if(done.interrupted)
+    show_what_was_measured("simulate", lambda tell: bench_simulate(wanted, tell=tell), output, verbose)
 
 
 @app.command()
@@ -303,17 +289,16 @@ def optimizer(
     from dorm.bench.optimizer.optimizer import bench_optimizer, check
     from dorm.bench.optimizer.samples import Run
 
-    configure(verbose, False, quiet_level=logging.ERROR)
     wanted = Run(
         apps=apps, nodes=nodes, shapes=shapes, events=events, seed=seed, sequences=sequences, policy=policy,
         params=parse_params(param), reference=reference.value, gpus=gpus, labels=labels,
     )  # fmt: skip
-    with _usage():
+    with wrong_usage():
         check(wanted, plot)
-    with progress("optimizer") as tell:
+    with measuring("optimizer", verbose) as tell:
         report, interrupted = bench_optimizer(wanted, tell=tell, plot=plot)
     show_report(report, output)
-    _end_if(interrupted)
+    end_if(interrupted)
 
 
 @app.command()
@@ -343,13 +328,12 @@ def optimizer_scale(
     from dorm.bench.optimizer.optimizer import check
     from dorm.bench.optimizer.scale import bench_scale, chosen_sizes
 
-    configure(verbose, False, quiet_level=logging.ERROR)
-    with _usage():
+    with wrong_usage():
         runs = chosen_sizes(
             up_to=up_to, events=events, seed=seed, policy=policy, params=parse_params(param), reference=reference.value
         )
         check(runs[0], plot)
-    with progress("optimizer-scale") as tell:
+    with measuring("optimizer-scale", verbose) as tell:
         scale = bench_scale(runs, tell=tell, plot=plot)
     if output in (Format.json, Format.yaml):
         show_document(scale.report, output)
@@ -360,7 +344,7 @@ def optimizer_scale(
         ]
         print_table(rows, [("APPS × NODES", "size"), ("SHAPES", "shapes"), *_SCALE_COLUMNS])
         show_machine(scale.report)
-    _end_if(scale.interrupted)
+    end_if(scale.interrupted)
 
 
 evaluation.register(app)
@@ -394,46 +378,6 @@ def _words_of(found: dict[str, Figure]) -> dict[str, str | None]:
             if one.value >= 1000:
                 words[name] = f"{one.value:,.0f}"
     return words
-
-
-@contextlib.contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Let SIGTERM interrupt the bench, so that no server and no gigabytes of files are left behind."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _usage() -> Iterator[None]:
-    """Report invalid options, known before anything is measured, as wrong usage."""
-    from dorm.bench import BenchError
-
-    try:
-        yield
-    except BenchError as error:
-        raise Fail.of(error, USAGE) from None
-
-
-def _end_if(interrupted: bool) -> None:
-    if interrupted:
-        raise Fail("interrupted; the figures are of what was measured until then", INTERRUPTED, code="interrupted")
-
-
-async def unless_stopped(work: Coroutine[None, None, Report]) -> Report:
-    """Its report.  A signal ends it cleanly: nothing of its cluster is left when this raises Fail."""
-    from dorm.cli.signals import run_until_stopped
-
-    reports: list[Report] = []
-
-    async def keep() -> None:
-        reports.append(await work)
-
-    if await run_until_stopped(keep()) or not reports:
-        raise Fail("interrupted; everything was stopped", INTERRUPTED, code="interrupted")
-    return reports[0]
 
 
 async def _read(file: Path) -> list[Record]:

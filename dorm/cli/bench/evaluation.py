@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
-from dorm.cli.errors import FAILED, USAGE, Fail
-from dorm.cli.output import Format, Output, console, print_table, show_document, solver_prints_elsewhere
+from dorm.cli.bench.report import show_figures
+from dorm.cli.bench.running import wrong_usage
+from dorm.cli.errors import FAILED, Fail
+from dorm.cli.output import Format, Output, console, show_document, solver_prints_elsewhere
 from dorm.cli.program_logs import Verbose, configure
 from dorm.cli.source import progress_of
 
@@ -42,11 +44,9 @@ def evaluation(
     from dorm.bench.evaluation.evaluation import check_folder, evaluate, plan
 
     configure(verbose, False, quiet_level=logging.ERROR)
-    try:
+    with wrong_usage():
         wanted = plan(seeds=seeds, quick=quick, traces=traces)
         check_folder(to)
-    except BenchError as error:
-        raise Fail.of(error, USAGE) from None
     try:
         with solver_prints_elsewhere(), progress_of("apps that have ended") as tell:
             report = evaluate(wanted, to, workers=workers, tell=tell)
@@ -55,12 +55,5 @@ def evaluation(
     if output in (Format.json, Format.yaml):
         show_document(report, output)
         return
-    words = {None: "", True: "yes", False: "no"}
-    rows = [
-        {"name": name, "value": f"{one.value:,.4g}" if one.value < 1000 else f"{one.value:,.0f}", "unit": one.unit, "goal": one.goal or "", "reached": words[one.reached]}
-        for name, one in report.figures.items()
-    ]  # fmt: skip
-    print_table(
-        rows, [("FIGURE", "name"), ("VALUE", "value"), ("UNIT", "unit"), ("GOAL", "goal"), ("REACHED", "reached")]
-    )
+    show_figures(report)
     console.print(f"The report is {to / 'report.md'} and {to / 'report.html'}.", markup=False, highlight=False)

@@ -27,6 +27,12 @@ def show_report(report: Report, output: Format) -> None:
     if output in (Format.json, Format.yaml):
         show_document(report, output)
         return
+    show_figures(report)
+    show_machine(report)
+
+
+def show_figures(report: Report) -> None:
+    """Print a table of the figures, with their goals if they have one."""
     words = {None: "", True: "yes", False: "no"}
     rows = [
         {
@@ -39,7 +45,6 @@ def show_report(report: Report, output: Format) -> None:
         rows,
         [("FIGURE", "name"), ("VALUE", "value"), ("UNIT", "unit"), ("GOAL", "goal"), ("REACHED", "reached")],
     )
-    show_machine(report)
 
 
 def show_machine(report: Report) -> None:

@@ -29,7 +29,8 @@ from dorm.policies.classes import classes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.policies.integer import Flags, Floats, Instance, Ints, Rows, Terms
+    from dorm.policies.integer import Flags, Floats, Instance, Ints, Rows
+    from dorm.policies.scoring import Terms
 
 MOST_CLASSES = 16
 """Classes of nodes; further shapes are merged with similar ones."""

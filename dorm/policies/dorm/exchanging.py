@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dorm.policies import integer
+from dorm.policies import integer, scoring
 from dorm.policies.classes import classes
 
 if TYPE_CHECKING:
     from dorm.policies.dorm.placing import Draft
-    from dorm.policies.integer import Flags, Floats, Ints, Terms
+    from dorm.policies.integer import Flags, Floats, Ints
+    from dorm.policies.scoring import Terms
 
 MOST_NODES = 100
 """Nodes that are examined: those with the most unused room, at the prices of the count program."""
@@ -67,7 +68,7 @@ class Exchange:
         self.loss = integer.loss(instance, draft.n, terms.shares)
         alike = classes(np.column_stack([instance.demand, instance.requirement]))
         self.group, self.first = alike.of, alike.first
-        self.least = integer.resolution(instance)
+        self.least = scoring.resolution(instance)
         self.floor_price = 3.0 * float(instance.worth[instance.possible].max(initial=0.0))
         """More than anything that a container is worth: floors come before utilization."""
         self.nodes: list[int] = []

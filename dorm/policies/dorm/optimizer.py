@@ -6,7 +6,7 @@ place    greedily by buckets of nodes, everything else pinned where it is; then 
 exchange of room in unusable pieces: a few containers give way to others that use a node better
 polish   small exact programs over the apps that change, and some that could, on clusters where they are small
 
-Each step only offers an answer; `integer.better` chooses in exact arithmetic, so a failing solver or a bad step costs
+Each step only offers an answer; `scoring.better` chooses in exact arithmetic, so a failing solver or a bad step costs
 quality but never validity.  A tiny cluster is solved exactly at once.
 """
 
@@ -17,22 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dorm.policies import answer, goals, integer
+from dorm.policies import answer, goals, integer, scoring
 from dorm.policies.dorm.choosing import bound_when_as_fair, choose, relax
 from dorm.policies.dorm.counts import Program, SolverFailed, node_classes
 from dorm.policies.dorm.exchanging import Exchange
 from dorm.policies.dorm.making_room import make_room
 from dorm.policies.dorm.placing import Draft
 from dorm.policies.dorm.polish import GOOD_ENOUGH, effort, neighbourhoods, outlook, polish, serve
-from dorm.policies.exact import search as exact
+from dorm.policies.exact import policy as exact
+from dorm.policies.exact.search import loosest_bound
 from dorm.policies.parameters import OPTIMIZER, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dorm.policies.dorm.choosing import Outlook, Wanted
-    from dorm.policies.integer import Flags, Instance, Ints, Rows, Score
+    from dorm.policies.integer import Flags, Instance, Ints, Rows
     from dorm.policies.problem import Allocation, Problem
+    from dorm.policies.scoring import Score
 
 TINY = 64
 """Apps times nodes up to which the problem is solved exactly."""
@@ -141,7 +143,7 @@ class _Round:
         self.best: Rows = list(rows)
         entitled = goals.placed(self.instance, integer.counts_of(rows)) | self.held_back
         self.terms = goals.terms(self.instance, self.settings, self.budget, entitled, target)
-        self.score = integer.score(self.instance, self.best, self.terms)
+        self.score = scoring.score(self.instance, self.best, self.terms)
 
     def _movable(self) -> Flags:
         """Return apps that run in the best answer and may be elsewhere."""
@@ -208,7 +210,7 @@ class _Round:
             return None
         self.held_back = gets & ~has
         spent = int((integer.changed(instance, draft.rows) & self.kept).sum())
-        in_the_way = {i: integer.beyond(draft.rows[i], wide.rows[i]) for i in np.flatnonzero(self.kept).tolist()}
+        in_the_way = {i: scoring.beyond(draft.rows[i], wide.rows[i]) for i in np.flatnonzero(self.kept).tolist()}
         left = self.budget - spent
         for app in sorted(in_the_way, key=lambda i: (-in_the_way[i], i)):
             if left <= 0 or not in_the_way[app]:
@@ -279,10 +281,10 @@ class _Round:
         for by_class, anew in ways:
             trial = draft.copy()
             self._place(trial, wanted, movers, by_class=by_class, anew=anew)
-            trials.append((integer.score(self.instance, trial.rows, self.terms), trial))
+            trials.append((scoring.score(self.instance, trial.rows, self.terms), trial))
         score, best = trials[0]
         for other, trial in trials[1:]:
-            if integer.better(self.instance, other, score):
+            if scoring.better(self.instance, other, score):
                 score, best = other, trial
         placed = best.n.copy()
         if not self.large:
@@ -339,7 +341,7 @@ class _Round:
         loss = integer.loss(instance, draft.n, terms.shares)
         among = [i for i in self.ranking if draft.rows[i] == instance.rows[i] and self.kept[i]][:MOST_GROWN]
         while left > 0:
-            best, who, many = integer.resolution(instance), -1, 0
+            best, who, many = scoring.resolution(instance), -1, 0
             for app in among:
                 more = self._fair_growth(app, int(draft.n[app]), loss)
                 if more * instance.worth[app] - terms.prices[app] > best:
@@ -430,8 +432,8 @@ class _Round:
     def _offer(self, rows: Rows) -> Score:
         """Keep the answer if it is valid and better.  If other apps run in it than before, shares are computed again."""
         instance = self.instance
-        score = integer.score(instance, rows, self.terms)
-        if integer.better(instance, score, self.score) and not integer.faults(
+        score = scoring.score(instance, rows, self.terms)
+        if scoring.better(instance, score, self.score) and not scoring.faults(
             instance, rows, self.budget, self.reserved
         ):
             others = score.order != self.score.order or score.aged != self.score.aged
@@ -454,4 +456,4 @@ class _Round:
             bound = bound_when_as_fair(program, score.excess, float(score.below_floor), start)
         except SolverFailed:
             self.status, bound = "fallback", None
-        self.bound = max(exact.loosest_bound(self.instance) if bound is None else bound, score.net)
+        self.bound = max(loosest_bound(self.instance) if bound is None else bound, score.net)

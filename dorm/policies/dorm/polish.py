@@ -20,7 +20,8 @@ from dorm.policies.exact import search as exact
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dorm.policies.integer import Flags, Instance, Ints, Rows, Terms
+    from dorm.policies.integer import Flags, Instance, Ints, Rows
+    from dorm.policies.scoring import Terms
 
 LARGEST, LARGEST_OF_MANY = 110, 80
 """Apps times nodes of one program, the second on clusters of more than `FEW_NODES`."""

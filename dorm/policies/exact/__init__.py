@@ -1,5 +1,6 @@
 """The policy `dorm-exact`: the goals solved one after the other as mixed-integer programs.
 
-search   the policy: one goal at a time
+policy   the policy: which terms hold, and when to clear the way for an app that θ2 holds back
+search   one goal at a time under given terms
 model    the program that HiGHS solves
 """

@@ -27,7 +27,8 @@ from dorm.policies import integer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from dorm.policies.integer import Flags, Floats, Instance, Ints, Terms
+    from dorm.policies.integer import Flags, Floats, Instance, Ints
+    from dorm.policies.scoring import Terms
 
 GUARD_S = 300.0
 """Only a crash guard: the number of nodes of the search decides when to stop, which is deterministic."""

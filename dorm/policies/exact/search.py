@@ -1,31 +1,26 @@
-"""The policy `dorm-exact`: the goals of `dorm.policies.goals`, each solved as a mixed-integer program with those
-before it fixed.
+"""A search through the goals of `dorm.policies.goals`: each solved as a mixed-integer program with those before it fixed.
 
 A stage is skipped if an answer at hand already meets its goal perfectly, so a round usually solves two programs.  Every answer
 is rounded, checked and scored in integers, against a greedy one; the best by that score is returned, whatever the solver did.
-It is the reference for `dorm`, and practical up to some 30 apps on 20 nodes.
+`dorm` calls `improve`, `outlook` and `serve` on parts of large problems.
 """
 
 from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dorm.policies import answer, goals, greedy, integer
+from dorm.policies import goals, greedy, integer, scoring
 from dorm.policies.exact.model import NO_SUB_PROGRAMS, Model, Row, change_weight, changes, moves, wishes
-from dorm.policies.parameters import OPTIMIZER, read_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from dorm.policies.integer import Flags, Floats, Instance, Ints, Rows, Score, Terms
-    from dorm.policies.problem import Allocation, Problem
-
-LARGEST_PROGRAM = 2_000
-"""Apps times nodes; beyond, a single relaxation may take minutes, and the greedy answer stands."""
+    from dorm.policies.integer import Flags, Floats, Instance, Ints
+    from dorm.policies.scoring import Score, Terms
 
 LARGEST_TIES = 300
 """Apps times nodes; beyond, the last goal chooses only among ways to change the apps that change anyway: proving that no
@@ -43,35 +38,6 @@ CHUNK = 16
 
 SLACK = 1e-6
 """How much utilization later goals may give up, in units of the largest container's worth."""
-
-
-class ExactPolicy:
-    """Parameters: see `dorm.policies.parameters.OPTIMIZER`."""
-
-    name = "dorm-exact"
-    version = 2
-
-    def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
-        return dict(read_numbers(self.name, params, OPTIMIZER))
-
-    def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
-        settings = read_numbers(self.name, params, OPTIMIZER)
-        return allocate(integer.read(problem), settings)
-
-
-def allocate(instance: Instance, settings: Mapping[str, float]) -> Allocation:
-    """Solve a problem, given as numbers."""
-    reference = Reference(instance, settings)
-    reference.run()
-    search = reference.search
-    return answer.allocation(
-        instance,
-        integer.rows_of(search.best),
-        search.terms,
-        status=search.status,
-        bound=search.bound,
-        held_back=reference.held_back,
-    )
 
 
 class Improved(NamedTuple):
@@ -149,78 +115,6 @@ def serve(
     if search.has_choices():
         search.choose_who_runs()
     return search.best
-
-
-class Reference:
-    """A round of `dorm-exact`: which terms hold depends itself on which apps can run."""
-
-    def __init__(self, instance: Instance, settings: Mapping[str, float]) -> None:
-        self.instance = instance
-        self.settings = settings
-        self.aged = integer.aged(instance, settings["patience_s"])
-        self.reserved = goals.reserved(instance, self.aged)
-        self.budget = goals.change_budget(instance, settings)
-        self.target: Rows | None = None
-        """Where everything would be if θ2 held no app back, with the fewest changes; None if it holds none back."""
-        self.held_back: Flags = np.zeros(len(instance.apps), np.bool_)
-        """Apps that wait only because θ2 lets too few others shrink in this round."""
-        start = greedy.start(instance, self.aged, self.reserved)
-        self.search = self._search(start, self.budget, self.reserved)
-
-    def _search(self, start: Ints, budget: int, reserved: tuple[int, Flags] | None) -> Search:
-        terms = goals.terms(self.instance, self.settings, budget, goals.placed(self.instance, start.sum(axis=1)))
-        return Search(self.instance, terms, start, budget=budget, reserved=reserved)
-
-    def run(self) -> None:
-        search, instance = self.search, self.instance
-        if len(instance.apps) * len(instance.nodes) > LARGEST_PROGRAM:
-            search.fill()
-            search.status = "fallback"
-        elif search.has_choices():
-            search.choose_who_runs()
-            placed = search.placed()
-            if not self._clear_for_those_held_back(placed):
-                search.terms = goals.terms(instance, self.settings, self.budget, placed)
-                search.fill()
-                search.reach_goals()
-
-    def _clear_for_those_held_back(self, placed: Flags) -> bool:
-        """Goal 2.  Return False if there is no app to make room for, or no way to.
-
-        Where lifting θ2 would start other apps instead of those that start now, the next round finds another state anyway, and
-        there is nothing to prepare for.  But an app that has waited too long is not overtaken without end: while only θ2 holds
-        it back, no app starts that would not start beside it, and the target replaces the nodes reserved for it.
-        """
-        instance = self.instance
-        kept = int(instance.kept.sum())
-        if self.budget >= kept or not (instance.free_to_move & ~placed & (instance.n_min > 0)).any():
-            return False
-        lifted = self._search(greedy.start(instance, self.aged, self.reserved), kept, self.reserved)
-        lifted.choose_who_runs()
-        gets = lifted.placed()
-        self.held_back = gets & ~placed
-        waits_long = bool((self.held_back & self.aged).any())
-        if not self.held_back.any() or self.budget == 0 or ((placed & ~gets).any() and not waits_long):
-            return False
-        lifted.change_least()
-        self.target = integer.rows_of(lifted.best)
-        start, reserved = self.search.best, self.reserved
-        if waits_long:
-            start = np.where((gets | instance.running)[:, None], start, 0)
-        if reserved is not None and gets[reserved[0]]:
-            reserved = None
-        search = self._search(start, self.budget, reserved)
-        search.choose_who_runs(None if not waits_long else gets | instance.running)
-        entitled = search.placed() | self.held_back
-        search.terms = goals.terms(instance, self.settings, self.budget, entitled, self.target)
-        search.fill()
-        search.clear_the_way()
-        untouched = [row if stays else {} for row, stays in zip(instance.rows, instance.kept, strict=True)]
-        if search.score().in_the_way >= integer.score(instance, untouched, search.terms).in_the_way:
-            return False
-        search.reach_goals()
-        self.search = search
-        return True
 
 
 class Search:
@@ -374,7 +268,7 @@ class Search:
         """With the same apps running, minimize changes and moves."""
         served = self.placed()
         solved = self.model.solve(changes(self.model, moves(self.model, both_ways=True)))
-        if solved.x is None or integer.faults(self.instance, integer.rows_of(solved.x), self.budget, self.reserved):
+        if solved.x is None or scoring.faults(self.instance, integer.rows_of(solved.x), self.budget, self.reserved):
             return
         if (goals.placed(self.instance, solved.x.sum(axis=1)) == served).all():
             self.best = solved.x
@@ -488,14 +382,14 @@ class Search:
     def _offer(self, x: Ints) -> bool:
         """Keep the answer if it is better; return whether it is valid."""
         rows = integer.rows_of(x)
-        if integer.faults(self.instance, rows, self.budget, self.reserved):
+        if scoring.faults(self.instance, rows, self.budget, self.reserved):
             return False
-        if integer.better(self.instance, integer.score(self.instance, rows, self.terms), self.score()):
+        if scoring.better(self.instance, scoring.score(self.instance, rows, self.terms), self.score()):
             self.best = x
         return True
 
     def score(self) -> Score:
-        return integer.score(self.instance, integer.rows_of(self.best), self.terms)
+        return scoring.score(self.instance, integer.rows_of(self.best), self.terms)
 
 
 def _scale(values: Floats) -> float:

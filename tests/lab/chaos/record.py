@@ -1,4 +1,5 @@
-"""What the training processes of an app noted themselves (`compose.apps.presence`): when each ran, and how far it had come.
+"""What the training processes of an app noted themselves (`compose.apps.worker.presence`): when each ran, and how
+far it had come.
 
 Everything runs on one machine, so all marks are of one clock, and the log's times too.
 """
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from compose.apps.presence import FOLDER, Mark, marks
+from compose.apps.worker.presence import FOLDER, Mark, marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

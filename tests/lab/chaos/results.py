@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 import dorm
-from compose.apps.checkpoint import FILE
+from compose.apps.learning.checkpoint import FILE
 from dorm.bench import BenchError
 from tests.lab.chaos.work import TRAININGS
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compose.apps.presence import FOLDER, Mark
+from compose.apps.worker.presence import FOLDER, Mark
 from events.log.records import Record
 from events.spec import check_spec
 from tests.lab.chaos.chaos import Wanted, bench_chaos

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from compose.apps.presence import VARIABLE
+from compose.apps.worker.presence import VARIABLE
 from compose.image import SAMPLES_REF
 from dorm.client.client import NoAnswer, Refused
 from events import subjects

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from dorm.cli.bench.commands import unless_stopped
 from dorm.cli.bench.report import progress, show_report
+from dorm.cli.bench.running import unless_stopped
 from dorm.cli.errors import run, run_and_exit
 from dorm.cli.output import Format, Output
 from dorm.cli.program_logs import Verbose, configure

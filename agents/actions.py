@@ -1,0 +1,178 @@
+"""The actions of reconciliation, carried out on the runtime: launch, halt, report, discard.
+
+Each container has at most one action under way; one that fails is tried again when reconciliation next asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from typing import TYPE_CHECKING
+
+import structlog
+
+from agents import reconcile as r
+from agents.checkpoint_folder import NotShared
+from agents.contract import container_spec
+from agents.ports import ports_of
+from agents.runtime.interface import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable
+from events.quantities import GPU
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from agents.checkpoint_folder import Looks
+    from agents.config import NodeConfig
+    from agents.desired import Desired
+    from agents.ledger import Ledger
+    from agents.reporting.reporter import Reporter
+    from agents.runtime.interface import Runtime
+
+_log = structlog.get_logger(__name__)
+_AGAIN_S = 1.0
+
+
+class Actions:
+    """The actions of one node.  `port_taken` tests whether a process listens at an address and port of this machine."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        desired: Desired,
+        runtime: Runtime,
+        ledger: Ledger,
+        reporter: Reporter,
+        looks: Looks,
+        *,
+        port_taken: Callable[[str, int], bool],
+        may_launch: Callable[[], Awaitable[bool]],
+        seen: Callable[[], Sequence[Seen]],
+        wake: asyncio.Event,
+    ) -> None:
+        """`may_launch` raises Unavailable while the node's lease is not held; `seen` returns the containers listed last;
+        `wake` is set after each action, since the list may differ by then."""
+        self.busy: set[Key] = set()
+        """Containers with an action under way: a list made meanwhile may be wrong about them."""
+        self.launching: set[Key] = set()
+        """Containers being launched, which the runtime may not list as running yet."""
+        self._config = config
+        self._desired = desired
+        self._runtime = runtime
+        self._ledger = ledger
+        self._reporter = reporter
+        self._looks = looks
+        self._port_taken = port_taken
+        self._may_launch = may_launch
+        self._seen = seen
+        self._wake = wake
+
+    def start(self, action: r.Action, tasks: asyncio.TaskGroup) -> None:
+        """Begin an action on a container that has none under way."""
+        self.busy.add(action.key)
+        tasks.create_task(self._do(action))
+
+    async def _do(self, action: r.Action) -> None:
+        pause = 0.0
+        try:
+            await self._act(action)
+        except Unavailable as error:
+            _log.warning("the engine is not ready, trying again", node=self._config.name, reason=str(error))
+            pause = _AGAIN_S
+        except (RuntimeFault, OSError) as error:
+            _log.error("an action failed", node=self._config.name, action=type(action).__name__, reason=str(error))
+            pause = _AGAIN_S
+        finally:
+            if pause:
+                await asyncio.sleep(pause)
+            self.busy.discard(action.key)
+            self._wake.set()
+
+    async def _act(self, action: r.Action) -> None:
+        match action:
+            case r.Launch(key):
+                self.launching.add(key)
+                try:
+                    await self._launch(key)
+                finally:
+                    self.launching.discard(key)
+            case r.Halt(key):
+                await self._halt(key)
+            case r.ReportStarted(seen):
+                await self._reporter.started(seen)
+            case r.ReportExited(key, seen):
+                await self._reporter.exited(key, seen)
+            case r.Discard(key):
+                await self._runtime.remove(key)
+                await self._reporter.forget(key)
+                if not any(seen.key.app == key.app and seen.key != key for seen in self._seen()):
+                    await self._forget_ended(key.app)
+
+    async def _forget_ended(self, app: str) -> None:
+        """Remove the checkpoints of an app that ended long ago and has nothing else left here.  Every agent that ran a part
+        of it does this on the shared folder, so they may be gone already."""
+        known = self._desired.apps.get(app)
+        if known is not None and known.ended_at:
+            await asyncio.to_thread(shutil.rmtree, self._config.checkpoints / app, ignore_errors=True)
+            self._desired.forget(app)
+
+    async def _launch(self, key: Key) -> None:
+        app = self._desired.wanted().get(key)
+        if app is None or not await self._may_launch():
+            return
+        ports = ports_of(app.placement, key.slot, app.master_port)
+        taken = next((port for address, port in ports if self._port_taken(address, port)), 0)
+        if taken:
+            await self._reporter.refused(key, "port", f"port {taken} is in use on {self._config.address}")
+            return
+        wanted_gpus = app.spec.resources().get(GPU, 0)
+        devices = await asyncio.to_thread(self._ledger.take_devices, key, wanted_gpus, self._config.gpu_ids)
+        if devices is None:
+            await self._reporter.refused(key, "device", f"fewer than {wanted_gpus} GPUs are free here")
+            return
+        try:
+            checkpoint_dir = await self._looks(
+                lambda: self._looks.folder.of_app(key.app, resume=app.resume, cluster=app.checkpoints)
+            )
+        except NotShared as error:
+            await self._reporter.refused(key, "checkpoints", str(error))
+            self._looks.doubted.set()
+            return
+        spec = container_spec(
+            key.app,
+            app,
+            key.slot,
+            checkpoint_dir=str(checkpoint_dir),
+            checkpoint_mount=self._runtime.checkpoint_mount,
+            devices=devices,
+        )
+        try:
+            seen = await self._runtime.ensure(spec)
+        except Refused as error:
+            mounted = await self._looks.shared()
+            await self._reporter.refused(key, error.cause if mounted else "checkpoints", str(error))
+        except Conflict as error:
+            await self._reporter.refused(key, "unknown", str(error))
+        else:
+            _log.info("started", app=key.app, generation=key.generation, slot=key.slot, node=self._config.name)
+            if seen.state == "running" and key not in self._desired.started:
+                await self._reporter.started(seen)
+
+    async def _halt(self, key: Key) -> None:
+        """Run the checkpoint command, if the app has one, then stop with SIGTERM and the grace time.  Kill at once if the log
+        counts the container as ended: another generation may run by now."""
+        if key in self._desired.exited and key not in self._desired.due:
+            _log.warning("killing what the log counts as ended", node=self._config.name, key=key)
+            await self._runtime.stop(key, 0.0)
+            return
+        app = self._desired.apps.get(key.app)
+        spec = app.spec if app else None
+        await self._reporter.asking(key)
+        if spec is not None and spec.checkpoint and app is not None and not app.ended_at:
+            code = 0
+            with contextlib.suppress(KeyError):  # it has ended by itself
+                code = await self._runtime.run(key, tuple(spec.checkpoint), spec.grace_s)
+            if code:
+                _log.warning("the checkpoint command failed", app=key.app, slot=key.slot, exit_code=code)
+        if await self._runtime.stop(key, spec.grace_s if spec else 10.0):
+            await self._reporter.killed(key)

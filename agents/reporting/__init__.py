@@ -1,0 +1,10 @@
+"""What a node publishes: facts about its containers, its heartbeats, and its containers' output.
+
+    reporter     facts about containers, made from what the engine lists
+    outbox       facts on their way to the log
+    heartbeat    the node's periodic report
+    logs         requests for container output
+
+Start with `reporter`.  Imports `events`, and of the agent what it reports on (`desired`, `progress`, `identity`, `ledger`,
+`runtime`); `agents.agent` drives it.
+"""

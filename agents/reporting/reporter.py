@@ -1,0 +1,265 @@
+"""An agent's reports about its containers: facts made from what the engine lists, published through the outbox.
+
+The id of each fact derives from its content, never from a clock or a counter: an agent that was killed publishes the same
+again, and the log stores it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from agents.contract import PORT_TAKEN
+from agents.progress import ProgressFact, ProgressFile
+from agents.runtime.interface import PROGRESS_FILE, Key, Seen, key_name
+from events.kinds import CUT_OFF, AppCheckpointed, ContainerExited, ContainerStarted, ExitReason
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from agents.config import NodeConfig
+    from agents.desired import Desired
+    from agents.identity import Identity
+    from agents.ledger import Ledger
+    from agents.reporting.outbox import Outbox
+    from agents.runtime.interface import Runtime
+
+_KILLED = 137
+_LONGEST_MESSAGE = 500
+MOST_READERS = 4
+"""Threads that read progress files concurrently."""
+_READ_S = 10.0
+_PROGRESS_POLL_S = 0.2
+_log = structlog.get_logger(__name__)
+
+
+class _Follower:
+    """One container's progress file and its current read."""
+
+    def __init__(self, file: ProgressFile) -> None:
+        self.file = file
+        self.lock = asyncio.Lock()
+        self.reading: asyncio.Task[list[ProgressFact]] | None = None
+        self.noted = False
+        """Whether skipped bytes were reported."""
+
+    async def result(self) -> list[ProgressFact]:
+        """Return the result of the read under way, which continues if this call is cancelled."""
+        assert self.reading is not None
+        facts = await asyncio.shield(self.reading)
+        self.reading = None
+        return facts
+
+
+class Reporter:
+    """The reporter of one node; it notes its reports in `desired` before the log has them."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        desired: Desired,
+        runtime: Runtime,
+        ledger: Ledger,
+        outbox: Outbox,
+        clock: Callable[[], int],
+        identity: Identity,
+        shared: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """`shared` returns whether checkpoints certainly lie in the folder that all nodes share."""
+        self._shared = shared
+        self._config = config
+        self._desired = desired
+        self._runtime = runtime
+        self._ledger = ledger
+        self._outbox = outbox
+        self._clock = clock
+        self._identity = identity
+        self._asked: set[Key] = set()
+        self._lived: set[Key] = set()
+        """Containers that this process has seen running."""
+        self._progress: dict[Key, _Follower] = {}
+        self._readers = asyncio.Semaphore(MOST_READERS)
+
+    def look(self, seen: list[Seen]) -> None:
+        """Note the listed containers before they are acted on."""
+        self._lived.update(one.key for one in seen if one.state == "running")
+
+    async def asking(self, key: Key) -> None:
+        """Note that the container is about to be asked to stop.  A full disk, which can't take the note, must not keep an app
+        from being stopped: this process remembers it anyway, and the next one takes the safe side (`_was_asked`)."""
+        self._asked.add(key)
+        try:
+            await asyncio.to_thread(self._ledger.note_asked, key)
+        except OSError as error:
+            _log.error("a note could not be written", node=self._config.name, key=key, reason=str(error))
+
+    async def killed(self, key: Key) -> None:
+        """Note that it did not end within its grace time."""
+        try:
+            await asyncio.to_thread(self._ledger.note_killed, key)
+        except OSError as error:
+            _log.error("a note could not be written", node=self._config.name, key=key, reason=str(error))
+
+    async def started(self, seen: Seen) -> None:
+        self._desired.announced.add(seen.key)
+        self._lived.add(seen.key)
+        app, generation, slot = seen.key
+        await self._outbox.put(
+            ContainerStarted(
+                id=f"{self._config.name}.{key_name(seen.key)}.started",
+                at=self._clock(),
+                by=self._config.name,
+                app=app,
+                generation=generation,
+                slot=slot,
+                node=self._config.name,
+                started_at=seen.started_at,
+                identity=self._identity.value,
+            )
+        )
+
+    async def exited(self, key: Key, seen: Seen | None) -> None:
+        """Report its end; `seen` is None if the engine no longer knows it."""
+        await self.progress(key, final=True)
+        if seen is None:
+            await self.refused(key, "lost", "the container is gone; somebody or something removed it")
+            return
+        reason: ExitReason = "out_of_memory" if seen.out_of_memory else "exit"
+        if seen.exit_code is None and not seen.out_of_memory:
+            reason = "command" if seen.error else "unknown"
+        if seen.exit_code == PORT_TAKEN:
+            reason = "port"
+        message = seen.error
+        if seen.lease_ended:
+            message = CUT_OFF
+        elif seen.interrupted:
+            message = "its engine was told to stop it, or was restarted, or the machine was"
+        await self._exited(key, reason, message, seen)
+
+    async def refused(self, key: Key, reason: ExitReason, message: str) -> None:
+        """Report a container that never ran, or whose end is unknown."""
+        await self._exited(key, reason, message, None)
+
+    async def _exited(self, key: Key, reason: ExitReason, message: str, seen: Seen | None) -> None:
+        unwanted = key not in self._desired.wanted()
+        asked = await asyncio.to_thread(self._was_asked, key, seen, unwanted)
+        killed = seen is not None and await asyncio.to_thread(self._was_killed, key, seen)
+        self._desired.exited.add(key)
+        await asyncio.to_thread(self._ledger.free_devices, key)
+        app, generation, slot = key
+        _log.info("exited", app=app, generation=generation, slot=slot, reason=reason, asked=asked, message=message)
+        await self._outbox.put(
+            ContainerExited(
+                id=f"{self._config.name}.{key_name(key)}.exited",
+                at=self._clock(),
+                by=self._config.name,
+                app=app,
+                generation=generation,
+                slot=slot,
+                node=self._config.name,
+                exit_code=seen.exit_code if seen else None,
+                asked=asked,
+                killed=killed,
+                reason=reason,
+                message=message[:_LONGEST_MESSAGE],
+                started_at=seen.started_at if seen else 0,
+                exited_at=seen.exited_at if seen else self._clock(),
+                identity=self._identity.value,
+            )
+        )
+
+    def _was_asked(self, key: Key, seen: Seen | None, unwanted: bool) -> bool:
+        """Return whether it was asked to stop: by this agent, by an earlier one, by the end of the lease, or by another
+        process on the machine.
+
+        If no note exists and this process never saw it run, an exit code of 0 of an unwanted container counts as the answer
+        to a request whose note was lost: at worst a finished app is resumed and ends again."""
+        if key in self._asked or self._ledger.asked(key):
+            return True
+        if seen is not None and (seen.lease_ended or seen.interrupted):
+            return True
+        done = seen is not None and seen.exit_code == 0
+        return done and unwanted and key not in self._lived
+
+    def _was_killed(self, key: Key, seen: Seen) -> bool:
+        """Return whether it was killed after a request to stop; the exit code shows it if the agent died before noting it."""
+        if seen.lease_ended or seen.out_of_memory or not (key in self._asked or self._ledger.asked(key)):
+            return False
+        return seen.exit_code == _KILLED or self._ledger.killed(key)
+
+    async def watch_progress(self, listed: Callable[[], Sequence[Seen]]) -> None:
+        """Report progress without end.  Each container is watched in its own task, so that none waits for another's file."""
+        looking: dict[Key, None] = {}
+        async with asyncio.TaskGroup() as looks:
+            while True:
+                for seen in listed():
+                    if seen.state == "running" and seen.key not in looking:
+                        looking[seen.key] = None
+                        looks.create_task(self._look_at_progress(seen.key, looking))
+                await asyncio.sleep(_PROGRESS_POLL_S)
+
+    async def _look_at_progress(self, key: Key, looking: dict[Key, None]) -> None:
+        try:
+            await self.progress(key, final=False)
+        except OSError as error:
+            _log.warning("progress can't be read", node=self._config.name, reason=str(error))
+        finally:
+            del looking[key]
+
+    async def progress(self, key: Key, *, final: bool) -> None:
+        """Publish what its progress file reports by now; with `final` also what the rate held back."""
+        follower = self._progress.get(key)
+        if follower is None:
+            path = self._runtime.run_dir(key) / PROGRESS_FILE
+            told = self._desired.told.get(key)
+            follower = _Follower(ProgressFile(key, path, self._config.progress_interval_s, told))
+            self._progress[key] = follower
+        async with follower.lock:  # so that facts of one container stay in the order of their lines
+            await self._tell_progress(key, follower, final)
+
+    async def _tell_progress(self, key: Key, follower: _Follower, final: bool) -> None:
+        for fact in await self._read_progress(key, follower, final):
+            if isinstance(fact, AppCheckpointed) and not await self._shared():
+                _log.error(
+                    "a checkpoint is not in the shared folder, so it does not count", node=self._config.name, key=key
+                )
+                continue
+            event = msgspec.structs.replace(
+                fact,
+                id=f"{self._config.name}.{key_name(key)}.{fact.id}",
+                at=self._clock(),
+                by=self._config.name,
+            )
+            await self._outbox.put(event, last=final)
+
+    async def _read_progress(self, key: Key, follower: _Follower, final: bool) -> list[ProgressFact]:
+        """Read the file, but give up if that takes too long: only this container is affected, and no other waits for it."""
+        facts: list[ProgressFact] = []
+        try:
+            async with asyncio.timeout(_READ_S), self._readers:
+                if follower.reading is not None:  # A thread can't be stopped: wait here for one that was too slow.
+                    facts += await follower.result()
+                now = asyncio.get_running_loop().time()
+                follower.reading = asyncio.create_task(asyncio.to_thread(follower.file.read, now, final=final))
+                facts += await follower.result()
+        except TimeoutError:
+            _log.warning("a progress file can't be read", node=self._config.name, key=key, seconds=_READ_S)
+        if follower.file.skipped and not follower.noted:
+            follower.noted = True
+            _log.warning(
+                "part of a progress file is skipped: too long a line, or written faster than it is read",
+                node=self._config.name,
+                key=key,
+                bytes=follower.file.skipped,
+            )
+        return facts
+
+    async def forget(self, key: Key) -> None:
+        """Drop all notes about a container that is gone."""
+        await asyncio.to_thread(self._ledger.forget, key)
+        self._progress.pop(key, None)
+        self._asked.discard(key)
+        self._lived.discard(key)

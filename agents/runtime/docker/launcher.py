@@ -1,0 +1,181 @@
+"""How a container comes to run on an engine: created, compared with the request, and started, once.
+
+A kill or an outage may come between any two steps, so each call continues from what it finds.  Before the engine is told to
+start a container, a note with its id is written beside its private directory.  If the note exists and the container has not
+started, the request of a dead agent may still be under way: so wait a little, and look again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from agents.runtime.docker import config
+from agents.runtime.docker import guard as docker_guard
+from agents.runtime.docker.engine import Engine, Json, Rejected
+from agents.runtime.interface import Conflict, Key, Refused, Seen, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agents.runtime.interface import ContainerSpec
+    from agents.runtime.run_dirs import RunDirs
+
+_log = structlog.get_logger(__name__)
+_SETTLE_S: Final = 0.5
+_CREATE_TRIES: Final = 4
+
+
+class NoImage(Exception):
+    """The engine does not have the image."""
+
+
+class Launcher:
+    """Launches one node's containers, which run as the user `owner` (uid, gid); `seen` describes one that the engine
+    inspected."""
+
+    def __init__(
+        self, engine: Engine, dirs: RunDirs, owner: tuple[int, int], seen: Callable[[Key, Json], Seen]
+    ) -> None:
+        self._engine = engine
+        self._dirs = dirs
+        self._owner = owner
+        self._seen = seen
+        self._commands: set[tuple[str, tuple[str, ...]]] = set()
+        """Commands found in an image."""
+
+    async def ensure(self, spec: ContainerSpec, host: config.Host) -> Seen:
+        """Create and start it unless it was started before.  The caller holds the container's lock.  Raises `NoImage`,
+        `Refused`, `Conflict`, `Unavailable`."""
+        name = config.container_name(host, spec.key)
+        checkpoints = await asyncio.to_thread(self._checkpoints, spec, host.checkpoint_root)
+        wanted = config.container_config(host, spec, self._dirs.run_dir(spec.key), checkpoints)
+        info = await self._engine.inspect(name)
+        if info is None:
+            await self._make_dir(spec.key)
+            try:
+                info = await self._create(name, wanted)
+            except (Refused, NoImage):
+                await asyncio.to_thread(self._dirs.remove, spec.key)
+                raise
+        if info["Config"]["Labels"] != {**info["Config"]["Labels"], **wanted["Labels"]}:
+            raise Conflict(f"{name} is another container: its labels are {info['Config']['Labels']}")
+        found = self._seen(spec.key, info)
+        if found.state == "created":
+            found = await self._start(name, spec.key, wanted, info, swap_limit=host.swap_limit)
+        elif config.never_ran(found):
+            await self._discard(name, spec.key)
+            raise _fault(name, found.error)
+        return found
+
+    async def _make_dir(self, key: Key) -> None:
+        await self._on_disk(key, lambda: self._dirs.make(key))
+
+    async def _on_disk(self, key: Key, work: Callable[[], object]) -> None:
+        """Run `work` in a thread.  Raises `Unavailable` if the node's disk refuses the write."""
+        try:
+            await asyncio.to_thread(work)
+        except OSError as failure:
+            raise Unavailable(f"{key}: its folder cannot be written: {failure.strerror}") from failure
+
+    async def _create(self, name: str, wanted: Json) -> Json:
+        """Create a container.  After a client disconnects, an engine frees the name of its create request only some time
+        later, so a name that is taken but belongs to no container is tried again."""
+        for _ in range(_CREATE_TRIES):
+            made = True
+            try:
+                await self._engine.create(name, wanted)
+            except Rejected as answer:
+                if answer.status == 404:
+                    raise NoImage(answer.message) from answer
+                if answer.status == 400:
+                    raise Refused("spec", answer.message) from answer
+                made = False
+            info = await self._engine.inspect(name)  # after 409 too: an earlier create of ours may have created it
+            if info is not None:
+                return info
+            if made:
+                break
+            await asyncio.sleep(_SETTLE_S)
+        raise Conflict(f"{name} is gone right after it was made")
+
+    async def _start(self, name: str, key: Key, wanted: Json, info: Json, *, swap_limit: bool) -> Seen:
+        await self._make_dir(key)
+        if differences := config.differences(wanted, info, swap_limit=swap_limit):
+            await self._discard(name, key)
+            raise Refused("spec", f"the engine did not make what was asked: {'; '.join(differences)}")
+        await self._check_command(name, key, info)
+        note = self._dirs.container_dir(key) / docker_guard.STARTING
+        if await asyncio.to_thread(note.exists):
+            await asyncio.sleep(_SETTLE_S)
+            again = await self._engine.inspect(name)
+            if again is not None and config.seen(key, again).state != "created":
+                return config.seen(key, again)
+        await self._on_disk(key, lambda: note.write_text(info["Id"]))
+        await self._dirs.check_lease()  # The last thing before the start: a pull alone may have outlasted the lease.
+        try:
+            await self._engine.start(name)
+        except Rejected as answer:
+            await self._discard(name, key)
+            raise _fault(name, answer.message) from answer
+        started = await self._engine.inspect(name)
+        if started is None:
+            raise Conflict(f"{name} is gone right after it was started")
+        return config.seen(key, started)
+
+    async def _check_command(self, name: str, key: Key, info: Json) -> None:
+        """Refuse a command that the image does not have.  The engine can't detect this, because it starts the init process,
+        which exists.  A command found once in an image is not looked up again."""
+        command = str(info["Config"]["Entrypoint"][0])
+        paths = config.candidates(command, info["Config"]["Env"] or [], info["Config"]["WorkingDir"])
+        if (info["Image"], paths) in self._commands or any(path.startswith("/dorm/") for path in paths):
+            return
+        for path in paths:
+            if await self._engine.executable(name, path) is not False:
+                self._commands.add((info["Image"], paths))
+                return
+        await self._discard(name, key)
+        raise Refused("command", f"the image has no command {command!r} in {', '.join(paths)}")
+
+    async def _discard(self, name: str, key: Key) -> None:
+        """Remove all of a container that never ran."""
+        with contextlib.suppress(Rejected):
+            await self._engine.delete(name)
+        await asyncio.to_thread(self._dirs.remove, key)
+
+    def _checkpoints(self, spec: ContainerSpec, root: Path | None) -> Path | None:
+        """Return the real checkpoint directory, owned by the containers' user; None if the spec has none.
+
+        Raises `Refused` ("spec") if it is not a directory below the allowed root: a link that leads out of it would be an
+        escape.
+        """
+        if not spec.checkpoint_dir:
+            return None
+        if root is None:
+            raise Refused("spec", "this node has no folder for checkpoints")
+        try:
+            real = Path(spec.checkpoint_dir).resolve(strict=True)
+            inside = root.resolve(strict=True) in real.parents
+        except (OSError, RuntimeError) as failure:
+            raise Refused("spec", f"the checkpoint directory cannot be used: {failure}") from failure
+        if not real.is_dir() or not inside:
+            raise Refused("spec", f"the checkpoint directory {spec.checkpoint_dir} is no directory below {root}")
+        status = real.stat()
+        if os.getuid() == 0 and (status.st_uid, status.st_gid) != self._owner:
+            try:
+                os.chown(real, *self._owner, follow_symlinks=False)
+            except OSError as failure:  # a network file system may not let root do that, and may not need it
+                _log.warning("the checkpoint directory keeps its owner", path=str(real), error=str(failure))
+        return real
+
+
+def _fault(name: str, message: str) -> Unavailable | Refused | Conflict:
+    """Return the error for a failed start."""
+    if config.trouble(message):
+        return Unavailable(f"{name}: {message}")
+    return config.refusal(message) or Conflict(f"{name}: {message}")

@@ -1,0 +1,10 @@
+"""What any worker of an app needs, whatever it computes.
+
+    contract     the DORM_* environment
+    process      signals and threads of a worker, set before NumPy loads
+    progress     the lines in DORM_PROGRESS;  presence: each worker's own record of its running time
+    failures     everything that ends a worker, and its exit code
+    arrays       types
+
+Start with `contract`.  Imports Python's own library and NumPy's types, and nothing else of the apps.
+"""

@@ -1,0 +1,118 @@
+"""Every kind of event: facts, in the past tense, frozen, with exactly one writer each.
+
+    clients    AppSubmitted AppUpdated AppCancelRequested
+    operators  NodeDrainRequested PolicyChanged SealRequested
+    agents     NodeJoined NodeReported NodeLeft ContainerStarted ContainerExited AppCheckpointed AppProgressed
+    master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
+               GenerationFailed IdleTicked Resized NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
+
+Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
+raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,
+devices, counts), times UTC nanoseconds.
+
+The modules follow the writers: `clients` (with the operators), `agents`, `master` (the facts of a round).  `base` has the
+fields of every event and the shared types, `messages` the round and what one message on the log may hold.  Import the names
+from here.
+"""
+
+from __future__ import annotations
+
+from events.kinds.agents import (
+    CUT_OFF,
+    AppCheckpointed,
+    AppProgressed,
+    ContainerExited,
+    ContainerStarted,
+    ContainerUse,
+    ExitReason,
+    NodeJoined,
+    NodeLeft,
+    NodeReported,
+)
+from events.kinds.base import NO_FOLDER, Address, Amount, Event, ExitCode, FolderId, Identity, Port, PortOrNone, Step
+from events.kinds.clients import (
+    AppCancelRequested,
+    AppSubmitted,
+    AppUpdated,
+    NodeDrainRequested,
+    PolicyChanged,
+    SealRequested,
+)
+from events.kinds.master import (
+    Adjustment,
+    AppAccepted,
+    AppCancelled,
+    AppCompleted,
+    AppFailed,
+    AppRejected,
+    Failure,
+    GenerationFailed,
+    GenerationReleased,
+    IdleTicked,
+    LogSealed,
+    MasterElected,
+    MasterFact,
+    NodeLeaseEnded,
+    NodeLost,
+    NodeRecovered,
+    Placed,
+    Resize,
+    Resized,
+    Trigger,
+    Waiting,
+)
+from events.kinds.messages import Published, Round, Unknown, Unreadable
+
+__all__ = [
+    "CUT_OFF",
+    "NO_FOLDER",
+    "Address",
+    "Adjustment",
+    "Amount",
+    "AppAccepted",
+    "AppCancelRequested",
+    "AppCancelled",
+    "AppCheckpointed",
+    "AppCompleted",
+    "AppFailed",
+    "AppProgressed",
+    "AppRejected",
+    "AppSubmitted",
+    "AppUpdated",
+    "ContainerExited",
+    "ContainerStarted",
+    "ContainerUse",
+    "Event",
+    "ExitCode",
+    "ExitReason",
+    "Failure",
+    "FolderId",
+    "GenerationFailed",
+    "GenerationReleased",
+    "Identity",
+    "IdleTicked",
+    "LogSealed",
+    "MasterElected",
+    "MasterFact",
+    "NodeDrainRequested",
+    "NodeJoined",
+    "NodeLeaseEnded",
+    "NodeLeft",
+    "NodeLost",
+    "NodeRecovered",
+    "NodeReported",
+    "Placed",
+    "PolicyChanged",
+    "Port",
+    "PortOrNone",
+    "Published",
+    "Resize",
+    "Resized",
+    "Round",
+    "SealRequested",
+    "Step",
+    "Trigger",
+    "Unknown",
+    "Unreadable",
+    "Waiting",
+]

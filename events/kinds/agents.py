@@ -1,0 +1,111 @@
+"""What agents publish: facts about nodes, containers and the work in them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from events.kinds.base import Address, Amount, Event, ExitCode, FolderId, Identity, Port, Step
+from events.limits import Moment, Name, Number, Seconds, Slot
+
+
+class NodeJoined(Event, frozen=True):
+    """An agent has started on this node and states what the node has."""
+
+    node: Name
+    address: Address
+    """The address at which other nodes reach this node's containers."""
+    capacity: dict[str, Amount]
+    ports: tuple[Port, Port]
+    """First and last port that decisions may assign to containers here; disjoint among agents on one address."""
+    labels: dict[str, str] = {}
+    runtime: str = "process"
+    build: str = ""
+    lease_s: Annotated[float, msgspec.Meta(ge=0, le=864_000)] = 0.0
+    """Longest lease the node may still honor, in seconds: longer than the cluster's lease if that was lowered."""
+    identity: Identity = ""
+    """A join under a name that another identity holds changes nothing but `Node.refused`."""
+    checkpoints: FolderId = ""
+    """Id of the mounted folder of checkpoints, or NO_FOLDER; "" from an agent that does not check."""
+
+
+class ContainerUse(msgspec.Struct, frozen=True, gc=False):
+    """What one container used: CPU seconds since its start, bytes resident now."""
+
+    app: Name
+    generation: Number
+    slot: Slot
+    cpu_s: Seconds
+    memory: Amount
+
+
+class NodeReported(Event, frozen=True):
+    """A heartbeat with resource usage; on a stream of its own, with an age limit."""
+
+    node: Name
+    used: dict[str, Amount] = {}
+    containers: list[ContainerUse] = []
+    identity: Identity = ""
+
+
+class NodeLeft(Event, frozen=True):
+    """An agent stopped cleanly: none of its containers runs."""
+
+    node: Name
+    identity: Identity = ""
+
+
+class ContainerStarted(Event, frozen=True):
+    app: Name
+    generation: Number
+    slot: Slot
+    node: Name
+    started_at: Moment = 0
+    identity: Identity = ""
+
+
+ExitReason = Literal[
+    "exit", "out_of_memory", "image", "command", "spec", "device", "port", "checkpoints", "lost", "unknown"
+]
+
+
+CUT_OFF = "the node was cut off from the log for longer than its lease"
+"""The message of a container that was stopped because its node's lease expired."""
+
+
+class ContainerExited(Event, frozen=True):
+    """A container ended, or could not start (then `exit_code` is None and `message` says why)."""
+
+    app: Name
+    generation: Number
+    slot: Slot
+    node: Name
+    exit_code: ExitCode | None = None
+    asked: bool = False
+    """Whether the agent had asked the container to stop before it ended."""
+    killed: bool = False
+    """Whether it outlived its grace time and was killed: work after its last checkpoint is lost."""
+    reason: ExitReason = "exit"
+    message: str = ""
+    started_at: Moment = 0
+    exited_at: Moment = 0
+    identity: Identity = ""
+
+
+class AppCheckpointed(Event, frozen=True):
+    """The app reported, in its progress file, that it saved its state up to this step."""
+
+    app: Name
+    generation: Number
+    step: Step
+
+
+class AppProgressed(Event, frozen=True):
+    """Progress that the app reported in its progress file, at a limited rate."""
+
+    app: Name
+    generation: Number
+    step: Step
+    loss: float | None = None
+    samples_per_s: float | None = None

@@ -1,0 +1,79 @@
+"""What clients and operators publish: requests, which the master answers in a `Round`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from events.kinds.base import Event, FolderId, Identity
+from events.limits import Name
+
+
+class AppSubmitted(Event, frozen=True):
+    """A client submits an app.  The spec is kept as it came, so that a bad one can be refused with a reason."""
+
+    spec: Any = None
+
+
+class AppUpdated(Event, frozen=True):
+    """New weight or bounds for an app; None keeps the current value."""
+
+    app: Name
+    weight: Annotated[float, msgspec.Meta(ge=0.001, le=1000)] | None = None
+    n_min: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
+    n_max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
+
+
+class AppCancelRequested(Event, frozen=True):
+    app: Name
+    reason: str = ""
+
+
+# --- operators -------------------------------------------------------------------------------------------------------
+
+
+class NodeDrainRequested(Event, frozen=True):
+    """Empty this node by adjustments (or, with `drain=False`, use it again)."""
+
+    node: Name
+    drain: bool = True
+    until_rejoin: bool = False
+    """Set by an agent that is about to stop: its next NodeJoined ends this drain.  An operator's drain is never ended so."""
+    reason: str = ""
+    identity: Identity = ""
+    """With `until_rejoin`: the identity of the agent that stops.  Another machine of the same name is not drained."""
+
+
+class PolicyChanged(Event, frozen=True):
+    """New settings of the cluster; None keeps the current value.  They are on the log, so a replay has them."""
+
+    policy: str | None = None
+    """A changed policy starts with its defaults, unless `params` or `set_params` override them."""
+    params: dict[str, Any] | None = None
+    """Replaces all parameters: those not named return to their defaults."""
+    set_params: dict[str, Any] | None = None
+    """Changes only these parameters; None returns one to its default.  The fold merges them, so two operators who change
+    different parameters at once do not undo each other."""
+    quiet_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] | None = None
+    """How long the log must be quiet before a new allocation is computed."""
+    quiet_limit_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] | None = None
+    """The longest that a busy log can delay an allocation."""
+    idle_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] | None = None
+    """How long nothing must have happened before the allocation is looked at again (see `IdleTicked`), and the shortest
+    interval between two such looks."""
+    heartbeat_s: Annotated[float, msgspec.Meta(ge=0.1, le=3_600)] | None = None
+    """The longest interval between two heartbeats of a node."""
+    node_grace_s: Annotated[float, msgspec.Meta(ge=0.1, le=86_400)] | None = None
+    """A node not heard for this long counts as lost: no new containers go there."""
+    node_lease_s: Annotated[float, msgspec.Meta(ge=1, le=864_000)] | None = None
+    """A node not heard for this long has stopped its containers by itself.  A change is refused as a whole if its times would
+    do harm together (`events.times`)."""
+    checkpoints: FolderId | None = None
+    """Id of the cluster's folder of checkpoints; "" leaves the choice to what the nodes announce."""
+    retention_s: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None = None
+    """How long an ended app, its containers and its logs are kept."""
+
+
+class SealRequested(Event, frozen=True):
+    """Seal the log now (`LogSealed`), this record included; the master also seals now and then without a request."""

@@ -1,0 +1,255 @@
+"""What a master publishes, as the facts of a `Round`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from events.kinds.base import Address, Event, ExitCode, FolderId, PortOrNone, Step
+from events.limits import Figure, Moment, Name, Number, Seconds, Sequence, Signed, Slot
+from events.spec import AppSpec
+
+
+class AppAccepted(Event, frozen=True):
+    """The app is admitted.  Carries the checked spec, which is all that agents know of an app."""
+
+    app: Name
+    spec: AppSpec
+    submission: Name
+    """Id of the AppSubmitted."""
+
+
+class AppRejected(Event, frozen=True):
+    """A submission or an update is refused, and why.  `app` is empty if there was no usable name."""
+
+    app: Name
+    submission: Name
+    reason: str
+    refused: Literal["submission", "update"] = "submission"
+    code: str = ""
+    """The reason's stable code, such as `spec.demand.too_large`; "" in logs of earlier versions."""
+
+
+class AppCompleted(Event, frozen=True):
+    """All slots of the generation ended with exit code 0, without a request to stop."""
+
+    app: Name
+    generation: Number
+
+
+Failure = Literal[
+    "", "exit", "out_of_memory", "image", "command", "spec", "device", "port", "checkpoints", "lost", "unknown",
+    "start", "stalled", "stopped",
+]  # fmt: skip
+"""Why a generation failed: why its first container ended; or it had not started, or showed no work, by its deadline; or it
+was stopped without an order.  "" in logs of earlier versions."""
+
+
+class AppFailed(Event, frozen=True):
+    app: Name
+    generation: Number
+    reason: str
+    failure: Failure = ""
+    exit_codes: dict[str, ExitCode | None] = {}
+    """By slot, as text: maps with other keys have no deterministic encoding."""
+
+
+class AppCancelled(Event, frozen=True):
+    app: Name
+    generation: Number
+    reason: str = ""
+
+
+class GenerationFailed(Event, frozen=True):
+    """A generation can't continue: agents stop the rest of it, and the app waits until `retry_at`."""
+
+    app: Name
+    generation: Number
+    reason: str
+    counted: bool = True
+    """Whether it uses up one of the app's retries; a lost node or a taken port is not the app's fault."""
+    port: bool = False
+    """Whether a port was taken."""
+    failure: Failure = ""
+    retries: Number = 0
+    """How many retries the app has used of the limit that this failure counts against, including the next one."""
+    limit: Number = 0
+    """That limit."""
+    anew: bool = False
+    """It had worked for long enough (`retries.reset` of its spec) that its earlier failures are forgotten."""
+    retry_at: Moment = 0
+    """UTC ns before which it is not placed again."""
+
+
+class NodeLost(Event, frozen=True):
+    """A node is silent for longer than the grace time: no new containers go there; those running may still run."""
+
+    node: Name
+    last_heard: Moment
+
+
+class NodeRecovered(Event, frozen=True):
+    node: Name
+
+
+class NodeLeaseEnded(Event, frozen=True):
+    """A node is silent for so long that its agent has surely stopped all containers by itself."""
+
+    node: Name
+    last_heard: Moment
+
+
+class GenerationReleased(Event, frozen=True):
+    """The generation may start: every container of earlier generations has ended and the room is free."""
+
+    app: Name
+    generation: Number
+    previous: Number = 0
+    """The generation that it replaces, 0 for a first start."""
+    resume: bool = False
+    """Whether the app has a checkpoint that is believed, so the resume command starts it."""
+    checkpoint: Step | None = None
+    """The step of that checkpoint."""
+    lost_steps: Step = 0
+    """Steps done after that checkpoint, which are repeated."""
+    killed: Number = 0
+    """How many containers of the previous generation were killed because they outlived their grace time."""
+    stop_s: Seconds = 0.0
+    """Seconds from the decision until the last container of the previous generation had ended."""
+    wait_s: Seconds = 0.0
+    """Seconds from then until this release: waiting for room."""
+    lease_ended: list[str] = []
+    """Nodes where the previous generation ended by the node's lease, not by its containers' exits."""
+    checkpoints: FolderId = ""
+    """Id of the cluster's checkpoint folder: a node starts these containers only where that folder is mounted."""
+
+
+class Placed(msgspec.Struct, frozen=True, gc=False):
+    """One slot of a generation: its container's node, and the address at which its peers find it."""
+
+    slot: Slot
+    node: Name
+    address: Address
+    port: PortOrNone
+
+
+Adjustment = Literal["start", "restart", "stop"]
+
+
+class Resize(msgspec.Struct, frozen=True, gc=False):
+    """One app's adjustment from one generation to the next.  An empty placement means that it has to wait."""
+
+    app: Name
+    from_generation: Number
+    to_generation: Number
+    placement: list[Placed]
+    adjustment: Adjustment
+    master_port: PortOrNone = 0
+    """A free port on the first slot's address, for engines that need a rendezvous."""
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """Why an app waits or is below its n_max: a code for programs and a sentence for people."""
+
+    code: str
+    text: str
+
+
+class IdleTicked(Event, frozen=True):
+    """The allocation was looked at again though nothing had happened for a while; first in its round.
+
+    Each decision changes only a few apps (θ2), so after departures, or where a solver stopped at a limit, another look may
+    improve the allocation.  The changes, if any, are in a `Resized` of the same round.  A tick without changes is the last
+    one until there is a new cause, so an idle log does not grow.  Policy, solver, status and digest as in `Resized`."""
+
+    policy: str
+    policy_version: Number
+    solver: str
+    status: str
+    digest: str
+
+
+Trigger = Literal["events", "idle", "deadline"]
+
+
+class Resized(Event, frozen=True):
+    """One decision: all resizes of a round, and everything needed to explain them."""
+
+    policy: str
+    policy_version: Number
+    params: dict[str, Any]
+    solver: str
+    """Library and version that solved it: if they differ, a replay reports `not checked`."""
+    changes: list[Resize]
+    reasons: dict[str, Waiting]
+    """By app, for each that waits or is below n_max."""
+    utilization: Figure
+    fairness_loss: Figure
+    fairness_budget: float
+    excess: float
+    overhead: Number
+    overhead_budget: Signed
+    status: str
+    bound: float
+    digest: str
+    """Digest of the state at `basis` from which this was decided."""
+    change_cost: Figure = 0.0
+    """The price of its changes, in units of the utilization: `utilization - change_cost` was maximised."""
+    shortage: dict[str, Number] = {}
+    """How many containers are missing for each app that waits for n_min."""
+    trigger: Trigger = "events"
+    """Why it was decided: an event, a quiet period (`IdleTicked`), or the end of a pause or of an app's patience."""
+    unsaid: Number = 0
+    """How many apps that wait or are below n_max have no reason here because the message had no room
+    (`dorm.core.round_size`)."""
+    put_off: Number = 0
+    """How many changes of this allocation did not fit.  The figures include them, and the next decision follows at once."""
+
+
+class MasterElected(Event, frozen=True):
+    """A master took over: decisions of lower epochs are void."""
+
+    epoch: Number
+    build: str = ""
+    key: str = ""
+    """The public key of its seals (`LogSealed`), empty if it makes none."""
+
+
+class LogSealed(Event, frozen=True):
+    """The log's hash chain (`events.chain.hash_chain`) as this master read it, signed with its key.  After that, no one
+    without the key can change, remove or move a record at or before `upto` and still show a valid seal.  Alone in its round.
+    A seal is a record, so the next one covers it."""
+
+    upto: Sequence
+    """The last record covered: the basis of its round."""
+    chain: str
+    """The chain after that record: 64 hex digits."""
+    key: str
+    """The public key that verifies the seal: an nkey."""
+    signature: str
+    """Signature of `events.chain.seals.statement`: 128 hex digits."""
+    after: Sequence = 0
+    """Marks cover records after this one: the end of the previous seal, as far as this master knew."""
+    every: Annotated[int, msgspec.Meta(ge=1, le=2**62)] = 1
+    marks: str = ""
+    """The first 16 hex digits of the chain after each record whose sequence is a multiple of `every`, from `after` to `upto`.
+    They locate damage."""
+
+
+MasterFact = (
+    AppAccepted
+    | AppRejected
+    | AppCompleted
+    | AppFailed
+    | AppCancelled
+    | GenerationFailed
+    | NodeLost
+    | NodeRecovered
+    | NodeLeaseEnded
+    | GenerationReleased
+    | IdleTicked
+    | Resized
+    | MasterElected
+    | LogSealed
+)

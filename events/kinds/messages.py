@@ -1,0 +1,71 @@
+"""What one message on the log may hold: a kind by itself, or a `Round` of the master's facts."""
+
+from __future__ import annotations
+
+from events.kinds.agents import (
+    AppCheckpointed,
+    AppProgressed,
+    ContainerExited,
+    ContainerStarted,
+    NodeJoined,
+    NodeLeft,
+    NodeReported,
+)
+from events.kinds.base import Event
+from events.kinds.clients import (
+    AppCancelRequested,
+    AppSubmitted,
+    AppUpdated,
+    NodeDrainRequested,
+    PolicyChanged,
+    SealRequested,
+)
+from events.kinds.master import MasterFact
+from events.limits import Number, Sequence
+
+
+class Unreadable(Event, frozen=True, tag="Unreadable"):
+    """Stands for a record that can't be decoded: the fold skips and counts it.  Never published."""
+
+    subject: str
+    reason: str
+
+
+class Unknown(Event, frozen=True, tag="Unknown"):
+    """Stands for a kind, or a version of one, that this build does not know.  Never published."""
+
+    subject: str
+    name: str
+
+
+class Round(Event, frozen=True):
+    """All that the master writes at once: one message, stored whole or not at all.  A fact's position is `seq.index`."""
+
+    epoch: Number
+    basis: Sequence
+    """The sequence up to which the log was folded when this was decided."""
+    allocated: bool
+    """Whether the allocation was recomputed (after the quiet time), so that an audit asks the same question."""
+    events: list[MasterFact | Unknown]
+    """`Unknown` stands in for a fact that this build does not know, so that positions stay the same."""
+    core: Number = 0
+    """Version of the core that decided it (`dorm.core.state.SCHEMA`); an audit does not repeat decisions of another one."""
+
+
+Published = (
+    AppSubmitted
+    | AppUpdated
+    | AppCancelRequested
+    | NodeDrainRequested
+    | PolicyChanged
+    | SealRequested
+    | NodeJoined
+    | NodeReported
+    | NodeLeft
+    | ContainerStarted
+    | ContainerExited
+    | AppCheckpointed
+    | AppProgressed
+    | Round
+)
+"""What one message on the log may hold."""

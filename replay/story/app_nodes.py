@@ -1,0 +1,115 @@
+"""What the nodes of one app do to it, as chapters of its story: they drain, leave, get lost, come back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dorm.core.query.views import sizes
+from events import kinds as k
+from replay.story import words
+from replay.story.settings import blaming, lease_ended_because, lost_because
+from replay.words import containers, moment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dorm.core.state import App, State
+    from replay.story.chapters import Cause, Places
+
+
+class AppNodes:
+    """Follows the nodes of one app that has not ended; `tell` appends a chapter.  Each call has the app after the record was
+    folded, and its `partition` before."""
+
+    def __init__(self, tell: Callable[..., Cause]) -> None:
+        self._tell = tell
+        self._latest: dict[str, Cause] = {}
+        """The latest event of each node."""
+
+    def event(
+        self,
+        state: State,
+        event: k.NodeJoined | k.NodeLeft | k.NodeDrainRequested,
+        app: App,
+        partition: Places,
+    ) -> None:
+        """Follow what a node or an operator published."""
+        node = event.node
+        ended = _ended_with(state, app, node) if isinstance(event, k.NodeLeft) else 0
+        if not ended and not _on(app, node, partition):
+            return
+        if isinstance(event, k.NodeDrainRequested):
+            what = "node_drained" if event.drain else "node_undrained"
+            text = f"{words.drain(event)}, where {words.has(_on(app, node, partition))}"
+        elif isinstance(event, k.NodeLeft):
+            what, text = "node_left", f"{node} left" + _and_ended(ended)
+        elif sizes(app) != partition:
+            what, text = "node_rejoined", f"{node} joined again, not as it was"
+        else:
+            return
+        self._latest[node] = self._tell(
+            state, str(state.seq), what, text + _void_place(app, partition), by=getattr(event, "by", "")
+        )
+
+    def fact(
+        self,
+        state: State,
+        position: str,
+        fact: k.NodeLost | k.NodeRecovered | k.NodeLeaseEnded,
+        app: App,
+        partition: Places,
+    ) -> None:
+        """Follow what the master concluded about a node."""
+        ended = _ended_with(state, app, fact.node) if isinstance(fact, k.NodeLeaseEnded) else 0
+        count = _on(app, fact.node, partition)
+        if not ended and not count:
+            return
+        before, changed = self._latest.get(fact.node), None
+        if isinstance(fact, k.NodeLost):
+            what, changed = "node_lost", lost_because(state, fact)
+            text = (
+                f"{fact.node} was not heard after {moment(fact.last_heard)}, where {words.has(count)}; "
+                "whether they run is not known"
+            )
+        elif isinstance(fact, k.NodeRecovered):
+            what, text = "node_recovered", f"{fact.node} was heard again, where {words.has(count)}"
+        else:
+            what, text = "node_lease_ended", f"the lease of {fact.node} ended" + _and_ended(ended)
+            changed = lease_ended_because(state, fact)
+        text = blaming(text + _void_place(app, partition), changed)
+        self._latest[fact.node] = self._tell(state, position, what, text, [before, changed])
+
+    def why_lost(self, app: App, number: int) -> Cause | None:
+        """Return the latest event of a node that took containers of this generation with it."""
+        lost = [c.node for c in app.generations[number].containers.values() if c.reason == "lost"]
+        return next((self._latest[node] for node in lost if node in self._latest), None)
+
+
+def _on(app: App, node: str, partition: Places) -> int:
+    """Return how many of its containers are, or may be, on a node."""
+    may_run = [
+        container
+        for generation in app.generations.values()
+        if generation.released
+        for container in generation.containers.values()
+        if container.node == node and container.state != "exited"
+    ]
+    return max(len(may_run), partition.get(node, 0))
+
+
+def _void_place(app: App, partition: Places) -> str:
+    lost = partition and not sizes(app)
+    return "; what was decided for it there is void, and it is placed again" if lost else ""
+
+
+def _ended_with(state: State, app: App, node: str) -> int:
+    """Return how many of its containers this record ended because of their node."""
+    return sum(
+        container.node == node and container.reason == "lost" and container.exited_at == state.time
+        for generation in app.generations.values()
+        for container in generation.containers.values()
+    )
+
+
+def _and_ended(count: int) -> str:
+    return f", so {containers(count)} of it there had ended" if count else ""

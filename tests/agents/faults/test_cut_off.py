@@ -1,0 +1,68 @@
+"""An agent that no heartbeat leaves for longer than its lease stops what it runs, and asks anew what it should run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from agents.agent import Agent
+from agents.config import NodeConfig
+from agents.runtime.process.runtime import ProcessRuntime
+from events import kinds as k
+from events import subjects
+from events.codec import encode
+from events.log.memory import MemoryBus, MemoryLog
+from events.log.records import LogUnavailable
+from tests.agents.faults.test_agent_races import CLUSTER, NODE, PATIENCE_S, facts, release
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LEASE_S = 3.0
+
+
+class DeafBus(MemoryBus):
+    """Stores heartbeats only while it is not deaf."""
+
+    deaf = False
+
+    async def publish_report(self, subject: str, body: bytes, *, timeout: float = 5.0) -> None:
+        if self.deaf:
+            raise LogUnavailable("nobody hears")
+        await super().publish_report(subject, body, timeout=timeout)
+
+
+async def test_containers_end_with_the_lease_and_nothing_starts_before_the_node_has_joined_again(
+    tmp_path: Path,
+) -> None:
+    log, bus = MemoryLog(time.time_ns), DeafBus(time.time_ns)
+    lease = k.PolicyChanged(id="o.1", at=1, by="o", heartbeat_s=0.3, node_grace_s=1, node_lease_s=LEASE_S)
+    await log.append(subjects.fact(CLUSTER, "PolicyChanged", "o"), encode(lease), msg_id=lease.id)
+    runtime = ProcessRuntime(NODE, tmp_path / "containers")
+    config = NodeConfig(
+        name=NODE,
+        address="127.0.0.1",
+        capacity={"cpu": 4000},
+        checkpoints=tmp_path / "checkpoints",
+        report_interval_s=0.1,
+    )
+    agent = Agent(log, bus, CLUSTER, config, runtime, root=tmp_path, clock=time.time_ns)
+    running = asyncio.create_task(agent.run())
+    seen: list[str] = []
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await agent.joined.wait()
+            await release(log)
+            async for fact in facts(log):
+                seen.append(type(fact).__name__)
+                if isinstance(fact, k.ContainerStarted):
+                    bus.deaf = True
+                if isinstance(fact, k.ContainerExited):
+                    assert fact.asked, "being cut off is no failure of the app's"
+                    break
+        assert seen.count("NodeJoined") == 2, "it joined again before it acted on anything"
+        assert seen.index("ContainerStarted") < len(seen) - 1 - seen[::-1].index("NodeJoined")
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,121 @@
+"""What an agent says of progress files, one container beside the other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from agents.checkpoint_folder import CheckpointFolder
+from agents.config import NodeConfig
+from agents.desired import Desired
+from agents.identity import Identity
+from agents.progress import ProgressFile
+from agents.reporting.outbox import Outbox
+from agents.reporting.reporter import MOST_READERS, Reporter
+from agents.runtime.interface import PROGRESS_FILE, Key
+from events.codec import decode
+from events.kinds import AppCheckpointed
+from events.log.memory import MemoryLog
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from agents.ledger import Ledger
+
+
+class _Folders:
+    """Where containers' files are; a reporter asks its runtime for nothing else here."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def run_dir(self, key: Key) -> Path:
+        return self.root / f"{key.app}-{key.generation}-{key.slot}"
+
+
+class Node:
+    def __init__(self, root: Path) -> None:
+        self.log = MemoryLog(lambda: 0)
+        self.folders = _Folders(root)
+        config = NodeConfig(
+            name="n1", address="here", capacity={"cpu": 1000}, checkpoints=root, progress_interval_s=0.0
+        )
+        self.outbox = Outbox(self.log, "lab", "n1")
+        self.folder = CheckpointFolder(root)
+        self.folder.open()
+        self.reporter = Reporter(
+            config,
+            Desired("n1"),
+            cast("Any", self.folders),
+            cast("Ledger", None),
+            self.outbox,
+            lambda: 0,
+            Identity(root),
+            self.shared,
+        )
+
+    async def shared(self) -> bool:
+        return self.folder.shared()
+
+    def write(self, app: str, text: str) -> Key:
+        key = Key(app, 1, 0)
+        folder = self.folders.run_dir(key)
+        folder.mkdir(exist_ok=True)
+        with (folder / PROGRESS_FILE).open("a") as file:
+            file.write(text)
+        return key
+
+    async def told(self) -> list[tuple[str, int]]:
+        await self.outbox.flush()
+        events = [decode(record) for record in self.log.records]
+        return [(event.app, event.step) for event in events if isinstance(event, AppCheckpointed)]
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    made = Node(tmp_path)
+    task = asyncio.create_task(made.outbox.run())
+    yield made
+    task.cancel()
+
+
+async def test_a_file_that_can_not_be_read_keeps_no_neighbor_waiting(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than there are readers, and each of them slower than an agent waits."""
+    monkeypatch.setattr("agents.reporting.reporter._READ_S", 0.05)
+    release = threading.Event()
+    read = ProgressFile.read
+
+    def slow(self: ProgressFile, now_s: float, *, final: bool = False) -> Any:
+        if self._key.app.startswith("slow"):
+            release.wait(60)
+        return read(self, now_s, final=final)
+
+    monkeypatch.setattr(ProgressFile, "read", slow)
+    try:
+        keys = [node.write(f"slow{number}", '{"checkpoint": 1}\n') for number in range(MOST_READERS)]
+        stuck = [asyncio.create_task(node.reporter.progress(key, final=True)) for key in keys]
+        neighbor = node.write("neighbor", '{"checkpoint": 7}\n')
+        while ("neighbor", 7) not in await node.told():
+            await node.reporter.progress(neighbor, final=False)
+        await asyncio.gather(*stuck)
+    finally:
+        release.set()
+    for key in keys:
+        await node.reporter.progress(key, final=True)
+    assert sorted(await node.told()) == [("neighbor", 7), *((key.app, 1) for key in keys)], "and nothing is lost"
+
+
+async def test_20000_checkpoints_become_few_records(node: Node) -> None:
+    key = node.write("app", "".join(f'{{"checkpoint": {number}}}\n' for number in range(20_000)))
+    for _ in range(5):
+        await node.reporter.progress(key, final=False)
+    await node.reporter.progress(key, final=True)
+    told = await node.told()
+    assert told[-1] == ("app", 19_999)
+    assert len(told) <= 3

@@ -1,0 +1,447 @@
+"""The promises, checked at every event that matters: what containers do against what the log says, and the other way round.
+
+    1  an acknowledged submission is never lost, is answered, and never becomes two apps
+    2  no two generations of an app at once on any machine, no machine beyond its room, no port twice, no container twice
+    3  one writer of rounds for each epoch, epochs that grow, no round of a master that was succeeded
+    4  one log, one state: in the end all folds agree, and every decision comes out again byte for byte
+    5  nothing is stopped but for a reason that is on the log, or because the lease was over
+    6  what strangers write does no harm: all of the above holds with it
+
+And about facts: what agents and masters say of containers is true, each end is told once, and no work is lost but what came
+after the last checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+from agents.runtime.interface import Key
+from events import kinds as k
+from events.codec import decode
+from tests.simulation.attack.crowds import Spoken, needless_wait
+from tests.simulation.machines.apps import PLAN
+
+if TYPE_CHECKING:
+    from dorm.core.state import State
+    from events.log.records import Record
+    from tests.simulation.attack.neighbors import Neighbors
+    from tests.simulation.machines.machine import Container, Machine
+    from tests.simulation.world.world import World
+
+STRANGER = "stranger"
+"""With which the ids of records begin that neither masters nor agents nor clients wrote."""
+_STOPPED_S = 20.0
+"""From when the log stops wanting a container that its agent can hear of: for the agent's pauses and the grace time."""
+_KEPT_S = 15.0
+"""How long a fault that is over may still explain that a node was not heard: timeouts and held messages."""
+
+
+class Checks:
+    """The witness of one history."""
+
+    def __init__(self, world: World, masters: set[str]) -> None:
+        self.world = world
+        self.machines: dict[str, Machine] = {}
+        self.neighbors: Neighbors | None = None
+        self.masters = masters
+        """Names that rounds of real masters are written by; all others are strangers."""
+        self.over = False
+        """Nothing counts any more: the world is being cleared away."""
+        self.launched: dict[Key, Container] = {}
+        self.disturbed: dict[str, float] = {}
+        """Until when each host, or "" for the server, was hit by a fault."""
+        self.lost_by_nature: set[str] = set()
+        """Apps of which a container was removed, or lost what it had written: they may have lost a checkpoint's word."""
+        self._running: dict[str, Counter[int]] = defaultdict(Counter)
+        self._used: Counter[str] = Counter()
+        self._ports: dict[tuple[str, int], Key] = {}
+        self._failed: dict[str, set[int]] = defaultdict(set)
+        """Generations of which a container ended badly, or could not be made, by app."""
+        self._saved: dict[str, set[tuple[int, int]]] = defaultdict(set)
+        self._saved_most: dict[str, int] = defaultdict(int)
+        self._released: dict[tuple[str, int], int | None] = {}
+        """The checkpoint that was known when it was released."""
+        self._told: Counter[Key] = Counter()
+        self._concluded: set[Key] = set()
+        self._placed: dict[str, set[Key]] = defaultdict(set)
+        """What was released to each node."""
+        self._never: set[Key] = set()
+        """Counted as ended before they were launched."""
+        self._epochs: dict[int, str] = {}
+        self._void = 0
+        self._submissions: dict[str, str] = {}
+        self.answered: set[str] = set()
+        self._heard: dict[str, float] = {}
+        """When something of each node was last stored, heartbeat or not."""
+        self._gone: set[Key] = set()
+        """Removed by hand.  Where that was before anybody knew of its start, the agent may start it again."""
+        self._started: set[Key] = set()
+        """Said to have started."""
+        self._unwanted: dict[Key, float] = {}
+        self._ids: set[str] = set()
+        self._ids_of: dict[str, str] = {}
+        """Under which id each plan was submitted."""
+        self._plans: dict[str, str] = {}
+        self._refused: set[str] = set()
+        self._spoken = Spoken()
+
+    @property
+    def whole(self) -> State:
+        return self.world.whole
+
+    def hold(self, promise: bool, otherwise: str) -> None:
+        if not promise and not self.over:
+            self.world.fail(otherwise)
+
+    # --- what containers do --------------------------------------------------------------------------------------------
+
+    def started(self, container: Container) -> None:
+        key, machine = container.key, container.machine
+        self.world.trace(
+            "container starts",
+            key=tuple(key),
+            node=machine.name,
+            step=container.program.step if container.program else 0,
+        )
+        again = key in self.launched and not (key in self._gone and key not in self._started)
+        self.hold(not again, f"{_name(key)} is started a second time")
+        self.launched[key] = container
+        self.hold(key[:2] in self._released, f"{_name(key)} is started and was never released")
+        self.hold(self._told[key] == 0, f"{_name(key)} is started after its end was told")
+        self.hold(key not in self._never, f"{_name(key)} is started after the log has counted it as ended")
+        running = self._running[key.app]
+        running[key.generation] += 1
+        at_once = sorted(number for number, count in running.items() if count)
+        self.hold(len(at_once) == 1, f"generations {at_once} of {key.app} run at once")
+        self._used[machine.place] += container.spec.resources["cpu"]
+        used = self._used[machine.place]
+        self.hold(used <= machine.cpu, f"{machine.place} runs {used} milli-cores and has {machine.cpu}")
+        for port in container.ports:
+            other = self._ports.setdefault((machine.place, port), key)
+            self.hold(other == key, f"port {port} of {machine.place} belongs to {_name(other)} and {_name(key)}")
+        self._check_begin(container)
+
+    def _check_begin(self, container: Container) -> None:
+        """It goes on at what was saved.  The checkpoint that was told is in the folder, and where nothing kept an agent from
+        reading a container's last words, the checkpoint that was saved was told."""
+        key, begun = container.key, container.program.begun if container.program else 0
+        told = self._released.get(key[:2])
+        self.hold(told is None or begun >= told, f"{_name(key)} begins at step {begun}; step {told} was saved and told")
+        if key.app not in self.lost_by_nature:
+            saved = max((step for number, step in self._saved[key.app] if number < key.generation), default=0)
+            self.hold(begun >= saved, f"{_name(key)} begins at step {begun}, though step {saved} was saved")
+
+    def ended(self, container: Container) -> None:
+        key, machine = container.key, container.machine
+        self.world.trace("container ends", key=tuple(key), code=container.exit_code, finished=container.finished)
+        self._running[key.app][key.generation] -= 1
+        self._used[machine.place] -= container.spec.resources["cpu"]
+        for port in container.ports:
+            if self._ports.get((machine.place, port)) == key:
+                del self._ports[machine.place, port]
+        if not container.finished and not container.asked and not container.lease_ended:
+            self._failed[key.app].add(key.generation)
+            for other in self.launched.values():
+                if other.key[:2] == key[:2] and other.state == "running" and other.program is not None:
+                    other.program.peer_died()
+
+    def could_not_start(self, key: Key) -> None:
+        """The engine refused it, or its port was taken."""
+        self._failed[key.app].add(key.generation)
+
+    def saved(self, key: Key, step: int) -> None:
+        """The program wrote a checkpoint."""
+        self._saved[key.app].add((key.generation, step))
+        self._saved_most[key.app] = max(self._saved_most[key.app], step)
+
+    def lost_words(self, key: Key) -> None:
+        self.lost_by_nature.add(key.app)
+        self._gone.add(key)
+
+    def folder_gone(self, app: str) -> None:
+        """Where a checkpoint lies that it saves at that time, and whether that is told, is a matter of luck; what was told is
+        there all the same."""
+        self.lost_by_nature.add(app)
+
+    def removed(self, container: Container) -> None:
+        """By its agent: what it knows is on the log."""
+        key = container.key
+        told = self._told[key] or key in self._concluded or self.launched.get(key) is not container
+        self.hold(bool(told), f"{_name(key)} is removed, and nobody told of its end")
+
+    def asked(self, container: Container) -> None:
+        """Promise 5: only what the log no longer wants is stopped, or all of it when the lease is over."""
+        key, machine = container.key, container.machine
+        self.world.trace("container is asked to stop", key=tuple(key))
+        over = machine.lease_until is not None and self.world.now >= machine.lease_until
+        self.hold(over or not self._wanted(key), f"{_name(key)} is stopped, which the log wants to run")
+
+    def _wanted(self, key: Key) -> bool:
+        app = self.whole.apps.get(key.app)
+        if app is None or app.ended or app.generation != key.generation:
+            return False
+        current = app.current
+        container = current.containers.get(key.slot) if current and current.released else None
+        return container is not None and container.state != "exited"
+
+    def look(self) -> None:
+        """What the log does not want any more is stopped in bounded time."""
+        now = self.world.now
+        for machine in self.machines.values():
+            well_since = max(self.disturbed.get(machine.name, 0.0), self.disturbed.get("", 0.0))
+            for container in machine.running():
+                since = 0.0 if self._wanted(container.key) else self._unwanted.setdefault(container.key, now)
+                late = since and now - max(since, well_since) > _STOPPED_S
+                self.hold(not late, f"{_name(container.key)} runs on, which the log has not wanted since {since:.1f} s")
+
+    def heard(self, node: str) -> None:
+        """A heartbeat is stored."""
+        self._heard[node] = self.world.now
+
+    def extended(self, machine: Machine, seconds: float) -> None:
+        """The lease counts from when something was sent that is stored, so never from later than when it was."""
+        node = self.whole.nodes.get(machine.name)
+        lease = max(self.whole.settings.node_lease_s, node.lease_s if node else 0.0)
+        last = self._heard.get(machine.name, 0.0)
+        self.hold(
+            self.world.now + seconds <= last + lease + 1e-6,
+            f"{machine.name} has its lease extended by {seconds} s; the last that is stored of it is from {last:.3f} s",
+        )
+
+    def lease_over(self, machine: Machine) -> None:
+        """The guard is about to kill: right only where something kept the agent from extending."""
+        since = max(self.disturbed.get(machine.name, 0.0), self.disturbed.get("", 0.0))
+        self.world.trace("the lease is over", node=machine.name)
+        lease = min((node.lease_s for node in self.whole.nodes.values()), default=self.whole.settings.node_lease_s)
+        lease = min(lease, self.whole.settings.node_lease_s)
+        self.hold(
+            self.world.now - since < lease + _KEPT_S,
+            f"the lease of {machine.name} ended, though nothing has been wrong with it since {since:.1f} s",
+        )
+
+    # --- what the log says ---------------------------------------------------------------------------------------------
+
+    def record(self, record: Record) -> None:
+        event = decode(record)
+        void, self._void = self._void, self.whole.counters.void_rounds
+        if isinstance(event, _OF_AGENTS) and not record.msg_id.startswith(STRANGER):
+            self.hold(event.id not in self._ids, f"{event.id} is told twice")
+            self._ids.add(event.id)
+            if isinstance(event, k.AppCheckpointed | k.AppProgressed):
+                too_much = self._spoken.too_much(event, self.world.now)
+                self.hold(not too_much, too_much)
+        match event:
+            case k.Round():
+                self._round(event, void=self._void > void)
+            case k.ContainerExited():
+                self._exited(event, record)
+            case k.ContainerStarted() if event.node in self.machines:
+                key = Key(event.app, event.generation, event.slot)
+                self._started.add(key)
+                said_by_agent = not record.msg_id.startswith(STRANGER)
+                self.hold(
+                    key in self.launched or not said_by_agent, f"{_name(key)} is said to have started, and never did"
+                )
+            case k.AppCheckpointed() if not record.msg_id.startswith(STRANGER):
+                said = (event.generation, event.step)
+                self.hold(said in self._saved[event.app], f"{event.app} is said to have saved {said}, and never did")
+            case k.AppSubmitted() if isinstance(event.spec, dict) and PLAN in event.spec.get("env", {}):
+                plan = event.spec["env"][PLAN]
+                known = self._ids_of.setdefault(plan, event.id)
+                self.hold(known == event.id, f"one submission is on the log as {known} and {event.id}")
+            case k.NodeLeft():
+                self._conclude(event.node)
+            case k.PolicyChanged():
+                self._settings()
+            case k.NodeJoined() if event.node in self.machines:
+                self.heard(event.node)
+                if self.neighbors is not None:
+                    self.neighbors.joined()
+            case _:
+                pass
+
+    def _settings(self) -> None:
+        """Whatever anybody asks for: a node is lost before its lease is over, and not for a single late heartbeat."""
+        settings = self.whole.settings
+        beat, grace, lease = settings.heartbeat_s, settings.node_grace_s, settings.node_lease_s
+        self.hold(
+            lease > grace > 2 * beat, f"the lease is {lease} s, the grace time {grace} s, a heartbeat each {beat} s"
+        )
+
+    def _exited(self, event: k.ContainerExited, record: Record) -> None:
+        key = Key(event.app, event.generation, event.slot)
+        if record.msg_id.startswith(STRANGER):
+            return
+        self._told[key] += 1
+        self.hold(self._told[key] == 1, f"the end of {_name(key)} is told {self._told[key]} times")
+        container = self.launched.get(key)
+        if container is None:
+            return
+        self.hold(container.state != "running", f"{_name(key)} is said to have ended, and runs")
+        if event.exit_code == 0 and not event.asked:
+            self.hold(container.finished, f"{_name(key)} is said to be done, and was stopped before")
+        self.hold(event.reason != "lost" or key in self._gone, f"{_name(key)} is said to be gone, and is there")
+        if event.exit_code is not None:
+            self.hold(event.exit_code == container.exit_code, f"{_name(key)} ended with {container.exit_code}: {event}")
+
+    def _round(self, event: k.Round, *, void: bool) -> None:
+        if event.by not in self.masters:
+            return
+        self.hold(not void, f"a round of {event.by}, epoch {event.epoch}, is on the log and void")
+        writer = self._epochs.setdefault(event.epoch, event.by)
+        self.hold(writer == event.by, f"epoch {event.epoch} is written by {writer} and {event.by}")
+        self.hold(event.epoch == max(self._epochs), f"epoch {event.epoch} goes on after {max(self._epochs)}")
+        elected = (self.whole.leader, self.whole.epoch) == (event.by, event.epoch)
+        self.hold(elected, f"{event.by} writes a round of epoch {event.epoch}, and the log has no election of it")
+        for fact in event.events:
+            self._fact(fact)
+
+    def _fact(self, fact: Any) -> None:
+        match fact:
+            case k.AppAccepted():
+                self.answered.add(fact.submission)
+                app = self._submissions.setdefault(fact.submission, fact.app)
+                self.hold(app == fact.app, f"submission {fact.submission} became {app} and {fact.app}")
+                plan = fact.spec.env.get(PLAN, fact.app)
+                self.hold(self._plans.setdefault(plan, app) == app, f"{app} was submitted once, and runs again")
+            case k.AppRejected() if fact.refused == "submission":
+                self.answered.add(fact.submission)
+                accepted = self._submissions.get(fact.submission)
+                self.hold(accepted is None, f"{fact.submission} was accepted as {accepted} and refused: {fact.reason}")
+            case k.MasterElected():
+                self._elected()
+            case k.GenerationReleased():
+                self._release(fact)
+            case k.Resized():
+                if self.neighbors is not None:
+                    self.neighbors.resized(fact)
+                needless = needless_wait(self.whole, fact)
+                self.hold(not needless, needless)
+            case k.AppCompleted():
+                self._completed(fact)
+            case k.GenerationFailed() | k.AppFailed():
+                self._check_failed(fact)
+                if self.neighbors is not None and isinstance(fact, k.GenerationFailed):
+                    self.neighbors.failed(fact)
+            case k.NodeLeaseEnded() if fact.node in self.machines:
+                node = self.whole.nodes.get(fact.node)
+                running = [
+                    _name(container.key)
+                    for machine in self.machines.values()
+                    if machine.name == fact.node
+                    for container in machine.running()
+                ]
+                if node is not None and node.lease_ended:
+                    self.hold(not running, f"the lease of {fact.node} is said to have ended, and there run {running}")
+                    self._conclude(fact.node)
+            case k.NodeLost() if fact.node in self.machines:
+                self._lost(fact.node)
+            case _:
+                pass
+
+    def _elected(self) -> None:
+        """A master that can renew its lease is not succeeded."""
+        last = max(self.disturbed.values(), default=0.0)
+        self.hold(
+            len(self._epochs) == 1 or self.world.now - last < _KEPT_S,
+            f"another master leads, and nothing has been wrong since {last:.1f} s",
+        )
+
+    def _release(self, fact: k.GenerationReleased) -> None:
+        earlier = sorted(number for number, count in self._running[fact.app].items() if count)
+        self.hold(
+            all(number == fact.generation for number in earlier),
+            f"generation {fact.generation} of {fact.app} is released while {earlier} run",
+        )
+        app = self.whole.apps.get(fact.app)
+        self._released.setdefault((fact.app, fact.generation), fact.checkpoint if app else None)
+        generation = app.generations.get(fact.generation) if app else None
+        for container in generation.containers.values() if generation else ():
+            self._placed[container.node].add(Key(fact.app, fact.generation, container.slot))
+
+    def _completed(self, fact: k.AppCompleted) -> None:
+        """The state may have let go of the generation already, so what was launched counts, too."""
+        app = self.whole.apps.get(fact.app)
+        generation = app.generations.get(fact.generation) if app else None
+        keys = {key for key in self.launched if key[:2] == (fact.app, fact.generation)}
+        keys |= {Key(fact.app, fact.generation, slot) for slot in (generation.containers if generation else ())}
+        for key in sorted(keys):
+            done = key in self.launched and self.launched[key].finished
+            self.hold(
+                done, f"{fact.app} is said to be done, and slot {key.slot} of generation {fact.generation} is not"
+            )
+
+    def _check_failed(self, fact: k.GenerationFailed | k.AppFailed) -> None:
+        """Unreachable is not failed: something of it has ended in truth."""
+        app = self.whole.apps.get(fact.app)
+        generation = app.generations.get(fact.generation) if app else None
+        if generation is None or not app:
+            return
+        keys = [Key(fact.app, fact.generation, slot) for slot in generation.containers]
+        well = [key for key in keys if key in self.launched and self.launched[key].state == "running"]
+        self.hold(len(well) < len(keys), f"generation {fact.generation} of {fact.app} is said to have failed, and runs")
+        if isinstance(fact, k.AppFailed) or fact.counted:
+            bad = self._failed[fact.app]
+            self.hold(
+                fact.generation in bad,
+                f"generation {fact.generation} of {fact.app} is said to have failed by itself: {fact.reason}",
+            )
+
+    def _lost(self, node: str) -> None:
+        """Only a node that was hit itself: an outage of the server, or of a master's ears, says nothing about nodes."""
+        last = self.disturbed.get(node, 0.0)
+        self.hold(
+            self.world.now - last < self.whole.settings.node_grace_s + _KEPT_S,
+            f"{node} is said to be lost, and nothing has been wrong with it since {last:.1f} s",
+        )
+
+    def _conclude(self, node: str) -> None:
+        """From here on the log counts all that was on this node as ended, and nobody has to tell of it, nor of what they
+        saved last."""
+        left = {key for key, one in self.launched.items() if one.machine.name == node and not self._told[key]}
+        self._concluded |= left
+        self.lost_by_nature |= {key.app for key in left}
+        known = self.whole.nodes.get(node)
+        if known is not None and (known.lease_ended or known.condition == "left"):
+            self._never |= self._placed[node] - self.launched.keys()
+
+    # --- the end -------------------------------------------------------------------------------------------------------
+
+    def at_rest(self) -> bool:
+        """Nothing runs, is asked for or has to be told."""
+        return (
+            not self.whole.names
+            and not self.whole.submissions
+            and not any(machine.running() for machine in self.machines.values())
+            and not self._untold()
+            and all(one.event_id in self.answered for one in self.world.acknowledged)
+            and all(node.condition == "up" for node in self.whole.nodes.values())
+        )
+
+    def _untold(self) -> list[Key]:
+        return [key for key in self.launched if not self._told[key] and key not in self._concluded]
+
+    def limbo(self) -> str:
+        """What keeps it from coming to rest."""
+        said = [
+            f"{app.id} is {app.phase}: {app.waiting} {app.generations.get(app.generation)}"
+            for app in self.whole.live_apps()
+        ]
+        said += [f"no answer to {list(self.whole.submissions)}"] if self.whole.submissions else []
+        said += [f"{_name(one.key)} runs on {name}" for name, m in self.machines.items() for one in m.running()]
+        said += [f"nobody told of the end of {_name(key)}" for key in self._untold()]
+        said += [
+            f"{one.msg_id} was acknowledged and not answered"
+            for one in self.world.acknowledged
+            if one.event_id not in self.answered
+        ]
+        said += [f"{node.id} is {node.condition}" for node in self.whole.nodes.values() if node.condition != "up"]
+        return "; ".join(said)
+
+
+_OF_AGENTS = (k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppProgressed, k.NodeJoined)
+
+
+def _name(key: Key) -> str:
+    return f"slot {key.slot} of {key.app} generation {key.generation}"

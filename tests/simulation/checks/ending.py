@@ -1,0 +1,103 @@
+"""What holds at the end of a history, when everything has come to rest."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agents.desired import Desired
+from agents.runtime.interface import RuntimeFault
+from dorm.core.decide.next_round import _surely_free
+from dorm.core.fold.evolve import evolve
+from dorm.core.state import State, digest
+from events.log.memory import MemoryLog
+from events.subjects import fact_pattern, facts_by, matches, rounds
+from replay.audit.audit import verify
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+    from tests.simulation.world.process import Process
+    from tests.simulation.world.shells import AgentProcess
+    from tests.simulation.world.world import World
+
+
+def check_death(world: World, process: Process) -> None:
+    """An agent may give up before it has begun, where its engine can't be reached; nobody does because of the log, which is
+    waited for."""
+    causes = leaves(process.error)
+    if not all(isinstance(cause, RuntimeFault) for cause in causes):
+        world.fail(f"{process.name} died: {causes!r}")
+
+
+def leaves(error: BaseException | None) -> list[BaseException]:
+    """What was really raised, without the groups around it."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+    return [error] if error is not None else []
+
+
+def check_end(history: History) -> None:
+    """Promises 1 and 4, and that all room is free.  Raises Broken."""
+    world, hold = history.world, history.checks.hold
+    free = _surely_free(world.whole, world.whole.nodes).room
+    for name, node in world.whole.nodes.items():
+        if name in history.machines:
+            hold(free[name] == node.capacity, f"nothing runs, and {name} has only {free[name]} free")
+    for stored in world.stored:
+        kept = world.server.records[stored.seq - 1] if stored.seq <= len(world.server.records) else None
+        hold(
+            kept is not None and kept.msg_id == stored.msg_id,
+            f"{stored.msg_id} was acknowledged as {stored.seq}, and is not there",
+        )
+    _check_folds(history)
+    if history.audited:
+        _audit(history)
+
+
+def _check_folds(history: History) -> None:
+    """However the log is cut, and whoever folded it as it came."""
+    world, hold = history.world, history.checks.hold
+    again, resumed = State(), State()
+    cut = world.chance("cut").randint(0, len(world.server.records))
+    for record in world.server.records:
+        evolve(again, record)
+        evolve(resumed, record)
+        if record.seq == cut:
+            resumed = msgspec.msgpack.decode(msgspec.msgpack.encode(resumed), type=State)
+    hold(digest(again) == digest(resumed) == digest(world.whole), f"cut at {cut}, the log folds to another state")
+    for host, process in history.leaders.items():
+        master = process.master if process.alive and process.steps else None
+        if master is not None and master.state.seq == again.seq:
+            hold(digest(master.state) == digest(again), f"the master on {host} has another state")
+    for agent in history.agents.values():
+        if agent.alive:
+            _check_desired(history, agent.agent.config.name, agent)
+
+
+def _check_desired(history: History, node: str, process: AgentProcess) -> None:
+    desired = process.agent.desired
+    wanted = [
+        rounds(history.cluster),
+        facts_by(history.cluster, node),
+        fact_pattern(history.cluster, "PolicyChanged"),
+    ]
+    again = Desired(node)
+    for record in history.world.server.records:
+        if any(matches(pattern, record.subject) for pattern in wanted):
+            again.fold(record)
+    same = (desired.due, desired.wanted().keys(), desired.condition, desired.epoch) == (
+        again.due,
+        again.wanted().keys(),
+        again.condition,
+        again.epoch,
+    )
+    history.checks.hold(same, f"the agent of {node} has folded something else: {desired.due} and not {again.due}")
+
+
+def _audit(history: History) -> None:
+    """Every decision comes out again, byte for byte."""
+    log = MemoryLog(history.world.wall, history.world.server.records)
+    report = asyncio.run(verify(log))
+    history.checks.hold(report.good, f"an audit of the log finds {report.divergence}")

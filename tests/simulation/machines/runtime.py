@@ -1,0 +1,198 @@
+"""The runtime over a simulated machine: what an agent sees of it, late, and not at all while the engine is down.
+
+Requests are performed by the engine a moment after they were made, whether or not the agent that made them still lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agents.runtime.interface import (
+    NOT_FOUND,
+    TIMED_OUT,
+    ContainerSpec,
+    Key,
+    RuntimeFault,
+    Seen,
+    Unavailable,
+    Use,
+    check_spec,
+)
+from tests.simulation.machines.apps import SAVE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+    from pathlib import Path
+    from random import Random
+
+    from tests.simulation.machines.machine import Container, Machine
+
+Answer = TypeVar("Answer")
+_TIMEOUT_S = 10.0
+"""After which a request counts as not answered; it may be performed all the same."""
+_SAVE_S = 0.3
+_DIE_S = 30.0
+
+
+class SimRuntime:
+    """For one life of an agent; the machine outlives it."""
+
+    name = "simulated"
+    limits = True
+    checkpoint_mount = ""
+
+    def __init__(self, machine: Machine, chance: Random) -> None:
+        self._machine = machine
+        self._chance = chance
+        self._locks: dict[Key, asyncio.Lock] = {}
+        self._hint = asyncio.Event()
+        self._closed = False
+        self._folders_lost = machine.folders_lost
+
+    async def open(self) -> None:
+        await self._ask(lambda: None)
+        self._machine.listeners.append(self._changed)
+
+    async def close(self) -> None:
+        self._closed = True
+        with contextlib.suppress(ValueError):
+            self._machine.listeners.remove(self._changed)
+        self._hint.set()
+
+    def _changed(self) -> None:
+        if self._chance.random() < 0.9:
+            self._machine.later(self._chance.uniform(0, 0.05), self._hint.set)
+
+    async def _ask(self, perform: Callable[[], Answer]) -> Answer:
+        """Have the engine do something.  Raises what that raises, and Unavailable."""
+        answer: asyncio.Future[tuple[Any, RuntimeFault | None]] = asyncio.get_running_loop().create_future()
+
+        def act() -> None:
+            result: tuple[Any, RuntimeFault | None]
+            try:
+                self._machine.opened(self._folders_lost)
+                result = (perform(), None) if self._machine.engine_up else (None, Unavailable("the engine is down"))
+            except RuntimeFault as error:
+                result = (None, error)
+            if not answer.done():
+                answer.set_result(result)
+
+        if not self._machine.engine_up:
+            await asyncio.sleep(0.01)
+            raise Unavailable("the engine does not answer")
+        self._machine.later(self._machine.delay_s * self._chance.uniform(0.3, 1.5), act)
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                given, error = await answer
+        except TimeoutError:
+            raise Unavailable("the engine did not answer in time") from None
+        if error is not None:
+            raise error
+        result: Answer = given
+        return result
+
+    # --- containers ----------------------------------------------------------------------------------------------------
+
+    async def list(self) -> list[Seen]:
+        return await self._ask(
+            lambda: [self._machine.containers[key].seen() for key in sorted(self._machine.containers)]
+        )
+
+    async def ensure(self, spec: ContainerSpec) -> Seen:
+        check_spec(spec)
+        async with self._locks.setdefault(spec.key, asyncio.Lock()):
+            made = await self._ask(lambda: self._machine.create(spec))
+            if made.state == "created":
+                left = await self.lease_left()
+                if left is not None and left <= 0:
+                    raise Unavailable("the node's lease is over, so nothing is started until it is extended")
+                await self._ask(lambda: self._machine.launch(spec.key))
+            return await self._ask(made.seen)
+
+    async def stop(self, key: Key, grace_s: float) -> bool:
+        container = await self._ask(lambda: self._note_asked(key))
+        if container is None:
+            return False
+        if grace_s > 0:
+            await self._ask(lambda: self._machine.terminate(key))
+            if await self._ended(container, grace_s):
+                return False
+        await self._ask(lambda: self._machine.kill(key))
+        if not await self._ended(container, _DIE_S):
+            raise Unavailable("it does not die")
+        return True
+
+    def _note_asked(self, key: Key) -> Container | None:
+        container = self._machine.containers.get(key)
+        if container is None or container.state != "running":
+            return None
+        if not container.asked:
+            container.asked = True
+            self._machine.witness.asked(container)
+        return container
+
+    async def _ended(self, container: Container, within_s: float) -> bool:
+        """Whether it has ended by then."""
+        if container.state == "running":
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            container.waiters.append(waiter)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await waiter
+        return container.state != "running"
+
+    async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
+        container = await self._ask(lambda: self._machine.containers.get(key))
+        if container is None or container.state != "running" or container.program is None:
+            raise KeyError(key)
+        if list(command) != SAVE:
+            return NOT_FOUND
+        if self._chance.random() < 0.1 and not container.program.calm:
+            await asyncio.sleep(timeout_s)
+            return TIMED_OUT
+        await asyncio.sleep(_SAVE_S)
+        if container.state == "running":
+            await self._ask(container.program.save)
+        return 0
+
+    async def remove(self, key: Key) -> None:
+        await self._ask(lambda: self._machine.remove(key))
+
+    async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
+        if await self._ask(lambda: self._machine.containers.get(key)) is None:
+            raise KeyError(key)
+        yield b"ready\n"
+
+    async def use(self, key: Key) -> Use | None:
+        container = await self._ask(lambda: self._machine.containers.get(key))
+        if container is None or container.state != "running":
+            return None
+        return Use(cpu_s=1.0, memory=2**20)
+
+    def run_dir(self, key: Key) -> Path:
+        container = self._machine.containers.get(key)
+        if container is None:
+            return self._machine.folder / "runs" / "none"
+        return container.folder
+
+    async def hints(self) -> AsyncGenerator[None, None]:
+        while not self._closed:
+            yield None
+            await self._hint.wait()
+            self._hint.clear()
+
+    # --- the lease -----------------------------------------------------------------------------------------------------
+
+    async def extend_lease(self, seconds: float) -> None:
+        self._machine.opened(self._folders_lost)
+        self._machine.extend_lease(seconds)
+
+    async def lease_left(self) -> float | None:
+        self._machine.opened(self._folders_lost)
+        until = self._machine.lease_until
+        return None if until is None else until - self._machine.world.now
+
+    async def root_id(self) -> str:
+        return f"{self._machine.place}.{self._folders_lost}"

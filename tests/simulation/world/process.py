@@ -1,0 +1,198 @@
+"""Simulated hosts and the processes on them.
+
+A host has a wall clock of its own, a cable to the server and a folder.  A process is one life: killed, it is gone for good,
+and what comes back is another process.  Monotonic time is the loop's, the same for all.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from events.quantities import SECOND
+from tests.simulation.world.loop import OWNER, Life
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+
+    from tests.simulation.world.connection import Connection
+    from tests.simulation.world.world import World
+
+P = TypeVar("P", bound="Process")
+
+
+class Process(Life):
+    """One process, from its start to its end.  `main` is its first task."""
+
+    def __init__(self, host: Host, name: str, main: Callable[[Process], Coroutine[Any, Any, Any]]) -> None:
+        super().__init__()
+        self.host = host
+        self.name = name
+        self.world = host.world
+        self.ended = False
+        """Whether `main` has ended, or the process was killed."""
+        self.error: BaseException | None = None
+        """What `main` raised."""
+        self.connections: list[Connection] = []
+        self._on_end: list[Callable[[Process], None]] = []
+        self._context = contextvars.Context()
+        self._context.run(OWNER.set, self)
+        self.world.trace("starts", process=name)
+        self._main = self._task(main(self))
+        self._main.add_done_callback(self._main_ended, context=self._context)
+
+    def _task(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        return self.world.loop.create_task(coro, context=self._context.copy())
+
+    def spawn(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A further task of this process; an exception that nobody takes from it fails the seed."""
+        return self._task(coro)
+
+    def on_end(self, tell: Callable[[Process], None]) -> None:
+        """`tell` is called, by nature, once it has ended by itself or was killed."""
+        self._on_end.append(tell)
+
+    def _main_ended(self, main: asyncio.Task[Any]) -> None:
+        error = None if main.cancelled() else main.exception()
+        if self.ended:
+            return
+        self.error = error
+        self.world.trace("ended", process=self.name, error=repr(self.error) if self.error else "")
+        self.alive = self.running = False
+        self._over(lose=False)
+
+    def _over(self, *, lose: bool) -> None:
+        self.ended = True
+        self.host.processes = [process for process in self.host.processes if process is not self]
+        for connection in self.connections:
+            connection.link.leave(lose=lose)
+        for tell in self._on_end:
+            self.world.after(0.0, tell, self)
+
+    def kill(self, *, crash_in: int = 0, lose: bool = False) -> None:
+        """kill -9, at once or right before its `crash_in`-th step from now.  What it had sent arrives, but with `lose`,
+        as when the machine loses power, only a drawn part of it."""
+        if not self.alive:
+            return
+        if crash_in:
+            self.crash_at = self.steps + crash_in
+            return
+        self.world.trace("is killed", process=self.name, step=self.steps)
+        self.alive = self.running = False
+        self._over(lose=lose)
+
+    def crashed(self) -> None:
+        self.kill()
+
+    def pause(self) -> None:
+        """SIGSTOP: time goes on, and nothing of it runs."""
+        if self.running:
+            self.world.trace("is paused", process=self.name)
+            self.paused, self.running = True, False
+
+    def resume(self) -> None:
+        """SIGCONT: it takes up all that has come for it, and its timers fire late."""
+        if self.alive and self.paused:
+            self.world.trace("goes on", process=self.name)
+            self.paused, self.running = False, True
+            self.world.loop.release(self.kept)
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        if self.alive:
+            self.world.trace("is told to stop", process=self.name)
+            # Its own task has to do it: a paused process hears of a signal when it goes on.
+            self.world.loop.call_soon(self._main.cancel, context=self._context)
+
+    def unbury(self) -> None:
+        """At the end of the world its tasks unwind, so that Python has nothing to complain about; its connections are
+        gone, and nobody looks at what it still does."""
+        self.alive = self.paused = False
+        self.crash_at, self.running = 0, True
+        self.world.loop.release(self.kept)
+
+
+class Host:
+    """A machine."""
+
+    def __init__(self, world: World, name: str, skew_s: float = 0.0) -> None:
+        self.world = world
+        self.name = name
+        self.folder: Path = world.folder / name
+        self.folder.mkdir()
+        self.chance = world.chance(f"host {name}")
+        self.processes: list[Process] = []
+        self.cut_up = self.cut_down = False
+        """Which way nothing passes between it and the server."""
+        self.lag_until = 0.0
+        self.reads_slowly_until = 0.0
+        """Until then its processes get the log a few records at a time."""
+        self.cuts = 0
+        """How often it was cut off, so that what was meant for one cut does not end up in the next."""
+        self._skew = int(skew_s * SECOND)
+
+    # --- clock ----------------------------------------------------------------------------------------------------------
+
+    def clock(self) -> int:
+        """Its wall clock, UTC nanoseconds."""
+        return self.world.wall() + self._skew
+
+    def step_clock(self, seconds: float) -> None:
+        self.world.trace("clock steps", host=self.name, by=seconds)
+        self._skew += int(seconds * SECOND)
+
+    # --- processes ------------------------------------------------------------------------------------------------------
+
+    def start(self, name: str, main: Callable[[Process], Coroutine[Any, Any, Any]]) -> Process:
+        return self.begin(Process(self, name, main))
+
+    def begin(self, process: P) -> P:
+        """One that was just made."""
+        self.processes.append(process)
+        self.world.processes.append(process)
+        return process
+
+    def lose_power(self) -> None:
+        """All its processes are gone at once; what they were just sending may not have left the machine."""
+        for process in list(self.processes):
+            process.kill(lose=True)
+
+    # --- cable ----------------------------------------------------------------------------------------------------------
+
+    def cut(self, *, silent: bool = True, way: str = "both") -> None:
+        """Nothing passes any more.  A silent cut is noticed only by what does not come; otherwise connections break at
+        once.  `way`: "both", "up" (nothing reaches the server) or "down".  Several cuts add up, and heal at once."""
+        self.world.trace("is cut off", host=self.name, silent=silent, way=way)
+        self.cuts += 1
+        self.cut_up |= way != "down"
+        self.cut_down |= way != "up"
+        for link in self._links():
+            if silent:
+                link.gone_silent()
+            else:
+                link.broken("the connection was lost")
+
+    def heal(self) -> None:
+        """What was held back by a silent cut arrives late and in order, where the connection outlived the cut."""
+        if self.cut_up or self.cut_down:
+            self.world.trace("is back", host=self.name)
+            self.cuts += 1
+            self.cut_up = self.cut_down = False
+            for link in self._links():
+                link.healed()
+
+    def reset(self) -> None:
+        """Its connections break, and are made anew."""
+        self.world.trace("connections break", host=self.name)
+        for link in self._links():
+            link.broken("the connection was reset")
+
+    def lag(self, seconds: float) -> None:
+        """Nothing passes for so long, and then all of it."""
+        self.world.trace("network is slow", host=self.name, seconds=seconds)
+        self.lag_until = max(self.lag_until, self.world.loop.now + seconds)
+
+    def _links(self) -> list[Any]:
+        return [connection.link for process in self.processes for connection in process.connections]

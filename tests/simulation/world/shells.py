@@ -1,0 +1,121 @@
+"""The real master, agent and client, unchanged, each as a process of a simulated host."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from agents.agent import Agent
+from dorm.client.client import Client
+from dorm.master.master import Master
+from tests.simulation.world.process import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from random import Random
+
+    from agents.config import NodeConfig
+    from agents.runtime.interface import Runtime
+    from tests.simulation.world.process import Host
+
+
+def _nothing_listens(address: str, port: int) -> bool:
+    del address, port
+    return False
+
+
+def _solver(chance: Random) -> Callable[..., Any]:
+    """As a thread would: it takes a while, and looks at the state at any time within that."""
+
+    async def solve(call: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        takes, looks = chance.choice([0.0, 0.002, 0.02, 0.2, chance.choice([0.2, 2.0])]), chance.random()
+        await asyncio.sleep(takes * looks)
+        answer = call(*args, **named)
+        await asyncio.sleep(takes * (1 - looks))
+        return answer
+
+    return solve
+
+
+class MasterProcess(Process):
+    """`master` is there once its first step has run."""
+
+    master: Master
+
+
+class AgentProcess(Process):
+    agent: Agent
+
+
+class ClientProcess(Process):
+    """It does nothing by itself: `process.spawn(process.client.submit(…))`."""
+
+    client: Client
+
+
+def start_master(host: Host, name: str, *, lease_s: float = 2.0, **options: Any) -> MasterProcess:
+    """`name` must be another one for each life.  `options` are further arguments of Master's."""
+
+    async def main(process: Process) -> None:
+        assert isinstance(process, MasterProcess)
+        world = process.world
+        connection = world.connect(process)
+        process.master = Master(
+            connection.log,
+            connection.bus,
+            world.cluster,
+            name=name,
+            clock=host.clock,
+            leadership=connection.leadership,
+            lease_s=lease_s,
+            key=world.key,
+            witness=host.folder / "witness",
+            solve=_solver(world.chance("solver")),
+            **options,
+        )
+        await process.master.run()
+
+    return host.begin(MasterProcess(host, name, main))
+
+
+def start_agent(
+    host: Host,
+    name: str,
+    config: NodeConfig,
+    runtime: Callable[[AgentProcess], Runtime],
+    root: Path,
+    *,
+    port_taken: Callable[[str, int], bool] = _nothing_listens,
+) -> AgentProcess:
+    """`runtime` makes what this agent drives the node's engine with.  `root` is the agent's folder, kept over its lives."""
+
+    async def main(process: Process) -> None:
+        assert isinstance(process, AgentProcess)
+        world = process.world
+        connection = world.connect(process)
+        process.agent = Agent(
+            connection.log,
+            connection.bus,
+            world.cluster,
+            config,
+            runtime(process),
+            root=root,
+            clock=host.clock,
+            port_taken=port_taken,
+            since_boot=asyncio.get_running_loop().time,
+            machine=lambda: host.name,
+        )
+        await process.agent.run()
+
+    return host.begin(AgentProcess(host, name, main))
+
+
+def start_client(host: Host, user: str) -> ClientProcess:
+    async def main(process: Process) -> None:
+        await asyncio.Event().wait()
+
+    process = host.begin(ClientProcess(host, f"client {user}", main))
+    connection = host.world.connect(process)
+    process.client = Client(connection.log, connection.bus, host.world.cluster, user=user, clock=host.clock)
+    return process

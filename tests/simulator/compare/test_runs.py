@@ -1,0 +1,110 @@
+"""Runs side by side: the same results in whatever process, and nothing left over however they end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import psutil
+import pytest
+
+from events.archive.appendable import open_archive
+from replay.audit.audit import verify
+from replay.simulator import SimulationError
+from replay.simulator.compare.contenders import parse_all
+from replay.simulator.compare.runs import run, run_all
+from replay.simulator.scenario import Outage, Scenario
+from replay.whole_file import ExportError
+from tests.simulator.scenarios import app, nodes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SMALL = Scenario(
+    apps=tuple(app(f"app-{i}", 40.0 * i, 300.0 + 50 * i, n_max=6) for i in range(6)), nodes=nodes(2), progress_s=20
+)
+CONTENDERS = parse_all(["dorm,static,app-level,task-level"])
+
+
+def long_scenario() -> Scenario:
+    """Apps end in it soon, and there is no end of its records."""
+    endless = app("endless", 0.0, 1e9, n_max=2)
+    return msgspec.structs.replace(SMALL, apps=(endless, *SMALL.apps), progress_s=0.1)
+
+
+@pytest.mark.slow
+def test_processes_give_what_one_after_the_other_gives(tmp_path: Path) -> None:
+    scenarios = [one.of(SMALL) for one in CONTENDERS]
+    told: list[tuple[int, int]] = []
+    here, there = ([tmp_path / f"{where}-{i}.dorm" for i in range(4)] for where in ("here", "there"))
+    alone = run_all(scenarios, workers=1, tell=lambda done, total: told.append((done, total)), logs=here)
+    assert told[-1] == (24, 24)
+    assert told == sorted(told)
+    told.clear()
+    together = run_all(scenarios, workers=2, tell=lambda done, total: told.append((done, total)), logs=there)
+    assert together == alone
+    assert told[-1] == (24, 24)
+    assert len({msgspec.json.encode(one) for one in alone}) == 4, "four policies, four results"
+    assert [one.read_bytes() for one in there] == [one.read_bytes() for one in here]
+    assert not multiprocessing.active_children()
+
+
+async def test_a_run_leaves_a_log_that_an_audit_can_check(tmp_path: Path) -> None:
+    for contender in CONTENDERS:
+        path = tmp_path / f"{contender.label}.dorm"
+        result = run(contender.of(SMALL), log=path)
+        assert len(result.completions) == 6
+        log = await open_archive(path)
+        report = await verify(log)
+        await log.close()
+        assert report.good
+        assert report.not_checked == 0
+    with pytest.raises(ExportError, match="is there already"):
+        run(SMALL, log=path)
+    before = path.read_bytes()
+    run(CONTENDERS[-1].of(SMALL), log=path, force=True)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_what_ends_the_telling_ends_all_runs_and_leaves_no_file(tmp_path: Path) -> None:
+    """As Ctrl-C does, wherever it comes."""
+
+    def interrupted(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    for workers in (1, 2):
+        logs = [tmp_path / "a.dorm", tmp_path / "b.dorm"]
+        with pytest.raises(KeyboardInterrupt):
+            run_all([long_scenario()] * 2, workers=workers, tell=interrupted, logs=logs)
+        assert not multiprocessing.active_children()
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_what_one_run_raises_ends_the_others() -> None:
+    wrong = msgspec.structs.replace(SMALL, outages=(Outage("nowhere", 1, 1),))
+    with pytest.raises(SimulationError, match="nowhere"):
+        run_all([long_scenario(), wrong], workers=2)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+def test_processes_leave_when_the_one_that_started_them_is_killed() -> None:
+    code = (
+        "from tests.simulator.compare.test_runs import long_scenario\n"
+        "from replay.simulator.compare.runs import run_all\n"
+        "if __name__ == '__main__':\n"
+        "    run_all([long_scenario()] * 2, workers=2, tell=lambda done, total: print(done, flush=True) if done else None)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline(), "they run"
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) >= 2
+        process.kill()
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive

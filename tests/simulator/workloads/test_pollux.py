@@ -1,0 +1,212 @@
+"""Speeds from profiles, and Pollux's workloads with them, on tables that were made from a model that is known."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+
+from replay.simulator import SimulationError
+from replay.simulator.workloads.pollux import StepTime, curve, fitted, packed, profiled, rotated
+from replay.simulator.workloads.profiles import Batch, Profile
+from replay.simulator.workloads.traces.pollux import BOUNDS, bounded, read
+from tests.simulator.workloads import profile_tables
+from tests.simulator.workloads.profile_tables import MODEL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Profiles of one application, `net`."""
+    found = tmp_path_factory.mktemp("profiles")
+    profile_tables.write(found / "net")
+    return found
+
+
+@pytest.fixture(scope="module")
+def net(folder: Path) -> Profile:
+    return Profile(folder / "net")
+
+
+class TestStepTime:
+    def test_one_gpu_does_not_wait(self) -> None:
+        """0.1 s and 0.02 s for each of 32 samples, twice: 64 don't fit at once."""
+        assert MODEL.rate((1,)) == pytest.approx(1 / (2 * 0.74))
+
+    def test_gamma_says_how_much_of_the_waiting_is_hidden(self) -> None:
+        """4 GPUs with 16 samples each compute for 0.42 s, and wait for 0.058 s on one node and 0.22 s on two."""
+        none = StepTime((0.1, 0.02), (0.05, 0.004), (0.2, 0.01), 1.0, batch=64)
+        assert none.rate((4,)) == pytest.approx(1 / (0.42 + 0.058))
+        assert none.rate((2, 2)) == pytest.approx(1 / (0.42 + 0.22))
+        most = StepTime((0.1, 0.02), (0.05, 0.004), (0.2, 0.01), 10.0, batch=64)
+        assert most.rate((2, 2)) == pytest.approx(1 / 0.42, rel=1e-3)
+        assert most.rate(()) == 0
+
+    def test_it_is_found_again_from_what_was_measured(self, net: Profile) -> None:
+        found = fitted(net, 64)
+        assert found.gamma == pytest.approx(MODEL.gamma, rel=0.01)
+        for placement in ((1,), (4,), (2, 2), (4, 4, 4, 4), (3, 1)):
+            assert found.rate(placement) == pytest.approx(MODEL.rate(placement), rel=1e-3)
+        assert fitted(net, 64) == found
+
+
+class TestBatch:
+    @pytest.mark.parametrize(
+        ("size", "gpus", "passes", "local", "whole"),
+        [
+            (64, 4, 1, 16, 64),
+            (64, 2, 1, 32, 64),
+            (64, 1, 2, 32, 64),
+            (32, 1, 2, 16, 32),  # More than the first size on one GPU is accumulated, though it would fit.
+            (16, 1, 1, 16, 16),
+            (50, 3, 1, 17, 51),  # Samples are whole.
+            (64, 3, 1, 21, 63),  # Nor is the largest size that was measured exceeded.
+        ],
+    )
+    def test_it_is_spread_over_gpus_and_passes(
+        self, net: Profile, size: int, gpus: int, passes: int, local: int, whole: int
+    ) -> None:
+        batch = Batch(size, gpus, net)
+        assert (batch.passes, batch.local, batch.size) == (passes, local, whole)
+
+
+class TestProfiled:
+    def test_what_was_measured_is_given(self, net: Profile) -> None:
+        speed = profiled(net, 64)
+        for placement in ((1,), (2,), (4,), (2, 2), (4, 4), (1, 1)):
+            assert speed.rate(placement) == pytest.approx(MODEL.rate(placement)), placement
+
+    def test_a_ring_has_no_begin(self, net: Profile) -> None:
+        assert rotated((2, 1, 1)) == rotated((1, 2, 1)) == "112"
+        assert rotated((10, 2)) == "", "a digit can't say that"
+        assert profiled(net, 64).rate((2, 1, 1)) == pytest.approx(MODEL.rate((2, 1, 1)))
+
+    def test_in_between_it_is_interpolated_over_nodes_gpus_and_local_batch(self, net: Profile) -> None:
+        """6 GPUs on 3 nodes with 10 samples each: a third of the way from 3 to 12, half of that from 8 to 12.  60 samples are
+        not quite a step."""
+        expected = 0.0
+        for gpus, part in ((3, 2 / 3), (12, 1 / 3)):
+            expected += part * sum(profile_tables.step_s(MODEL, 3, gpus, local)[0] for local in (8, 12)) / 2
+        speed = profiled(net, 64).rate((2, 2, 2))
+        assert speed == pytest.approx(net.iterations(64) / net.iterations(60) / expected, rel=0.02)
+
+    def test_outside_of_all_measurements_it_is_the_fitted_model(self, net: Profile) -> None:
+        assert net.step_between_s(4, {5: Batch(64, 5, net)})
+        assert not net.step_between_s(2, {5: Batch(512, 5, net)}), "52 samples in one pass were not measured"
+        speed = profiled(net, 64)
+        assert speed.rate((1,) * 7) == pytest.approx(MODEL.rate((1,) * 7), rel=0.05)
+        assert all(rate > 0 for row in speed.spread for rate in row)
+
+    def test_it_is_data(self, net: Profile) -> None:
+        speed = profiled(net, 64)
+        assert pickle.loads(pickle.dumps(speed)) == speed == profiled(net, 64)
+        assert curve(speed, 2) == [(1, round(speed.rate((1,)), 9)), (2, round(speed.rate((2,)), 9))]
+
+    def test_packed_uses_few_nodes(self) -> None:
+        assert [packed(gpus) for gpus in (1, 4, 6)] == [(1,), (4,), (4, 2)]
+
+
+def test_work_is_progress_over_what_a_step_is_worth(net: Profile) -> None:
+    """300 steps of 16 samples; a step of 64 is worth (1 + 1) / (1 / 4 + 1) = 1.6 of them, one of 32 4 / 3."""
+    assert [net.iterations(size) for size in (16, 32, 64)] == pytest.approx([300, 300 * 3 / 4, 300 / 1.6])
+
+
+HEADER = "name,time,application,num_replicas,batch_size\n"
+
+
+class TestRead:
+    def test_rows_become_apps(self, tmp_path: Path, folder: Path) -> None:
+        path = tmp_path / "workload-1.csv"
+        path.write_text(HEADER + "net-0,53,net,4,64\nnet-1,60,net,1,16\n")
+        workload = read(path, folder)
+        assert (workload.name, workload.rows, workload.skipped) == ("pollux workload-1", 2, ())
+        first, second = workload.apps
+        assert (first.at_s, first.spec.name, first.spec.n_min, first.spec.n_max) == (53, "net-0", 1, 4)
+        assert first.work == pytest.approx(300 / 1.6)
+        assert (first.spec.steps, len(first.spec.speed), first.spec.labels) == (188, 8, {"type": "net"})
+        assert second.spec.speed == [(1, round(1 / 0.42, 9)), (2, round(second.speed.rate((2,)), 9))]
+        assert len(workload.nodes) * workload.nodes[0].capacity["gpu"] == 64
+
+    def test_bounds(self, tmp_path: Path, folder: Path) -> None:
+        path = tmp_path / "w.csv"
+        path.write_text(HEADER + "net-0,53,net,4,64\n")
+        bounds = {}
+        for name in BOUNDS:
+            (app,) = read(path, folder, bounds=name).apps
+            bounds[name] = (app.spec.n_min, app.spec.n_max)
+        assert bounds == {"requested": (1, 4), "rigid": (4, 4), "wide": (1, 8)}
+        (app,) = read(path, folder).apps
+        assert bounded(app, "wide") == read(path, folder, bounds="wide").apps[0]
+        with pytest.raises(SimulationError, match="bounds=x: there are requested, rigid, wide"):
+            read(path, folder, bounds="x")  # type: ignore[arg-type]
+
+    def test_rows_that_cannot_be_are_named(self, tmp_path: Path, folder: Path) -> None:
+        rows = {
+            "a,1,net,4,64": "",
+            "b,x,net,4,64": "time is 'x', which is no number",
+            "c,-1,net,4,64": "time is negative ('-1')",
+            "d,1,other,4,64": "there is no profile of application 'other'",
+            "e,1,../net,4,64": "there is no profile of application '../net'",
+            "f,1,net,0,64": "num_replicas is '0', expected a whole number of at least 1",
+            "g,1,net,9,64": "9 GPUs are more than a batch of 64 can be spread over (8)",
+            "h,1,net,4,8": "batch_size 8 is not within 16 to 64",
+            "a,1,net,4,64 ": "there is a job a above",
+            "A,1,net,4,64": "name: expected lower-case letters, digits and dashes, at most 48, got 'A'",
+            "i,1,net": "3 fields instead of 5",
+            "j,0,net,4,64": "",
+        }
+        path = tmp_path / "w.csv"
+        path.write_text(HEADER + "\n".join(rows).replace("64 ", "64") + "\n")
+        workload = read(path, folder)
+        assert {skipped.line: skipped.reason for skipped in workload.skipped} == {
+            line: reason for line, reason in enumerate(rows.values(), start=2) if reason
+        }
+        assert [app.spec.name for app in workload.apps] == ["j", "a"]
+        assert (workload.rows, workload.unsorted) == (12, (13,))
+        with pytest.raises(SimulationError, match=r"w\.csv:3: time is 'x'"):
+            read(path, folder, strict=True)
+
+    def test_files_that_are_none(self, tmp_path: Path, folder: Path) -> None:
+        path = tmp_path / "w.csv"
+        with pytest.raises(SimulationError, match=r"w\.csv: No such file"):
+            read(path, folder)
+        path.write_text("name,time\n")
+        with pytest.raises(SimulationError, match="there is no column 'application'"):
+            read(path, folder)
+        path.write_text(HEADER + "net-0,53,net,4,64\n")
+        with pytest.raises(SimulationError, match="is no folder; profiles=DIR"):
+            read(path, tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("placements.csv", None, "no such file or directory; profiles=DIR"),
+        ("placements.csv", "placement,local_bsz\n1,4\n", "has no column step_time"),
+        ("placements.csv", "placement,local_bsz,step_time,sync_time\n1.5,4,1,1\n", "placements.csv:2: placement is '1.5'"),
+        ("scalability.csv", "num_nodes,num_replicas,local_bsz,step_time,sync_time\n", "has no rows"),
+        ("validation-16.csv", "progress,grad_sqr,grad_var\n1,nan,1\n", "validation-16.csv:2: grad_sqr is 'nan'"),
+        ("validation-16.csv", "progress,grad_sqr,grad_var\n1,1\n", "grad_var is None"),
+        ("validation-x.csv", "progress\n", "its name has to end in a batch size"),
+    ],
+)  # fmt: skip
+def test_profiles_that_are_none(tmp_path: Path, name: str, text: str | None, message: str) -> None:
+    path = profile_tables.write(tmp_path / "net") / name
+    path.unlink(missing_ok=True)
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SimulationError) as error:
+        Profile(path.parent)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_profile_without_epochs(tmp_path: Path) -> None:
+    folder = profile_tables.write(tmp_path / "net")
+    for path in folder.glob("validation-*"):
+        path.unlink()
+    with pytest.raises(SimulationError, match=r"there is no validation-B\.csv in it"):
+        Profile(folder)
