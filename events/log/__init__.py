@@ -1,6 +1,6 @@
 """The log's interface, and everything that does not depend on a server.
 
-    interface    `EventLog`, `Bus`, records, and the tree of errors
+    interface    `ReadableLog`, `EventLog`, `Bus`, and the tree of errors
     memory       both in memory, for tests and simulations
     leadership   the interface of the masters' lease, and one in memory
     snapshots    copies of the state beside a log, which bound how much a start has to fold

@@ -437,7 +437,7 @@ async def unless_stopped(work: Coroutine[None, None, Report]) -> Report:
 
 
 async def _read(file: Path) -> list[Record]:
-    from events.archive.appendable import open_archive
+    from events.archive.opening import open_archive
 
     archive = await open_archive(file)
     try:
