@@ -191,6 +191,8 @@ class Bus(Protocol):
 
 
 class Answerer(Protocol):
+    """Answers a question in pieces; it is called again for each question, also while it answers another."""
+
     def __call__(self, question: bytes) -> AsyncIterator[bytes]:
         """Yield pieces of an answer, none larger than the server's largest message; empty ones are left out.  The generator
         is closed when the caller has gone.  An `AskRefused` it raises reaches the caller as LogRefused."""

@@ -51,6 +51,8 @@ from events.nats.streams import all_streams, find_streams, log_stream, make_stre
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
+__all__ = ["Connection", "JetStreamLog"]
+
 _RECONNECT_S = 5.0
 _PAUSE_S = 0.1
 _OPEN_S, _CLUSTER_OPEN_S, _LONGEST_OPEN_S = 5.0, 2.0, 20.0
