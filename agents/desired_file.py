@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from events.log.records import Record
 
 
@@ -87,7 +87,7 @@ class DesiredFile:
         return (desired, kept.record) if (desired.node, desired.seq) == (self._node, kept.seq) else None
 
 
-async def still_there(log: EventLog, patterns: Sequence[str], seq: int, record: str) -> bool:
+async def still_there(log: ReadableLog, patterns: Sequence[str], seq: int, record: str) -> bool:
     """Return whether the log still has the last record that was folded.  Raises LogDamaged if it ends before it."""
     end = await log.end()
     if end < seq:

@@ -21,8 +21,9 @@ from events.sources import fingerprint
 
 if TYPE_CHECKING:
     from dorm.core.state import State
-    from events.log.interface import EventLog
+    from events.log.interface import EventLog, ReadableLog
     from events.log.records import Record
+    from events.log.snapshots import Snapshots
 
 QUIET_EVERY = 1000
 """Records after which one is taken while the log is quiet: folding fewer takes no time worth saving."""
@@ -30,13 +31,17 @@ QUIET_EVERY = 1000
 _log = Logger(__name__)
 
 
-async def newest(log: EventLog, *, drop_foreign: bool = False) -> tuple[SnapshotInfo, State] | None:
-    """Return the state to start from instead of the start of the log; None where there is none.  Snapshots of other logs are
-    skipped, and removed where the caller owns the log (`drop_foreign`).  Raises LogUnavailable where the log is
-    unavailable."""
+async def newest(log: ReadableLog, *, drop_foreign_from: Snapshots | None = None) -> tuple[SnapshotInfo, State] | None:
+    """Return the state to start from instead of the start of the log, or None.  Snapshots of other logs are skipped; the
+    log's owner passes the store to drop them from (`drop_foreign_from`).  Raises LogUnavailable."""
     build = fingerprint(*FOLDED_BY)
     return await nearest(
-        log, upto=await log.end(), core=SCHEMA, build=build, load=partial(load, build=build), drop_foreign=drop_foreign
+        log,
+        upto=await log.end(),
+        core=SCHEMA,
+        build=build,
+        load=partial(load, build=build),
+        drop_foreign_from=drop_foreign_from,
     )
 
 
@@ -53,7 +58,7 @@ class SnapshotTaker:
 
     async def newest(self) -> tuple[SnapshotInfo, State] | None:
         """Return the state to start from, as `newest`, for the log's owner."""
-        found = await newest(self._log, drop_foreign=True)
+        found = await newest(self._log, drop_foreign_from=self._log.snapshots)
         self._latest = found[0].seq if found else 0
         return found
 

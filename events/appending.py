@@ -21,7 +21,7 @@ from events.logger import Logger
 
 if TYPE_CHECKING:
     from events.kinds import Event
-    from events.log.interface import EventLog
+    from events.log.interface import EventLog, ReadableLog
     from events.log.records import Appended
 
 FIXED_IDS = 8
@@ -55,7 +55,7 @@ def _other_id(id: str, taken: int) -> str:
     return f"{id}~{taken}" if taken <= FIXED_IDS else f"{id}~{secrets.token_hex(8)}"
 
 
-async def is_stored_at(log: EventLog, seq: int, subject: str, event: Event) -> bool:
+async def is_stored_at(log: ReadableLog, seq: int, subject: str, event: Event) -> bool:
     """Return whether the record `seq` is this publisher's report of this event.  Raises LogUnavailable, LogRefused."""
     record = await log.record_at(seq)
     if record is None:

@@ -12,8 +12,8 @@
     words       moments, spans and counts in words
     frames      snapshots for an archive;  whole_file: a file that appears complete or not at all
 
-Everything here works on any `events.log.interface.EventLog`: a live cluster's log or an exported file.  The end is fixed when
-reading starts; later records are ignored.  States come from `evolve`, always from what was recorded, and `decide` only
+Everything here works on any `events.log.interface.ReadableLog`: a live cluster's log or an exported file.  The end is fixed
+when reading starts; later records are ignored.  States come from `evolve`, always from what was recorded, and `decide` only
 compares.  Work runs in a thread, batch by batch, so the loop stays free; memory is bounded by the state and a few batches.
 
 An audit folds the log twice.  A round at sequence s was decided on the state at its basis b < s, which is gone when s is read.

@@ -28,7 +28,7 @@ from replay.whole_file import in_thread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from events.log.interface import EventLog
+    from events.log.interface import EventLog, ReadableLog
     from events.log.records import Record
     from replay import Progress
 
@@ -75,7 +75,7 @@ class FoldedFrames(Frames):
 class TakenFrames(Frames):
     """Copies of the log's own snapshots."""
 
-    def __init__(self, log: EventLog, infos: Sequence[SnapshotInfo]) -> None:
+    def __init__(self, log: ReadableLog, infos: Sequence[SnapshotInfo]) -> None:
         self._log = log
         self._left = deque(infos)
 
@@ -94,7 +94,7 @@ def build() -> str:
     return fingerprint(*FOLDED_BY)
 
 
-async def state_after(log: EventLog, seq: int, progress: Progress | None = None) -> tuple[State, str]:
+async def state_after(log: ReadableLog, seq: int, progress: Progress | None = None) -> tuple[State, str]:
     """Return the state after a record, and the log's hash chain there ('' if unknown).  Raises what `log.read` raises, and
     GapError."""
     start = await log.start()
@@ -128,7 +128,7 @@ async def state_after(log: EventLog, seq: int, progress: Progress | None = None)
     return state, chain.value.hex() if known else ""
 
 
-async def own_snapshots(log: EventLog, after: int, end: int) -> list[SnapshotInfo] | None:
+async def own_snapshots(log: ReadableLog, after: int, end: int) -> list[SnapshotInfo] | None:
     """Return the log's own snapshots in a range if they lie close enough to make folding unnecessary; else None."""
     infos = [info for info in await log.snapshots.infos() if after < info.seq <= end]
     infos = [info for info in infos if (info.core, info.build) == (SCHEMA, build())]
@@ -155,7 +155,7 @@ async def leave_snapshot(log: EventLog, progress: Progress | None = None) -> Sta
     return state
 
 
-async def _record(log: EventLog, seq: int) -> Record | None:
+async def _record(log: ReadableLog, seq: int) -> Record | None:
     async with aclosing(log.read(after=seq - 1)) as batches:
         async for batch in batches:
             return batch[0]

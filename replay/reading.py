@@ -14,7 +14,7 @@ from events.log.records import LogDamaged
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from events.log.records import Record
 
 UNKNOWN = 2**63 - 1
@@ -28,7 +28,7 @@ class Broken(msgspec.Struct, frozen=True):
     what: str
 
 
-async def end_of(log: EventLog) -> int:
+async def end_of(log: ReadableLog) -> int:
     """Return the log's end, or UNKNOWN if the log is damaged: reading then meets the damage and locates it."""
     try:
         return await log.end()
@@ -37,7 +37,7 @@ async def end_of(log: EventLog) -> int:
 
 
 async def read_through(
-    log: EventLog,
+    log: ReadableLog,
     after: int,
     end: int,
     take: Callable[[Record], bool],

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dorm.bench.report import Tell
     from dorm.core.state import App
     from events.kinds import Event
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
 
 T = TypeVar("T")
 RuntimeName = Literal["process", "docker"]
@@ -115,7 +115,7 @@ async def attended(cluster: LocalCluster, work: Coroutine[Any, Any, T]) -> T:
 class Watch:
     """A separate fold over a cluster's log, advanced until a condition holds."""
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: ReadableLog) -> None:
         self.state = State()
         self._records = log.read(follow=True)
         self._pending: list[Any] = []

@@ -18,10 +18,9 @@ from replay.moments import MomentError, parse
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
-    from events.archive.appendable import ArchiveLog
     from events.archive.damage import Damage
-    from events.archive.segments import SegmentLog
-    from events.log.interface import EventLog
+    from events.archive.opening import Archive
+    from events.log.interface import ReadableLog
     from replay.moments import Moment
 
 
@@ -59,11 +58,11 @@ async def log_of(
     folds: bool = True,
     salvages: bool = False,
     tells_damage: bool = False,
-) -> AsyncIterator[EventLog]:
+) -> AsyncIterator[ReadableLog]:
     """Yield the log that a command reads.  Errors of replay become one line.
 
     A damaged file is read up to the damage, which is reported; the command then ends with exit code 1, unless it handles that
-    itself (`tells_damage`, `EventLog.torn`), or reads the intact parts behind it (`salvages`).  A command that does not need
+    itself (`tells_damage`, `ReadableLog.torn`), or reads the intact parts behind it (`salvages`).  A command that does not need
     the state (no `folds`) also accepts a sparse archive.
     """
     from dorm.core.fold.evolve import GapError
@@ -88,8 +87,8 @@ async def log_of(
 
 
 @contextlib.asynccontextmanager
-async def _archive(file: Path) -> AsyncIterator[ArchiveLog | SegmentLog]:
-    from events.archive.appendable import open_archive
+async def _archive(file: Path) -> AsyncIterator[Archive]:
+    from events.archive.opening import open_archive
 
     archive = await open_archive(file)
     try:
@@ -98,7 +97,7 @@ async def _archive(file: Path) -> AsyncIterator[ArchiveLog | SegmentLog]:
         await archive.close()
 
 
-async def _damages_of(archive: ArchiveLog | SegmentLog, file: Path, *, complains: bool) -> list[Damage]:
+async def _damages_of(archive: Archive, file: Path, *, complains: bool) -> list[Damage]:
     with progress_of("checking") as report:
         damages = await archive.damages(report)
     if complains:
@@ -114,7 +113,7 @@ def _in_words(damage: Damage, file: Path) -> str:
     return text if str(file) in text else f"{file}: {text}"
 
 
-async def _readable(archive: ArchiveLog | SegmentLog, damages: list[Damage], file: Path, *, salvages: bool) -> EventLog:
+async def _readable(archive: Archive, damages: list[Damage], file: Path, *, salvages: bool) -> ReadableLog:
     """Return all of it; if damaged, the part before the first lost record, or all intact parts."""
     from events.archive.damage import ReadablePart, WholeParts, readable_end
     from events.archive.segments import SegmentLog

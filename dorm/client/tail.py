@@ -1,7 +1,7 @@
 """Events of a log in order, filtered, from any position: what `Client.events` and `dorm events` read.
 
 An interrupted reader resumes exactly where it was, even within a round: `Tail.position` is what `after` takes.  The log
-handles outages (`events.log.interface.EventLog.read`): a tail that follows outlives them, and sees every event once.
+handles outages (`events.log.interface.ReadableLog.read`): a tail that follows outlives them, and sees every event once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from events.positions import Position, logged, parse
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
 
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from events.positions import Logged
 
 BEGIN = Position(0)
@@ -59,7 +59,7 @@ class Tail:
     """One reading of a log: `async for logged in tail.events()`, once."""
 
     def __init__(
-        self, log: EventLog, cluster: str, wanted: Filter, *, after: Position = BEGIN, until: int | None = None,
+        self, log: ReadableLog, cluster: str, wanted: Filter, *, after: Position = BEGIN, until: int | None = None,
         follow: bool = False,
     ) -> None:  # fmt: skip
         """`until` is the last sequence to read; without it and without `follow`, reading ends at the log's end as of its
@@ -71,7 +71,7 @@ class Tail:
         """Everything up to here was yielded and the consumer came back for more, or it was filtered out."""
 
     async def events(self) -> AsyncGenerator[Logged, None]:
-        """Yield the events.  Raises what `EventLog.read` raises.  To stop early, close the generator or drop it."""
+        """Yield the events.  Raises what `ReadableLog.read` raises.  To stop early, close the generator or drop it."""
         after = self.position
         # A round that was left in the middle is read again from its start: the filter learns from its first facts.
         first = after.seq if after.index is None else max(0, after.seq - 1)
@@ -129,7 +129,7 @@ class Tail:
         return 0
 
 
-async def before_last(log: EventLog, cluster: str, wanted: Filter, count: int, end: int) -> Position:
+async def before_last(log: ReadableLog, cluster: str, wanted: Filter, count: int, end: int) -> Position:
     """Return the position after which there are `count` matching events up to the sequence `end`; the start of the log where
     there are fewer.  Reads backwards in growing windows, so the last few of a long log are found fast."""
     begin = await log.start()
@@ -148,7 +148,7 @@ async def before_last(log: EventLog, cluster: str, wanted: Filter, count: int, e
     return Position(end)
 
 
-async def begin(log: EventLog, after: Position | str | int | None, since: datetime | timedelta | None) -> Position:
+async def begin(log: ReadableLog, after: Position | str | int | None, since: datetime | timedelta | None) -> Position:
     """Return the position to start after, given as one or by log time.  Raises TailError, PositionError."""
     if after is not None and since is not None:
         raise TailError("say where to begin by a position or by a time, not by both", code="tail.begin.given_twice")
@@ -163,12 +163,12 @@ async def begin(log: EventLog, after: Position | str | int | None, since: dateti
     return await at_time(log, (since - _EPOCH) // timedelta(microseconds=1) * 1000)
 
 
-async def at_time(log: EventLog, time: int) -> Position:
+async def at_time(log: ReadableLog, time: int) -> Position:
     """Return the position before the first record at or after this log time (UTC nanoseconds)."""
     return Position(await log.at_time(time - 1))
 
 
-async def time_of(log: EventLog, seq: int) -> int:
+async def time_of(log: ReadableLog, seq: int) -> int:
     """Return the log time of a record, 0 where there is none."""
     if seq > await log.start():
         async with aclosing(log.read(after=seq - 1)) as batches:

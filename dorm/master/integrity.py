@@ -6,7 +6,7 @@
     witness    a small file beside the master's key: a sequence and the log's hash chain there, written from time to time and
                at the end.  It may be old, but is never ahead of what was read
     lease      the same from the last leader, several times per lease duration, visible to all masters (`dorm.master.lease`)
-    readers    one that reopens finds another record in place of the last one it had read (`EventLog.read`)
+    readers    one that reopens finds another record in place of the last one it had read (`ReadableLog.read`)
 
 A missing or unreadable witness proves nothing.
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from events.log.interface import EventLog
+    from events.log.interface import EventLog, ReadableLog
 
 _log = structlog.get_logger(__name__)
 _EVERY_S = 5.0
@@ -84,7 +84,7 @@ class Integrity:
         end = await self.reach(log, max([*snapshots, *(one.seq for one in self._sightings)], default=0))
         return max(end, await log.end())
 
-    async def reach(self, log: EventLog, seen: int) -> int:
+    async def reach(self, log: ReadableLog, seen: int) -> int:
         """Return the log's end, which must not be before a record that was seen.  Raises LogAltered, LogDamaged,
         LogUnavailable."""
         end = await log.end()
@@ -137,7 +137,7 @@ class Integrity:
             _write(self._witness, Sighting(self._cluster, *seen()))  # Inline: an ending task can't wait for a thread.
 
 
-async def _reaches(log: EventLog, seq: int) -> bool:
+async def _reaches(log: ReadableLog, seq: int) -> bool:
     """Return whether the record exists.  A server that lags behind the others may report an end that is too early; reading
     retries for as long as that is possible."""
     try:

@@ -49,7 +49,7 @@ class Sealer:
     It starts where the chain is known: at the start of the log, or after the record of a snapshot that holds the chain."""
 
     def __init__(self, cluster: str, key: SealKey | None, seq: int = 0, chain: str = "", *, renamed: int = 0) -> None:
-        """`renamed`: up to this sequence, the seals are those of a cluster of another name (`EventLog.renamed_upto`)."""
+        """`renamed`: up to this sequence, the seals are those of a cluster of another name (`ReadableLog.renamed_upto`)."""
         self._cluster = cluster
         self._key = key
         self._chain = Chain(seq, bytes.fromhex(chain) if chain else START)

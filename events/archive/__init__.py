@@ -1,9 +1,11 @@
-"""Logs in files.
+"""Logs in files: archives, which are written once and read as any log is.
 
-    segments     an exported archive: compressed blocks, snapshots, an index at its end
-    blocks       the bytes of a block; `index` finds them
-    damage       what is wrong with an archive, and which part of it remains usable
-    appendable   the first format, one record after the other in a growing file; `open_archive` opens either format
+    opening    `open_archive`: an archive of any release, from a file or from standard input
+    segments   the format that `dorm replay export` writes: compressed blocks, snapshots, an index at its end
+    blocks     the bytes of a block; `index` finds them
+    legacy     the format of releases 0.1 and 0.2, for reading
+    damage     what is wrong with an archive, and which part of it remains usable
+    files      regular files as descriptors, and their errors
 
-Start with `segments`.  Imports the vocabulary and `events.log`.
+Start with `opening`, then `segments`.  Imports the vocabulary and `events.log`.
 """

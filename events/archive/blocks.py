@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORMAT = 2
-"""The format that this build writes; the one before, without blocks, is `events.archive.appendable`'s."""
+"""The format that this build writes; the one before, without blocks, is `events.archive.legacy`'s."""
 HEADER, RECORDS, SNAPSHOT, INDEX = b"H", b"R", b"S", b"X"
 MARK = b"\xd0RM\xb1"
 LARGEST = 1 << 30

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from events.log.interface import EventLog
-from events.log.records import Appended, LogDamaged, LogRefused, Record
-from events.log.snapshots import SnapshotInfo, Snapshots
-from events.subjects import matches
+from events.log.interface import ReadableLog
+from events.log.records import LogDamaged, LogRefused, on_subjects
+from events.log.snapshots import ReadableSnapshots
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
+
+    from events.log.records import Record
+    from events.log.snapshots import SnapshotInfo
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -43,29 +45,27 @@ def readable_end(damages: Sequence[Damage], end: int) -> int:
     return min([end, *(damage.first - 1 for damage in damages if damage.first)])
 
 
-class ReadablePart(EventLog):
+def refuse_to_follow(follow: bool) -> None:
+    """Raises LogRefused for a reader that would wait for more records: an archive does not grow."""
+    if follow:
+        raise LogRefused(
+            "an archive does not grow, so it can't be followed; follow the cluster's log, or read to its end"
+        )
+
+
+class ReadablePart(ReadableLog):
     """A damaged log up to its damage, as a log: records after it can't be folded, since some are missing before them."""
 
-    def __init__(self, log: EventLog, end: int, damage: str) -> None:
+    def __init__(self, log: ReadableLog, end: int, damage: str) -> None:
         self._log = log
         self._end = end
         self._damage = damage
         self._snapshots = _UpTo(log.snapshots, end)
 
-    async def append(
-        self,
-        subject: str,
-        body: bytes,
-        *,
-        msg_id: str = "",
-        expected_last: int | None = None,
-        timeout: float = 5.0,
-    ) -> Appended:
-        raise LogRefused(f"a damaged log takes nothing: {self._damage}")
-
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
+        refuse_to_follow(follow)
         if after > self._end:
             raise LogDamaged(f"{self._damage}; it can be read up to {self._end}, which is before {after}")
         if after == self._end:
@@ -74,9 +74,7 @@ class ReadablePart(EventLog):
         async with contextlib.aclosing(self._log.read(after=after)) as batches:
             async for batch in batches:
                 wanted = batch if batch[-1].seq <= self._end else [r for r in batch if r.seq <= self._end]
-                if subjects:
-                    wanted = [r for r in wanted if any(matches(pattern, r.subject) for pattern in subjects)]
-                if wanted:
+                if wanted := on_subjects(wanted, subjects):
                     yield wanted
                 if batch[-1].seq >= self._end:
                     return
@@ -91,7 +89,7 @@ class ReadablePart(EventLog):
         try:
             return min(await self._log.at_time(time), self._end)
         except LogDamaged:  # The search ran into the damage, or past it.
-            return await EventLog.at_time(self, time)
+            return await ReadableLog.at_time(self, time)
 
     async def torn(self) -> str:
         return self._damage
@@ -108,38 +106,25 @@ class ReadablePart(EventLog):
         return await self._log.renamed_upto()
 
     @property
-    def snapshots(self) -> Snapshots:
+    def snapshots(self) -> ReadableSnapshots:
         return self._snapshots
-
-    async def last_on(self, subject: str) -> Record | None:
-        last = None
-        async with contextlib.aclosing(self.read(subjects=[subject])) as batches:
-            async for batch in batches:
-                last = batch[-1]
-        return last
 
     async def close(self) -> None:
         await self._log.close()
 
 
-class _UpTo(Snapshots):
-    """A log's snapshots up to a sequence; none is added or removed."""
+class _UpTo(ReadableSnapshots):
+    """A log's snapshots up to a sequence."""
 
-    def __init__(self, snapshots: Snapshots, end: int) -> None:
+    def __init__(self, snapshots: ReadableSnapshots, end: int) -> None:
         self._snapshots = snapshots
         self._end = end
-
-    async def put(self, info: SnapshotInfo, body: bytes) -> None:
-        return None
 
     async def infos(self) -> Sequence[SnapshotInfo]:
         return [info for info in await self._snapshots.infos() if info.seq <= self._end]
 
     async def get(self, info: SnapshotInfo) -> bytes | None:
         return await self._snapshots.get(info)
-
-    async def drop(self, info: SnapshotInfo) -> None:
-        return None
 
 
 class Salvageable(Protocol):
@@ -156,7 +141,7 @@ class Salvageable(Protocol):
     async def close(self) -> None: ...
 
 
-class WholeParts(EventLog):
+class WholeParts(ReadableLog):
     """All readable records of a damaged archive, before and after its damage: records are missing in between."""
 
     def __init__(self, archive: Salvageable, damages: Sequence[Damage]) -> None:
@@ -167,20 +152,12 @@ class WholeParts(EventLog):
     def sparse(self) -> bool:
         return True
 
-    async def append(
-        self,
-        subject: str,
-        body: bytes,
-        *,
-        msg_id: str = "",
-        expected_last: int | None = None,
-        timeout: float = 5.0,
-    ) -> Appended:
-        raise LogRefused(f"a damaged log takes nothing: {self._damages[0]}")
-
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
+        refuse_to_follow(follow)
+        if after > (end := await self.end()):
+            raise LogDamaged(f"{self._damages[0]}; the archive ends at {end}, before {after}")
         parts = self._archive.salvage(damages=self._damages, after=after, subjects=subjects)
         async with contextlib.aclosing(parts) as batches:
             async for batch in batches:
@@ -194,13 +171,6 @@ class WholeParts(EventLog):
 
     async def torn(self) -> str:
         return str(self._damages[0])
-
-    async def last_on(self, subject: str) -> Record | None:
-        last = None
-        async with contextlib.aclosing(self.read(subjects=[subject])) as batches:
-            async for batch in batches:
-                last = batch[-1]
-        return last
 
     async def close(self) -> None:
         await self._archive.close()

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from events.archive.blocks import (
     FORMAT,
@@ -36,12 +35,12 @@ from events.archive.blocks import (
     unpack_records,
     unpack_snapshot,
 )
-from events.archive.damage import Damage
+from events.archive.damage import Damage, refuse_to_follow
+from events.archive.files import closed_on_error, open_file, refusing
 from events.archive.index import MAGIC, Layout, examine, layout_of, trailer
-from events.log.interface import EventLog
-from events.log.records import Appended, LogDamaged, LogRefused, Record
-from events.log.snapshots import SnapshotInfo, Snapshots, content_of
-from events.subjects import matches
+from events.log.interface import ReadableLog
+from events.log.records import LogDamaged, LogRefused, Record, on_subjects
+from events.log.snapshots import ReadableSnapshots, SnapshotInfo, content_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -57,7 +56,6 @@ BLOCK_BYTES = 256 << 10
 """Bytes of bodies in a block, unless a single record has more."""
 BATCH_BLOCKS = 8
 """Blocks that a reader gets at once: each switch between threads costs as much as folding a hundred records."""
-_READ_ONLY = "an archive is whole as it is and takes nothing more; `dorm replay import` makes a log of it that does"
 
 
 class SegmentWriter:
@@ -161,7 +159,7 @@ class SegmentWriter:
         self.written += len(data)
 
 
-class SegmentLog(EventLog):
+class SegmentLog(ReadableLog):
     """An archive of segments, open for reading."""
 
     def __init__(self, file: int, name: str, layout: Layout) -> None:
@@ -174,27 +172,20 @@ class SegmentLog(EventLog):
         self._snapshots = _Inside(self)
 
     @classmethod
-    async def open(cls, path: Path) -> SegmentLog:
+    async def open(cls, path: Path) -> Self:
         """Open an archive.  Raises LogRefused if it can't be opened, is no archive of segments, or has a later format."""
-        return await asyncio.to_thread(cls.of_file, _open(path), str(path))
+        return await asyncio.to_thread(lambda: cls.of_file(open_file(path), str(path)))
 
     @classmethod
-    def of_file(cls, file: int, name: str) -> SegmentLog:
+    def of_file(cls, file: int, name: str) -> Self:
         """Open a file descriptor, which is closed with the log or if this raises.  Raises LogRefused."""
-        try:
-            start = os.pread(file, len(MAGIC), 0)
-            if start != MAGIC:
+        with closed_on_error(file, name):
+            if os.pread(file, len(MAGIC), 0) != MAGIC:
                 raise LogRefused(f"{name} is not a Dorm archive")
             layout = layout_of(file)
             if layout.header.format > FORMAT:
                 made_by = layout.header.made_by or "a later build"
                 raise LogRefused(f"{name} was written by {made_by} in a later format; update Dorm to read it")
-        except OSError as error:
-            os.close(file)
-            raise LogRefused(f"{name}: {error.strerror}") from None
-        except BaseException:
-            os.close(file)
-            raise
         return cls(file, name, layout)
 
     @property
@@ -214,7 +205,7 @@ class SegmentLog(EventLog):
         return self._layout.header.renamed
 
     @property
-    def snapshots(self) -> Snapshots:
+    def snapshots(self) -> ReadableSnapshots:
         return self._snapshots
 
     @property
@@ -222,22 +213,10 @@ class SegmentLog(EventLog):
         """How many records it holds, also if it is sparse."""
         return sum(entry.count for entry in self._entries)
 
-    async def append(
-        self,
-        subject: str,
-        body: bytes,
-        *,
-        msg_id: str = "",
-        expected_last: int | None = None,
-        timeout: float = 5.0,
-    ) -> Appended:
-        raise LogRefused(f"{self._name}: {_READ_ONLY}")
-
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
-        if follow:
-            raise LogRefused(f"{self._name}: an archive does not grow, so there is nothing to follow")
+        refuse_to_follow(follow)
         end = await self.end()
         if after > end:
             raise LogDamaged(f"{self._name} ends at {end}, before {after}")
@@ -298,11 +277,8 @@ class SegmentLog(EventLog):
     async def damages(self, told: Callable[[int, int], None] | None = None) -> list[Damage]:
         """Return all damage in the file.  This reads all of it, at more than a gigabyte per second.  `told`: called with how
         many bytes of how many were checked.  Raises LogRefused if the file can't be read."""
-        try:
-            layout = await asyncio.to_thread(examine, self._file, told)
-        except OSError as error:
-            raise LogRefused(f"{self._name}: {error.strerror}") from None
-        return layout.damages
+        with refusing(self._name):
+            return (await asyncio.to_thread(examine, self._file, told)).damages
 
     async def close(self) -> None:
         if self._file >= 0:
@@ -322,10 +298,8 @@ class SegmentLog(EventLog):
 
     def _block(self, place: int, size: int) -> bytes:
         """Return the bytes of a block, fewer at the end of the file.  Raises LogRefused."""
-        try:
+        with refusing(self._name):
             return os.pread(self._file, size, place)
-        except OSError as error:
-            raise LogRefused(f"{self._name}: {error.strerror}") from None
 
     def _load_from(self, index: int, after: int) -> tuple[list[Record], int]:
         """Return the records of a batch of blocks, and the next index.  Raises LogDamaged if the first is unreadable."""
@@ -352,14 +326,11 @@ class SegmentLog(EventLog):
             raise LogDamaged(str(Damage(entry.place, what, entry.first, entry.last))) from None
 
 
-class _Inside(Snapshots):
+class _Inside(ReadableSnapshots):
     """The snapshots of an archive."""
 
     def __init__(self, log: SegmentLog) -> None:
         self._log = log
-
-    async def put(self, info: SnapshotInfo, body: bytes) -> None:
-        raise LogRefused(f"{self._log._name}: {_READ_ONLY}")
 
     async def infos(self) -> Sequence[SnapshotInfo]:
         return [kept.info for kept in self._log._layout.snapshots]
@@ -379,17 +350,11 @@ class _Inside(Snapshots):
             return None
         return body if found == info and content_of(body) == info.content else None
 
-    async def drop(self, info: SnapshotInfo) -> None:
-        raise LogRefused(f"{self._log._name}: {_READ_ONLY}")
-
 
 def _after(batch: list[Record], after: int, subjects: Sequence[str]) -> list[Record]:
     if batch[0].seq <= after:
         batch = [record for record in batch if record.seq > after]
-    if subjects:
-        wanted = {s for s in {r.subject for r in batch} if any(matches(pattern, s) for pattern in subjects)}
-        batch = [record for record in batch if record.subject in wanted]
-    return batch
+    return on_subjects(batch, subjects)
 
 
 def _running_maximum(times: Sequence[int]) -> list[int]:
@@ -398,16 +363,3 @@ def _running_maximum(times: Sequence[int]) -> list[int]:
     for index in range(1, len(latest)):
         latest[index] = max(latest[index - 1], latest[index])
     return latest
-
-
-def _open(path: Path) -> int:
-    try:
-        # Without O_NONBLOCK, opening a pipe without a writer would block.
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise LogRefused(f"{path}: {error.strerror}") from None
-    mode = os.fstat(file).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(file)
-        raise LogRefused(f"{path} is {'a directory' if stat.S_ISDIR(mode) else 'not a file'}")
-    return file

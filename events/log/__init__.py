@@ -1,13 +1,58 @@
 """The log's interface, and everything that does not depend on a server.
 
-    interface    `EventLog`, `Bus`, records, and the tree of errors
-    memory       both in memory, for tests and simulations
-    leadership   the interface of the masters' lease, and one in memory
+    records      `Record`, `Appended`, and the errors
+    interface    `ReadableLog`, `EventLog`, `Bus`
     snapshots    copies of the state beside a log, which bound how much a start has to fold
+    memory       a log and a bus in memory, for tests and simulations
+    leadership   the interface of the masters' lease, and one in memory
     waiting      retries while the log does not answer
     nearest      the snapshot to fold from
     imported     records in a stream that come from an archive: their original times and ids
 
-Start with `interface`.  Imports nothing but the vocabulary.  One conformance suite (`tests/events/log`) holds every
-implementation to the interface.
+Start with `interface`.  Imports nothing but the vocabulary.  One conformance suite for each interface (`tests/events/log`)
+holds every implementation to it.  `__all__` is what programs outside this project may rely on; a log itself comes from
+`events.nats.log.Connection`, `events.archive.opening.open_archive`, or `MemoryLog`.
 """
+
+from __future__ import annotations
+
+from events.log.interface import Answerer, AskRefused, Bus, EventLog, ReadableLog
+from events.log.memory import MemoryBus, MemoryLog
+from events.log.records import (
+    Appended,
+    LogClosed,
+    LogDamaged,
+    LogError,
+    LogFull,
+    LogRefused,
+    LogTooOld,
+    LogUnavailable,
+    NotSent,
+    Overtaken,
+    Record,
+)
+from events.log.snapshots import ReadableSnapshots, SnapshotInfo, Snapshots
+
+__all__ = [
+    "Answerer",
+    "Appended",
+    "AskRefused",
+    "Bus",
+    "EventLog",
+    "LogClosed",
+    "LogDamaged",
+    "LogError",
+    "LogFull",
+    "LogRefused",
+    "LogTooOld",
+    "LogUnavailable",
+    "MemoryBus",
+    "MemoryLog",
+    "NotSent",
+    "Overtaken",
+    "ReadableLog",
+    "ReadableSnapshots",
+    "Record",
+    "SnapshotInfo",
+    "Snapshots",
+]

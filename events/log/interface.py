@@ -1,5 +1,10 @@
 """The log's interface: an ordered, contiguous, append-only sequence of records.
 
+    ReadableLog      what every log offers: records, its bounds, snapshots
+    └── EventLog     a cluster's log, which also accepts appends
+
+A function that only reads takes a `ReadableLog`, so it works on a cluster's log and on an archive alike.
+
     LogError
     ├── LogUnavailable   no answer in time: whether an append was stored is unknown; append again with the same id
     │   ├── LogClosed    the connection was closed for good: nothing will ever answer over it
@@ -10,8 +15,8 @@
     ├── Overtaken        the expected last sequence was not the last: another writer was first
     └── LogDamaged       sequences are not contiguous or bytes do not match: reading on would skip records
 
-Implementations: `events.log.memory`, `events.archive.appendable` (a file that grows), `events.archive.segments` (an
-exported file), `events.nats.log`.  One conformance suite covers them all.  Snapshots of the state lie beside the log
+`EventLog` is implemented by `events.log.memory` and `events.nats.log`, `ReadableLog` by the archives as well
+(`events.archive`).  One conformance suite for each interface covers all of them.  Snapshots of the state lie beside the log
 (`events.log.snapshots`).
 """
 
@@ -27,38 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
     from events.log.records import Appended, Record
-    from events.log.snapshots import Snapshots
+    from events.log.snapshots import ReadableSnapshots, Snapshots
 
 _NO_SNAPSHOTS = NoSnapshots()
 
 
-class EventLog(Protocol):
-    """Appends are durable once they return.  Reads yield batches of consecutive records."""
-
-    async def append(
-        self,
-        subject: str,
-        body: bytes,
-        *,
-        msg_id: str = "",
-        expected_last: int | None = None,
-        timeout: float = 5.0,
-    ) -> Appended:
-        """Store one record.
-
-        A second append with the same `msg_id` (within the log's duplicate window) changes nothing and returns the first one's
-        sequence.  That record may be another publisher's: `events.appending.append_event` checks this.
-
-        With `expected_last` the record is stored only if the last record on this subject has that sequence (0: none yet).
-        This check comes before deduplication, so a retry of an append that was stored without an answer may raise Overtaken:
-        compare `last_on(subject)` with what was sent.  With `expected_last` the append also raises LogDamaged if the log,
-        after a reconnect, no longer holds what was read of it here.
-
-        It gives up after `timeout` (seconds), and as soon as the connection that would carry the answer is lost; if the
-        connection is already lost, it raises NotSent at once.  Nothing is queued to be sent later: after NotSent, LogFull or
-        LogRefused this call has surely not stored the record.
-        Raises LogUnavailable, LogRefused, Overtaken, LogDamaged."""
-        ...
+class ReadableLog(Protocol):
+    """A log to read from.  Reads yield batches of consecutive records."""
 
     def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
@@ -66,9 +46,11 @@ class EventLog(Protocol):
         """Yield batches of records with `seq > after`, in order, whose subject matches any pattern (none: all).
 
         Without `follow` the read ends at the log's end as it was when the read started; with it, the read waits for more
-        records without end, through outages too.  Unfiltered reads assert that sequences are contiguous and repair a gap by
-        reading again.  A gap that stays raises LogDamaged, as does a log that ends before `after`, or one that after a
-        reconnect has another record in the place of the last one read.
+        records without end, through outages too.  A log that can't grow refuses to be followed (LogRefused).
+
+        Unfiltered reads assert that sequences are contiguous and repair a gap by reading again.  A gap that stays raises
+        LogDamaged, as does a log that ends before `after`, or one that after a reconnect has another record in the place of
+        the last one read.
         Raises LogUnavailable if the log can't be reached (with `follow`: only once the connection is closed), and LogRefused.
 
         A reader that stops before the end closes the generator (`contextlib.aclosing`), which frees its server resources."""
@@ -95,7 +77,7 @@ class EventLog(Protocol):
         return found
 
     @property
-    def snapshots(self) -> Snapshots:
+    def snapshots(self) -> ReadableSnapshots:
         """Copies of the state at some of this log's sequences."""
         return _NO_SNAPSHOTS
 
@@ -114,15 +96,6 @@ class EventLog(Protocol):
         be checked; later ones hold for the records as they are now."""
         return 0
 
-    async def check(self) -> None:
-        """Check, without reading the log, that its store still has all of it and protects it from changes, as far as it can
-        be known.  Raises LogDamaged with what to do, and LogUnavailable."""
-        return None
-
-    def check_room(self) -> None:
-        """Check that the log accepts messages as large as a master's may be.  Raises LogRefused with what to do."""
-        return None
-
     async def torn(self) -> str:
         """Return in one line what is missing or broken in a log file, "" for a whole one; records before the damage can be
         read.  Raises LogDamaged, LogRefused."""
@@ -130,7 +103,11 @@ class EventLog(Protocol):
 
     async def last_on(self, subject: str) -> Record | None:
         """Return the last record on exactly this subject; None if there is none."""
-        ...
+        last = None
+        async with contextlib.aclosing(self.read(after=await self.start(), subjects=[subject])) as batches:
+            async for batch in batches:
+                last = batch[-1]
+        return last
 
     async def record_at(self, seq: int) -> Record | None:
         """Return the record with this sequence; None if it does not exist, or not yet.  Raises LogUnavailable, LogRefused."""
@@ -142,6 +119,49 @@ class EventLog(Protocol):
         return None
 
     async def close(self) -> None: ...
+
+
+class EventLog(ReadableLog, Protocol):
+    """A log to read from and to append to.  Appends are durable once they return."""
+
+    async def append(
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        msg_id: str = "",
+        expected_last: int | None = None,
+        timeout: float = 5.0,
+    ) -> Appended:
+        """Store one record.
+
+        A second append with the same `msg_id` (within the log's duplicate window) changes nothing and returns the first one's
+        sequence.  That record may be another publisher's: `events.appending.append_event` checks this.
+
+        With `expected_last` the record is stored only if the last record on this subject has that sequence (0: none yet).
+        This check comes before deduplication, so a retry of an append that was stored without an answer may raise Overtaken:
+        compare `last_on(subject)` with what was sent.  With `expected_last` the append also raises LogDamaged if the log,
+        after a reconnect, no longer holds what was read of it here.
+
+        It gives up after `timeout` (seconds), and as soon as the connection that would carry the answer is lost; if the
+        connection is already lost, it raises NotSent at once.  Nothing is queued to be sent later: after NotSent, LogFull or
+        LogRefused this call has surely not stored the record.
+        Raises LogUnavailable, LogRefused, Overtaken, LogDamaged."""
+        ...
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """Copies of the state at some of this log's sequences; more can be stored."""
+        ...
+
+    async def check(self) -> None:
+        """Check, without reading the log, that its store still has all of it and protects it from changes, as far as it can
+        be known.  Raises LogDamaged with what to do, and LogUnavailable."""
+        return None
+
+    def check_room(self) -> None:
+        """Check that the log accepts messages as large as a master's may be.  Raises LogRefused with what to do."""
+        return None
 
 
 class Bus(Protocol):
@@ -172,6 +192,8 @@ class Bus(Protocol):
 
 
 class Answerer(Protocol):
+    """Answers a question in pieces; it is called again for each question, also while it answers another."""
+
     def __call__(self, question: bytes) -> AsyncIterator[bytes]:
         """Yield pieces of an answer, none larger than the server's largest message; empty ones are left out.  The generator
         is closed when the caller has gone.  An `AskRefused` it raises reaches the caller as LogRefused."""

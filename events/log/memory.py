@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from events.log.interface import Answerer, AskRefused, Bus, EventLog, answering
-from events.log.records import Appended, LogDamaged, LogRefused, LogUnavailable, Overtaken, Record
+from events.log.records import Appended, LogDamaged, LogRefused, LogUnavailable, Overtaken, Record, on_subjects
 from events.log.snapshots import MemorySnapshots
 from events.subjects import matches
 
@@ -75,9 +75,7 @@ class MemoryLog(EventLog):
             while after < until:
                 batch = self.records[after : min(after + BATCH, until)]
                 after += len(batch)
-                if subjects:
-                    batch = [r for r in batch if any(matches(pattern, r.subject) for pattern in subjects)]
-                if batch:
+                if batch := on_subjects(batch, subjects):
                     yield batch
             if not follow:
                 return

@@ -13,44 +13,44 @@ from events.logger import Logger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from events.log.interface import EventLog
-    from events.log.snapshots import SnapshotInfo
+    from events.log.interface import ReadableLog
+    from events.log.snapshots import SnapshotInfo, Snapshots
 
 Loaded = TypeVar("Loaded")
 _log = Logger(__name__)
 
 
 async def nearest(
-    log: EventLog,
+    log: ReadableLog,
     *,
     upto: int,
     latest: int | None = None,
     core: int,
     build: str,
     load: Callable[[SnapshotInfo, bytes], Loaded | None],
-    drop_foreign: bool = False,
+    drop_foreign_from: Snapshots | None = None,
 ) -> tuple[SnapshotInfo, Loaded] | None:
     """Return the newest snapshot that is no later than the sequence `upto` and the log time `latest`, and what `load` makes
     of it (called in a thread; None refuses).  Return None if no snapshot is usable, for any reason: the log is then folded
     from the start, which takes longer and is never wrong.
 
     Snapshots of another `core` or `build` are skipped, except the one at the start of a part of a log: nothing else can be
-    folded from there, so `load` decides.  With `drop_foreign`, which is for the log's owner, snapshots of another log or
-    beyond this one's end are dropped.
+    folded from there, so `load` decides.  The log's owner passes the store as `drop_foreign_from`: snapshots of another log
+    or beyond this one's end are dropped from it.
     """
     start = await log.start()
     try:
         infos = await log.snapshots.infos()
         for info in reversed(infos):
-            if drop_foreign and info.seq > upto:
-                await log.snapshots.drop(info)
+            if drop_foreign_from is not None and info.seq > upto:
+                await drop_foreign_from.drop(info)
             fits = (info.core, info.build) == (core, build) or (0 < start == info.seq)
             if not fits or not start <= info.seq <= upto or (latest is not None and info.time > latest):
                 continue
             if not await _is_of(log, info, start):
                 _log.debug("a snapshot of another log", seq=info.seq)
-                if drop_foreign:
-                    await log.snapshots.drop(info)
+                if drop_foreign_from is not None:
+                    await drop_foreign_from.drop(info)
                 continue
             body = await log.snapshots.get(info)
             loaded = None if body is None else await asyncio.to_thread(load, info, body)
@@ -62,7 +62,7 @@ async def nearest(
     return None
 
 
-async def _is_of(log: EventLog, info: SnapshotInfo, start: int) -> bool:
+async def _is_of(log: ReadableLog, info: SnapshotInfo, start: int) -> bool:
     """Return whether the log holds the record after which the snapshot was taken."""
     if not info.record or info.seq == start:
         return True

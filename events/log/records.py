@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from events.errors import DormError
+from events.subjects import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class LogError(DormError):
@@ -79,3 +85,16 @@ class Appended(msgspec.Struct, frozen=True):
 
     seq: int
     duplicate: bool = False
+
+
+def on_subjects(records: list[Record], patterns: Sequence[str]) -> list[Record]:
+    """Return the records whose subject matches any pattern; without patterns, all of them."""
+    if not patterns:
+        return records
+    # Few subjects recur in many records, so each one is matched once.
+    wanted = {
+        subject
+        for subject in {record.subject for record in records}
+        if any(matches(pattern, subject) for pattern in patterns)
+    }
+    return [record for record in records if record.subject in wanted]

@@ -99,12 +99,8 @@ def _missed(infos: Sequence[SnapshotInfo], index: int) -> float:
     return _gap_without(infos, index) / (infos[-1].seq - infos[index].seq + EVERY)
 
 
-class Snapshots(Protocol):
-    """A store of one log's snapshots.  Its methods raise LogUnavailable and LogRefused as the log's do."""
-
-    async def put(self, info: SnapshotInfo, body: bytes) -> None:
-        """Store it durably: once listed, it can be read.  One with the same sequence is replaced."""
-        ...
+class ReadableSnapshots(Protocol):
+    """The snapshots of one log.  Its methods raise LogUnavailable and LogRefused as the log's do."""
 
     async def infos(self) -> Sequence[SnapshotInfo]:
         """Return all snapshots in order of sequence."""
@@ -114,24 +110,26 @@ class Snapshots(Protocol):
         """Return the body; None if it is gone or differs from what was put."""
         ...
 
+
+class Snapshots(ReadableSnapshots, Protocol):
+    """A store of one log's snapshots."""
+
+    async def put(self, info: SnapshotInfo, body: bytes) -> None:
+        """Store it durably: once listed, it can be read.  One with the same sequence is replaced."""
+        ...
+
     async def drop(self, info: SnapshotInfo) -> None:
         """Remove it; one that is already gone is no error."""
         ...
 
 
-class NoSnapshots(Snapshots):
-    """The store of a log without snapshots: puts are discarded."""
-
-    async def put(self, info: SnapshotInfo, body: bytes) -> None:
-        return None
+class NoSnapshots(ReadableSnapshots):
+    """The snapshots of a log that has none."""
 
     async def infos(self) -> Sequence[SnapshotInfo]:
         return ()
 
     async def get(self, info: SnapshotInfo) -> bytes | None:
-        return None
-
-    async def drop(self, info: SnapshotInfo) -> None:
         return None
 
 

@@ -4,6 +4,7 @@
     link           one connection to a server or to a cluster of servers, and its failures
     streams        how a cluster's streams are configured, found, created and replicated
     reader         a pull consumer driven by hand; `direct` reads one record per request
+    internals      what we use of nats-py although it is not public, and why
     parser         a fast path for records through nats-py's protocol parser
     bus            heartbeats on a stream with an age limit, and requests to agents
     snapshots      snapshots in a stream of their own

@@ -6,8 +6,8 @@ twice or out of place, whatever messages are lost, and no other writer can inter
 continues after the last batch stored.
 
 Times and ids are those of the archive (`events.log.imported`).  Subjects name the cluster, so under another name they change.
-Seals hold for a name: the archive's seals then can't be checked any more (`EventLog.renamed_upto`), and the next seal covers
-everything again.
+Seals hold for a name: the archive's seals then can't be checked any more (`ReadableLog.renamed_upto`), and the next seal
+covers everything again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from nats.js.api import StreamInfo
 
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
 
 _BATCH = 1000
 """Messages: the most that a server accepts in one batch."""
@@ -54,7 +54,7 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 async def import_log(
-    log: EventLog, url: str, cluster: str, *, progress: Callable[[int, int], None] | None = None
+    log: ReadableLog, url: str, cluster: str, *, progress: Callable[[int, int], None] | None = None
 ) -> Imported:
     """Import the whole log.  Raises LogRefused if it is only a part, or the server has a cluster of this name with other
     records; LogUnavailable, after which the same call continues; and what `log.read` raises."""
@@ -74,7 +74,7 @@ async def import_log(
     return Imported(end, done)
 
 
-async def _begin(link: Link, log: EventLog, cluster: str, end: int) -> int:
+async def _begin(link: Link, log: ReadableLog, cluster: str, end: int) -> int:
     """Create the streams, or find those of an interrupted import; return how many records are stored.  Raises LogRefused."""
     source, called = await _source(log, end)
     manager = link.client.jetstream(timeout=_TIMEOUT_S)
@@ -96,7 +96,7 @@ async def _begin(link: Link, log: EventLog, cluster: str, end: int) -> int:
     return 0
 
 
-async def _source(log: EventLog, end: int) -> tuple[str, str]:
+async def _source(log: ReadableLog, end: int) -> tuple[str, str]:
     """Return an id of the log, from its length and last record, and its cluster's name, '' for an empty one."""
     async with aclosing(log.read(after=max(0, end - 1))) as batches:
         async for batch in batches:
@@ -104,7 +104,7 @@ async def _source(log: EventLog, end: int) -> tuple[str, str]:
     return "empty", ""
 
 
-async def _continue(link: Link, log: EventLog, cluster: str, found: StreamInfo, metadata: dict[str, str]) -> int:
+async def _continue(link: Link, log: ReadableLog, cluster: str, found: StreamInfo, metadata: dict[str, str]) -> int:
     """Return how many records are already stored.  Raises LogRefused if they are not this archive's."""
     assert found.config.name
     last = found.state.last_seq
@@ -164,7 +164,7 @@ class _Answers:
 
 
 async def _publish(
-    link: Link, log: EventLog, cluster: str, done: int, end: int, progress: Callable[[int, int], None] | None
+    link: Link, log: ReadableLog, cluster: str, done: int, end: int, progress: Callable[[int, int], None] | None
 ) -> None:
     if done == end:
         return

@@ -6,6 +6,20 @@
 Each change names the revision it replaces, so of two writers one is refused.  The bucket has no TTL: that would end a lease
 whenever a server takes a moment to change its own leader, and the waiting masters measure time themselves.  It is stored on
 disk, since a restarting server must not turn every master into a candidate.
+
+Any key-value client can read the key and delete it.  Dorm does not use that of nats-py (`nats.js.kv.KeyValue`, as of 2.16),
+which would lose these guarantees:
+
+* A look is answered by the stream's leader.  `KeyValue.get` sends a direct get wherever the bucket allows those, as this one
+  does, and any replica answers, however far it lags.  A master that starts would compare the log with an earlier sighting of
+  the last leader, and miss that the servers have replaced records since then.  A leader whose renewal was stored without an
+  answer would read another master's earlier lease and depose itself.  Taking over stays safe: it names the revision.
+* A lease is stored in this bucket or not at all.  `KeyValue.update` does not name the stream that it expects, so whatever
+  stream has the key's subject would accept it.
+* `written_at` is the server's time.  `KeyValue.get` drops it (`created` is None).
+* The server never removes a lease.  A bucket of `create_key_value` allows messages with a TTL, which any writer could use.
+
+It would save no code either: values, errors and lost connections need the same handling around it.
 """
 
 from __future__ import annotations

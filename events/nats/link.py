@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 
 import nats.errors
 import nats.js.errors
-from nats.aio.client import Client, Srv
-from nats.aio.transport import TcpTransport
 
 from events.log.records import (
     LogClosed,
@@ -26,11 +24,13 @@ from events.log.records import (
     Overtaken,
 )
 from events.logger import Logger
+from events.nats import internals
 from events.nats.parser import DirectParser
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nats.aio.client import Client
     from nats.aio.subscription import Subscription
 
     from events.nats.parser import Taker
@@ -55,26 +55,6 @@ _SAY_AGAIN_S = 60.0
 _log = Logger(__name__)
 
 
-class _Transport(TcpTransport):
-    """A transport that closes at once.  A stream's own close first waits until the other side has taken what was written,
-    which a frozen server, or one behind a cut cable, does not do for many minutes."""
-
-    def close(self) -> None:
-        if self._io_writer is not None:
-            self._io_writer.transport.abort()
-
-    def __bool__(self) -> bool:
-        """Return True: the client would otherwise create its own transport."""
-        return True
-
-
-class _Client(Client):
-    async def _connect_to_server(self, s: Srv) -> None:
-        if not self._transport and s.uri.scheme not in ("ws", "wss"):
-            self._transport = _Transport()  # type: ignore[no-untyped-call]
-        await super()._connect_to_server(s)
-
-
 class Link:
     """A client that reconnects without end, and reports when it has.
 
@@ -84,8 +64,9 @@ class Link:
     """
 
     def __init__(self, url: str) -> None:
-        self.client: Client = _Client()
-        self.client._ps = self._parser = DirectParser(self.client)
+        self.client: Client = internals.AbortingClient()
+        self._parser = DirectParser(self.client)
+        internals.use_parser(self.client, self._parser)
         self.servers = [part.strip() for part in url.split(",")]
         self.url = ",".join(self.servers)
         self.watchers: set[Callable[[str], None]] = set()
@@ -100,6 +81,7 @@ class Link:
     @classmethod
     async def open(cls, url: str, *, name: str, timeout: float) -> Link:
         """Connect.  Raises LogUnavailable if no server answers (at once if the port is closed), LogTooOld, or LogRefused."""
+        _check_client()
         link = cls(url)
         for server in link.servers:
             _check_address(server)
@@ -165,17 +147,17 @@ class Link:
     @property
     def has_jetstream(self) -> bool:
         """Whether the server announces that JetStream is on."""
-        return bool(self.client._server_info.get("jetstream"))
+        return bool(internals.server_info(self.client).get("jetstream"))
 
     @property
     def server_name(self) -> str:
         """The connected server's name, or its id if it has none."""
-        return str(self.client._server_info.get("server_name", ""))
+        return str(internals.server_info(self.client).get("server_name", ""))
 
     @property
     def server_id(self) -> str:
         """The connected server's id, which changes with each start."""
-        return str(self.client._server_info.get("server_id", ""))
+        return str(internals.server_info(self.client).get("server_id", ""))
 
     @property
     def known_servers(self) -> list[str]:
@@ -186,7 +168,7 @@ class Link:
     @property
     def clustered(self) -> bool:
         """Whether the server announces that it is part of a cluster."""
-        return bool(self.client._server_info.get("cluster"))
+        return bool(internals.server_info(self.client).get("cluster"))
 
     async def take(self, subject: str, taker: Taker) -> Subscription:
         """Subscribe, and pass each message to the taker at once."""
@@ -195,12 +177,12 @@ class Link:
             raise AssertionError("the parser hands over what comes here")
 
         subscription = await self.client.subscribe(subject, cb=never)
-        self._parser.takers[subscription._id] = taker
+        self._parser.takers[internals.id_of(subscription)] = taker
         return subscription
 
     async def leave(self, subscription: Subscription) -> None:
         """End a subscription made by `take`."""
-        self._parser.takers.pop(subscription._id, None)
+        self._parser.takers.pop(internals.id_of(subscription), None)
         await subscription.unsubscribe()
 
     @property
@@ -231,13 +213,8 @@ class Link:
 
     async def _on_disconnect(self) -> None:
         self._settled.clear()
-        # Discard pending writes; the client renews subscriptions from its own list.
-        self.client._pending.clear()
-        self.client._pending_data_size = 0
-        for answer in list(self.client._resp_map.values()):
-            if not answer.done():
-                answer.set_exception(_AnswerLost())
-                answer.exception()  # The caller may have gone meanwhile.
+        internals.discard_unsent(self.client)
+        internals.fail_requests(self.client, _AnswerLost())
         if not self.client.is_closed:
             self.on_outage(True)
 
@@ -283,7 +260,7 @@ class Link:
             with as_log_errors(f"asking {self.url} for an answer"):
                 await self.client.flush(max(1, round(timeout)))
         if not self._parser.used:
-            raise LogRefused(f"Dorm can't read with nats-py {version('nats-py')}: install one that it was tested with")
+            raise _unknown_client("it has not used our parser")
 
     async def close(self) -> None:
         """Flush pending writes, then close."""
@@ -310,6 +287,18 @@ class Link:
 class _AnswerLost(nats.errors.Error):
     def __str__(self) -> str:
         return "the connection was lost before the answer came"
+
+
+def _check_client() -> None:
+    """Raises LogRefused if the installed nats-py lacks what Dorm uses of its internals."""
+    if missing := internals.missing():
+        raise _unknown_client(f"it has no {', '.join(missing)}")
+
+
+def _unknown_client(reason: str) -> LogRefused:
+    return LogRefused(
+        f"Dorm does not work with nats-py {version('nats-py')}: {reason}; install a version that `pip check` accepts"
+    )
 
 
 def _check_address(url: str) -> None:

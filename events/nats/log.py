@@ -15,7 +15,16 @@ from events import subjects as names
 from events.limits import LEAST_MAX_PAYLOAD
 from events.log.imported import renamed_upto
 from events.log.interface import Bus, EventLog
-from events.log.records import Appended, LogClosed, LogDamaged, LogError, LogRefused, LogUnavailable, Record
+from events.log.records import (
+    Appended,
+    LogClosed,
+    LogDamaged,
+    LogError,
+    LogRefused,
+    LogUnavailable,
+    Record,
+    on_subjects,
+)
 from events.log.waiting import until_answered
 from events.logger import Logger
 from events.nats.bus import NatsBus
@@ -41,6 +50,8 @@ from events.nats.streams import all_streams, find_streams, log_stream, make_stre
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
+
+__all__ = ["Connection", "JetStreamLog"]
 
 _RECONNECT_S = 5.0
 _PAUSE_S = 0.1
@@ -287,9 +298,7 @@ class JetStreamLog(EventLog):
     def _wanted(batch: list[Record], until: int | None, subjects: Sequence[str]) -> list[Record]:
         if until is not None and batch[-1].seq > until:
             batch = [record for record in batch if record.seq <= until]
-        if subjects:
-            batch = [record for record in batch if any(names.matches(pattern, record.subject) for pattern in subjects)]
-        return batch
+        return on_subjects(batch, subjects)
 
     async def _end_of(self, after: int, subjects: Sequence[str]) -> int:
         """Return the sequence that a bounded read has to reach: the last one on these subjects."""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
 
+from events.nats.internals import deliver
+
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
@@ -32,7 +34,7 @@ class DirectParser(Parser):
         self.takers: dict[int, Taker] = {}
         """By subscription id."""
         self.used = False
-        """Whether the client uses this parser: it is installed in a private attribute of nats-py."""
+        """Whether the client uses this parser, which it does not know (`internals.use_parser`)."""
         self._connections = 0
         super().__init__(client)
 
@@ -73,7 +75,7 @@ class DirectParser(Parser):
                     take(words[1], reply, data[begin:body], data[body : end - 2])
                 else:
                     header = data[begin:body] if with_headers else None
-                    await self.nc._process_msg(sid, words[1], reply, data[body : end - 2], header)
+                    await deliver(self.nc, sid, words[1], reply, data[body : end - 2], header)
             else:
                 self.buf = bytearray(data[position:end])
                 try:

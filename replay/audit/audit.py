@@ -29,7 +29,7 @@ from replay.reading import UNKNOWN, Broken, end_of, read_through
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from replay import Progress
     from replay.audit.seal_checks import Expected
 
@@ -68,7 +68,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def verify(
-    log: EventLog,
+    log: ReadableLog,
     *,
     jobs: int = 1,
     keys: Collection[str] = (),
@@ -113,7 +113,7 @@ async def verify(
     return _report(end, survey, checks.made, broken, report)
 
 
-async def _first_state(log: EventLog) -> State:
+async def _first_state(log: ReadableLog) -> State:
     """Return the state before the log's first record."""
     start = await log.start()
     if not start:
@@ -126,7 +126,7 @@ async def _first_state(log: EventLog) -> State:
     raise AuditError(f"the log begins after sequence {start}, and no snapshot has the state there for this build")
 
 
-async def _snapshots_of(log: EventLog) -> dict[int, list[str]]:
+async def _snapshots_of(log: ReadableLog) -> dict[int, list[str]]:
     """Return the digests of the snapshots that this build would use, by sequence.  A part of a log starts with any of the
     snapshots at its start, so all of these must agree."""
     try:

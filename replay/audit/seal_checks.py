@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from events.kinds import Event
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
 
@@ -264,7 +264,7 @@ class SealCheck:
 
 
 async def begin(
-    log: EventLog, *, keys: Collection[str] = (), expected: Expected | None = None
+    log: ReadableLog, *, keys: Collection[str] = (), expected: Expected | None = None
 ) -> SealCheck | SealReport:
     """Start a check at the log's start; return a report if no check is possible."""
     start = await log.start()
@@ -288,7 +288,7 @@ async def begin(
 
 
 async def verify_seals(
-    log: EventLog, *, keys: Collection[str] = (), expected: Expected | None = None, progress: Progress | None = None
+    log: ReadableLog, *, keys: Collection[str] = (), expected: Expected | None = None, progress: Progress | None = None
 ) -> SealReport:
     """Check all seals of a log up to its present end, in one pass.  Raises what `log.read` raises, except for damage, which
     is reported."""

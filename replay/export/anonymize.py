@@ -30,8 +30,8 @@ from dorm.core.state import State, can_be_kept, digest
 from events import kinds as k
 from events import subjects
 from events.codec import decode, encode, submission_of
-from events.log.interface import EventLog
-from events.log.records import Appended, LogDamaged, LogRefused, Record
+from events.log.interface import ReadableLog
+from events.log.records import LogDamaged, LogRefused, Record, on_subjects
 from events.log.snapshots import MemorySnapshots
 from events.requirements import requirement
 from replay.export.disguise import Disguise
@@ -44,7 +44,6 @@ from replay.whole_file import in_thread
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from events.log.snapshots import Snapshots
     from replay import Progress
 
 _AGENTS = (
@@ -313,11 +312,11 @@ def _filled(body: dict[str, Any], size: int) -> bytes:
 # --- the log ------------------------------------------------------------------------------------------------------------
 
 
-class AnonymizedLog(EventLog):
+class AnonymizedLog(ReadableLog):
     """Reads through to another log, as far as that went when it was surveyed.  Every read starts at the log's start, whatever
     `after` is, since the sentences of a moment follow from everything before it."""
 
-    def __init__(self, log: EventLog, survey: Survey, before: State, end: int, pseudonyms: Pseudonyms) -> None:
+    def __init__(self, log: ReadableLog, survey: Survey, before: State, end: int, pseudonyms: Pseudonyms) -> None:
         self._log = log
         self._survey = survey
         self._before = before
@@ -334,7 +333,7 @@ class AnonymizedLog(EventLog):
 
         def rewrite(batch: list[Record]) -> list[Record]:
             made = [rewriter.take(record) for record in batch if record.seq <= self._end]
-            return [record for record in made if record.seq > after and _wanted(record, subjects)]
+            return on_subjects([record for record in made if record.seq > after], subjects)
 
         try:
             async with aclosing(self._log.read(after=self._before.seq)) as batches:
@@ -365,11 +364,6 @@ class AnonymizedLog(EventLog):
         """The originals of the pseudonyms, by kind: never to be shared with the log."""
         return self._pseudonyms.key()
 
-    async def append(
-        self, subject: str, body: bytes, *, msg_id: str = "", expected_last: int | None = None, timeout: float = 5.0
-    ) -> Appended:
-        raise LogRefused("an anonymized log can't be written to")
-
     async def start(self) -> int:
         return self._before.seq
 
@@ -380,7 +374,7 @@ class AnonymizedLog(EventLog):
         return min(await self._log.at_time(time), self._end)
 
     @property
-    def snapshots(self) -> Snapshots:
+    def snapshots(self) -> MemorySnapshots:
         return self._snapshots
 
     @property
@@ -389,13 +383,6 @@ class AnonymizedLog(EventLog):
 
     async def torn(self) -> str:
         return await self._log.torn()
-
-    async def last_on(self, subject: str) -> Record | None:
-        found = None
-        async with aclosing(self.read(subjects=[subject])) as batches:
-            async for batch in batches:
-                found = batch[-1]
-        return found
 
     async def close(self) -> None:
         await self._log.close()
@@ -406,11 +393,7 @@ _AT_ONCE = 1000
 """Records that are rewritten before a waiting cancellation is noticed."""
 
 
-def _wanted(record: Record, patterns: Sequence[str]) -> bool:
-    return not patterns or any(subjects.matches(pattern, record.subject) for pattern in patterns)
-
-
-async def anonymized(log: EventLog, *, keep_nodes: bool = False, progress: Progress | None = None) -> AnonymizedLog:
+async def anonymized(log: ReadableLog, *, keep_nodes: bool = False, progress: Progress | None = None) -> AnonymizedLog:
     """Return a log up to its present end, under pseudonyms.  Raises what `log.read` raises, and LogRefused for a selection of
     records (`sparse`), which cannot be folded."""
     if log.sparse:

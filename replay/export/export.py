@@ -30,7 +30,7 @@ from replay.whole_file import ExportError, in_thread, whole_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
 
@@ -73,7 +73,7 @@ def format_of(path: Path) -> FileFormat:
 
 
 async def export(
-    log: EventLog,
+    log: ReadableLog,
     path: Path,
     *,
     selection: Selection = EVERYTHING,
@@ -117,7 +117,7 @@ async def export(
     )
 
 
-async def _copy(log: EventLog, chosen: Range, frames: Frames, sink: Sink, progress: Progress | None) -> None:
+async def _copy(log: ReadableLog, chosen: Range, frames: Frames, sink: Sink, progress: Progress | None) -> None:
     done = chosen.after
     if done < chosen.end:
         async with aclosing(log.read(after=done)) as batches:
@@ -136,7 +136,7 @@ async def _copy(log: EventLog, chosen: Range, frames: Frames, sink: Sink, progre
 
 
 async def _state_before(
-    log: EventLog, chosen: Range, selection: Selection, form: FileFormat
+    log: ReadableLog, chosen: Range, selection: Selection, form: FileFormat
 ) -> tuple[State | None, str]:
     """Return the state and the hash chain before the first record, if they can be known and the format needs them."""
     if log.sparse or not chosen.after or (form is FileFormat.cloudevents and not selection.some):
@@ -144,7 +144,7 @@ async def _state_before(
     return await state_after(log, chosen.after)
 
 
-async def _header(log: EventLog, chosen: Range, selection: Selection) -> Header:
+async def _header(log: ReadableLog, chosen: Range, selection: Selection) -> Header:
     return Header(
         cluster=await cluster_name(log),
         made_by=f"dorm {version('dorm')}",
@@ -156,7 +156,7 @@ async def _header(log: EventLog, chosen: Range, selection: Selection) -> Header:
     )
 
 
-async def _frames(log: EventLog, chosen: Range, header: Header, state: State | None) -> Frames:
+async def _frames(log: ReadableLog, chosen: Range, header: Header, state: State | None) -> Frames:
     if header.sparse:
         return NoFrames()
     own = await own_snapshots(log, chosen.after, chosen.end)
@@ -189,7 +189,7 @@ class _Archive(Sink):
         self._writer.finish()
 
 
-async def cluster_name(log: EventLog) -> str:
+async def cluster_name(log: ReadableLog) -> str:
     """Return the cluster's name from the first record's subject; '' for an empty log."""
     async with aclosing(log.read(after=await log.start())) as batches:
         async for batch in batches:

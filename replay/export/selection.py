@@ -14,7 +14,7 @@ from replay.moments import AtSequence, AtTime, Moment, MomentError
 
 if TYPE_CHECKING:
     from dorm.core.state import State
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from events.log.records import Record
     from events.positions import Logged
 
@@ -44,7 +44,7 @@ class Range(msgspec.Struct, frozen=True):
     end: int
 
 
-async def range_of(log: EventLog, selection: Selection) -> Range:
+async def range_of(log: ReadableLog, selection: Selection) -> Range:
     """Return the range of a selection.  Raises MomentError if it is empty, and what `log.at_time` raises."""
     start, end = await log.start(), await log.end()
     after = start if selection.since is None else max(start, await _before(log, selection.since, end, itself=False))
@@ -56,7 +56,7 @@ async def range_of(log: EventLog, selection: Selection) -> Range:
     return Range(after, max(after, upto))
 
 
-async def _before(log: EventLog, moment: Moment, end: int, *, itself: bool) -> int:
+async def _before(log: ReadableLog, moment: Moment, end: int, *, itself: bool) -> int:
     """Return the last sequence before a moment; with `itself`, a record at the moment counts as before it."""
     if isinstance(moment, AtSequence):
         if moment.seq > end:
@@ -66,7 +66,7 @@ async def _before(log: EventLog, moment: Moment, end: int, *, itself: bool) -> i
     return await log.at_time(time if itself else time - 1)
 
 
-async def _time_of(log: EventLog, seq: int) -> int:
+async def _time_of(log: ReadableLog, seq: int) -> int:
     """Return a record's log time, 0 if there is none."""
     if seq > await log.start():
         async with aclosing(log.read(after=seq - 1)) as batches:

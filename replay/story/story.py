@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from dorm.core.fold.folded import Folded
     from events.kinds import Event
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
     from replay.moments import Moment
@@ -70,7 +70,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def follow(
-    log: EventLog,
+    log: ReadableLog,
     name: str,
     followers: Sequence[Follower],
     moment: Moment | None = None,
@@ -105,7 +105,7 @@ async def follow(
     return base
 
 
-async def _has_snapshots(log: EventLog) -> bool:
+async def _has_snapshots(log: ReadableLog) -> bool:
     """Return whether there is a snapshot that this build uses; without one, each step back would fold the whole log again."""
     build = fingerprint(*FOLDED_BY)
     return any((info.core, info.build) == (SCHEMA, build) for info in await log.snapshots.infos())
@@ -121,7 +121,7 @@ def _together(followers: Sequence[Follower]) -> Seen:
     return seen
 
 
-async def _before(log: EventLog, seq: int, start: int, progress: Progress | None) -> State:
+async def _before(log: ReadableLog, seq: int, start: int, progress: Progress | None) -> State:
     """Return the state from which to follow an app submitted with this sequence.  Its first decision also answers events
     after the basis of the previous decision, which may be a little earlier."""
     state = await _at(log, max(start, seq - 1), progress)
@@ -131,11 +131,11 @@ async def _before(log: EventLog, seq: int, start: int, progress: Progress | None
     return await _at(log, max(start, basis, seq - 1 - MARGIN), progress) if basis < state.seq else state
 
 
-async def _at(log: EventLog, seq: int, progress: Progress | None) -> State:
+async def _at(log: ReadableLog, seq: int, progress: Progress | None) -> State:
     return await state_at(log, AtSequence(seq), progress=progress) if seq else State()
 
 
-async def _decision(log: EventLog, state: State) -> Record | None:
+async def _decision(log: ReadableLog, state: State) -> Record | None:
     """Return the round of the last decision in a state."""
     if not state.figures.seq or state.figures.seq <= await log.start():
         return None
@@ -146,7 +146,7 @@ async def _decision(log: EventLog, state: State) -> Record | None:
 
 
 async def tell(
-    log: EventLog,
+    log: ReadableLog,
     name: str,
     moment: Moment | None = None,
     *,

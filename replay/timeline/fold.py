@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dorm.core.fold.folded import Folded
     from dorm.core.state import App, Node, State
     from events.kinds import Event
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
     from replay.moments import Moment
@@ -63,7 +63,7 @@ _APP_FACTS = (k.AppAccepted, k.AppCompleted, k.AppFailed, k.AppCancelled, k.Gene
 
 
 async def timeline(
-    log: EventLog,
+    log: ReadableLog,
     since: Moment | None = None,
     until: Moment | None = None,
     *,
@@ -93,7 +93,7 @@ async def timeline(
     return await asyncio.to_thread(watcher.done, state, finish if last < end else 0)
 
 
-async def _place(log: EventLog, moment: Moment, end: int) -> tuple[int, int]:
+async def _place(log: ReadableLog, moment: Moment, end: int) -> tuple[int, int]:
     """Return the last record at or before a moment, and the moment in log time, 0 for a moment given as a sequence.
 
     Raises MomentError."""
@@ -106,7 +106,7 @@ async def _place(log: EventLog, moment: Moment, end: int) -> tuple[int, int]:
     return await log.at_time(time), time
 
 
-async def _time_of(log: EventLog, seq: int) -> int:
+async def _time_of(log: ReadableLog, seq: int) -> int:
     """Return a record's log time, 0 if there is none."""
     if seq:
         async with aclosing(log.read(after=seq - 1)) as batches:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dorm.core.snapshot import Copy
     from dorm.core.state import State
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from events.log.records import Record
 
 PAGE = 1000
@@ -32,7 +32,7 @@ _OF_RECORD = 200
 class Pages:
     """A log's records in order, each read once while there is room for it."""
 
-    def __init__(self, log: EventLog, start: int, room: int = _ROOM) -> None:
+    def __init__(self, log: ReadableLog, start: int, room: int = _ROOM) -> None:
         """`start` is the log's start, `room` is in bytes."""
         self._log, self._start, self._room = log, start, room
         self._kept: OrderedDict[int, list[Record]] = OrderedDict()

@@ -30,7 +30,7 @@ from replay.whole_file import in_thread
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
     from replay.moments import Moment
@@ -46,7 +46,7 @@ _MARKED = 64
 class Stepper:
     """A place in a log.  Its methods raise what `log.read` raises, and GapError."""
 
-    def __init__(self, log: EventLog, first: State, end: int, cluster: str = "*") -> None:
+    def __init__(self, log: ReadableLog, first: State, end: int, cluster: str = "*") -> None:
         """`first` is the state before the first record, `cluster` names the log's cluster (`*`: any, for a file)."""
         self._log, self._cluster = log, cluster
         self.start, self.end = first.seq, end
@@ -61,7 +61,7 @@ class Stepper:
         """Records folded so far: the cost of all moves."""
 
     @classmethod
-    async def open(cls, log: EventLog, *, cluster: str = "*") -> Stepper:
+    async def open(cls, log: ReadableLog, *, cluster: str = "*") -> Stepper:
         """Open a log before its first event; `grow` moves the end.  Raises MomentError if the state there is unknown."""
         start = await log.start()
         return cls(log, await state_at(log, AtSequence(start)), await log.end(), cluster)

@@ -25,7 +25,7 @@ from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from replay import Progress
     from replay.moments import Moment
 
@@ -34,7 +34,7 @@ Seen = Callable[[State, Record, Event, Folded], None]
 
 
 async def state_at(
-    log: EventLog, moment: Moment | None = None, *, progress: Progress | None = None, seen: Seen | None = None
+    log: ReadableLog, moment: Moment | None = None, *, progress: Progress | None = None, seen: Seen | None = None
 ) -> State:
     """Return the state at a moment, by default at the log's end.  `seen` is called with each record as it is folded, from the
     log's first one on, so no later snapshot is used.
@@ -49,7 +49,7 @@ async def state_at(
 
 
 async def fold_on(
-    log: EventLog,
+    log: ReadableLog,
     state: State,
     last: int,
     latest: int | None = None,
@@ -70,7 +70,7 @@ async def fold_on(
                 break
 
 
-async def _base(log: EventLog, last: int, latest: int | None) -> State:
+async def _base(log: ReadableLog, last: int, latest: int | None) -> State:
     """Return the state to fold from."""
     # `nearest` rejects snapshots by their build; the one at the start of a part of a log is accepted from any build.
     trusting = partial(load, build=None)
@@ -112,7 +112,7 @@ def fold(
     return state.seq >= last
 
 
-async def _bounds(log: EventLog, end: int, moment: Moment | None) -> tuple[int, int | None]:
+async def _bounds(log: ReadableLog, end: int, moment: Moment | None) -> tuple[int, int | None]:
     """Return the last sequence and the latest log time to fold."""
     if isinstance(moment, AtSequence):
         if moment.seq > end:
@@ -127,7 +127,7 @@ async def _bounds(log: EventLog, end: int, moment: Moment | None) -> tuple[int, 
     return end, None
 
 
-async def time_of(log: EventLog, seq: int) -> int:
+async def time_of(log: ReadableLog, seq: int) -> int:
     """Return a record's log time, 0 if there is none."""
     if seq:
         async with aclosing(log.read(after=seq - 1)) as batches:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
+import dorm.client
+import dorm.policies
+import events.log
 from docs.site import commands, kinds, spec
 from events.kinds import Event, MasterFact, Published
 from events.spec import AppSpec, Deadlines, Retries
 from tests.docs.shown import REPOSITORY
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _GENERATED = {"docs/reference/commands.md", "docs/reference/events.md", "docs/reference/spec.md"}
@@ -51,6 +57,18 @@ def test_every_field_of_a_spec_is_listed() -> None:
     for name in fields:
         assert f"| `{name}` |" in page
     assert "| `command` | list of string | required |" in page
+
+
+@pytest.mark.parametrize(
+    ("package", "page"), [(dorm.client, "client"), (dorm.policies, "policies"), (events.log, "log")], ids=str
+)
+def test_what_a_package_exports_is_in_the_reference_of_python(package: ModuleType, page: str) -> None:
+    text = (REPOSITORY / f"docs/reference/python/{page}.md").read_text()
+    shown = set(re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE))
+    exported = {name: getattr(package, name) for name in package.__all__}
+    assert exported
+    assert {name for name, value in exported.items() if value.__module__ not in shown} == set()
+    assert all(value.__doc__ for value in exported.values()), "one without a docstring is left out"
 
 
 @pytest.mark.parametrize(

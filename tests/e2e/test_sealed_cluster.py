@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dorm.client.client import Client
-from events.archive.appendable import open_archive
+from events.archive.opening import open_archive
 from events.codec import decode
 from events.kinds import LogSealed, Round
 from events.nats.log import Connection
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from events.log.records import Record
     from tests.lab.machines.nats_server import NatsServer
 
@@ -50,7 +50,7 @@ async def master(url: str, home: Path, *, kill: bool = False) -> AsyncIterator[N
             await process.wait()
 
 
-async def records_of(log: EventLog) -> list[Record]:
+async def records_of(log: ReadableLog) -> list[Record]:
     return [record async for batch in log.read() for record in batch]
 
 

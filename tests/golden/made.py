@@ -13,12 +13,12 @@ import msgspec
 from dorm.core.fold.evolve import evolve
 from dorm.core.state import SCHEMA, State, digest
 from events import kinds as k
-from events.archive.appendable import open_archive
+from events.archive.opening import open_archive
 from replay.audit.audit import verify
 from replay.story.story import tell
 
 if TYPE_CHECKING:
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
 
 FOLDER = Path(__file__).parent
 MADE = FOLDER / "made.json"
@@ -45,7 +45,7 @@ async def made_of(path: Path) -> dict[str, Any]:
     return made
 
 
-async def _folded(log: EventLog) -> dict[str, Any]:
+async def _folded(log: ReadableLog) -> dict[str, Any]:
     state, along, kinds = State(), {}, Counter[str]()
     async with aclosing(log.read()) as batches:
         async for batch in batches:
@@ -69,7 +69,7 @@ def _shape(state: State) -> dict[str, Any]:
     return {"apps": apps, "nodes": nodes, "counters": counters, "submissions": len(state.submissions)}
 
 
-async def _audited(log: EventLog) -> dict[str, Any]:
+async def _audited(log: ReadableLog) -> dict[str, Any]:
     """Which rounds can be decided again depends on the policies and solvers that are installed; that none comes out
     otherwise does not."""
     report = await verify(log)
@@ -82,7 +82,7 @@ async def _audited(log: EventLog) -> dict[str, Any]:
     }
 
 
-async def _stories(log: EventLog) -> dict[str, Any]:
+async def _stories(log: ReadableLog) -> dict[str, Any]:
     """How many chapters each has, and all of their words as a digest."""
     state = State()
     async with aclosing(log.read()) as batches:

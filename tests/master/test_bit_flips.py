@@ -147,10 +147,8 @@ async def lead(cluster: NatsCluster, server: NatsServer) -> None:
     """Have this server lead the log's stream."""
     async with asyncio.timeout(40.0):
         while await cluster.leader(log_stream(CLUSTER)) is not server:
-            async with cluster.owner() as jetstream:
+            async with cluster.client() as client:
                 wanted = json.dumps({"placement": {"preferred": server.name}}).encode()
                 with contextlib.suppress(TimeoutError):
-                    await jetstream._nc.request(
-                        f"$JS.API.STREAM.LEADER.STEPDOWN.{log_stream(CLUSTER)}", wanted, timeout=2
-                    )
+                    await client.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{log_stream(CLUSTER)}", wanted, timeout=2)
             await asyncio.sleep(0.5)

@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dorm.master.lease import Lease, LeaseLost
 from events.log.leadership import Held, Leadership, MemoryLeadership
-from events.log.records import LogUnavailable
+from events.log.records import LogRefused, LogUnavailable
 from events.nats.log import Connection
 from tests.lab.machines.nats_server import NatsServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from nats.aio.msg import Msg
 
 PATIENCE_S = 20.0
 
@@ -107,6 +110,58 @@ async def test_whatever_somebody_wrote_there_the_lease_can_be_had(nats_server: N
             await taken(leadership, "a", over=found)
     assert await leadership.replicas() == 1
     await connection.close()
+
+
+@pytest.mark.nats
+async def test_any_key_value_client_can_read_the_lease_and_delete_it(nats_server: NatsServer) -> None:
+    connection = await Connection.open(nats_server.url, "kv", create=True)
+    bucket = await connection._link.client.jetstream().key_value("DORM_leadership-kv")
+    held = await taken(connection.leadership, "a", ttl_s=2.0)
+    entry = await bucket.get("master")
+    assert (json.loads(entry.value or b"")["holder"], entry.revision) == ("a", held.revision)
+    await bucket.delete("master")
+    deleted = await connection.leadership.look()
+    assert deleted is not None
+    assert deleted.ttl_s == 0.0, "it is free at once"
+    assert await connection.leadership.renew(held) is None
+    await taken(connection.leadership, "b", over=deleted)
+    await connection.close()
+
+
+@pytest.mark.nats
+async def test_a_look_asks_the_leader_of_the_servers(nats_server: NatsServer) -> None:
+    """A direct get would be answered by any of them, however far it lags."""
+    connection = await Connection.open(nats_server.url, "asks", create=True)
+    client = connection._link.client
+    asked: list[str] = []
+
+    async def note(message: Msg) -> None:
+        asked.append(message.subject)
+
+    await client.subscribe("$JS.API.*.*.GET.>", cb=note)
+    await client.subscribe("$JS.API.DIRECT.GET.>", cb=note)
+    await taken(connection.leadership, "a")
+    await connection.leadership.written_at()
+    await (await client.jetstream().key_value("DORM_leadership-asks")).get("master")
+    await client.flush()
+    direct = "$JS.API.DIRECT.GET.KV_DORM_leadership-asks.$KV.DORM_leadership-asks.master"
+    assert asked == ["$JS.API.STREAM.MSG.GET.KV_DORM_leadership-asks"] * 2 + [direct], "the last is nats-py's own"
+    await connection.close()
+
+
+@pytest.mark.nats
+async def test_no_other_stream_can_grant_the_lease(nats_server: NatsServer) -> None:
+    connection = await Connection.open(nats_server.url, "moved", create=True)
+    manager = connection._link.client.jetstream()
+    await manager.delete_stream("KV_DORM_leadership-moved")
+    await manager.add_stream(name="OTHER", subjects=["$KV.DORM_leadership-moved.>"])
+    try:
+        with pytest.raises(LogRefused, match="expected stream does not match"):
+            await connection.leadership.take("a", 2.0, None)
+        assert (await manager.stream_info("OTHER")).state.messages == 0
+    finally:
+        await manager.delete_stream("OTHER")
+        await connection.close()
 
 
 @pytest.mark.nats

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm.core.state import digest
-from events.archive.appendable import open_archive
+from events.archive.opening import open_archive
 from events.nats.log import Connection
 from replay.audit.audit import verify
 from replay.export.export import export

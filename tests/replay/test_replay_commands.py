@@ -16,9 +16,9 @@ import yaml
 from dorm.cli.main import main
 from dorm.cli.output import console
 from events.archive import segments
-from events.archive.appendable import ArchiveLog
 from events.kinds import Resized
 from replay.export.export import export
+from tests.events.archive.legacy_files import legacy_archive
 from tests.replay.made_log import changed_fact, log_of, rounds_with
 
 if TYPE_CHECKING:
@@ -197,10 +197,9 @@ def test_a_file_that_breaks_off(dorm: Dorm, log_file: Path, written: list[Record
     assert not (tmp_path / "rest.dorm").exists(), "an archive of nothing would look like a copy"
 
 
-def test_a_file_of_the_earlier_format_that_breaks_off(dorm: Dorm, written: list[Record], tmp_path: Path) -> None:
+def test_a_legacy_archive_that_breaks_off(dorm: Dorm, written: list[Record], tmp_path: Path) -> None:
     path = tmp_path / "old.dorm"
-    asyncio.run(save_as_before(written, path))
-    path.write_bytes(path.read_bytes()[:-1])
+    path.write_bytes(legacy_archive(written)[:-1])
     left = len(written) - 1
     code, out, err = dorm("state", "--file", path)
     assert (code, len(err.splitlines())) == (1, 1)
@@ -211,12 +210,6 @@ def test_a_file_of_the_earlier_format_that_breaks_off(dorm: Dorm, written: list[
     code, out, err = dorm("verify", "--file", tmp_path / "rest.dorm")
     assert (code, err) == (0, "")
     assert f"{left} of {left} records folded" in out
-
-
-async def save_as_before(records: list[Record], path: Path) -> None:
-    log = await ArchiveLog.open(path, lambda: 1)
-    await log.copy_in(records)
-    await log.close()
 
 
 def test_damage_is_named_and_what_is_whole_can_be_salvaged(

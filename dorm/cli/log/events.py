@@ -26,7 +26,7 @@ from events.positions import Position, parse
 if TYPE_CHECKING:
     from dorm.client.tail import Filter, Tail
     from events.kinds import Event
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from events.positions import Logged
     from replay.moments import Moment
 
@@ -138,7 +138,7 @@ def events(
 
 
 async def _chosen(
-    log: EventLog, cluster: str, wanted: Filter, after: str | None, since: Moment | None, until: Moment | None,
+    log: ReadableLog, cluster: str, wanted: Filter, after: str | None, since: Moment | None, until: Moment | None,
     count: int | None, follow: bool,
 ) -> Tail:  # fmt: skip
     """Return the requested events, as one reading of the log."""
@@ -156,7 +156,7 @@ async def _chosen(
     return Tail(log, cluster, wanted, after=begin, until=None if follow else end, follow=follow)
 
 
-async def _before(log: EventLog, moment: Moment, *, itself: bool) -> int:
+async def _before(log: ReadableLog, moment: Moment, *, itself: bool) -> int:
     """Return the last sequence before a moment; with `itself`, records at the moment count as before it."""
     from dorm.client.tail import time_of
     from replay.moments import AtSequence, AtTime

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, complete, complete_app, where
+from dorm.cli.connect import ClusterName, Url, client, complete, complete_app, where
 from dorm.cli.errors import Fail, WrongUsage, complain, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
 from dorm.cli.source import File, log_of, parse_moment, progress_of, say_nothing_found
@@ -20,7 +20,7 @@ from replay.export.export import format_of
 from replay.export.sink import FileFormat
 
 if TYPE_CHECKING:
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from replay.export.anonymize import AnonymizedLog
     from replay.export.export import Exported
 
@@ -107,7 +107,7 @@ def export_log(
     run(work())
 
 
-async def _anonymized(log: EventLog, keep_nodes: bool, key: Path | None, *, force: bool) -> AnonymizedLog:
+async def _anonymized(log: ReadableLog, keep_nodes: bool, key: Path | None, *, force: bool) -> AnonymizedLog:
     """Return the log under pseudonyms; the mapping goes into a file that only this user can read."""
     from replay.export.anonymize import anonymized
     from replay.whole_file import whole_file
@@ -182,7 +182,7 @@ def import_log(
     run(work())
 
 
-async def _import(log: EventLog, url: str, cluster: str | None) -> dict[str, Any]:
+async def _import(log: ReadableLog, url: str, cluster: str | None) -> dict[str, Any]:
     """Import the log; return what was done.  Raises Fail if the new log gives another state."""
     from dorm.core.state import digest
     from events.nats.importing import import_log as put
@@ -199,9 +199,9 @@ async def _import(log: EventLog, url: str, cluster: str | None) -> dict[str, Any
     except asyncio.CancelledError:
         complain("interrupted; what is stored stays, and the same command continues from there", "interrupted")
         raise
-    async with log_of(None, url, name) as made:
+    async with client(url, name) as connected:
         with progress_of("checking") as report:
-            found = digest(await leave_snapshot(made, report))
+            found = digest(await leave_snapshot(connected.log, report))
         wanted = digest(await state_at(log))
         if found != wanted:
             raise Fail(

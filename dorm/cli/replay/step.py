@@ -18,7 +18,7 @@ from dorm.cli.source import At, File, log_of, parse_moment, progress_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from replay.moments import Moment
     from replay.travel.stepper import Stepper
 
@@ -73,7 +73,7 @@ def step(
         raise typer.Exit(code)
 
 
-async def _opened(log: EventLog, cluster: str, moment: Moment | None) -> Stepper:
+async def _opened(log: ReadableLog, cluster: str, moment: Moment | None) -> Stepper:
     """Return a stepper at a moment."""
     from replay.travel.stepper import Stepper
 

@@ -36,7 +36,7 @@ from replay.travel.search import Search, parse
 
 if TYPE_CHECKING:
     from dorm.cli.replay.step_view import View
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from replay.travel.stepper import Stepper
 
 _HINTS = " ← → event  PgUp/Dn 10  d decision  f failure  / filter  g go to  ? help  q quit"
@@ -172,7 +172,7 @@ class StepApp(App[None]):
         Binding("ctrl+c", "quit", priority=True),
     ]
 
-    def __init__(self, log: EventLog, stepper: Stepper, name: str, search: Search, *, follow: bool = False) -> None:
+    def __init__(self, log: ReadableLog, stepper: Stepper, name: str, search: Search, *, follow: bool = False) -> None:
         super().__init__()
         self._source, self._stepper, self._label, self._follow = log, stepper, name, follow
         self._search = search

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dorm.core.fold.folded import Folded
     from dorm.core.query.plans import Assumed
     from events.kinds import Event
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
     from replay.moments import Moment
@@ -158,7 +158,7 @@ class _Read:
 
 
 async def whatif(
-    log: EventLog,
+    log: ReadableLog,
     moment: Moment | None,
     changes: Assumed,
     *,
@@ -209,7 +209,7 @@ def _every_s(played_s: float) -> float:
     return max(1.0, played_s / _SAMPLES)
 
 
-async def _read(log: EventLog, end: int, fork: State, ends_at: int, progress: Progress | None) -> _Read:
+async def _read(log: ReadableLog, end: int, fork: State, ends_at: int, progress: Progress | None) -> _Read:
     """Read the log up to `end`; from the fork on, measure what happens."""
     start = await log.start()
     state = await state_at(log, AtSequence(start)) if start else State()
@@ -233,7 +233,7 @@ async def _read(log: EventLog, end: int, fork: State, ends_at: int, progress: Pr
 
 
 async def _backtest(
-    log: EventLog, end: int, ends_at: int, history: History, plays: _Plays, progress: Progress | None
+    log: ReadableLog, end: int, ends_at: int, history: History, plays: _Plays, progress: Progress | None
 ) -> Backtest | None:
     """Test from an earlier moment, with what was known then of the apps that lived then."""
     courses = sorted(history.courses.values(), key=lambda course: course.submitted_at)

@@ -17,13 +17,13 @@ from tests.core.records import Bench, document, joined
 from tests.e2e.commands import done, dorm, refused
 from tests.e2e.local_up import leaving_nothing, named, talker, up, write_spec
 from tests.e2e.story import until
-from tests.events.log.conformance import read_all
+from tests.events.log.readable_conformance import read_all
 from tests.replay.made_log import log_of, two_apps
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from tests.cli.conftest import Dorm
 
 
@@ -46,7 +46,7 @@ def log_file(tmp_path: Path) -> Path:
     return saved(bench.records, tmp_path / "log.dorm")
 
 
-async def written(log: EventLog, after: int) -> list[str]:
+async def written(log: ReadableLog, after: int) -> list[str]:
     """Kinds of what came after a sequence, without the master's seals: those come by the clock, whoever asks what."""
     records = await read_all(log, after)
     return [

@@ -8,34 +8,31 @@ import io
 import itertools
 import os
 import random
-import subprocess
-import sys
 import tempfile
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
-import pytest_asyncio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from events.archive.appendable import ArchiveLog, open_archive
 from events.archive.blocks import _HEAD, HEAD_SIZE, MARK, Header, head_of, pack_header, pack_records
 from events.archive.damage import Damage, ReadablePart, WholeParts, readable_end
 from events.archive.index import MAGIC, TRAILER_SIZE
 from events.archive.segments import BATCH_BLOCKS, BLOCK_RECORDS, LEAST_RECORDS, SegmentLog, SegmentWriter
-from events.log.interface import EventLog
-from events.log.memory import MemoryLog
+from events.log.interface import ReadableLog
 from events.log.records import LogDamaged, LogError, LogRefused, Record
-from events.log.snapshots import SnapshotInfo, Snapshots, content_of
-from tests.events.log.conformance import ALICE, BOB, LogConformance, read_all
+from events.log.snapshots import SnapshotInfo, content_of
+from tests.events.archive.conformance import ArchiveConformance
+from tests.events.log.readable_conformance import ALICE, BOB, read_all
 from tests.tries import tries
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import Sequence
 
-    from events.log.records import Appended
+    from tests.events.log.readable_conformance import Holding
 
 
 def written(
@@ -73,45 +70,41 @@ async def opened(data: bytes, path: Path) -> SegmentLog:
     return await SegmentLog.open(path)
 
 
-class _Exported(EventLog):
-    """A log in memory that is read by way of an archive."""
+class TestSegmentLog(ArchiveConformance):
+    @pytest.fixture
+    def holding(self, tmp_path: Path) -> Holding:
+        async def hold(records: Sequence[Record]) -> ReadableLog:
+            return await opened(written(records, every=7), tmp_path / "log.dorm")
 
-    def __init__(self, path: Path) -> None:
-        self._memory = MemoryLog(itertools.count(1).__next__)
-        self._path = path
-
-    async def append(
-        self, subject: str, body: bytes, *, msg_id: str = "", expected_last: int | None = None, timeout: float = 5.0
-    ) -> Appended:
-        return await self._memory.append(subject, body, msg_id=msg_id, expected_last=expected_last)
-
-    async def _archive(self) -> SegmentLog:
-        return await opened(written(self._memory.records, every=7), self._path)
-
-    async def read(
-        self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
-    ) -> AsyncGenerator[list[Record], None]:
-        log: EventLog = self._memory if follow else await self._archive()
-        async for batch in log.read(after=after, subjects=subjects, follow=follow):
-            yield batch
-
-    async def end(self) -> int:
-        return await (await self._archive()).end()
-
-    async def at_time(self, time: int) -> int:
-        return await (await self._archive()).at_time(time)
-
-    async def last_on(self, subject: str) -> Record | None:
-        return await (await self._archive()).last_on(subject)
-
-    async def close(self) -> None:
-        return None
+        return hold
 
 
-class TestReadingASegmentLog(LogConformance):
-    @pytest_asyncio.fixture
-    async def log(self, tmp_path: Path) -> AsyncIterator[EventLog]:
-        yield _Exported(tmp_path / "log.dorm")
+class TestReadablePart(ArchiveConformance):
+    """A log that goes on behind its readable part."""
+
+    @pytest.fixture
+    def holding(self, tmp_path: Path) -> Holding:
+        async def hold(records: Sequence[Record]) -> ReadableLog:
+            more = [msgspec.structs.replace(record, seq=record.seq + len(records)) for record in some(20)]
+            log = await opened(written([*records, *more], every=7), tmp_path / "log.dorm")
+            return ReadablePart(log, len(records), "")
+
+        return hold
+
+
+class TestWholeParts(ArchiveConformance):
+    """An archive whose damage costs no record."""
+
+    @pytest.fixture
+    def holding(self, tmp_path: Path) -> Holding:
+        async def hold(records: Sequence[Record]) -> ReadableLog:
+            return WholeParts(await opened(written(records, every=7), tmp_path / "log.dorm"), [Damage(1, "")])
+
+        return hold
+
+    async def test_a_log_without_records(self, holding: Holding) -> None:
+        log = await holding([])
+        assert (await log.start(), await log.end(), await read_all(log)) == (0, 0, [])
 
 
 RECORD = st.builds(
@@ -147,7 +140,7 @@ def test_any_records_come_back_as_they_were(records: list[Record], gaps: list[in
             for after in range(start, seq, 2):
                 assert await read_all(log, after) == [record for record in records if record.seq > after]
             for time in {record.time for record in records}:
-                assert await log.at_time(time) == await EventLog.at_time(log, time)
+                assert await log.at_time(time) == await ReadableLog.at_time(log, time)
             await log.close()
 
     asyncio.run(round_trip())
@@ -224,9 +217,6 @@ async def test_snapshots_lie_between_records(tmp_path: Path) -> None:
     assert [info.seq for info in infos] == [10, 20, 30, 40, 50]
     assert await log.snapshots.get(infos[2]) == b"state at 30"
     assert await log.snapshots.get(snapshot_at(31)[0]) is None
-    for change in (log.snapshots.put(*snapshot_at(5)), log.snapshots.drop(infos[0]), log.append(ALICE, b"")):
-        with pytest.raises(LogRefused, match="takes nothing more"):
-            await change
 
 
 async def test_a_part_of_a_log_begins_with_the_state_there(tmp_path: Path) -> None:
@@ -250,12 +240,6 @@ async def test_records_that_do_not_follow_are_refused() -> None:
     writer.add(some(1, start=1))
     with pytest.raises(LogDamaged, match="record 2 can't follow 2"):
         writer.add(some(1, start=1))
-
-
-async def test_nothing_to_follow(tmp_path: Path) -> None:
-    log = await opened(written(some(3)), tmp_path / "log.dorm")
-    with pytest.raises(LogRefused, match="does not grow"):
-        await anext(log.read(follow=True))
 
 
 async def test_a_later_format_is_refused(tmp_path: Path) -> None:
@@ -292,7 +276,7 @@ async def survey(data: bytes, path: Path) -> tuple[list[Record], list[Record], l
         part = ReadablePart(log, readable_end(damages, await log.end()), "damaged")
         assert await read_all(part) == [record for record in read if record.seq <= await part.end()]
         salvaged = [record async for batch in log.salvage(damages=[*damages]) for record in batch]
-        snapshots: Snapshots = log.snapshots
+        snapshots = log.snapshots
         for info in await snapshots.infos():
             assert await snapshots.get(info) in (None, b"state at %d" % info.seq)
         await log.at_time(200)
@@ -376,9 +360,8 @@ async def test_the_readable_part_is_a_log_of_its_own(tmp_path: Path) -> None:
     assert (parts.sparse, await parts.end()) == (True, 40)
     assert await read_all(parts) == FORTY[:24] + FORTY[32:]
     assert await parts.last_on(BOB) == FORTY[38]
-    for taking in (part.append(ALICE, b""), parts.append(ALICE, b"")):
-        with pytest.raises(LogRefused, match="takes nothing"):
-            await taking
+    with pytest.raises(LogDamaged, match="the archive ends at 40, before 41"):
+        await read_all(parts, 41)
 
 
 async def test_bytes_behind_the_end_are_named(tmp_path: Path) -> None:
@@ -452,65 +435,3 @@ def test_whole_blocks_with_senseless_content_are_damage(tmp_path: Path) -> None:
 
 async def _all(data: bytes, path: Path) -> list[Record]:
     return await read_all(await opened(data, path))
-
-
-# --- opening ------------------------------------------------------------------------------------------------------------
-
-
-async def test_open_archive_takes_what_every_release_wrote(tmp_path: Path) -> None:
-    old = await ArchiveLog.open(tmp_path / "old.dorm", itertools.count(1).__next__)
-    await old.copy_in(FORTY)
-    await old.close()
-    (tmp_path / "new.dorm").write_bytes(WHOLE)
-    for name, kind in (("old.dorm", ArchiveLog), ("new.dorm", SegmentLog)):
-        log = await open_archive(tmp_path / name)
-        assert type(log) is kind
-        assert await read_all(log) == FORTY
-        assert await log.damages() == []
-        await log.close()
-
-
-async def test_damage_in_the_earlier_format_is_named_as_well(tmp_path: Path) -> None:
-    path = tmp_path / "old.dorm"
-    old = await ArchiveLog.open(path, itertools.count(1).__next__)
-    await old.copy_in(FORTY)
-    await old.close()
-    whole = path.read_bytes()
-    for data in (whole[:-1], whole[:700] + b"x" + whole[700:]):
-        path.write_bytes(data)
-        log = await open_archive(path)
-        (damage,) = await log.damages()
-        part = ReadablePart(log, readable_end([damage], damage.first - 1), str(damage))
-        assert await read_all(part) == FORTY[: damage.first - 1]
-        assert damage.first > 5
-
-
-async def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "notes").write_text("DORMLOG9")
-    for name, reason in (
-        ("notes", "is not a Dorm archive"),
-        ("none", "No such file"),
-        ("pipe", "is not a file"),
-        (".", "dir"),
-    ):
-        with pytest.raises(LogRefused, match=reason):
-            await open_archive(tmp_path / name)
-
-
-_READ_STDIN = """
-import asyncio, pathlib
-from events.archive.appendable import open_archive
-async def main():
-    log = await open_archive(pathlib.Path("-"))
-    print([record.seq async for batch in log.read() for record in batch][-1], await log.torn())
-asyncio.run(main())
-"""
-
-
-def test_an_archive_is_read_from_a_pipe() -> None:
-    program = [sys.executable, "-c", _READ_STDIN]
-    done = subprocess.run(program, input=WHOLE, capture_output=True, check=True, timeout=60)
-    assert done.stdout == b"40 \n"
-    done = subprocess.run(program, input=WHOLE[:-1], capture_output=True, check=True, timeout=60)
-    assert done.stdout.startswith(b"40 standard input: it breaks off")

@@ -8,7 +8,8 @@ import pytest
 
 from events.log.memory import MemoryLog
 from events.log.records import LogDamaged, Record
-from tests.events.log.conformance import ALICE, LogConformance, fill, read_all
+from tests.events.log.conformance import LogConformance, fill
+from tests.events.log.readable_conformance import ALICE, read_all
 
 
 class TestMemoryLog(LogConformance):

@@ -17,7 +17,7 @@ import pytest
 from events import subjects
 from events.log.records import LogError, LogRefused, LogTooOld, LogUnavailable
 from events.nats.log import Connection
-from tests.events.log.conformance import CLUSTER
+from tests.events.log.readable_conformance import CLUSTER
 from tests.lab.machines.nats_server import NatsServer
 
 if TYPE_CHECKING:

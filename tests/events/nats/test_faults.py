@@ -16,7 +16,8 @@ import pytest_asyncio
 from events.log.records import LogDamaged, LogError, LogRefused, LogUnavailable, Record
 from events.nats.log import Connection
 from events.nats.reader import BATCH_BYTES
-from tests.events.log.conformance import ALICE, BOB, CLUSTER, fill, follow_until, read_all
+from tests.events.log.conformance import fill, follow_until
+from tests.events.log.readable_conformance import ALICE, BOB, CLUSTER, read_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

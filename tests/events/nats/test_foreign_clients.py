@@ -17,7 +17,7 @@ from events.codec import decode, encode
 from events.kinds import AppRejected, AppSubmitted, MasterFact, NodeLost, Round, Unknown
 from events.nats.log import Connection
 from events.spec import SpecError, check_spec
-from tests.events.log.conformance import read_all
+from tests.events.log.readable_conformance import read_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

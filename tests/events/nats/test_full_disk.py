@@ -12,7 +12,7 @@ import pytest
 from events.log.records import LogError, LogFull, LogUnavailable
 from events.nats.log import Connection
 from events.nats.streams import log_stream
-from tests.events.log.conformance import ALICE, CLUSTER
+from tests.events.log.readable_conformance import ALICE, CLUSTER
 from tests.lab.machines.nats_server import NatsServer
 from tests.lab.machines.small_disk import small_disk
 

@@ -13,7 +13,8 @@ from events.log.records import LogDamaged, LogError
 from events.nats.integrity import missing, unprotected
 from events.nats.log import Connection
 from events.nats.streams import log_stream, stream_configs
-from tests.events.log.conformance import ALICE, CLUSTER, fill, read_all
+from tests.events.log.conformance import fill
+from tests.events.log.readable_conformance import ALICE, CLUSTER, read_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,7 +12,8 @@ import pytest_asyncio
 
 from events.nats.log import Connection
 from events.nats.streams import stream_configs
-from tests.events.log.conformance import CLUSTER, LogConformance
+from tests.events.log.conformance import LogConformance
+from tests.events.log.readable_conformance import CLUSTER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,8 @@ import pytest_asyncio
 from events import subjects
 from events.log.records import LogUnavailable, NotSent
 from events.nats.log import Connection
-from tests.events.log.conformance import ALICE, CLUSTER, fill, read_all
+from tests.events.log.conformance import fill
+from tests.events.log.readable_conformance import ALICE, CLUSTER, read_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from events.kinds import Event
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
 
 
 class Told(msgspec.Struct):
@@ -35,7 +35,7 @@ class Told(msgspec.Struct):
     """When a decision left an app without a place, by app."""
 
 
-async def told_by(log: EventLog) -> Told:
+async def told_by(log: ReadableLog) -> Told:
     """Read from its begin to its end.  Raises what a log raises."""
     told = Told()
     async with aclosing(log.read()) as batches:

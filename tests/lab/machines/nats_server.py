@@ -22,6 +22,7 @@ import nats.errors
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
+    from nats.aio.client import Client
     from nats.js import JetStreamContext
 
 _READY_S = 20.0
@@ -255,6 +256,12 @@ class NatsCluster:
     @contextlib.asynccontextmanager
     async def owner(self) -> AsyncIterator[JetStreamContext]:
         """The servers' owner, who may do what Dorm forbids itself."""
+        async with self.client() as client:
+            yield client.jetstream(timeout=2)
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A client of nats-py's own, connected to the servers."""
 
         async def quiet(_: Exception) -> None: ...
 
@@ -262,7 +269,7 @@ class NatsCluster:
             self.url.split(","), max_reconnect_attempts=-1, reconnect_time_wait=0, connect_timeout=1, error_cb=quiet
         )
         try:
-            yield client.jetstream(timeout=2)
+            yield client
         finally:
             await client.close()
 

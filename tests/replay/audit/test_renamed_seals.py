@@ -12,8 +12,8 @@ from dorm.core.fold.evolve import evolve
 from dorm.core.state import SCHEMA, State
 from dorm.master.sealing import Sealer
 from events import subjects
-from events.archive.appendable import open_archive
 from events.archive.damage import ReadablePart
+from events.archive.opening import open_archive
 from events.chain.seals import SealKey, new_seed
 from events.codec import encode
 from events.kinds import MasterElected, Round
@@ -22,7 +22,7 @@ from events.nats.log import Connection
 from replay.audit.audit import verify
 from replay.audit.seal_checks import verify_seals
 from replay.export.export import export
-from tests.events.log.conformance import read_all
+from tests.events.log.readable_conformance import read_all
 from tests.master.sealed import CLUSTER, START, sealed_log
 from tests.replay.made_log import log_of
 

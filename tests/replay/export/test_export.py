@@ -16,7 +16,7 @@ import zstandard
 from dorm.core.fold.evolve import GapError
 from dorm.core.snapshot import load
 from dorm.core.state import digest
-from events.archive.appendable import open_archive
+from events.archive.opening import open_archive
 from events.archive.segments import SegmentLog
 from events.chain.hash_chain import Chain
 from events.cloudevents import cloud_event, rfc3339

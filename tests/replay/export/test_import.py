@@ -13,7 +13,7 @@ import nats
 import pytest
 
 from dorm.core.state import digest
-from events.archive.appendable import open_archive
+from events.archive.opening import open_archive
 from events.log.imported import HEADER, header, imported_upto, original
 from events.log.memory import MemoryLog
 from events.log.records import LogDamaged, LogRefused, LogUnavailable, Record
@@ -26,7 +26,7 @@ from replay.export.export import export
 from replay.export.selection import Selection
 from replay.moments import AtSequence, BeforeEnd
 from replay.travel.travel import state_at
-from tests.events.log.conformance import read_all
+from tests.events.log.readable_conformance import read_all
 from tests.lab.machines.nats_server import NatsServer
 from tests.replay.made_log import CLUSTER, log_of
 

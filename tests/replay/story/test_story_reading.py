@@ -26,7 +26,7 @@ from tests.replay.made_log import log_of, two_apps
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from events.log.records import Record
 
 
@@ -56,7 +56,7 @@ async def with_snapshots(records: list[Record], every: int) -> Watched:
     return log
 
 
-async def explained(log: EventLog, name: str, at: int) -> Explanation | str:
+async def explained(log: ReadableLog, name: str, at: int) -> Explanation | str:
     witness = Witness(name)
     state = await follow(log, name, [witness], AtSequence(at))
     try:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from events.log.records import LogUnavailable, Overtaken
-from tests.events.log.conformance import ALICE, CLUSTER, ROUND, LogConformance
+from tests.events.log.conformance import LogConformance
+from tests.events.log.readable_conformance import ALICE, CLUSTER, ROUND
 from tests.simulation.world.world import World
 from tests.tries import tries
 
@@ -27,11 +28,19 @@ async def _idle(process: Process) -> None:
 
 
 def _in_virtual_time(method: Callable[..., Any]) -> Callable[..., None]:
+    signature = inspect.signature(method)
+    takes_log = "log" in signature.parameters
+
     @functools.wraps(method)
     def run(self: object, log: EventLog, **others: Any) -> None:
         world: World = log._world  # type: ignore[attr-defined]
-        world.loop.run_until_complete(method(self, log=log, **others))
+        taken = {"log": log, **others} if takes_log else others
+        world.loop.run_until_complete(method(self, **taken))
 
+    if not takes_log:  # The world of the log has the loop that runs the test.
+        log = inspect.Parameter("log", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        signature = signature.replace(parameters=[*signature.parameters.values(), log])
+    run.__signature__ = signature  # type: ignore[attr-defined]
     return run
 
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from events.log.records import LogUnavailable
-from tests.events.log.conformance import ALICE
+from tests.events.log.readable_conformance import ALICE
 from tests.simulation.world.world import World
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import msgspec
 import psutil
 import pytest
 
-from events.archive.appendable import open_archive
+from events.archive.opening import open_archive
 from replay.audit.audit import verify
 from replay.simulator import SimulationError
 from replay.simulator.compare.contenders import parse_all

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from dorm.core.state import SCHEMA
 from events import kinds as k
 from events import subjects
-from events.archive.appendable import open_archive
+from events.archive.opening import open_archive
 from events.codec import decode, encode
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import Record
@@ -32,11 +32,11 @@ from tests.simulator.scenarios import app, nodes, play, played, scenarios
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.log.interface import EventLog
+    from events.log.interface import ReadableLog
     from tests.lab.machines.nats_server import NatsServer
 
 
-async def all_of(log: EventLog) -> list[Record]:
+async def all_of(log: ReadableLog) -> list[Record]:
     return [record async for batch in log.read() for record in batch]
 
 

@@ -1,0 +1,131 @@
+"""What Dorm uses of nats-py although it is not public: the only module that touches it.
+
+Any minor release of nats-py may change these names, so `pyproject.toml` bounds its version from above.  Raise that bound once
+`tests/events/nats` passes with the new release.  Each item here says why Dorm needs it, and which public API would replace it.
+
+The parser (`events.nats.parser`) extends `nats.protocol.parser.Parser`, whose names are public but not documented.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from nats.aio.client import Client, Srv
+from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
+from nats.protocol.parser import Parser
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+
+USED: Mapping[str, tuple[str, ...]] = {
+    "Client": (
+        *("_connect_to_server", "_pending", "_pending_data_size", "_process_msg", "_ps", "_resp_map"),
+        *("_server_info", "_transport"),
+    ),
+    "Parser": ("buf", "nc", "parse", "reset"),
+    "Subscription": ("_id",),
+    "TcpTransport": ("_io_writer",),
+}
+"""The names that are used, by class."""
+
+
+@cache
+def missing() -> list[str]:
+    """Return those of the names that the installed nats-py does not have."""
+    client = Client()
+    there = {
+        "Client": client,
+        "Parser": Parser(client),
+        "Subscription": Subscription(client),
+        "TcpTransport": TcpTransport(),  # type: ignore[no-untyped-call]
+    }
+    return [f"{owner}.{name}" for owner, names in USED.items() for name in names if not hasattr(there[owner], name)]
+
+
+class AbortingTransport(TcpTransport):
+    """A transport that closes at once.
+
+    Why: a stream's own close first waits until the other side has taken what was written, which a frozen server, or one
+    behind a cut cable, does not do for many minutes.
+    Instead: `Client.close(abort=True)`, or a transport that `connect` accepts as an option.
+    """
+
+    def close(self) -> None:
+        if self._io_writer is not None:
+            self._io_writer.transport.abort()
+
+    def __bool__(self) -> bool:
+        """Return True: the client would otherwise create its own transport."""
+        return True
+
+
+class AbortingClient(Client):
+    """A client whose TCP connections close at once, by `AbortingTransport`."""
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        if not self._transport and s.uri.scheme not in ("ws", "wss"):
+            self._transport = AbortingTransport()  # type: ignore[no-untyped-call]
+        await super()._connect_to_server(s)
+
+
+def use_parser(client: Client, parser: Parser) -> None:
+    """Make a client that is not connected yet parse with `parser`.
+
+    Why: a log's reader needs a quarter of the CPU with a parser of its own (`events.nats.parser`).
+    Instead: a subscription that hands over messages as bytes, from the reading task.
+    """
+    client._ps = parser
+
+
+def deliver(
+    client: Client, subscription: int, subject: bytes, reply: bytes, body: bytes, header: bytes | None
+) -> Awaitable[None]:
+    """Give a parsed message to the client, which passes it on to the subscription with this id.
+
+    Why: our parser sees all messages, and takes only some of them.
+    Instead: as `use_parser`; no parser would then be needed.
+    """
+    # Without headers, nats-py's own parser passes None as well; the annotation is too narrow.
+    return client._process_msg(subscription, subject, reply, body, header)  # type: ignore[arg-type]
+
+
+def id_of(subscription: Subscription) -> int:
+    """Return the id that the server names in each message to a subscription.
+
+    Why: our parser recognizes by it what it takes.
+    Instead: a public `Subscription.id`.
+    """
+    return subscription._id
+
+
+def server_info(client: Client) -> Mapping[str, Any]:
+    """Return what the connected server announced of itself (`INFO`).
+
+    Why: it names the server and its start, and says whether JetStream is on and whether it belongs to a cluster.
+    Instead: public properties such as `connected_server_name`; other NATS clients have them.
+    """
+    return client._server_info
+
+
+def discard_unsent(client: Client) -> None:
+    """Discard what has been written and not been sent; subscriptions are renewed from the client's own list.
+
+    Why: an append whose caller was told that it failed must not be stored after a reconnect, much later.
+    Instead: an option of `connect` that drops unsent messages when the connection is lost.
+    """
+    client._pending.clear()
+    client._pending_data_size = 0
+
+
+def fail_requests(client: Client, error: Exception) -> None:
+    """Raise `error` in every request that waits for its answer.
+
+    Why: an answer is lost with its connection, and a request would go on waiting until its timeout.
+    Instead: requests that raise `ConnectionClosedError` or the like when the connection is lost.
+    """
+    for answer in list(client._resp_map.values()):
+        if not answer.done():
+            answer.set_exception(error)
+            answer.exception()  # The caller may have gone meanwhile.

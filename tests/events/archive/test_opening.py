@@ -1,0 +1,102 @@
+"""Archives of every release are opened, from files and pipes, and all else is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from events.archive.index import MAGIC
+from events.archive.legacy import LegacyLog
+from events.archive.opening import open_archive
+from events.archive.segments import SegmentLog
+from events.log.records import LogRefused
+from tests.events.archive.legacy_files import legacy_archive
+from tests.events.archive.test_segment_log import FORTY, WHOLE
+from tests.events.log.readable_conformance import read_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LEGACY = legacy_archive(FORTY)
+
+
+@pytest.mark.parametrize(("data", "form"), [(LEGACY, LegacyLog), (WHOLE, SegmentLog)], ids=["legacy", "segments"])
+async def test_what_every_release_wrote_is_opened(tmp_path: Path, data: bytes, form: type) -> None:
+    (tmp_path / "log.dorm").write_bytes(data)
+    log = await open_archive(tmp_path / "log.dorm")
+    assert type(log) is form
+    assert await read_all(log) == FORTY
+    assert (await log.damages(), await log.torn()) == ([], "")
+    await log.close()
+
+
+async def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "notes").write_text("DORMLOG9")
+    before = os.listdir("/proc/self/fd")
+    for name, reason in (
+        ("notes", "is not a Dorm archive"),
+        ("none", "No such file"),
+        ("pipe", "is not a file"),
+        (".", "is a directory"),
+        ("notes/deeper", "Not a directory"),
+    ):
+        with pytest.raises(LogRefused, match=f"{reason}[^\n]*$"):
+            await open_archive(tmp_path / name)
+    assert os.listdir("/proc/self/fd") == before, "a file was left open"
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[None]:
+    """Root may read everything, so this test runs as another user."""
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+        yield
+        os.seteuid(0)
+    else:
+        yield
+
+
+@pytest.fixture
+def locked_away() -> Iterator[Path]:
+    home = Path(tempfile.mkdtemp())
+    home.chmod(0o755)
+    secret = home / "secret.dorm"
+    secret.write_bytes(MAGIC)
+    secret.chmod(0)
+    yield secret
+    secret.unlink()
+    home.rmdir()
+
+
+async def test_a_file_without_permission_is_refused(locked_away: Path, unprivileged: None) -> None:
+    with pytest.raises(LogRefused, match=r"secret\.dorm: Permission denied$"):
+        await open_archive(locked_away)
+
+
+_READ_STDIN = """
+import asyncio, pathlib
+from events.archive.opening import open_archive
+async def main():
+    log = await open_archive(pathlib.Path("-"))
+    print([record.seq async for batch in log.read() for record in batch][-1], await log.torn())
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "last"), [(LEGACY, b"39 standard input breaks off"), (WHOLE, b"40 standard input: it breaks off")],
+    ids=["legacy", "segments"],
+)  # fmt: skip
+def test_an_archive_is_read_from_a_pipe(data: bytes, last: bytes) -> None:
+    program = [sys.executable, "-c", _READ_STDIN]
+    done = subprocess.run(program, input=data, capture_output=True, check=True, timeout=60)
+    assert done.stdout == b"40 \n"
+    done = subprocess.run(program, input=data[:-1], capture_output=True, check=True, timeout=60)
+    assert done.stdout.startswith(last)
