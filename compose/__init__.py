@@ -1,4 +1,4 @@
 """Ready-made things to run: sample apps (`compose.apps`), their image, and clusters to start from.
 
-engine   the few calls of the Docker Engine API that the image needs;  image: builds the image
+engine   the calls of a Docker engine that the image needs, on aiodocker;  image: builds the image
 """

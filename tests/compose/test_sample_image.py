@@ -186,6 +186,11 @@ def layers_of(*contents: str) -> bytes:
     """A build context with a layer for each text."""
     files = {f"file-{index}": text for index, text in enumerate(contents)}
     files["Dockerfile"] = "\n".join(["FROM scratch", *(f"COPY {name} /{name}" for name in files)])
+    return context_of(files)
+
+
+def context_of(files: dict[str, str]) -> bytes:
+    """A build context: a tar of these files."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, text in files.items():

@@ -1,7 +1,7 @@
-"""Containers on a Docker engine.  The only code that imports aiodocker.
+"""Containers on a Docker engine.
 
 runtime   the runtime;  launcher: how it creates and starts a container
 config    pure: converts a typed spec to the engine's configuration, and back
-engine    the calls;  images: pulls;  frames: the log stream
+engine    the calls, on aiodocker;  images: pulls;  frames: the log stream
 guard     a process that stops containers when the node's lease ends, agent or not
 """

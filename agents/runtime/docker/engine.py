@@ -1,4 +1,4 @@
-"""The calls of the Docker engine that the runtime needs; the only module that knows aiodocker.
+"""The calls of the Docker engine that the runtime needs; the only module of agents that knows aiodocker.
 
 Each call has a timeout and one of two failures: `Unavailable` if the engine did not answer or is in trouble (any status that
 the caller did not name), `Rejected` with one of the statuses that it did.  By itself aiodocker has no default timeout, lets

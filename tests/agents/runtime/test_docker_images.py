@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.runtime.docker.engine import Engine
 from agents.runtime.docker.images import Images, refused
-from agents.runtime.docker.runtime import DockerRuntime
 from agents.runtime.interface import Refused, Unavailable
-from compose.engine import Engine as Workshop
+from compose.engine import Engine as ImageEngine
 from tests.agents.harness import PATIENCE_S, Harness, ended, output
 from tests.agents.runtime.conformance import POLITE
 from tests.compose.test_sample_image import registry
@@ -20,20 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-
-@pytest.fixture
-async def runtime(docker_harness: Harness) -> AsyncIterator[DockerRuntime]:
-    async with docker_harness.opened() as runtime:
-        assert isinstance(runtime, DockerRuntime)
-        yield runtime
-
-
-@pytest.fixture
-async def engine(docker_host: str) -> AsyncIterator[Engine]:
-    engine = Engine(docker_host)
-    await engine.open()
-    yield engine
-    await engine.close()
+    from agents.runtime.docker.engine import Engine
+    from agents.runtime.docker.runtime import DockerRuntime
 
 
 class Silent:
@@ -84,8 +70,8 @@ async def test_an_image_is_pulled_once_for_all(
                 assert await output(runtime, spec.key) == b"here\n"
                 await runtime.remove(spec.key)
         finally:
-            async with Workshop(docker_host) as workshop:
-                await workshop.remove_image(image)
+            async with ImageEngine(docker_host) as images:
+                await images.remove_image(image)
     assert pulled == [image]
 
 

@@ -8,37 +8,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agents.runtime.docker import config
-from agents.runtime.docker.engine import Engine
-from agents.runtime.docker.runtime import DockerRuntime
 from agents.runtime.interface import Refused
 from tests.agents.harness import ended, output, says
 from tests.agents.runtime.conformance import POLITE, lines
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
     from pathlib import Path
 
+    from agents.runtime.docker.engine import Engine
+    from agents.runtime.docker.runtime import DockerRuntime
     from agents.runtime.interface import ContainerSpec
     from tests.agents.harness import Harness
 
 pytestmark = pytest.mark.docker
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-async def runtime(docker_harness: Harness) -> AsyncIterator[DockerRuntime]:
-    async with docker_harness.opened() as runtime:
-        assert isinstance(runtime, DockerRuntime)
-        yield runtime
-
-
-@pytest.fixture
-async def engine(docker_host: str) -> AsyncIterator[Engine]:
-    engine = Engine(docker_host)
-    await engine.open()
-    yield engine
-    await engine.close()
 
 
 async def inspected(engine: Engine, runtime: DockerRuntime, spec: ContainerSpec) -> dict[str, Any]:

@@ -10,34 +10,19 @@ import pytest
 
 from agents.runtime.docker import config
 from agents.runtime.docker.engine import Engine
-from agents.runtime.docker.runtime import DockerRuntime
 from agents.runtime.interface import Conflict, Refused, Unavailable
 from tests.agents.harness import PATIENCE_S, Harness, ended, look, output, says, until
 from tests.agents.runtime.conformance import COUNT_ME, POLITE, STUBBORN, starts
 from tests.agents.wire import wired
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
     from pathlib import Path
 
+    from agents.runtime.docker.runtime import DockerRuntime
     from agents.runtime.interface import ContainerSpec
 
 pytestmark = pytest.mark.docker
-
-
-@pytest.fixture
-async def runtime(docker_harness: Harness) -> AsyncIterator[DockerRuntime]:
-    async with docker_harness.opened() as runtime:
-        assert isinstance(runtime, DockerRuntime)
-        yield runtime
-
-
-@pytest.fixture
-async def engine(docker_host: str) -> AsyncIterator[Engine]:
-    engine = Engine(docker_host)
-    await engine.open()
-    yield engine
-    await engine.close()
 
 
 async def half_made(runtime: DockerRuntime, engine: Engine, spec: ContainerSpec) -> str:

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import aiodocker
 import aiohttp
 
 import dorm
@@ -49,6 +50,9 @@ LIVE_RESTORE = frozenset({0})
 _NATS, _ROUTES, _MONITOR = 4222, 6222, 8222
 _START_S = 90.0
 _ASK_S = 2.0
+_ENGINE_S = 20.0
+ENGINE_AWAY = (aiodocker.DockerError, aiohttp.ClientError, TimeoutError)
+"""What questions to a machine's engine fail with."""
 _ENDS = '"level": "critical"'
 """In the last line of a service that ends by itself, which says why (`dorm.cli.program_logs`)."""
 _DAMAGED = ('"event": "the log ends', '"event": "the log begins', '"event": "the log is not', '"event": "stream ')
@@ -68,6 +72,17 @@ class Machine:
     @property
     def services(self) -> tuple[Service, ...]:
         return self.server, self.master, self.agent
+
+    async def containers_running(self) -> list[str]:
+        """Their ids on this engine, of this cluster, sorted.  Raises one of `ENGINE_AWAY`."""
+        filters = {"label": [f"{LABEL_CLUSTER}={NAME}"], "status": ["running"]}
+        async with aiodocker.Docker(self.node.docker_url) as docker, asyncio.timeout(_ENGINE_S):
+            return sorted(container.id for container in await docker.containers.list(filters=filters))
+
+    async def remove_container(self, container: str) -> None:
+        """Do `docker rm -f`.  Raises one of `ENGINE_AWAY`."""
+        async with aiodocker.Docker(self.node.docker_url) as docker, asyncio.timeout(_ENGINE_S):
+            await docker.containers.container(container).delete(force=True)
 
 
 class ChaosCluster:
@@ -235,11 +250,7 @@ class ChaosCluster:
 
     async def containers_running(self) -> int:
         """On all engines, of this cluster."""
-        count = 0
-        for node in self.network.nodes:
-            async with Engine(node.docker_url) as engine:
-                count += len(await engine.running(f"{LABEL_CLUSTER}={NAME}"))
-        return count
+        return sum([len(await machine.containers_running()) for machine in self.machines])
 
     @property
     def services(self) -> list[Service]:

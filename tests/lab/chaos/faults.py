@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from agents.runtime.docker.config import LABEL_CLUSTER
-from compose.engine import Engine, EngineFault
 from dorm.bench import BenchError
-from tests.lab.chaos.cluster import LIVE_RESTORE, MACHINES, NAME
+from tests.lab.chaos.cluster import ENGINE_AWAY, LIVE_RESTORE, MACHINES
 from tests.lab.machines.dockerd import EngineFailed
 
 if TYPE_CHECKING:
@@ -229,11 +227,8 @@ class Attack:
         for machine in self._cluster.machines:
             if f"engine-{machine.number}" in self._broken or f"machine-{machine.number}" in self._broken:
                 continue
-            there = []
-            with contextlib.suppress(EngineFault):  # one that is just starting
-                async with Engine(machine.node.docker_url) as engine:
-                    there = await engine.running(f"{LABEL_CLUSTER}={NAME}")
-            found += [_removal(machine, container) for container in there]
+            with contextlib.suppress(*ENGINE_AWAY):  # one that is just starting
+                found += [_removal(machine, container) for container in await machine.containers_running()]
         return found
 
 
@@ -290,8 +285,7 @@ def _pause(service: Service) -> _Blow:
 
 def _removal(machine: Machine, container: str) -> _Blow:
     async def begin() -> None:
-        with contextlib.suppress(EngineFault):
-            async with Engine(machine.node.docker_url) as engine:
-                await engine.remove(container)
+        with contextlib.suppress(*ENGINE_AWAY):
+            await machine.remove_container(container)
 
     return _Blow(f"container-{container[:12]}-{machine.number}", begin, _nothing)

@@ -1,0 +1,32 @@
+"""Fixtures of the runtimes' tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agents.runtime.docker.engine import Engine
+from agents.runtime.docker.runtime import DockerRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.agents.harness import Harness
+
+
+@pytest.fixture
+async def runtime(docker_harness: Harness) -> AsyncIterator[DockerRuntime]:
+    """The node of Docker containers, open.  Tests of another runtime have a fixture of this name of their own."""
+    async with docker_harness.opened() as runtime:
+        assert isinstance(runtime, DockerRuntime)
+        yield runtime
+
+
+@pytest.fixture
+async def engine(docker_host: str) -> AsyncIterator[Engine]:
+    """Another client of the same engine, to see and to make what the runtime does not."""
+    engine = Engine(docker_host)
+    await engine.open()
+    yield engine
+    await engine.close()
