@@ -35,10 +35,12 @@ import dorm.snapshots
 from dorm.core.fold.evolve import evolve
 from dorm.core.invariants import violations
 from dorm.core.state import State
+from dorm.policies.dorm.optimizer import OptimizerPolicy
 from events.chain.seals import SealKey
 from events.log.snapshots import EVERY
 from events.quantities import SECOND
 from events.subjects import kind_of
+from tests.simulation.world.answers import remembered
 from tests.simulation.world.connection import Connection
 from tests.simulation.world.loop import OWNER, Loop, SimulationError
 from tests.simulation.world.process import Host, Process
@@ -127,6 +129,7 @@ class World:
 
         enter(mock.patch.object(secrets, "token_hex", token_hex))
         enter(mock.patch.object(agents.reporting.reporter, "_PROGRESS_POLL_S", PROGRESS_POLL_S))
+        enter(mock.patch.object(OptimizerPolicy, "allocate", remembered))
         # Histories are short; for a snapshot in one it has to come after far fewer records than usual.
         every = self.chance("snapshots").choice([EVERY, 30, 100])
         enter(mock.patch.object(dorm.snapshots, "EVERY", every))
