@@ -32,7 +32,7 @@ from tests.core.records import CLUSTER
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-    from events.log.interface import Bus, EventLog
+    from events.log.interface import Bus, EventLog, ReadableLog
     from events.log.records import Record
     from events.log.snapshots import SnapshotInfo
     from tests.lab.machines.nats_server import NatsServer
@@ -82,7 +82,7 @@ async def leading(
     assert task.cancelled(), task.exception()
 
 
-async def folded(log: EventLog, seq: int) -> State:
+async def folded(log: ReadableLog, seq: int) -> State:
     """From the begin."""
     state = State()
     async for batch in log.read():
@@ -91,7 +91,7 @@ async def folded(log: EventLog, seq: int) -> State:
     return state
 
 
-async def infos_until(log: EventLog, count: int) -> Sequence[SnapshotInfo]:
+async def infos_until(log: ReadableLog, count: int) -> Sequence[SnapshotInfo]:
     """As soon as there are so many."""
     async with asyncio.timeout(30.0):
         while len(infos := await log.snapshots.infos()) < count:
