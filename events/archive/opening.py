@@ -52,6 +52,8 @@ async def _spooled() -> int:
     except asyncio.CancelledError:
         stop.set()
         await asyncio.wait({copying})
+        if copying.exception() is None:
+            os.close(copying.result())
         raise
 
 

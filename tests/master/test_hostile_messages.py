@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from events.log.interface import EventLog
+    from events.log.interface import EventLog, ReadableLog
 
 CLUSTER = "local"
 PATIENCE_S = 60.0
@@ -73,7 +73,7 @@ async def submit(log: EventLog, name: str, **fields: Any) -> None:
     await log.append(subjects.fact(CLUSTER, "AppSubmitted", "ann"), encode(event))
 
 
-async def answered(log: EventLog, count: int) -> list[AppAccepted | AppRejected]:
+async def answered(log: ReadableLog, count: int) -> list[AppAccepted | AppRejected]:
     """The first answers."""
     found: list[AppAccepted | AppRejected] = []
     async with asyncio.timeout(PATIENCE_S):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from events.log.interface import Bus, EventLog
+    from events.log.interface import Bus, EventLog, ReadableLog
     from events.log.records import Record
     from events.log.snapshots import SnapshotInfo
     from tests.lab.machines.nats_server import NatsServer
@@ -72,7 +72,7 @@ def leading(
     )
 
 
-async def folded(log: EventLog, seq: int) -> State:
+async def folded(log: ReadableLog, seq: int) -> State:
     """From the begin."""
     state = State()
     async for batch in log.read():
@@ -81,7 +81,7 @@ async def folded(log: EventLog, seq: int) -> State:
     return state
 
 
-async def infos_until(log: EventLog, count: int) -> Sequence[SnapshotInfo]:
+async def infos_until(log: ReadableLog, count: int) -> Sequence[SnapshotInfo]:
     """As soon as there are so many."""
     async with asyncio.timeout(30.0):
         while len(infos := await log.snapshots.infos()) < count:

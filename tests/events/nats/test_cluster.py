@@ -20,7 +20,7 @@ from tests.lab.machines.nats_server import NatsCluster
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from events.log.interface import EventLog
+    from events.log.interface import EventLog, ReadableLog
     from events.log.records import Record
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(90)]
@@ -105,7 +105,7 @@ async def test_a_log_that_seems_shorter_than_what_was_read_is_asked_again(
     await connection.close()
 
 
-async def read_after(log: EventLog, after: int) -> list[Record]:
+async def read_after(log: ReadableLog, after: int) -> list[Record]:
     return [record async for batch in log.read(after=after) for record in batch]
 
 
@@ -130,7 +130,7 @@ async def test_a_leader_that_hears_no_majority_is_not_believed(cluster: NatsClus
     await connection.close()
 
 
-async def believed(log: EventLog) -> bool:
+async def believed(log: ReadableLog) -> bool:
     try:
         return await log.end() == 0
     except LogUnavailable:
@@ -174,7 +174,7 @@ class Traffic:
             number += 1
             await asyncio.wait({self.ending}, timeout=0.01)
 
-    async def follow(self, log: EventLog, last: asyncio.Future[int], *subjects: str) -> list[Record]:
+    async def follow(self, log: ReadableLog, last: asyncio.Future[int], *subjects: str) -> list[Record]:
         seen: list[Record] = []
         async with aclosing(log.read(follow=True, subjects=subjects)) as batches:
             async for batch in batches:
@@ -183,7 +183,7 @@ class Traffic:
                     break
         return seen
 
-    async def look(self, log: EventLog) -> None:
+    async def look(self, log: ReadableLog) -> None:
         """The end that is told is never before what was acknowledged, whoever leads."""
         while not self.over.is_set():
             known = max(self.acknowledged.values(), default=0)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from nats.js import JetStreamContext
 
-    from events.log.interface import EventLog
+    from events.log.interface import EventLog, ReadableLog
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(60)]
@@ -302,7 +302,7 @@ async def test_records_that_come_late_are_no_damage(connection: Connection, monk
     assert len(await read_all(connection.log)) == 3
 
 
-async def read_into(log: EventLog, seen: list[Record]) -> None:
+async def read_into(log: ReadableLog, seen: list[Record]) -> None:
     async for batch in log.read():
         seen += batch
 
@@ -324,7 +324,7 @@ async def test_removed_records_are_damage(server: NatsServer, jetstream: JetStre
     await connection.close()
 
 
-async def read_all_of(log: EventLog, after: int) -> list[Record]:
+async def read_all_of(log: ReadableLog, after: int) -> list[Record]:
     """As a follower reads, who asks for nothing that was removed."""
     return await follow_until(log, 10 - after, after)
 

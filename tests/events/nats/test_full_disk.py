@@ -19,7 +19,7 @@ from tests.lab.machines.small_disk import small_disk
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.log.interface import EventLog
+    from events.log.interface import EventLog, ReadableLog
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(60)]
 _PIECE = 1_000_000
@@ -36,7 +36,7 @@ async def fill_up(log: EventLog, subject: str = ALICE, size: int = _PIECE) -> tu
             return stored, error
 
 
-async def kept(log: EventLog) -> dict[str, int]:
+async def kept(log: ReadableLog) -> dict[str, int]:
     return {record.msg_id: record.seq async for batch in log.read() for record in batch}
 
 
