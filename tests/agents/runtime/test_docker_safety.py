@@ -11,8 +11,8 @@ from agents.runtime.docker import config
 from agents.runtime.docker.engine import Engine
 from agents.runtime.docker.runtime import DockerRuntime
 from agents.runtime.interface import Refused
-from tests.agents.harness import ended, output, says
-from tests.agents.runtime.conformance import POLITE, lines
+from tests.agents.harness import POLITE, ended, output, says
+from tests.agents.runtime.conformance import lines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
