@@ -11,7 +11,7 @@ import psutil
 
 from events.errors import DormError
 from events.quantities import CPU, GPU, MEMORY
-from events.requirements import is_label
+from events.spec.requirements import is_label
 
 _NODE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")
 DEFAULT_PORTS = (20_000, 20_999)

@@ -1,8 +1,7 @@
 """Dorm's vocabulary of events, and the log that holds them.
 
     kinds         every event: facts in the past tense, frozen, typed, one writer for each
-    spec          an app's spec and its one gate, `check_spec`; `spec_errors` words its refusals
-    requirements  which nodes an app may use: an expression over node labels
+    spec/         an app's spec, its requirement, and the one gate for both
     quantities    resources and durations: what people write, and integers in base units
     codec         events to MessagePack and back; accepts JSON; never raises on foreign input
     subjects      the NATS subject of each event, and which kind is believed there

@@ -12,6 +12,9 @@
     words       moments, spans and counts in words
     frames      snapshots for an archive;  whole_file: a file that appears complete or not at all
 
+A program or a notebook imports from the packages: `replay.travel.state_at`, `replay.audit.verify`, `replay.story.tell`,
+`replay.timeline.timeline`.  Their `__all__` is what others may rely on.  This module itself imports none of them.
+
 Everything here works on any `events.log.interface.ReadableLog`: a live cluster's log or an exported file.  The end is fixed
 when reading starts; later records are ignored.  States come from `evolve`, always from what was recorded, and `decide` only
 compares.  Work runs in a thread, batch by batch, so the loop stays free; memory is bounded by the state and a few batches.
@@ -41,6 +44,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from events.errors import DormError
+
+__all__ = ["Progress", "ReplayError"]
 
 Progress = Callable[[int, int], None]
 """Called now and then with the number of records done and the total."""

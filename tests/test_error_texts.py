@@ -15,8 +15,8 @@ from events import positions, subjects
 from events.errors import DormError
 from events.kinds import PolicyChanged
 from events.quantities import capacity, duration, resource
-from events.requirements import requirement
 from events.spec import check_spec
+from events.spec.requirements import requirement
 from events.times import Times, times_after
 
 if TYPE_CHECKING:

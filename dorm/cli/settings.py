@@ -17,7 +17,7 @@ from events.errors import code_of
 from events.kinds import PolicyChanged
 from events.quantities import Quantity, capacity, resources
 from events.spec import SpecError
-from events.spec_errors import readable, unknown_field
+from events.spec.faults import readable, unknown_field
 
 
 class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

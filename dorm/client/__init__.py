@@ -2,13 +2,15 @@
 
     client   submit an app, watch it, change it, cancel it
     tail     events in order, filtered, from any position
+    errors   what a client raises beside the log's own errors
 
 Start with `client`.
 """
 
 from __future__ import annotations
 
-from dorm.client.client import Client, ClientError, NoAnswer, NotFound, Refused, Unsettled
+from dorm.client.client import Client
+from dorm.client.errors import ClientError, NoAnswer, NotFound, Refused, Unsettled
 from dorm.client.tail import Filter, Tail
 
 __all__ = ["Client", "ClientError", "Filter", "NoAnswer", "NotFound", "Refused", "Tail", "Unsettled"]

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from dorm.client import tail
+from dorm.client.errors import NoAnswer, NotFound, Refused, Unsettled
 from dorm.core.apps.admission import app_id
 from dorm.core.fold.evolve import evolve
 from dorm.core.fold.shared_folder import check_folder
@@ -40,7 +41,6 @@ from dorm.snapshots import newest
 from events import subjects
 from events.appending import append_event, is_stored_at
 from events.codec import decode
-from events.errors import DormError
 from events.kinds import (
     AppAccepted,
     AppCancelRequested,
@@ -76,40 +76,6 @@ _PAUSE_S = 0.2
 _TRY_S = 5.0
 _SETTLE_S = 30.0
 """Seconds for which an append with an unknown outcome is retried."""
-
-
-class ClientError(DormError):
-    """Base class of what a client raises beside the log's own errors; one line for people."""
-
-    code = "client.failed"
-
-
-class NotFound(ClientError):
-    """There is no such app or node."""
-
-    code = "app.not_found"
-
-
-class Refused(ClientError):
-    """The master refused the request."""
-
-    code = "request.refused"
-
-
-class NoAnswer(ClientError):
-    """The request is on the log and will be acted on, but no master has answered in time."""
-
-    code = "master.no_answer"
-
-
-class Unsettled(ClientError):
-    """It is unknown whether the request is stored.  Sending it again under the same id is idempotent."""
-
-    code = "request.unsettled"
-
-    def __init__(self, message: str, id: str) -> None:
-        super().__init__(message)
-        self.id = id
 
 
 class Client:

@@ -19,7 +19,7 @@ import numpy as np
 
 from dorm.policies import shares
 from dorm.policies.classes import classes
-from events.requirements import requirement
+from events.spec.requirements import requirement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

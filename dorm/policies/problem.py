@@ -59,7 +59,7 @@ class AppDemand(msgspec.Struct, frozen=True):
     """Nothing of it runs now, and `current` is its reservation: it waits for its retry after a failure, or its nodes went
     away.  It comes before apps that never ran, and is not part of θ2's |P|."""
     require: str = ""
-    """Which nodes it may use: an expression over their labels (`events.requirements`); '' for any."""
+    """Which nodes it may use: an expression over their labels (`events.spec.requirements`); '' for any."""
     placement: Literal["", "spread", "pack"] = ""
     """A preference among otherwise equally good placements: few nodes, or few containers on each."""
     gang: int = 1

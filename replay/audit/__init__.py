@@ -9,3 +9,13 @@
 
 Start with `audit`.
 """
+
+from __future__ import annotations
+
+from replay.audit.audit import Report, verify
+from replay.audit.differences import Difference
+from replay.audit.seal_checks import Expected, SealError, SealReport
+from replay.audit.slices import Divergence
+from replay.audit.workers import AuditError
+
+__all__ = ["AuditError", "Difference", "Divergence", "Expected", "Report", "SealError", "SealReport", "verify"]

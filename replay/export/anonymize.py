@@ -33,7 +33,7 @@ from events.codec import decode, encode, submission_of
 from events.log.interface import ReadableLog
 from events.log.records import LogDamaged, LogRefused, Record, on_subjects
 from events.log.snapshots import MemorySnapshots
-from events.requirements import requirement
+from events.spec.requirements import requirement
 from replay.export.disguise import Disguise
 from replay.export.pseudonyms import Names, Pseudonyms, words_of
 from replay.export.selection import Selection, range_of

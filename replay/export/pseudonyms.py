@@ -21,7 +21,7 @@ import msgspec
 
 from dorm.core.apps.admission import app_id
 from events.quantities import CPU, GPU, MEMORY
-from events.requirements import Comparison, Either, Every, Expression, Not, requirement
+from events.spec.requirements import Comparison, Either, Every, Expression, Not, requirement
 from events.subjects import token
 
 if TYPE_CHECKING:

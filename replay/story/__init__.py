@@ -7,4 +7,31 @@
     surroundings   which app has which places, and what caused a decision;  spent: where an app's time went
 
 Start with `story`.
+
+`tell` is the whole of it.  An explanation needs an observer beside: `follow` with a `Witness`, then `explain.explain`.
 """
+
+from __future__ import annotations
+
+from replay.story.app import AppTeller
+from replay.story.chapters import AppTotals, Cause, Chapter
+from replay.story.explain import ExplainError
+from replay.story.explanation import Explanation, Witness
+from replay.story.node import NodeTeller, NodeTotals
+from replay.story.story import Story, StoryError, follow, tell
+
+__all__ = [
+    "AppTeller",
+    "AppTotals",
+    "Cause",
+    "Chapter",
+    "ExplainError",
+    "Explanation",
+    "NodeTeller",
+    "NodeTotals",
+    "Story",
+    "StoryError",
+    "Witness",
+    "follow",
+    "tell",
+]

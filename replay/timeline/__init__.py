@@ -3,4 +3,41 @@
 model    what held from when to when
 fold     makes it from a log, within `bounds` of memory;  figures: the cluster's figures in it
 html, png, trace   draw it as a page, as one picture, or for Perfetto;  words: its texts
+
+Start with `model`.
 """
+
+from __future__ import annotations
+
+from replay.timeline.fold import Watcher, timeline
+from replay.timeline.model import (
+    AppLane,
+    Change,
+    Decision,
+    Mark,
+    NodeLane,
+    Partition,
+    Phase,
+    Reason,
+    Size,
+    Steps,
+    Timeline,
+    TimelineError,
+)
+
+__all__ = [
+    "AppLane",
+    "Change",
+    "Decision",
+    "Mark",
+    "NodeLane",
+    "Partition",
+    "Phase",
+    "Reason",
+    "Size",
+    "Steps",
+    "Timeline",
+    "TimelineError",
+    "Watcher",
+    "timeline",
+]

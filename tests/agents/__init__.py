@@ -2,4 +2,6 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.agents.runtime.conformance", "tests.agents.harness")
+pytest.register_assert_rewrite(
+    "tests.agents.runtime.conformance", "tests.agents.runtime.lease_conformance", "tests.agents.harness"
+)

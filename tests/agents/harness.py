@@ -8,6 +8,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 
 from agents.runtime.interface import ContainerSpec, Key, Runtime, Seen
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 30.0
 """No wait of the suite is longer; all end as soon as what they wait for has happened."""
+POLITE = 'trap "echo bye; exit 7" TERM; echo ready; while :; do sleep 0.05; done'
+STUBBORN = 'trap "" TERM; echo ready; while :; do sleep 0.05; done'
 
 
 class Harness:
@@ -92,3 +95,13 @@ async def output(runtime: Runtime, key: Key, *, tail: int | None = None, follow:
     """All of its log."""
     async with asyncio.timeout(PATIENCE_S):
         return b"".join([chunk async for chunk in runtime.logs(key, follow=follow, tail=tail)])
+
+
+def processes(word: str) -> list[psutil.Process]:
+    """All of this machine that have this argument."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if word in process.cmdline():
+                found.append(process)
+    return found

@@ -11,7 +11,7 @@ import pytest
 from dorm.bench.optimizer.workload import EVENT_S, Event, World
 from dorm.policies.problem import AppDemand, Problem
 from dorm.policies.registry import policy
-from events.requirements import requirement
+from events.spec.requirements import requirement
 
 SIZES = [(1, 1, 1), (5, 4, 3), (10, 20, 3), (30, 20, 2), (100, 100, 12)]
 

@@ -20,8 +20,8 @@ from events.kinds import Round, Unknown, Unreadable
 from events.log.records import Record
 from events.positions import logged
 from events.quantities import capacity, duration, resource
-from events.requirements import requirement
 from events.spec import SpecError, check_spec, document_of
+from events.spec.requirements import requirement
 from replay import moments
 from replay.moments import MomentError
 from replay.simulator import SimulationError

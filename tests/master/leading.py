@@ -54,10 +54,10 @@ async def refusal(leading: AbstractAsyncContextManager[Master]) -> str:
     return str(error)
 
 
-async def say(log: EventLog, cluster: str, count: int, body: bytes = b"") -> None:
+async def say(log: EventLog, cluster: str, count: int, *, reason: str = "", body: bytes = b"") -> None:
     """Append records of a client that change nothing: requests that name no app, or `body` as it is."""
     for number in range(count):
-        said = body or encode(AppCancelRequested(app=f"none-{number}", reason="x" * 200))
+        said = body or encode(AppCancelRequested(app=f"none-{number}", reason=reason))
         await log.append(subjects.fact(cluster, "AppCancelRequested", "u"), said)
 
 

@@ -71,7 +71,7 @@ async def lived(url: str, body: bytes = b"") -> list[Record]:
     """What a cluster leaves behind whose master was there until a moment ago."""
     async with leading(url) as master:
         log = master._log
-        await say(log, CLUSTER, RECORDS, body)
+        await say(log, CLUSTER, RECORDS, reason="x" * 200, body=body)
         await folded(master, max(RECORDS + 1, await log.end()))
         return [record async for batch in log.read() for record in batch]
 

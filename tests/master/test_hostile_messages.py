@@ -12,7 +12,8 @@ import pytest
 import dorm.master.master
 import dorm.master.refusals
 from agents.reporting.outbox import Outbox
-from dorm.client.client import Client, Refused
+from dorm.client.client import Client
+from dorm.client.errors import Refused
 from dorm.master.master import Master
 from events import subjects
 from events.codec import decode, encode

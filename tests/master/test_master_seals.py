@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.client.client import Client, NoAnswer
+from dorm.client.client import Client
+from dorm.client.errors import NoAnswer
 from dorm.master.master import Master
 from dorm.master.sealing import LONGEST_NS, MOST_RECORDS
 from events import subjects

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dorm.policies import shares
-from events.requirements import requirement
+from events.spec.requirements import requirement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

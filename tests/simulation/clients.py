@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from dorm.client.client import Client, NoAnswer, Refused, Unsettled
+from dorm.client.errors import NoAnswer, Refused, Unsettled
 from events.log.records import LogUnavailable
 from tests.simulation.world.shells import start_client
 
 if TYPE_CHECKING:
+    from dorm.client.client import Client
     from tests.simulation.history import History
     from tests.simulation.machines.apps import AppPlan
     from tests.simulation.world.process import Host, Process

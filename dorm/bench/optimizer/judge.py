@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from events.requirements import requirement
+from events.spec.requirements import requirement
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -79,7 +79,7 @@ def submit(
 
 
 async def _submit(connected: Client, checked: CheckedSpec, file: Path, id: str | None) -> App:
-    from dorm.client.client import Unsettled
+    from dorm.client.errors import Unsettled
 
     try:
         return await connected.submit(checked, id=id)

@@ -10,8 +10,8 @@ from dorm.core.round_size import MOST_CONTAINERS
 from events.kinds import AppAccepted, AppRejected
 from events.limits import clipped
 from events.quantities import humanize
-from events.requirements import RequirementError, requirement
 from events.spec import LARGEST_SPEC, SpecError, check_spec
+from events.spec.requirements import RequirementError, requirement
 
 if TYPE_CHECKING:
     from dorm.core.state import Node, State, Submission

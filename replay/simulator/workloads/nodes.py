@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from events.quantities import capacity, humanize, short
-from events.requirements import is_label, requirement
+from events.spec.requirements import is_label, requirement
 from replay.simulator import SimulationError
 from replay.simulator.workloads.workload import SimulatedNode, Skipped
 

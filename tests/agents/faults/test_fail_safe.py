@@ -15,10 +15,9 @@ from agents import lease
 from agents.runtime.interface import Displaced, Key
 from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k
-from tests.agents.harness import PATIENCE_S, Harness, look, says
+from tests.agents.harness import PATIENCE_S, STUBBORN, Harness, look, processes, says
 from tests.agents.harness import ended as end_of
 from tests.agents.one_node import NODE, Node
-from tests.agents.runtime.conformance import STUBBORN, processes
 from tests.agents.runtime.test_docker_guard import guards, pair
 from tests.agents.runtime.test_process_crashes import found, kill_and_wait
 

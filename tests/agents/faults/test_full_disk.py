@@ -11,8 +11,7 @@ import pytest
 from agents.runtime.docker import config
 from agents.runtime.interface import Unavailable
 from agents.runtime.process.runtime import ProcessRuntime
-from tests.agents.harness import PATIENCE_S, Harness, ended, says
-from tests.agents.runtime.conformance import POLITE
+from tests.agents.harness import PATIENCE_S, POLITE, Harness, ended, says
 from tests.lab.machines.dockerd import why_not
 from tests.lab.machines.engines import unavailable
 

@@ -13,8 +13,7 @@ import pytest
 
 from agents import lease
 from agents.runtime.docker import guard as docker_guard
-from tests.agents.harness import PATIENCE_S, Harness, ended, says
-from tests.agents.runtime.conformance import POLITE, STUBBORN, processes
+from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, processes, says
 from tests.agents.wire import wired
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import pytest
 from agents.runtime.docker.images import Images, refused
 from agents.runtime.interface import Refused, Unavailable
 from compose.engine import Engine as ImageEngine
-from tests.agents.harness import PATIENCE_S, Harness, ended, output
-from tests.agents.runtime.conformance import POLITE
+from tests.agents.harness import PATIENCE_S, POLITE, Harness, ended, output
 from tests.compose.test_sample_image import registry
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 
 from agents.runtime.docker import config
 from agents.runtime.interface import Refused
-from tests.agents.harness import ended, output, says
-from tests.agents.runtime.conformance import POLITE, lines
+from tests.agents.harness import POLITE, ended, output, says
+from tests.agents.runtime.conformance import lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ import pytest
 from agents.runtime.docker import config
 from agents.runtime.docker.engine import Engine
 from agents.runtime.interface import Conflict, Refused, Unavailable
-from tests.agents.harness import PATIENCE_S, Harness, ended, look, output, says, until
-from tests.agents.runtime.conformance import COUNT_ME, POLITE, STUBBORN, starts
+from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, look, output, says, until
+from tests.agents.runtime.conformance import COUNT_ME, starts
 from tests.agents.wire import wired
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ import pytest
 from agents import lease
 from agents.runtime.process import records, supervisor
 from agents.runtime.process.runtime import ProcessRuntime
-from tests.agents.harness import PATIENCE_S, Harness, ended, look, output, says
-from tests.agents.runtime.conformance import COUNT_ME, POLITE, STUBBORN, lines, processes, starts
+from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, look, output, processes, says
+from tests.agents.runtime.conformance import COUNT_ME, lines, starts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

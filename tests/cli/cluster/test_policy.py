@@ -13,7 +13,8 @@ import pytest_asyncio
 from typer import BadParameter
 
 from dorm.cli.changes import change_of, gist_of, in_force, meaning_of, shown, words
-from dorm.client.client import Client, Refused
+from dorm.client.client import Client
+from dorm.client.errors import Refused
 from dorm.core.settings import all_after
 from dorm.core.state import Settings
 from dorm.master.master import Master

@@ -16,7 +16,7 @@ import msgspec
 
 from compose.apps.worker.presence import VARIABLE
 from compose.image import SAMPLES_REF
-from dorm.client.client import NoAnswer, Refused
+from dorm.client.errors import NoAnswer, Refused
 from events import subjects
 from events.codec import encode
 from events.kinds import AppSubmitted

@@ -20,7 +20,7 @@ from events.spec import LARGEST_ARGUMENT, AppSpec, CheckedSpec, SpecError, check
 from tests.events.any_event import PLAIN, specs
 from tests.tries import tries
 
-SAMPLES = sorted((Path(__file__).parents[2] / "compose").glob("**/apps/*.yaml"))
+SAMPLES = sorted((Path(__file__).parents[3] / "compose").glob("**/apps/*.yaml"))
 GOOD: dict[str, Any] = {
     "name": "digits",
     "command": ["python", "train.py"],

@@ -113,7 +113,7 @@ def sample(seed: int) -> Problem:
 @pytest.mark.slow
 def test_the_hash_seed_decides_nothing() -> None:
     program = (
-        "import sys, msgspec; from tests.policies.test_exact_policy import sample, solve\n"
+        "import sys, msgspec; from tests.policies.exact.test_exact_policy import sample, solve\n"
         "sys.stdout.buffer.write(msgspec.json.encode([solve(sample(seed)) for seed in range(3)]))"
     )
     here = msgspec.json.encode([solve(sample(seed)) for seed in range(3)])

@@ -24,8 +24,8 @@ from dorm.policies.dorm import counts, optimizer
 from dorm.policies.exact import model
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
+from tests.policies.exact.test_exact_policy import check_promises
 from tests.policies.problems import GIB, PARAMS, app, node, problems, slow_machine
-from tests.policies.test_exact_policy import check_promises
 from tests.tries import tries
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def turned(mapping: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_hash_seed_decides_nothing() -> None:
     program = (
-        "import sys; from tests.policies.test_optimizer_edges import *\n"
+        "import sys; from tests.policies.dorm.test_optimizer_edges import *\n"
         "sys.stdout.buffer.write(encode([played(*size) for size in SIZES]))"
     )
     outputs = [

@@ -17,8 +17,8 @@ import msgspec
 
 from events.errors import DormError
 from events.quantities import Quantity, QuantityError, duration, resource, resources, short
-from events.requirements import LONGEST, RequirementError, requirement
-from events.spec_errors import Fault, readable, unknown_field
+from events.spec.faults import Fault, readable, unknown_field
+from events.spec.requirements import LONGEST, RequirementError, requirement
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"
 Name = Annotated[

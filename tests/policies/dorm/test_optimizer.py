@@ -18,8 +18,8 @@ from dorm.policies.dorm import optimizer
 from dorm.policies.parameters import OPTIMIZER
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
+from tests.policies.exact.test_exact_policy import check_promises
 from tests.policies.problems import PARAMS, app, crowded, node, problems, slow_machine
-from tests.policies.test_exact_policy import check_promises
 from tests.tries import tries
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from events.requirements import (
+from events.spec.requirements import (
     DEEPEST,
     LONGEST,
     Comparison,
