@@ -53,7 +53,10 @@ def decode(record: Record) -> Event:
         event: Event = _decode(record.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _decode_otherwise(record)
-    believed, version = _BELIEVED[record.subject]
+    try:
+        believed, version = _BELIEVED[record.subject]
+    except KeyError:
+        believed, version = _believe(record.subject)
     if type(event) is not believed or event.v != version or (believed is Round and not _all_current(event)):
         return _decode_slowly(record)
     if event.id and event.at and event.by:
@@ -63,7 +66,10 @@ def decode(record: Record) -> Event:
 
 def _all_current(event: Any) -> bool:
     """Return whether every fact of a round has the version that this build writes."""
-    return all(fact.v == _WRITTEN[type(fact)] for fact in event.events)
+    for fact in event.events:  # noqa: SIM110  (a generator would cost more than the one or two facts of most rounds)
+        if fact.v != _WRITTEN[type(fact)]:
+            return False
+    return True
 
 
 class _Written(dict[type, int]):
@@ -77,19 +83,18 @@ class _Written(dict[type, int]):
 _WRITTEN = _Written()
 
 
-class _Believed(dict[str, tuple[type[Event] | None, int]]):
-    """The only class believed on a subject, and the version of it that this build writes."""
-
-    def __missing__(self, subject: str) -> tuple[type[Event] | None, int]:
-        if len(self) >= _MOST_SUBJECTS:
-            self.clear()
-        believed = _KINDS.get(subjects.kind_of(subject))
-        self[subject] = found = believed, _WRITTEN[believed] if believed else 0
-        return found
-
-
+_BELIEVED: dict[str, tuple[type[Event] | None, int]] = {}
+"""By subject, the only class believed on it, and the version of that class that this build writes."""
 _MOST_SUBJECTS = 65536
-_BELIEVED = _Believed()
+
+
+def _believe(subject: str) -> tuple[type[Event] | None, int]:
+    """Add a subject to `_BELIEVED`, and return its entry.  Every record is looked up, so the cache is a plain dict."""
+    if len(_BELIEVED) >= _MOST_SUBJECTS:
+        _BELIEVED.clear()
+    believed = _KINDS.get(subjects.kind_of(subject))
+    _BELIEVED[subject] = found = believed, _WRITTEN[believed] if believed else 0
+    return found
 
 
 def _decode_otherwise(record: Record) -> Event:
@@ -100,7 +105,7 @@ def _decode_otherwise(record: Record) -> Event:
         event: Event = _json_decoder.decode(record.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _decode_slowly(record)
-    believed, version = _BELIEVED[record.subject]
+    believed, version = _believe(record.subject)
     if type(event) is not believed or event.v != version or believed is Round:
         return _decode_slowly(record)
     return _filled(event, record)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from events.errors import DormError
@@ -75,27 +76,36 @@ def resource(name: str, quantity: Quantity) -> int:
 
 
 def _base_units(name: str, quantity: Quantity) -> int | float:
-    unit = 1000 if name == CPU else 1
-    if isinstance(quantity, bool) or not isinstance(quantity, int | float | str):
+    if isinstance(quantity, str):
+        return _cached_units(name, quantity) if len(quantity) <= _LONGEST_CACHED else _units_of_text(name, quantity)
+    if isinstance(quantity, bool) or not isinstance(quantity, int | float):
         raise QuantityError(f"{name}: {short(quantity)} is not a quantity; write {example(name)}")
-    if isinstance(quantity, int | float):
-        return quantity * unit
-    match = _NUMBER.fullmatch(quantity)
+    return quantity * 1000 if name == CPU else quantity
+
+
+def _units_of_text(name: str, text: str) -> int | float:
+    match = _NUMBER.fullmatch(text)
     if match is None:
-        raise QuantityError(f"{name}: {short(quantity)} is not a quantity; write {example(name)}")
+        raise QuantityError(f"{name}: {short(text)} is not a quantity; write {example(name)}")
     number, suffix = int(match[1]) if match[1].isdigit() else float(match[1]), match[2]
     if name == CPU:
         if suffix not in ("", "m"):
             raise QuantityError(
-                f"cpu: {short(quantity)} is not a number of cores; write {example(name)}", code="quantity.unknown_unit"
+                f"cpu: {short(text)} is not a number of cores; write {example(name)}", code="quantity.unknown_unit"
             )
         return number if suffix == "m" else number * 1000
     suffix = suffix.removesuffix("B")
     if suffix not in _SUFFIXES:
         raise QuantityError(
-            f"{name}: {short(quantity)} has an unknown unit; write {example(name)}", code="quantity.unknown_unit"
+            f"{name}: {short(text)} has an unknown unit; write {example(name)}", code="quantity.unknown_unit"
         )
     return number * _SUFFIXES[suffix]
+
+
+_cached_units = lru_cache(maxsize=4096)(_units_of_text)
+"""The specs of a cluster repeat a few texts, and the fold reads all of them."""
+_LONGEST_CACHED = 80
+"""Characters.  White space is allowed in any length, so longer texts would let a client fill the cache's memory."""
 
 
 def example(name: str) -> str:

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from events import quantities
 from events.quantities import LARGEST, LONGEST_S, Quantity, capacity, duration, humanize, resource, resources, short
 
 
@@ -43,6 +44,16 @@ from events.quantities import LARGEST, LONGEST_S, Quantity, capacity, duration, 
 )
 def test_a_quantity_in_base_units(name: str, quantity: Quantity, units: int) -> None:
     assert resource(name, quantity) == units
+
+
+def test_a_text_is_parsed_once_for_each_resource_unless_it_is_long() -> None:
+    assert resource("cpu", "7m") == 7
+    with pytest.raises(ValueError, match="unknown unit"):
+        resource("memory", "7m")
+    assert resource("cpu", "7m") == 7
+    cached = quantities._cached_units.cache_info().currsize
+    assert resource("cpu", " " * 100 + "7m") == 7
+    assert quantities._cached_units.cache_info().currsize == cached
 
 
 _NO_QUANTITY: list[tuple[str, object, str]] = [

@@ -287,7 +287,7 @@ VARIANTS: dict[str, Variant] = {
         _code(evolving._own, ("if subjects.who_of(record.subject) == subjects.token(event.node):", "if True:"))
     ),
     "decisions that were overtaken count": Variant(
-        _code(rounds._resized, ("overtaken = app.changed_seq > basis or any(", "overtaken = False and any("))
+        _code(rounds._resized, ("app.changed_seq > basis or _nodes_changed(", "False and _nodes_changed("))
     ),
     "no fence at the log, and rounds of a stale basis count": Variant(
         _all(_server(fence=False), _code(rounds.fold_round, _ROUND_CHECK), _code(Desired._round, _DESIRED_CHECK))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,12 @@ def app_id(name: str, submission: str) -> str:
     """Return an app's id: its name and a digest of its submission's id, so a repeated submission is the same app, while a
     later app of the same name is another one."""
     digest = hashlib.blake2b(submission.encode(), digest_size=5).digest()
-    return f"{name}-{base64.b32encode(digest).decode().lower()[:6]}"
+    bits = int.from_bytes(digest, "big")
+    return f"{name}-{''.join([_BASE32[bits >> shift & 31] for shift in (35, 30, 25, 20, 15, 10)])}"
+
+
+_BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
+"""RFC 4648's digits, in lower case."""
 
 
 def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAccepted | AppRejected:

@@ -85,10 +85,12 @@ def end_container(
     if generation.started_at and not generation.exited and not generation.failed:
         if has_worked(app, generation, state.time):
             note_work(state, app, generation)
-        app.ran_ns = min(app.ran_ns + state.time - generation.started_at, MOST)
+        ran = app.ran_ns + state.time - generation.started_at
+        app.ran_ns = ran if ran < MOST else MOST
     if container.state == "running":
         generation.running -= 1
-        app.served_ns = min(app.served_ns + state.time - container.started_at, MOST)
+        served = app.served_ns + state.time - container.started_at
+        app.served_ns = served if served < MOST else MOST
     generation.exited += 1
     container.state, container.exited_at = "exited", state.time
     container.reason, container.message = reason, clipped(message)
@@ -112,8 +114,9 @@ def note_work(state: State, app: App, generation: Generation) -> None:
 
 def forget_ended(app: App) -> None:
     """Drop earlier generations that have ended; the latest one is kept for inspection."""
-    for number in [n for n, g in app.generations.items() if n != app.generation and g.ended]:
-        del app.generations[number]
+    if len(app.generations) > 1:
+        for number in [n for n, g in app.generations.items() if n != app.generation and g.ended]:
+            del app.generations[number]
 
 
 def plan_drop(state: State, app: App) -> None:
@@ -135,6 +138,9 @@ def drop_ended(state: State) -> None:
 
 
 def _drop_at(state: State, app: App) -> int:
-    if not app.ended or not all(generation.ended for generation in app.generations.values()):
+    if not app.ended:
         return 0
+    for generation in app.generations.values():
+        if not generation.ended:
+            return 0
     return app.ended_at + int(state.settings.retention_s * 1e9)

@@ -23,8 +23,8 @@ class RoomsLeft(NamedTuple):
     """By app, and by node of its last place: how many of its containers could be back there."""
 
 
-def rooms_left(state: State, event: k.Resized) -> RoomsLeft:
-    """Nothing where the decision resizes nobody who could use such room."""
+def rooms_left(state: State, event: k.Resized, debtors: list[App]) -> RoomsLeft:
+    """Return no rooms if the decision resizes no app that could use one.  `debtors` are all live apps with a debt."""
     grown: dict[str, None] = {}
     for change in event.changes:
         app = state.apps.get(change.app)
@@ -35,10 +35,10 @@ def rooms_left(state: State, event: k.Resized) -> RoomsLeft:
                 has[placed.node] = has.get(placed.node, 0) + 1
             grown.update((node, None) for node, count in has.items() if count > had.get(node, 0))
     places = {}
-    for app_id in state.names.values() if grown else ():
-        place = _left(state, state.apps[app_id])
+    for app in debtors if grown else ():
+        place = _left(state, app)
         if any(node in grown for node in place):
-            places[app_id] = place
+            places[app.id] = place
     return RoomsLeft(grown, _could_be_back(state, places))
 
 

@@ -189,7 +189,7 @@ def _count_failure(state: State, app: App, generation: Generation, event: k.Gene
 def _generation_released(state: State, event: k.GenerationReleased) -> None:
     app = state.apps.get(event.app)
     generation = app.generations.get(event.generation) if app else None
-    if app is None or generation is None or generation.released:
+    if app is None or generation is None or generation.released_at:
         state.counters.ignored += 1
         return
     generation.released_at, generation.folder = state.time, event.checkpoints or state.checkpoints
@@ -218,7 +218,8 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
             )
         )
         del app.history[:-HISTORY]
-    app.lost_steps = min(app.lost_steps + event.lost_steps, MOST)
+    lost = app.lost_steps + event.lost_steps
+    app.lost_steps = lost if lost < MOST else MOST
     app.step = event.checkpoint if event.resume and event.checkpoint is not None else 0
     app.retry_at = 0
     _let_go(app, len(generation.containers))
@@ -240,7 +241,9 @@ def _let_go(app: App, size: int) -> None:
 
 def _resized(state: State, event: k.Resized, basis: int) -> None:
     gains: list[str] = []
-    left = rooms_left(state, event)
+    # Live apps only, here and below: a round must not cost more for every app that ever ended.
+    debtors = [one for name in state.names.values() if (one := state.apps[name]).debt]
+    left = rooms_left(state, event, debtors) if debtors else None
     for change in event.changes:
         app = state.apps.get(change.app)
         if app is None or change.to_generation != app.generation + 1:
@@ -251,15 +254,12 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
             gains.append(app.id)
         if not change.placement and before is not None and before.released and _nodes_go(state, before):
             interrupt(state, app)
-        nodes = [state.nodes.get(placed.node) for placed in change.placement]
-        overtaken = app.changed_seq > basis or any(node is None or node.changed_seq > basis for node in nodes)
+        overtaken = app.changed_seq > basis or _nodes_changed(state, change, basis)
         if overtaken and app.changed_seq <= basis and before is not None and before.released:
             interrupt(state, app)  # It is stopped for a place that a change of nodes took from it meanwhile.
         app.generations[change.to_generation] = Generation(
             number=change.to_generation,
-            containers={
-                p.slot: Container(slot=p.slot, node=p.node, address=p.address, port=p.port) for p in change.placement
-            },
+            containers={p.slot: Container(p.slot, p.node, p.address, p.port) for p in change.placement},
             adjustment=change.adjustment,
             decided_at=state.time,
             decided_seq=state.seq,
@@ -274,26 +274,43 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
         mark_wait(state, app)
         if overtaken:
             mark_dirty(state)
-    for app_id in state.names.values():  # Live apps only: a round must not cost more for every app that ever ended.
-        app = state.apps[app_id]
-        if app_id in event.reasons:
-            # It was considered, so its pause is over and this is what it waits for now.
-            app.waiting, app.retry_at = event.reasons[app_id], 0
-        elif event.unsaid and app.seq <= basis and not app.retry_at and _below_n_max(app):
-            app.waiting = UNSAID
-        elif app.waiting is not None and not app.retry_at:
-            app.waiting = None
-    _note_disturbance(state, event, gains)
-    note_taken(state, left)
+    _note_reasons(state, event, basis)
+    if left is not None:
+        _note_disturbance(state, event, gains, debtors)
+        note_taken(state, left)
     if _leaves_something(event):
         request_rebalance(state)
     if event.put_off and event.changes:
         mark_dirty(state)
-    state.figures.seq = state.seq
-    state.figures.utilization = event.utilization
-    state.figures.fairness_loss = event.fairness_loss
-    state.figures.overhead = event.overhead
-    state.figures.decisions += 1
+    figures = state.figures
+    figures.seq = state.seq
+    figures.utilization = event.utilization
+    figures.fairness_loss = event.fairness_loss
+    figures.overhead = event.overhead
+    figures.decisions += 1
+
+
+def _nodes_changed(state: State, change: k.Resize, basis: int) -> bool:
+    """Return whether a node of the placement is gone, or has changed after `basis`."""
+    for placed in change.placement:
+        node = state.nodes.get(placed.node)
+        if node is None or node.changed_seq > basis:
+            return True
+    return False
+
+
+def _note_reasons(state: State, event: k.Resized, basis: int) -> None:
+    """Note what each live app waits for."""
+    reasons = event.reasons
+    for app_id in state.names.values():
+        app = state.apps[app_id]
+        if app_id in reasons:
+            # It was considered, so its pause is over and this is what it waits for now.
+            app.waiting, app.retry_at = reasons[app_id], 0
+        elif event.unsaid and app.seq <= basis and not app.retry_at and _below_n_max(app):
+            app.waiting = UNSAID
+        elif app.waiting is not None and not app.retry_at:
+            app.waiting = None
 
 
 def _below_n_max(app: App) -> bool:
@@ -308,7 +325,7 @@ def _nodes_go(state: State, generation: Generation) -> bool:
     )
 
 
-def _note_disturbance(state: State, event: k.Resized, gains: list[str]) -> None:
+def _note_disturbance(state: State, event: k.Resized, gains: list[str], debtors: list[App]) -> None:
     """Which apps in debt others have made room for: those that gained containers, or are to get some, while others were
     resized by the policy's choice.  Where several gained, the decision does not say for which of them, so it counts for
     each."""
@@ -316,14 +333,13 @@ def _note_disturbance(state: State, event: k.Resized, gains: list[str]) -> None:
     stopped = {change.app for change in event.changes if change.adjustment == "stop"}
     if not event.overhead and not stopped:
         return
-    for app_id in state.names.values():
-        app = state.apps[app_id]
-        if not app.debt or app.disturbs or not others - {app_id}:
+    for app in debtors:
+        if app.disturbs or not others - {app.id}:
             continue
-        reason = event.reasons.get(app_id)
+        reason = event.reasons.get(app.id)
         waits_for_it = app.current is None and reason is not None and reason.code == "overhead"
-        only_itself = app_id in others and event.overhead <= 1 and not stopped - {app_id}
-        if (app_id in gains or waits_for_it) and not only_itself and in_debt(app, state.time):
+        only_itself = app.id in others and event.overhead <= 1 and not stopped - {app.id}
+        if (app.id in gains or waits_for_it) and not only_itself and in_debt(app, state.time):
             app.disturbs = True
 
 
@@ -343,17 +359,20 @@ def _idle_ticked(state: State, basis: int) -> None:
 
 
 def _move_port_cursors(state: State, change: k.Resize) -> None:
+    nodes = state.nodes
     for placed in change.placement:
-        if placed.node in state.nodes:
-            state.nodes[placed.node].port_cursor = placed.port
+        node = nodes.get(placed.node)
+        if node is not None:
+            node.port_cursor = placed.port
     if change.placement and change.master_port and change.placement[0].node in state.nodes:
         state.nodes[change.placement[0].node].port_cursor = change.master_port
 
 
 def _forget_unstarted(app: App) -> None:
     """A generation that was never released and is not the latest will never be."""
-    for number in [n for n, g in app.generations.items() if n != app.generation and not g.released]:
-        del app.generations[number]
+    if len(app.generations) > 1:
+        for number in [n for n, g in app.generations.items() if n != app.generation and not g.released_at]:
+            del app.generations[number]
 
 
 # --- nodes --------------------------------------------------------------------------------------------------------------

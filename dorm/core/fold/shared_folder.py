@@ -119,8 +119,10 @@ def counts_in(state: State, app: App, generation: Generation, folder: str) -> bo
 
 def settle_anew(state: State) -> None:
     """Something ended, which may have kept the folder in force."""
-    if any(node.foreign for node in state.nodes.values()):
-        settle_folder(state)
+    for node in state.nodes.values():
+        if node.foreign:
+            settle_folder(state)
+            return
 
 
 def _of_most(state: State) -> str:
@@ -129,8 +131,10 @@ def _of_most(state: State) -> str:
     for folder in _announced(state):
         if folder != NO_FOLDER:
             votes[folder] = votes.get(folder, 0) + 1
+    if not votes:
+        return state.checkpoints
     # The first of the largest: of equals the one in force, then the one of the node that joined first.
-    return max(votes, key=lambda folder: (votes[folder], folder == state.checkpoints), default=state.checkpoints)
+    return max(votes, key=lambda folder: (votes[folder], folder == state.checkpoints))
 
 
 def trouble(state: State, node: Node) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 import pytest
 
-from dorm.core.fold.evolve import GapError, evolve
+from dorm.core.fold.evolve import _HANDLERS, GapError, evolve
 from dorm.core.settings import all_after
 from dorm.core.state import State, digest
 from events import kinds as k
@@ -34,6 +36,10 @@ def unchanged_by_repeats(bench: Bench, since: int) -> None:
         bench.wait(1)
         bench.repeat(seq)
         assert content(bench.state) == before, bench.records[seq - 1]
+
+
+def test_every_kind_that_a_record_may_hold_is_folded() -> None:
+    assert _HANDLERS.keys() == {*get_args(k.Published), k.Unknown, k.Unreadable}
 
 
 def test_a_gap_is_never_folded_over() -> None:
