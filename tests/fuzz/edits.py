@@ -63,7 +63,7 @@ _TEXTS = (
 _DEEP = 5_000
 """Levels of nesting: more than the recursion limit, which is some 2,000 frames while Hypothesis runs."""
 _PIECES: dict[type, tuple[Any, ...]] = {
-    str: _TEXTS,
+    str: (*_TEXTS, "[" * 1_200),
     bytes: (
         b"\xc1", b"\xdf\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\xc6\x7f\xff\xff\xff", b"\xdb\xff\xff\xff\xff",
         b"\xc9\x7f\xff\xff\xff\x01", b"\xd9\x02\xff\xfe", b"\xcb\x7f\xf8\0\0\0\0\0\0", b"\x91" * 40, b"\x91" * _DEEP,
