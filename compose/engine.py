@@ -24,7 +24,6 @@ DEFAULT_URL: Final = "unix:///var/run/docker.sock"
 _SCHEMES: Final = ("unix://", "tcp://", "http://", "https://")
 _CHUNK: Final = 1 << 20
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
-_TAR: Final = {"Content-Type": "application/x-tar"}
 _REPORTED: Final = 0  # aiodocker's status of a failure within a stream of progress
 _AWAY: Final = 900  # aiodocker's status of an engine that does not answer
 _COMMAND_FAILED: Final = "returned a non-zero code"  # how the builder reports that a step's own command failed
@@ -103,10 +102,7 @@ class Engine:
         """Create an image of one layer from the tar file of a root file system."""
         name, tag = ref.rpartition(":")[::2]
         params = {"fromSrc": "-", "repo": name, "tag": tag, "changes": "\n".join(changes)}
-        async with (
-            self._asked(self._work_s),
-            self._docker._query("images/create", "POST", params=params, data=_chunks(root), headers=_TAR) as answer,
-        ):
+        async with self._posted("images/create", params, _chunks(root)) as answer:
             await json_stream_list(answer)
 
     async def build(
@@ -135,10 +131,7 @@ class Engine:
     async def _build(self, context: bytes, params: Mapping[str, str]) -> None:
         last = ""
         try:
-            async with (
-                self._asked(self._work_s),
-                self._docker._query("build", "POST", params=params, data=context, headers=_TAR) as answer,
-            ):
+            async with self._posted("build", params, context) as answer:
                 async for line in json_stream_stream(answer):
                     said = " ".join(_COLOUR.sub("", str(line.get("stream", ""))).split())
                     if said and not said.startswith(("Removing ", "--->")):
@@ -160,6 +153,19 @@ class Engine:
             with await asyncio.to_thread(target.open, "wb") as file:
                 async for chunk in content.iter_chunked(_CHUNK):
                     await asyncio.to_thread(file.write, chunk)
+
+    @contextlib.asynccontextmanager
+    async def _posted(
+        self, path: str, params: Mapping[str, str], tar: bytes | AsyncIterator[bytes]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yield the answer to a request that aiodocker has no method for, and close it, which aiodocker leaves to us."""
+        headers = {"Content-Type": "application/x-tar"}
+        async with (
+            self._asked(self._work_s),
+            self._docker._query(path, "POST", params=params, data=tar, headers=headers) as answer,
+        ):
+            with contextlib.closing(answer):
+                yield answer
 
     @contextlib.asynccontextmanager
     async def _asked(self, timeout_s: float) -> AsyncIterator[None]:

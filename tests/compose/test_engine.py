@@ -49,6 +49,29 @@ async def test_a_base_that_is_missing_is_a_fault_and_an_absent_image_is_not(dock
         assert "127.0.0.1:9" in await fault_of(build(engine, f"FROM {missing}\n"))
 
 
+async def test_an_imported_root_has_its_changes_and_survives_a_save(docker_host: str, tmp_path: Path) -> None:
+    root, saved, ref = tmp_path / "root.tar", tmp_path / "saved.tar", f"dorm/import-test:{secrets.token_hex(4)}"
+    root.write_bytes(context_of({"hello": "world"}))
+    async with Engine(docker_host) as engine:
+        try:
+            await engine.import_root(root, ref, ["ENV PATH=/somewhere", 'CMD ["hello"]'])
+            made = await engine.image(ref)
+            assert made is not None
+            assert (made["Config"]["Env"], made["Config"]["Cmd"]) == (["PATH=/somewhere"], ["hello"])
+            await engine.save(ref, saved)
+            await engine.remove_image(ref)
+            assert await engine.image(ref) is None
+            await engine.load(saved)
+            again = await engine.image(ref)
+            assert again is not None
+            assert again["RootFS"]["Layers"] == made["RootFS"]["Layers"]
+            saved.write_bytes(saved.read_bytes()[:700])
+            with pytest.raises(EngineFault):
+                await engine.load(saved)
+        finally:
+            await engine.remove_image(ref)
+
+
 async def test_a_build_whose_engine_goes_away_has_not_succeeded(
     docker_host: str, docker_image: str, tmp_path: Path
 ) -> None:

@@ -4,11 +4,15 @@
     python -m tests.fuzz --target codec --inputs 20000          one target alone
     python -m tests.fuzz --repeat FILE                          one input that failed once, as it was saved
 
-    mutations   from one good input to many bad ones, on bytes and on trees
     samples     good inputs: golden logs, specs, expressions
+    edits       from one good input to many bad ones, by decisions that are read off bytes
     target      what a target is; `targets_*` have them, by what they attack
-    running     seeds to inputs, failures to the smallest input that still fails, figures
-    found       inputs that failed once: each is tried again by `test_fuzz.py`
+    running     seeds to decisions, failures to the smallest input that still fails, figures
+    found       inputs that failed once: `test_fuzz.py` tries each again
 
 Input `i` of a target under a seed is the same everywhere, so a failure is named by target, seed and number.
+
+An input follows from a string of random bytes.  Hypothesis shrinks the strings whose input failed to the smallest one that
+fails at the same place.  It does not draw them: an input drawn by its strategies costs about ten times the CPU, and a defect
+that one input in ten thousand shows takes as much longer to find.
 """

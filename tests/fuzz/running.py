@@ -1,4 +1,4 @@
-"""Running the fuzz: from a seed to inputs, and from a failure to the smallest input that still fails."""
+"""Running the fuzz: from a seed to inputs, and by Hypothesis from a failure to the smallest input that still fails."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import strategies as st
+from hypothesis.database import InMemoryExampleDatabase
+from hypothesis.errors import Flaky
 
-from tests.fuzz.target import Parts, pack_parts, parts_of
+from tests.fuzz.edits import Source
 from tests.fuzz.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -29,8 +33,8 @@ HANG_S = 20.0
 """After this it is interrupted."""
 MEMORY = 4 << 30
 """Bytes of address space that a process may have: what takes more fails."""
-_TRIES = 400
-"""Smaller inputs that are tried for one failure."""
+DECISIONS = 1024
+"""Random bytes behind each input; only the longest lists of records read more."""
 _MOST_FAILURES = 20
 """Of one target in one piece of work: what is broken that badly needs no more examples."""
 
@@ -84,30 +88,56 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 
-def input_of(target: Target, seed: int, number: int) -> bytes:
-    return target.make(Random(f"{seed}/{number}"))
+def source_of(seed: int | str, number: int) -> Source:
+    """Return the decisions of one input."""
+    return Source(Random(f"{seed}/{number}").randbytes(DECISIONS))
 
 
 def run(work: Work) -> Done:
     target = TARGETS[work.target]
-    failures: list[Failure] = []
+    found: list[Failure] = []
     began, tried = time.process_time(), 0
     with _quiet(), _alarms():
         for number in range(work.first, work.first + work.count):
-            data = input_of(target, work.seed, number)
+            source = source_of(work.seed, number)
+            data = target.make(source)
             tried += 1
             if (failure := fails(target, data, f"{work.seed}/{number}")) is not None:
-                if failure.where not in [known.where for known in failures]:
-                    failure = smallest(target, failure)
-                failures.append(failure)
-                if len(failures) >= _MOST_FAILURES:
+                if failure.where not in [known.where for known in found]:
+                    failure = smallest(target, failure, source.decisions)
+                found.append(failure)
+                if len(found) >= _MOST_FAILURES:
                     break
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Done(work.target, tried, time.process_time() - began, peak, failures)
+    return Done(work.target, tried, time.process_time() - began, peak, found)
+
+
+def smallest(target: Target, failure: Failure, decisions: bytes) -> Failure:
+    """Return the same failure (its kind and place) from the smallest decisions that Hypothesis finds."""
+    if failure.where.startswith(("Hang", "Slow")):
+        return failure  # each try would take as long again
+    best = failure
+
+    def again(changed: bytes) -> None:
+        nonlocal best
+        found = fails(target, target.make(Source(changed)), failure.name)
+        if found is not None and found.where == failure.where:
+            best = found  # the last one is the smallest
+            raise AssertionError(found.where)
+
+    size = len(decisions)  # of one size only: then Hypothesis reads them off its own input as they are
+    test: Any = settings(
+        phases=(Phase.reuse, Phase.shrink), database=InMemoryExampleDatabase(), deadline=None,
+        suppress_health_check=list(HealthCheck), verbosity=Verbosity.quiet,
+    )(given(st.binary(min_size=size, max_size=size))(again))  # fmt: skip
+    for attempt in (lambda: test.hypothesis.fuzz_one_input(decisions), test):
+        with contextlib.suppress(AssertionError, Flaky):
+            attempt()
+    return best
 
 
 def fails(target: Target, data: bytes, name: str) -> Failure | None:
-    """What an input does wrong, None where it is borne."""
+    """Return what an input does wrong, None if nothing."""
     began = time.process_time()
     signal.setitimer(signal.ITIMER_REAL, HANG_S)
     try:
@@ -131,47 +161,6 @@ def _where(error: BaseException) -> str:
         f"{'/'.join(frame.filename.split('/')[-2:])}:{frame.lineno}" for frame in frames if "<" not in frame.filename
     ]
     return f"{type(error).__name__} at {ours[-1] if ours else 'an unknown place'}"
-
-
-def smallest(target: Target, failure: Failure) -> Failure:
-    """The same failure (of the same kind, at the same place) by as little as was found in some hundred tries."""
-    tries = 0
-    best = failure
-    changed = not failure.where.startswith(("Hang", "Slow"))  # Those would take as long again with each try.
-    while changed and tries < _TRIES:
-        changed = False
-        for data in _smaller(best.data):
-            tries += 1
-            found = fails(target, data, failure.name)
-            if found is not None and found.where == failure.where:
-                best, changed = found, True
-                break
-            if tries >= _TRIES:
-                break
-    return best
-
-
-def _smaller(data: bytes) -> Iterator[bytes]:
-    """Without some of its parts, then without some bytes of a part, or of the whole."""
-    given = parts_of(data)
-    if not given.parts:
-        yield from _shorter(data)
-        return
-    for index in range(len(given.parts)):
-        yield pack_parts(Parts(given.begin, given.parts[:index] + given.parts[index + 1 :]))
-    for index, part in enumerate(given.parts):
-        for at, piece in enumerate(part):
-            for shorter in _shorter(piece):
-                changed = [*part[:at], shorter, *part[at + 1 :]]
-                yield pack_parts(Parts(given.begin, [*given.parts[:index], changed, *given.parts[index + 1 :]]))
-
-
-def _shorter(data: bytes) -> Iterator[bytes]:
-    size = len(data) // 2
-    while size:
-        for at in range(0, len(data), size):
-            yield data[:at] + data[at + size :]
-        size //= 2
 
 
 @contextlib.contextmanager

@@ -1,37 +1,27 @@
-"""What a target of the fuzz is: inputs by number, and what has to hold of each."""
+"""What a target of the fuzz is: how inputs are made, and what has to hold of each."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from random import Random
+    from collections.abc import Callable
+
+    from tests.fuzz.edits import Source
 
 
-class Target(Protocol):
-    """Inputs are bytes, so that each can be saved, made smaller and tried again, whatever it stands for."""
+class Target(NamedTuple):
+    """Inputs are bytes, so that each can be saved and tried again, whatever it stands for."""
 
     name: str
     share: int
-    """Of all inputs, against the other targets' shares: dear targets get few."""
-
-    def make(self, random: Random) -> bytes:
-        """An input, by chance alone."""
-        ...
-
-    def check(self, data: bytes) -> None:
-        """Raises whatever is wrong.  What an input is refused with is right; everything else it raises is a failure."""
-        ...
-
-
-class Simple:
-    """A target of two functions."""
-
-    def __init__(self, name: str, share: int, make: Callable[[Random], bytes], check: Callable[[bytes], None]) -> None:
-        self.name, self.share, self.make, self.check = name, share, make, check
+    """Of all inputs, against the other targets' shares: expensive targets get few."""
+    make: Callable[[Source], bytes]
+    """An input, from decisions alone."""
+    check: Callable[[bytes], None]
+    """Raises whatever is wrong.  What an input is refused with is right; everything else it raises is a failure."""
 
 
 class Parts(msgspec.Struct, array_like=True):
@@ -46,7 +36,7 @@ _decode_parts = msgspec.msgpack.Decoder(Parts).decode
 
 
 def parts_of(data: bytes) -> Parts:
-    """Nothing where the input was made smaller into something that is none."""
+    """Nothing where the input is none of these."""
     try:
         return _decode_parts(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -59,7 +49,3 @@ def one_line(error: BaseException, longest: int = 2000) -> None:
     assert text, f"{type(error).__name__} says nothing"
     assert len(text.splitlines()) == 1, f"more than one line: {text[:200]!r}"
     assert len(text) <= longest, f"{len(text)} characters: {text[:200]!r}"
-
-
-def pick(random: Random, samples: Sequence[bytes]) -> bytes:
-    return samples[random.randrange(len(samples))]

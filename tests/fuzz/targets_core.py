@@ -28,31 +28,30 @@ from events.kinds import Round
 from events.log.records import Record
 from events.quantities import SECOND
 from tests.fuzz import samples
-from tests.fuzz.mutations import msgpack_of
-from tests.fuzz.target import Parts, Simple, pack_parts, parts_of
+from tests.fuzz.edits import msgpack_of
+from tests.fuzz.target import Parts, Target, pack_parts, parts_of
 from tests.fuzz.targets_events import make_record
 
 if TYPE_CHECKING:
-    from random import Random
-
     from dorm.core.snapshot import Copy
     from dorm.core.state import State
+    from tests.fuzz.edits import Source
 
 
-def _make(random: Random) -> bytes:
-    begin = random.randrange(len(samples.stops()))
+def _inputs(source: Source) -> bytes:
+    begin = source.pick(range(len(samples.stops())))
     stop = samples.stops()[begin]
     parts: list[list[bytes]] = []
-    for number in range(random.choice((1, 2, 4, 8, 12))):
-        near = random.choice(stop.following)  # Out of its order, and sometimes again.
-        if random.randrange(3) and subjects.kind_of(near.subject) == "Round" and isinstance(near.tree, dict):
+    for number in range(source.pick((1, 2, 4, 8, 12))):
+        near = source.pick(stop.following)  # Out of its order, and sometimes again.
+        if subjects.kind_of(near.subject) == "Round" and isinstance(near.tree, dict) and not source.one_in(3):
             # With a basis that is not void here, or nothing of what it says would be folded.
             near = near._replace(tree={**near.tree, "basis": stop.state.seq + number, "epoch": stop.epoch})
             near = near._replace(body=msgpack_of(near.tree))
-        kind = random.randrange(5)
-        subject, body = (near.subject, near.body) if kind < 2 else make_record(random, near if kind < 4 else None)
+        kind = source.pick(range(5))
+        subject, body = (near.subject, near.body) if kind < 2 else make_record(source, near if kind < 4 else None)
         parts.append([subject.encode(), body])
-    if random.randrange(100) == 0:
+    if source.one_in(100):
         parts.append([b"allocate", b""])
     return pack_parts(Parts(begin, parts))
 
@@ -128,6 +127,6 @@ def _check_agent(data: bytes) -> None:
 
 
 TARGETS = [
-    Simple("fold", 5, _make, _check_master),
-    Simple("agent", 8, _make, _check_agent),
+    Target("fold", 5, _inputs, _check_master),
+    Target("agent", 8, _inputs, _check_agent),
 ]

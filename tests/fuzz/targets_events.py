@@ -27,11 +27,11 @@ from replay.moments import MomentError
 from replay.simulator import SimulationError
 from replay.simulator.workloads import nodes as simulated_nodes
 from tests.fuzz import samples
-from tests.fuzz.mutations import encoded, json_of, mutated_bytes, mutated_text, mutated_tree, nudged_tree, strange
-from tests.fuzz.target import Simple, one_line, pack_parts, parts_of
+from tests.fuzz.edits import changed, encoded, json_of, spliced, strange
+from tests.fuzz.target import Target, one_line, pack_parts, parts_of
 
 if TYPE_CHECKING:
-    from random import Random
+    from tests.fuzz.edits import Source
 
 LABELS = {"gpu_type": "h100", "zone": "a", "a": "1", "d": "z"}
 
@@ -39,29 +39,27 @@ LABELS = {"gpu_type": "h100", "zone": "a", "a": "1", "d": "z"}
 # --- the codec ----------------------------------------------------------------------------------------------------------
 
 
-def make_record(random: Random, near: samples.Body | None = None) -> tuple[str, bytes]:
+def make_record(source: Source, near: samples.Body | None = None) -> tuple[str, bytes]:
     """Subject and body: something that was good once, or never was."""
-    subject, body, tree = near or random.choice(samples.bodies())
-    kind = random.randrange(20)
+    subject, body, tree = near or source.pick(samples.bodies())
+    kind = source.pick(range(20))
     if kind < 7:
-        return subject, encoded(random, nudged_tree(random, tree))
+        return subject, encoded(source, changed(source, tree, alike=True))
     if kind < 12:
-        body = encoded(random, mutated_tree(random, tree))
+        body = encoded(source, changed(source, tree))
     elif kind < 16:
-        body = mutated_bytes(random, body, [random.choice(samples.bodies())[1]])
+        body = spliced(source, body, [source.pick(samples.bodies()).body])
     elif kind < 18:
-        body = mutated_bytes(random, encoded(random, mutated_tree(random, tree)))
+        body = spliced(source, encoded(source, changed(source, tree)))
     elif kind < 19:
-        body = random.randbytes(random.randrange(60))
+        body = source.bytes(source.below(60))
     else:
-        body = encoded(random, strange(random))
-    if random.randrange(5) == 0:
-        subject = random.choice(samples.all_subjects())
-    return subject, body
+        body = encoded(source, strange(source))
+    return (source.pick(samples.all_subjects()) if source.one_in(5) else subject), body
 
 
-def _make_codec(random: Random) -> bytes:
-    subject, body = make_record(random)
+def _codec(source: Source) -> bytes:
+    subject, body = make_record(source)
     return pack_parts([0, [[subject.encode(), body]]])
 
 
@@ -101,10 +99,10 @@ def pairs_of(data: bytes) -> list[tuple[str, bytes]]:
 # --- specs --------------------------------------------------------------------------------------------------------------
 
 
-def _make_spec(random: Random) -> bytes:
-    change = nudged_tree if random.randrange(3) == 0 else mutated_tree
-    tree = change(random, random.choice(samples.SPECS))
-    return encoded(random, tree if random.randrange(50) else strange(random))
+def _specs(source: Source) -> bytes:
+    if source.one_in(50):
+        return encoded(source, strange(source))
+    return encoded(source, changed(source, source.pick(samples.SPECS), alike=source.one_in(3)))
 
 
 def _check_spec_document(data: bytes) -> None:
@@ -128,15 +126,11 @@ def _checked(tree: Any) -> None:
     assert check_spec(document_of(spec)) == spec
 
 
-def _make_file(random: Random) -> bytes:
-    toml = random.randrange(3) == 0
+def _files(source: Source) -> bytes:
+    toml = source.one_in(3)
     texts = samples.TOML if toml else samples.YAML
-    text = (
-        json_of(mutated_tree(random, random.choice(samples.SPECS)))
-        if random.randrange(6) == 0
-        else random.choice(texts)
-    )
-    return bytes([toml]) + mutated_text(random, text, texts).encode(errors="surrogatepass")
+    text = json_of(changed(source, source.pick(samples.SPECS))) if source.one_in(6) else source.pick(texts)
+    return bytes([toml]) + spliced(source, text, texts).encode(errors="surrogatepass")
 
 
 def _check_file(data: bytes) -> None:
@@ -166,10 +160,10 @@ def _check_cluster(tree: Any) -> None:
 _PARAMS = ("theta1", "theta2", "patience_s", "horizon_s", "adjust_s", "count", "counts", "n", "gap", "quantum_s")
 
 
-def _make_params(random: Random) -> bytes:
-    params = {random.choice(_PARAMS): strange(random) for _ in range(random.choice((1, 1, 2, 4)))}
-    name = random.choice([*names(), "none such"])
-    return encoded(random, {"policy": name, random.choice(("params", "set_params")): params, "idle_s": strange(random)})
+def _settings(source: Source) -> bytes:
+    params = {source.pick(_PARAMS): strange(source) for _ in range(source.pick((1, 1, 2, 4)))}
+    name = source.pick([*names(), "none such"])
+    return encoded(source, {"policy": name, source.pick(("params", "set_params")): params, "idle_s": strange(source)})
 
 
 def _check_params(data: bytes) -> None:
@@ -193,11 +187,10 @@ def _check_params(data: bytes) -> None:
 # --- short texts --------------------------------------------------------------------------------------------------------
 
 
-def _make_text(random: Random) -> bytes:
-    kind = random.randrange(4)
+def _texts(source: Source) -> bytes:
+    kind = source.pick(range(4))
     texts = (samples.REQUIREMENTS, samples.QUANTITIES, samples.MOMENTS, samples.all_subjects())[kind]
-    text = mutated_text(random, random.choice(texts), texts)
-    return bytes([kind]) + text.encode(errors="surrogatepass")
+    return bytes([kind]) + spliced(source, source.pick(texts), texts).encode(errors="surrogatepass")
 
 
 def _check_text(data: bytes) -> None:
@@ -256,9 +249,9 @@ def _check_subject(text: str) -> None:
 
 
 TARGETS = [
-    Simple("codec", 50, _make_codec, _check_codec),
-    Simple("spec", 16, _make_spec, _check_spec_document),
-    Simple("spec-file", 3, _make_file, _check_file),
-    Simple("settings", 4, _make_params, _check_params),
-    Simple("text", 10, _make_text, _check_text),
+    Target("codec", 50, _codec, _check_codec),
+    Target("spec", 16, _specs, _check_spec_document),
+    Target("spec-file", 3, _files, _check_file),
+    Target("settings", 4, _settings, _check_params),
+    Target("text", 10, _texts, _check_text),
 ]

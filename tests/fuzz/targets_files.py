@@ -44,11 +44,11 @@ from events.kinds import AppCheckpointed, AppProgressed, LogSealed
 from events.log.records import LogDamaged, LogError, Record
 from events.log.snapshots import SnapshotInfo, content_of
 from tests.fuzz import samples
-from tests.fuzz.mutations import encoded, json_of, mutated_bytes, mutated_text, mutated_tree, strange
-from tests.fuzz.target import Simple, one_line, pick
+from tests.fuzz.edits import changed, encoded, json_of, spliced, strange
+from tests.fuzz.target import Target, one_line
 
 if TYPE_CHECKING:
-    from random import Random
+    from tests.fuzz.edits import Source
 
 
 @cache
@@ -68,12 +68,12 @@ def _loop() -> asyncio.AbstractEventLoop:
 # --- archives -----------------------------------------------------------------------------------------------------------
 
 
-def _make_archive(random: Random) -> bytes:
-    number = random.randrange(len(samples.archive_bytes()))
+def _archives(source: Source) -> bytes:
+    number = source.pick(range(len(samples.archive_bytes())))
     data = samples.archive_bytes()[number]
-    if random.randrange(4) == 0:
-        data = data[: random.randrange(len(data))]
-    return bytes([number]) + mutated_bytes(random, data, samples.archive_bytes())
+    if source.one_in(4):
+        data = data[: source.pick(range(len(data)))]
+    return bytes([number]) + spliced(source, data, samples.archive_bytes())
 
 
 def _check_archive(data: bytes) -> None:
@@ -122,18 +122,18 @@ def _blocks() -> list[bytes]:
     return [*blocks, pack_header(ArchiveHeader(cluster="demo", made_by="us"))]
 
 
-def _make_block(random: Random) -> bytes:
+def _changed_blocks(source: Source) -> bytes:
     """A block whose checksums are right, whatever was done to it: a hostile file has good ones."""
-    block = pick(random, _blocks())
+    block = source.pick(_blocks())
     head = head_of(block)
     assert head is not None
     payload = block[HEAD_SIZE:]
-    if random.randrange(3):
-        payload = mutated_bytes(random, payload)
+    if not source.one_in(3):
+        payload = spliced(source, payload)
     fields: dict[str, Any] = {"packed": len(payload), "crc": zlib.crc32(payload)}
-    if random.randrange(3) == 0:
-        field = random.choice(("count", "first", "last", "raw"))
-        fields[field] = random.choice((0, 1, getattr(head, field) + 1, 2**31, 2**32 - 1))
+    if source.one_in(3):
+        field = source.pick(("count", "first", "last", "raw"))
+        fields[field] = source.pick((0, 1, getattr(head, field) + 1, 2**31, 2**32 - 1))
     return msgspec.msgpack.encode([msgspec.structs.astuple(msgspec.structs.replace(head, **fields)), payload])
 
 
@@ -158,14 +158,14 @@ def _snapshots() -> list[tuple[SnapshotInfo, bytes]]:
     return [dump(restore(stop.state), build="b") for stop in samples.stops()]
 
 
-def _make_snapshot(random: Random) -> bytes:
-    info, body = random.choice(_snapshots())
-    body = mutated_bytes(random, body)
+def _changed_snapshots(source: Source) -> bytes:
+    info, body = source.pick(_snapshots())
+    body = spliced(source, body)
     tree = msgspec.to_builtins(info)
-    if random.randrange(2):
+    if source.one_in(2):
         tree["content"] = content_of(body)
-    if random.randrange(3) == 0:
-        tree[random.choice(tuple(tree))] = random.choice((strange(random), info.seq + 1))
+    if source.one_in(3):
+        tree[source.pick(tuple(tree))] = source.pick((strange(source), info.seq + 1))
     try:
         return msgspec.msgpack.encode([msgspec.msgpack.encode(tree), body])
     except (TypeError, ValueError, ArithmeticError, RecursionError):
@@ -194,13 +194,13 @@ def _sealed() -> LogSealed:
     return SealKey(seed).seal(samples.CLUSTER, 1, Chain(70, bytes(32)), 0)
 
 
-def _make_seal(random: Random) -> bytes:
+def _seals(source: Source) -> bytes:
     tree = msgspec.to_builtins(_sealed())
-    if random.randrange(2):
-        return encoded(random, mutated_tree(random, tree))
-    field = random.choice(("key", "signature", "chain", "marks"))
-    tree[field] = mutated_text(random, tree.get(field, ""), [tree["signature"]])
-    return encoded(random, tree)
+    if source.one_in(2):
+        return encoded(source, changed(source, tree))
+    field = source.pick(("key", "signature", "chain", "marks"))
+    tree[field] = spliced(source, tree.get(field, ""), [tree["signature"]])
+    return encoded(source, tree)
 
 
 def _check_seal(data: bytes) -> None:
@@ -224,16 +224,12 @@ def _check_seal(data: bytes) -> None:
 _KEY = Key("digits-abcdef", 3, 0)
 
 
-def _make_progress(random: Random) -> bytes:
-    kind = random.randrange(8)
-    if kind < 3:
-        lines = [
-            json_of(mutated_tree(random, {"step": 12, "loss": 0.3, "samples_per_s": 9, "checkpoint": 12}))
-            for _ in range(4)
-        ]
-        return "\n".join(lines).encode(errors="surrogatepass")
-    data = mutated_bytes(random, pick(random, samples.PROGRESS), samples.PROGRESS)
-    return data if random.randrange(500) else data + b"x" * 600_000 + data
+def _progress(source: Source) -> bytes:
+    if source.one_in(3):
+        tree = {"step": 12, "loss": 0.3, "samples_per_s": 9, "checkpoint": 12}
+        return "\n".join(json_of(changed(source, tree)) for _ in range(4)).encode(errors="surrogatepass")
+    data = spliced(source, source.pick(samples.PROGRESS), samples.PROGRESS)
+    return data + b"x" * 600_000 + data if source.one_in(500) else data
 
 
 def _check_progress(data: bytes) -> None:
@@ -253,9 +249,9 @@ def _check_progress(data: bytes) -> None:
 
 
 TARGETS = [
-    Simple("archive", 1, _make_archive, _check_archive),
-    Simple("block", 14, _make_block, _check_block),
-    Simple("snapshot", 4, _make_snapshot, _check_snapshot),
-    Simple("seal", 4, _make_seal, _check_seal),
-    Simple("progress", 6, _make_progress, _check_progress),
+    Target("archive", 1, _archives, _check_archive),
+    Target("block", 14, _changed_blocks, _check_block),
+    Target("snapshot", 4, _changed_snapshots, _check_snapshot),
+    Target("seal", 4, _seals, _check_seal),
+    Target("progress", 6, _progress, _check_progress),
 ]

@@ -17,15 +17,15 @@ from events.log.imported import imported_upto, original
 from events.log.interface import AskRefused
 from events.nats.parser import DirectParser
 from events.nats.reader import Reader
-from tests.fuzz.mutations import encoded, json_of, mutated_bytes, mutated_text, mutated_tree
-from tests.fuzz.target import Simple, one_line
+from tests.fuzz.edits import changed, encoded, json_of, spliced
+from tests.fuzz.target import Target, one_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from random import Random
 
     from agents.runtime.interface import Key, Runtime
     from events.nats.link import Link
+    from tests.fuzz.edits import Source
 
 INBOX = b"_INBOX.x.y"
 SID = 7
@@ -51,19 +51,15 @@ def _loop() -> asyncio.AbstractEventLoop:
 # --- the protocol -------------------------------------------------------------------------------------------------------
 
 
-def _make_stream(random: Random) -> bytes:
+def _streams(source: Source) -> bytes:
     """What a server sends, some of it changed, cut into pieces at any place."""
     lines = bytearray()
-    for _ in range(random.choice((1, 2, 3, 6))):
-        body, header, reply = (
-            random.randbytes(random.choice((0, 3, 40))),
-            random.choice(_STATUS),
-            random.choice(_REPLIES),
-        )
-        sid = random.choice((SID, 1, 9))
-        match random.randrange(6):
+    for _ in range(source.pick((1, 2, 3, 6))):
+        body, header, reply = source.bytes(source.below(40)), source.pick(_STATUS), source.pick(_REPLIES)
+        sid = source.pick((SID, 1, 9))
+        match source.pick(range(6)):
             case 0:
-                lines += random.choice((b"PING\r\n", b"PONG\r\n", b"+OK\r\n", b"-ERR 'Unknown'\r\n", b"INFO {}\r\n"))
+                lines += source.pick((b"PING\r\n", b"PONG\r\n", b"+OK\r\n", b"-ERR 'Unknown'\r\n", b"INFO {}\r\n"))
             case 1 | 2:
                 lines += b"MSG dorm.demo.x.y %d %b %d\r\n%b\r\n" % (sid, reply, len(body), body)
             case _:
@@ -76,8 +72,8 @@ def _make_stream(random: Random) -> bytes:
                     header,
                     body,
                 )
-    data = bytes(lines) if random.randrange(8) == 0 else mutated_bytes(random, bytes(lines), _STATUS)
-    cuts = sorted(random.randrange(len(data) + 1) for _ in range(random.choice((0, 1, 3))))
+    data = bytes(lines) if source.one_in(8) else spliced(source, bytes(lines), _STATUS)
+    cuts = sorted(source.pick(range(len(data) + 1)) for _ in range(source.pick((0, 1, 3))))
     pieces = [data[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
     return msgspec.msgpack.encode(pieces)
 
@@ -134,11 +130,14 @@ def _reader() -> Reader:
     return Reader(cast("Link", _NoLink), "DORM-demo", 0, [], imported=3)
 
 
-def _make_message(random: Random) -> bytes:
-    reply = mutated_bytes(random, random.choice(_REPLIES), _REPLIES) if random.randrange(2) else random.choice(_REPLIES)
-    header = mutated_bytes(random, random.choice(_STATUS), _STATUS) if random.randrange(4) else random.choice(_STATUS)
-    if random.randrange(10) == 0:
-        header = mutated_text(random, header.decode("latin-1"), ["²", "٣"]).encode(errors="replace")
+def _messages(source: Source) -> bytes:
+    reply, header = source.pick(_REPLIES), source.pick(_STATUS)
+    if source.one_in(2):
+        reply = spliced(source, reply, _REPLIES)
+    if not source.one_in(4):
+        header = spliced(source, header, _STATUS)
+    if source.one_in(10):
+        header = spliced(source, header.decode("latin-1"), ["²", "٣"]).encode(errors="replace")
     return msgspec.msgpack.encode([reply, header, b"body"])
 
 
@@ -165,11 +164,11 @@ class _Logs:
         yield f"{key.app} {follow} {tail}".encode(errors="replace")
 
 
-def _make_question(random: Random) -> bytes:
+def _questions(source: Source) -> bytes:
     tree = {"app": "digits-abcdef", "generation": 1, "slot": 0, "follow": True, "tail": 10}
-    if random.randrange(2):
-        return json_of(mutated_tree(random, tree)).encode(errors="surrogatepass")
-    return mutated_bytes(random, encoded(random, tree))
+    if source.one_in(2):
+        return json_of(changed(source, tree)).encode(errors="surrogatepass")
+    return spliced(source, encoded(source, tree))
 
 
 def _check_question(data: bytes) -> None:
@@ -188,12 +187,10 @@ def _check_question(data: bytes) -> None:
 # --- the engine ---------------------------------------------------------------------------------------------------------
 
 
-def _make_frames(random: Random) -> bytes:
-    frames = b"".join(
-        bytes([random.randrange(3), 0, 0, 0]) + size.to_bytes(4, "big") + bytes(size)
-        for size in (random.choice((0, 1, 9, 300)) for _ in range(4))
-    )
-    return mutated_bytes(random, frames)
+def _frames(source: Source) -> bytes:
+    sizes = [source.pick((0, 1, 9, 300)) for _ in range(4)]
+    frames = [bytes([at % 3, 0, 0, 0]) + n.to_bytes(4, "big") + bytes(n) for at, n in enumerate(sizes)]
+    return spliced(source, b"".join(frames))
 
 
 def _check_frames(data: bytes) -> None:
@@ -205,8 +202,8 @@ def _check_frames(data: bytes) -> None:
 
 
 TARGETS = [
-    Simple("nats-stream", 6, _make_stream, _check_stream),
-    Simple("nats-message", 12, _make_message, _check_message),
-    Simple("question", 5, _make_question, _check_question),
-    Simple("frames", 3, _make_frames, _check_frames),
+    Target("nats-stream", 6, _streams, _check_stream),
+    Target("nats-message", 12, _messages, _check_message),
+    Target("question", 5, _questions, _check_question),
+    Target("frames", 3, _frames, _check_frames),
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import msgpack
@@ -16,10 +15,10 @@ from events.kinds import ContainerStarted
 from events.nats import reader as jetstream_reader
 from tests.core.mutants import mutate_method
 from tests.fuzz import running
-from tests.fuzz.mutations import json_of, msgpack_of, mutated_tree
-from tests.fuzz.running import Work, fails, input_of, planned, repeat, run, save
+from tests.fuzz.edits import Source, changed, json_of, msgpack_of
+from tests.fuzz.running import Work, fails, planned, repeat, run, save, source_of
 from tests.fuzz.samples import SPECS
-from tests.fuzz.target import Simple
+from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS
 from tests.tries import tries
 
@@ -42,8 +41,8 @@ def test_what_failed_once_does_not_fail_again(path: Path) -> None:
 
 def test_an_input_is_the_same_wherever_it_is_made() -> None:
     for target in TARGETS.values():
-        assert [input_of(target, 3, number) for number in range(20)] == [
-            input_of(target, 3, number) for number in range(20)
+        assert [target.make(source_of(3, number)) for number in range(20)] == [
+            target.make(source_of(3, number)) for number in range(20)
         ]
 
 
@@ -82,43 +81,53 @@ def _start_twice(state: object, event: object, record: object) -> None:
         found[1].running += 1
 
 
-def _make(random: Random) -> bytes:
-    return random.randbytes(200) + b"!" + random.randbytes(200)
+def _make(source: Source) -> bytes:
+    return source.bytes(20) + source.pick((b"fine", b"!", b"?")) + source.bytes(20)
 
 
 def _check(data: bytes) -> None:
     if b"!" in data:
         raise KeyError("!")
+    if b"?" in data:
+        raise ValueError("?")
 
 
-def test_a_failure_is_named_and_shrunk_and_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TARGETS, "planted", Simple("planted", 1, _make, _check))
-    first, *others = run(Work("planted", 5, 10, 4)).failures
-    assert (first.target, first.name, first.data) == ("planted", "5/10", b"!")
+def test_failures_are_named_and_shrunk_and_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TARGETS, "planted", Target("planted", 1, _make, _check))
+    failures = run(Work("planted", 5, 10, 20)).failures
+    smallest = {where: next(one for one in failures if one.where == where) for where in {one.where for one in failures}}
+    assert {one.data for one in smallest.values()} == {bytes(20) + piece + bytes(20) for piece in (b"!", b"?")}
+    first = next(one for one in failures if "KeyError" in one.where)
     assert first.where.startswith("KeyError at fuzz/test_fuzz.py:")
-    assert [failure.name for failure in others] == ["5/11", "5/12", "5/13"]
-    path = save(tmp_path, first)
-    again = repeat(path)
+    seed, number = first.name.split("/")
+    as_found = fails(TARGETS["planted"], _make(source_of(seed, int(number))), first.name)
+    assert as_found is not None
+    assert as_found.where == first.where
+    again = repeat(save(tmp_path, first))
     assert again is not None
     assert again.where == first.where
 
 
 def test_what_takes_too_long_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "SLOW_S", 0.0)
-    failure = fails(Simple("slow", 1, _make, lambda data: None), b"x", "0/0")
+    failure = fails(Target("slow", 1, _make, lambda data: None), b"x", "0/0")
     assert failure is not None
     assert "Slow" in failure.where
 
 
 def test_an_input_that_never_comes_to_an_end_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def for_ever(_: bytes) -> None:
+    tried = []
+
+    def for_ever(data: bytes) -> None:
+        tried.append(data)
         while True:
             pass
 
     monkeypatch.setattr(running, "HANG_S", 0.2)
-    monkeypatch.setitem(TARGETS, "hanging", Simple("hanging", 1, _make, for_ever))
+    monkeypatch.setitem(TARGETS, "hanging", Target("hanging", 1, _make, for_ever))
     failures = run(Work("hanging", 0, 0, 1)).failures
     assert "Hang" in failures[0].where
+    assert len(tried) == 1, "what hangs is not tried again and again to make it smaller"
 
 
 def test_trees_are_encoded_as_others_would() -> None:
@@ -127,8 +136,8 @@ def test_trees_are_encoded_as_others_would() -> None:
         assert json.loads(json_of(spec)) == spec
 
 
-def test_a_mutation_leaves_what_it_was_made_of_alone() -> None:
+def test_a_change_leaves_what_it_was_made_of_alone() -> None:
     before = json_of(SPECS[1])
-    for seed in range(500):
-        mutated_tree(Random(seed), SPECS[1])
+    made = {json_of(changed(source_of(0, number), SPECS[1])) for number in range(500)}
     assert json_of(SPECS[1]) == before
+    assert len(made) > 400

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from random import Random
 from typing import TYPE_CHECKING
 
 import nats
@@ -16,7 +15,7 @@ from events.codec import decode
 from events.kinds import Round, Unknown, Unreadable
 from events.log.records import Record
 from replay.audit.audit import verify
-from tests.fuzz.running import input_of
+from tests.fuzz.running import source_of
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.targets_events import make_record
 
@@ -44,7 +43,7 @@ def nonsense() -> list[tuple[str, bytes]]:
     """Records that nobody may believe: what a well-formed lie does is a matter of a server's permissions."""
     found = []
     for number in range(_COUNT):
-        subject, body = make_record(Random(f"cluster/{number}"))
+        subject, body = make_record(source_of("cluster", number))
         kind, who = subject.split(".")[2:4] if subject.count(".") == 3 else ("AppProgressed", "ann")
         if not kind or not who or not subjects.valid(f"{kind}.{who}"):
             continue
@@ -70,7 +69,7 @@ async def test_a_master_and_an_agent_outlive_it_and_the_app_completes(tmp_path: 
                 await stranger.publish(subject, body)
                 await stranger.publish(subjects.report(_CLUSTER, "node-1"), body)
                 await stranger.publish(subjects.report(_CLUSTER, f"nobody-{number}"), body)
-                question = input_of(TARGETS["question"], 1, number)
+                question = TARGETS["question"].make(source_of("cluster", number))
                 await stranger.publish(subjects.ask(_CLUSTER, "node-1", "logs"), question, reply=stranger.new_inbox())
             await stranger.flush()
         finally:
