@@ -233,6 +233,10 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 class CheckedSpec(AppSpec, frozen=True, omit_defaults=True):
     """A spec that `check_spec` has accepted.  Only that function makes one."""
 
+    def stored(self) -> AppSpec:
+        """Return the spec as a log gives it back: structs of different classes are never equal."""
+        return AppSpec(**{name: getattr(self, name) for name in AppSpec.__struct_fields__})
+
 
 def check_spec(document: object) -> CheckedSpec:
     """Return a checked spec from a decoded document.  Raises SpecError."""

@@ -57,7 +57,7 @@ def answer(state: State, submission: Submission, taken: dict[str, str]) -> AppAc
             cause=str(submission.seq),
         )
     return AppAccepted(
-        app=app_id(spec.name, submission.id), spec=spec, submission=submission.id, cause=str(submission.seq)
+        app=app_id(spec.name, submission.id), spec=spec.stored(), submission=submission.id, cause=str(submission.seq)
     )
 
 

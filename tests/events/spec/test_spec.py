@@ -360,3 +360,4 @@ def test_a_checked_spec_is_what_the_log_holds() -> None:
     assert not isinstance(stored, CheckedSpec)
     assert msgspec.msgpack.encode(checked) == msgspec.msgpack.encode(stored)
     assert document_of(checked) == document_of(stored)
+    assert checked.stored() == stored
