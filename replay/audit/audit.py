@@ -123,7 +123,8 @@ async def _first_state(log: EventLog) -> State:
             state = await asyncio.to_thread(load, info, body, build=None)
             if state is not None:
                 return state
-    raise AuditError(f"the log begins after sequence {start}, and no snapshot has the state there for this build")
+    text = f"the log starts after sequence {start}, and no snapshot that this build reads has the state there"
+    raise AuditError(text, code="snapshot.missing")
 
 
 async def _snapshots_of(log: EventLog) -> dict[int, list[str]]:

@@ -57,7 +57,7 @@ class Expected(msgspec.Struct, frozen=True):
         """Parse `SEQUENCE:CHAIN`, as reports print it.  Raises SealError."""
         found = _EXPECTED.fullmatch(text.strip().lower())
         if not found:
-            raise SealError(f"{text[:80]!r} is no SEQUENCE:CHAIN, such as `dorm log verify` prints at its end")
+            raise SealError(f"{text[:80]!r} is not SEQUENCE:CHAIN, as `dorm log verify` prints it at its end")
         return cls(int(found[1]), found[2])
 
 

@@ -329,7 +329,8 @@ class AnonymizedLog(EventLog):
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
         if follow:
-            raise LogRefused("an anonymized log ends where its names were collected, and can't be followed")
+            text = "an anonymized log ends where its names were collected, and can't be followed"
+            raise LogRefused(text, code="log.not_growing")
         rewriter = await in_thread(Rewriter, self._pseudonyms, self._survey.questions, self._before)
 
         def rewrite(batch: list[Record]) -> list[Record]:
@@ -368,7 +369,7 @@ class AnonymizedLog(EventLog):
     async def append(
         self, subject: str, body: bytes, *, msg_id: str = "", expected_last: int | None = None, timeout: float = 5.0
     ) -> Appended:
-        raise LogRefused("an anonymized log can't be written to")
+        raise LogRefused("an anonymized log can't be written to", code="log.read_only")
 
     async def start(self) -> int:
         return self._before.seq
@@ -414,7 +415,8 @@ async def anonymized(log: EventLog, *, keep_nodes: bool = False, progress: Progr
     """Return a log up to its present end, under pseudonyms.  Raises what `log.read` raises, and LogRefused for a selection of
     records (`sparse`), which cannot be folded."""
     if log.sparse:
-        raise LogRefused("a selection of records can't be anonymized; anonymize the log, and select from that")
+        text = "a selection of records can't be anonymized; anonymize the log, and select from that"
+        raise LogRefused(text, code="log.sparse")
     start, end = await log.start(), await log.end()
     before, _ = await state_after(log, start) if start else (State(), "")
     survey = await asyncio.to_thread(Survey, before)

@@ -16,7 +16,7 @@ import msgspec
 from dorm.core.query.views import sizes
 from events import kinds as k
 from events.quantities import SECOND
-from replay.moments import AtSequence, AtTime, MomentError
+from replay.moments import AtSequence, AtTime, MomentError, not_in_log
 from replay.timeline.bounds import Bounds
 from replay.timeline.model import (
     AppLane,
@@ -79,7 +79,8 @@ async def timeline(
     begin, start = await _place(log, AtSequence(await log.start()) if since is None else since, end)
     last, finish = await _place(log, AtSequence(end) if until is None else until, end)
     if last < begin:
-        raise MomentError(f"the end of that time, sequence {last}, is before its begin, {begin}")
+        text = f"the end of that time, sequence {last}, is before its start, {begin}"
+        raise MomentError(text, code="moment.end_before_start")
     state = await state_at(log, AtSequence(begin), progress=progress)
     watcher = Watcher(state, start, frozenset(names))
     if last > begin:
@@ -100,7 +101,7 @@ async def _place(log: EventLog, moment: Moment, end: int) -> tuple[int, int]:
     start = await log.start()
     if isinstance(moment, AtSequence):
         if not start <= moment.seq <= end:
-            raise MomentError(f"the log has sequences {start + 1} to {end}, so not {moment.seq}")
+            raise not_in_log(moment.seq, start, end)
         return moment.seq, 0
     time = moment.time if isinstance(moment, AtTime) else await _time_of(log, end) - moment.span
     return await log.at_time(time), time

@@ -30,6 +30,7 @@ from tests.core.golden_log import story as golden_story
 from tests.core.nonsense import nonsense
 from tests.core.records import Bench, joined
 from tests.core.virtual import World
+from tests.errors import raises
 from tests.replay.made_log import CLUSTER, Story, all_facts, log_of, two_apps
 
 if TYPE_CHECKING:
@@ -373,9 +374,9 @@ async def test_nodes_can_keep_their_names() -> None:
 
 async def test_it_only_reads() -> None:
     log = await anonymized(log_of(two_apps().records))
-    with pytest.raises(LogRefused, match="can't be written"):
+    with raises(LogRefused, "log.read_only"):
         await log.append("dorm.test.SealRequested.ann", b"{}")
-    with pytest.raises(LogRefused, match="can't be followed"):
+    with raises(LogRefused, "log.not_growing"):
         async for _ in log.read(follow=True):
             pass
     last = await log.last_on("dorm.cluster.round.master")

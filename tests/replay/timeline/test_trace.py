@@ -8,7 +8,6 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from replay.timeline.fold import timeline
 from replay.timeline.model import Timeline, TimelineError
 from replay.timeline.trace import events_of, trace
 from tests.core.virtual import World
+from tests.errors import raises
 from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of
 
@@ -105,5 +105,5 @@ def test_of_any_history(seed: int) -> None:
 
 
 def test_nothing_to_draw() -> None:
-    with pytest.raises(TimelineError, match="nothing happened"):
+    with raises(TimelineError, "timeline.empty"):
         trace(drawn([]), "empty")
