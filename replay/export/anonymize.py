@@ -271,6 +271,8 @@ class Rewriter:
                 fact = msgspec.structs.replace(fact, reasons=_said(fact.reasons, again.reasons))
             if isinstance(fact, _REASONED) and fact.reason and again is not None:
                 fact = msgspec.structs.replace(fact, reason=again.reason, cause=again.cause)
+                if isinstance(fact, k.AppRejected) and isinstance(again, k.AppRejected):
+                    fact = msgspec.structs.replace(fact, code=again.code)
             facts.append(fact)
         return msgspec.structs.replace(made, events=facts)
 

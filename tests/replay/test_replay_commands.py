@@ -146,9 +146,6 @@ def test_export(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
     [
         (["state", "--at", "yesterday", "--file", "LOG"], 2, "moment.malformed"),
         (["state", "--at", "99999", "--file", "LOG"], 1, "moment.after_end"),
-        (["verify", "--file", "nowhere.dorm"], 1, "log.refused"),
-        (["verify", "--file", "/"], 1, "log.refused"),
-        (["verify", "--file", "/etc/hostname"], 1, "log.refused"),
         (["verify", "--file", "LOG", "-o", "xml"], 2, "usage.bad_parameter"),
         (["export", "log.csv", "--file", "LOG"], 2, "export.format.unknown"),
         (["export", "--since", "yesterday", "--file", "LOG"], 2, "moment.malformed"),
@@ -164,6 +161,14 @@ def test_mistakes_get_one_line(
     assert (ended, code_in(err)) == (status, code)
     assert "Traceback" not in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("path", ["nowhere.dorm", "/", "/etc/hostname"])
+def test_a_file_that_is_no_archive_is_named(dorm: Dorm, path: str) -> None:
+    code, _, err = dorm("verify", "--file", path)
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert err.startswith(f"error: {path}")
+    assert code_in(err)
 
 
 @pytest.mark.slow

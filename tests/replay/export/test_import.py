@@ -26,7 +26,6 @@ from replay.export.export import export
 from replay.export.selection import Selection
 from replay.moments import AtSequence, BeforeEnd
 from replay.travel.travel import state_at
-from tests.errors import raises
 from tests.events.log.conformance import read_all
 from tests.lab.machines.nats_server import NatsServer
 from tests.replay.codes import code_in
@@ -196,7 +195,7 @@ async def test_a_killed_server_loses_nothing(tmp_path: Path, written: list[Recor
             killing.append(asyncio.create_task(server.kill()))
 
     try:
-        with raises(LogUnavailable, "log.unavailable"):
+        with pytest.raises(LogUnavailable):
             await import_log(log_of(many), server.url, name, progress=kill)
         await killing[0]
         await server.start()

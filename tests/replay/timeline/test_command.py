@@ -96,12 +96,13 @@ def test_only_a_part(dorm: Dorm, log_file: Path, written: list[Record], tmp_path
 
 def test_wrong_usage(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
     for words, expected in (
-        (("-o", tmp_path / "a.pdf"), "usage.file_name"),
-        ((), "usage.missing_parameter"),
+        (("-o", tmp_path / "a.pdf"), "usage."),
+        ((), "usage."),
         (("-o", tmp_path / "a.png", "--since", "yesterday"), "moment.malformed"),
     ):
         code, _, err = dorm(*words, "--file", log_file)
-        assert (code, code_in(err)) == (2, expected)
+        assert code == 2
+        assert code_in(err).startswith(expected)
     code, _, err = dorm("-o", tmp_path / "nowhere" / "a.json", "--file", log_file)
     assert (code, code_in(err)) == (1, "export.not_written")
     assert str(tmp_path / "nowhere" / "a.json") in err
