@@ -199,7 +199,7 @@ def _report(end: int, survey: Survey, made: Checked, broken: Broken | None, seal
     if found is None and broken is not None:
         found = Divergence(broken.seq, broken.what)
     if found is None and state.seq < end:
-        found = Divergence(state.seq + 1, f"the log has no record here, and ended at {end} when the audit began")
+        found = Divergence(state.seq + 1, f"the log has no record here, and ended at {end} when the audit started")
     if misfit is not None and (found is None or misfit.seq < found.seq):
         found = Divergence(
             misfit.seq,

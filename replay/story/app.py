@@ -105,7 +105,7 @@ class AppTeller:
         self._ended = bool(app.ended)
         self._sizes = {number: len(generation.containers) for number, generation in app.generations.items()}
         self._note(state)
-        self._tell(state, str(state.seq), "known", f"{app.phase} already, where this reading of the log begins")
+        self._tell(state, str(state.seq), "known", f"already {app.phase} where this reading of the log starts")
 
     def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
@@ -174,7 +174,7 @@ class AppTeller:
         app = state.find_app(event.app)
         if app is None or app.id != self.id:
             return
-        asked = f"{event.by} asked for {words.updated(event)}"
+        asked = f"{event.by} requested {words.updated(event)}"
         if event.id in state.submissions:
             self._updates[event.id] = Cause(str(state.seq), asked)
         else:
@@ -284,11 +284,11 @@ class AppTeller:
             return
         if isinstance(event, k.NodeDrainRequested):
             what = "node_drained" if event.drain else "node_undrained"
-            text = f"{words.drain(event)}, where {words.has(self._on(app, node))}"
+            text = f"{words.drain(event)}; {words.has(self._on(app, node))} there"
         elif isinstance(event, k.NodeLeft):
             what, text = "node_left", f"{node} left" + _and_ended(ended)
         elif sizes(app) != self.partition:
-            what, text = "node_rejoined", f"{node} joined again, not as it was"
+            what, text = "node_rejoined", f"{node} rejoined, not as it was before"
         else:
             return
         self._node[node] = self._tell(
@@ -307,11 +307,11 @@ class AppTeller:
         if isinstance(fact, k.NodeLost):
             what, changed = "node_lost", lost_because(state, fact)
             text = (
-                f"{fact.node} was not heard after {moment(fact.last_heard)}, where {words.has(count)}; "
-                "whether they run is not known"
+                f"{fact.node}, where {words.has(count)}, has not been heard since {moment(fact.last_heard)}; "
+                "whether they run is unknown"
             )
         elif isinstance(fact, k.NodeRecovered):
-            what, text = "node_recovered", f"{fact.node} was heard again, where {words.has(count)}"
+            what, text = "node_recovered", f"{fact.node}, where {words.has(count)}, was heard again"
         else:
             what, text = "node_lease_ended", f"the lease of {fact.node} ended" + _and_ended(ended)
             changed = lease_ended_because(state, fact)
@@ -324,7 +324,7 @@ class AppTeller:
 
     def _void_place(self, app: App) -> str:
         lost = self.partition and not sizes(app)
-        return "; what was decided for it there is void, and it is placed again" if lost else ""
+        return "; its placement is void, and it is placed again" if lost else ""
 
     # --- facts of the master --------------------------------------------------------------------------------------------
 
@@ -363,7 +363,7 @@ class AppTeller:
         self._owed = self._tell(state, position, "accepted", words.accepted(app), [cause])
         if app.cancel_requested:
             self._cancel = self._tell(
-                state, position, "cancel_requested", "it had been asked to cancel it before it was accepted"
+                state, position, "cancel_requested", "its cancellation was requested before it was accepted"
             )
         self._note(state)
 
@@ -376,7 +376,7 @@ class AppTeller:
             later = "a later submission of this name was " if self.id else ""
             self._tell(state, position, "refused", f"{later}refused: {fact.reason}", [cause], of_it=not self.id)
         elif fact.refused == "update" and (asked := self._updates.pop(fact.submission, None)) is not None:
-            self._tell(state, position, "update_refused", f"that was refused: {fact.reason}", [asked])
+            self._tell(state, position, "update_refused", f"this update was refused: {fact.reason}", [asked])
 
     def _resized(self, state: State, event: k.Round, position: str, fact: k.Resized) -> None:
         app = self._found
@@ -519,7 +519,7 @@ def _ended_with(state: State, app: App, node: str) -> int:
 
 
 def _and_ended(count: int) -> str:
-    return f", so {containers(count)} of it there had ended" if count else ""
+    return f", which ended the app's {containers(count)} there" if count else ""
 
 
 def _user_of(document: Any) -> str:

@@ -105,7 +105,7 @@ def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
     )
     text = paragraph(state, app, found)
     if (cause := witness.settings) is not None:
-        text += f"  It was disturbed by a change of settings: {cause.text} (record {cause.position})."
+        text += f"  A change of settings disturbed it: {cause.text} (record {cause.position})."
     return msgspec.structs.replace(found, text=text)
 
 

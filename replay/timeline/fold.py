@@ -163,8 +163,8 @@ class Watcher:
         picture.grain = self._bounds.grain
         if picture.grain:
             picture.notes.append(
-                f"So much happened that changes less than {duration(picture.grain)} apart may be drawn as one; "
-                "a shorter time (--since, --until) has all of them."
+                f"Changes less than {duration(picture.grain)} apart may be drawn as one, since there are so many; "
+                "a shorter time (--since, --until) shows all of them."
             )
         if self._void_seen:
             rounds = "round" if self._void_seen == 1 else "rounds"
@@ -257,9 +257,9 @@ class Watcher:
         self._count_totals(state)
         after = self.picture.nodes[node.id].conditions.last
         if isinstance(event, k.NodeJoined) and event.identity != node.identity:
-            self._mark("node", str(state.seq), "refused", "another machine asked for the name", node=node.id, weight=20)
+            self._mark("node", str(state.seq), "refused", "another machine claimed the name", node=node.id, weight=20)
         elif isinstance(event, k.NodeJoined) or after != before:
-            what = _NODE_WORDS.get(type(event).__name__) or ("drained" if node.draining else "used again")
+            what = _NODE_WORDS.get(type(event).__name__) or ("drained" if node.draining else "drain ended")
             self._mark("node", str(state.seq), what, getattr(event, "reason", ""), node=node.id, weight=20)
         for app in list(self._known.values()):
             self._look_at(app, cause)

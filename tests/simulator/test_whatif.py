@@ -93,7 +93,7 @@ def test_who_ended_only_in_the_simulation_is_an_error_too() -> None:
     assert (found.apps, found.early, found.late) == (2, 1, 0)
     assert found.completion_error_s == 15.0
     assert found.completion_error == pytest.approx(30 / 60)
-    assert "completion ±50 % (±15 s, 2 apps, 1 of them ended in it and really still ran" in in_words(found)
+    assert "completion ±50 % (±15 s, 2 apps, 1 of them ended only in the simulation" in in_words(found)
     assert found.far_off
     exact = compare(really, one_run(80 * s, one_app("a", ended=20 * s)), seq=1, hindsight=True)
     assert "completion ±0 % (±0 s, 1 app)" in in_words(exact)
@@ -212,7 +212,7 @@ def test_a_fork_at_the_end_is_tested_at_an_earlier_moment(records: list[Record])
     assert not found.backtest.hindsight
     assert found.backtest.seq < len(part)
     assert any("guess" in words for words in found.assumptions)
-    assert any("nobody else submits" in words for words in found.assumptions)
+    assert any("no other app is submitted" in words for words in found.assumptions)
     assert {app.name for app in found.apps if app.guess}
     assert all(app.unchanged is not None and app.unchanged.how == "completed" for app in found.apps)
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _OF_CONTAINERS = (k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppProgressed)
-_OTHERWISE = "its simulation came out otherwise"
+_OTHERWISE = "its simulation differs"
 _CONCLUDED = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
 
 

@@ -390,12 +390,12 @@ class _Telling:
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
             words.append(f"how long these take is a guess: {', '.join(names[:_MOST_NAMES])}{more}")
         if self._really is None:
-            words.append("nobody else submits anything, and no node fails")
+            words.append("no other app is submitted, and no node fails")
         else:
-            words.append("submissions, cancellations and nodes come and go as they did on the log")
+            words.append("submissions, cancellations and changes of nodes are those of the log")
         cut = [app.name for app in (self._other or self._base).run.apps if not app.ended]
         if cut:
-            words.append(f"{len(cut)} of the apps had not ended when the simulation was cut off (--horizon)")
+            words.append(f"{len(cut)} of the apps had not ended at the end of the simulation (--horizon)")
         return words
 
 

@@ -129,7 +129,7 @@ async def test_a_part_of_a_log_tells_what_it_holds() -> None:
     story = await tell(part, "app")
     assert [chapter.what for chapter in story.chapters] == ["known", "completed"]
     assert story.chapters[0].partition == {"n1": 4}
-    assert "running already, where this reading of the log begins" in story.chapters[0].text
+    assert "already running where this reading of the log starts" in story.chapters[0].text
     node = await tell(part, "n1")
     assert [chapter.what for chapter in node.chapters] == ["known", "ended"]
 

@@ -113,7 +113,7 @@ async def test_hovering_shows_decisions_apps_and_nodes(recorded: list[Record], t
         titles = [decision_title(one) for one in picture.decisions]
         last = await hover(tab, *await place(tab, decision_mark(shown - 1)))
         assert last.splitlines()[0] in titles[1:]
-        assert "given away" in await hover(tab, *await place(tab, "document.querySelector('#cluster .subplot.xy')"))
+        assert "allocated" in await hover(tab, *await place(tab, "document.querySelector('#cluster .subplot.xy')"))
         name = next(iter(picture.apps.values())).name
         assert (await hover(tab, *await lane(tab, "yaxis", 0))).startswith(name)
         node = next(iter(picture.nodes))

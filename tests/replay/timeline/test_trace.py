@@ -89,7 +89,7 @@ def test_of_a_log_by_the_real_parts(records: list[Record]) -> None:
     adjusted = sum(len(lane.adjustments) for lane in picture.apps.values())
     assert sum(one["ph"] == "X" and one["name"] == "stop" for one in events) >= adjusted > 0
     assert sum(one["ph"] == "s" for one in events) >= adjusted
-    assert {one["args"].get("percent") for one in events if one["name"] == "cpu given away %"} >= {0.0}
+    assert {one["args"].get("percent") for one in events if one["name"] == "cpu allocated %"} >= {0.0}
 
 
 def test_of_a_busy_cluster() -> None:

@@ -105,7 +105,9 @@ class Rules(NamedTuple):
         parts = [f"The trace does not say how far jobs can be resized: {bounds}."]
         if self.bounds != "rigid":
             speed = _in_words(self.speed)
-            parts.append(f"Nor does it say how fast they are then: {speed}, assumed from the time that the job took.")
+            parts.append(
+                f"Nor does it say how fast they are then: assumed {speed}, so a job takes as long as it did with as many."
+            )
         if self.sample < 1:
             parts.append(f"A random sample of {self.sample:g} of the jobs.")
         if self.scale != 1:

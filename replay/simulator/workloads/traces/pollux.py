@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Bounds = Literal["requested", "rigid", "wide"]
 BOUNDS: dict[Bounds, str] = {
-    "requested": "from one container up to as many as the job asked for",
-    "rigid": "exactly as many as the job asked for",
+    "requested": "from one container up to as many as the job requested",
+    "rigid": "exactly as many as the job requested",
     "wide": "from one container up to as many as its profile covers, 64 at most",
 }
 """How many containers an app may have."""
