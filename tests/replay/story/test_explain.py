@@ -188,7 +188,7 @@ def test_a_refused_app_says_why() -> None:
     found = explained(bench, "big")
     assert found.state == "refused"
     assert found.refusal is not None
-    assert "one container needs 5 cores" in found.refusal.reason
+    assert found.refusal.code == "spec.demand.too_large"
     assert found.refusal.reason in found.text
     with raises(ExplainError, "app.not_found") as refused:
         explained(bench, "bog")
