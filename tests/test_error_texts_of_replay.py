@@ -150,7 +150,7 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
         awaited(lambda: range_of(LOG, Selection(since=AtSequence(3), until=AtSequence(2)))),
         "no record lies in that time; the log has records 1 to 3",
     ),
-    ("moment.end_before_start", drawn(since=3, until=2), "the end of that time, sequence 2, is before its start, 3"),
+    ("moment.end_before_start", drawn(since=3, until=2), "the end, sequence 2, is before the start, 3"),
     (
         "moment.end_before_start",
         awaited(lambda: tell(LOG, "a", AtSequence(2), since=AtSequence(3))),

@@ -79,8 +79,7 @@ async def timeline(
     begin, start = await _place(log, AtSequence(await log.start()) if since is None else since, end)
     last, finish = await _place(log, AtSequence(end) if until is None else until, end)
     if last < begin:
-        text = f"the end of that time, sequence {last}, is before its start, {begin}"
-        raise MomentError(text, code="moment.end_before_start")
+        raise MomentError(f"the end, sequence {last}, is before the start, {begin}", code="moment.end_before_start")
     state = await state_at(log, AtSequence(begin), progress=progress)
     watcher = Watcher(state, start, frozenset(names))
     if last > begin:
