@@ -34,7 +34,7 @@ once; the first divergence is that of the first slice that has one.
     ├── SealError      the expected seal or key cannot be read
     ├── SearchError    a stepper's filter that cannot be read
     ├── TimelineError  nothing to draw, or no library to draw it with
-    └── ExportError    a file that cannot be written, or exists already
+    └── ExportError    a file that cannot be written, or already exists
 
 Errors of the log itself (`events.log.records.LogError`) pass through, except damage, which is an audit's result.
 """

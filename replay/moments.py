@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from events.quantities import SECOND, duration, short
+from events.quantities import SECOND, QuantityError, duration, short
 from replay import ReplayError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -15,7 +15,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class MomentError(ReplayError):
     """A moment that cannot be read, or that the log does not reach."""
 
-    code = "moment.not_there"
+    code = "moment.malformed"
 
 
 class AtSequence(msgspec.Struct, frozen=True):
@@ -39,6 +39,12 @@ class BeforeEnd(msgspec.Struct, frozen=True):
 Moment = AtSequence | AtTime | BeforeEnd
 
 
+def not_in_log(seq: int, start: int, end: int) -> MomentError:
+    """Return the error of a sequence outside a log that has records after `start` up to `end`."""
+    text = f"the log has records {start + 1} to {end}, so there is no {seq}"
+    return MomentError(text, code="moment.after_end" if seq > end else "moment.before_start")
+
+
 def parse(text: str) -> Moment:
     """Parse a moment as people write it.  Digits alone are a sequence; a time without a zone is UTC.  Raises MomentError."""
     text = text.strip()
@@ -47,14 +53,14 @@ def parse(text: str) -> Moment:
     if text.startswith("-"):
         try:
             return BeforeEnd(int(duration(text[1:]) * SECOND))
-        except ValueError as error:
-            raise MomentError(f"{short(text)}: {error}") from None
+        except QuantityError as error:
+            raise MomentError(f"{short(text)}: {error}", code=f"moment.{error.problem}") from None
     try:
         when = datetime.fromisoformat(text)
         when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
     except (ValueError, OverflowError):
         raise MomentError(
-            f"{text[:60]!r} is no moment; write a sequence (120), a time (2026-11-21T09:00:00Z) or how long before "
+            f"{text[:60]!r} is not a moment; write a sequence (120), a time (2026-11-21T09:00:00Z) or how long before "
             "the log's end (-10m)"
         ) from None
     return AtTime((when - _EPOCH) // timedelta(microseconds=1) * 1000)

@@ -20,9 +20,9 @@ Result = TypeVar("Result")
 
 
 class ExportError(ReplayError):
-    """A file that cannot be written, or exists already."""
+    """A file that cannot be written, or already exists."""
 
-    code = "export.failed"
+    code = "export.not_written"
 
 
 @contextlib.asynccontextmanager
@@ -36,7 +36,7 @@ async def whole_file(path: Path, *, force: bool) -> AsyncIterator[BinaryIO]:
         await in_thread(sys.stdout.buffer.flush)
         return
     if not force and await asyncio.to_thread(os.path.lexists, path):
-        raise _there(path)
+        raise _exists(path)
     unfinished = _unfinished(path)
     try:
         with await asyncio.to_thread(_create, unfinished, path) as file:
@@ -52,7 +52,7 @@ async def whole_file(path: Path, *, force: bool) -> AsyncIterator[BinaryIO]:
 def whole_file_now(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     """The same for callers without a loop to keep free.  Raises ExportError."""
     if not force and os.path.lexists(path):
-        raise _there(path)
+        raise _exists(path)
     unfinished = _unfinished(path)
     try:
         with _create(unfinished, path) as file:
@@ -107,7 +107,7 @@ def _put_in_place(unfinished: Path, path: Path, force: bool) -> None:
         finally:
             os.close(directory)
     except FileExistsError:
-        raise _there(path) from None
+        raise _exists(path) from None
     except OSError as error:
         raise ExportError(f"{path}: {error.strerror}") from None
 
@@ -125,5 +125,6 @@ def _link(unfinished: Path, path: Path) -> None:
         unfinished.replace(path)
 
 
-def _there(path: Path) -> ExportError:
-    return ExportError(f"{path} is there already; choose another name, or replace it with --force")
+def _exists(path: Path) -> ExportError:
+    text = f"{path} already exists; choose another name, or replace it with --force"
+    return ExportError(text, code="export.exists")

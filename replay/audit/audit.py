@@ -123,7 +123,8 @@ async def _first_state(log: ReadableLog) -> State:
             state = await asyncio.to_thread(load, info, body, build=None)
             if state is not None:
                 return state
-    raise AuditError(f"the log begins after sequence {start}, and no snapshot has the state there for this build")
+    text = f"the log starts after sequence {start}, and no snapshot that this build reads has the state there"
+    raise AuditError(text, code="snapshot.missing")
 
 
 async def _snapshots_of(log: ReadableLog) -> dict[int, list[str]]:
@@ -198,7 +199,7 @@ def _report(end: int, survey: Survey, made: Checked, broken: Broken | None, seal
     if found is None and broken is not None:
         found = Divergence(broken.seq, broken.what)
     if found is None and state.seq < end:
-        found = Divergence(state.seq + 1, f"the log has no record here, and ended at {end} when the audit began")
+        found = Divergence(state.seq + 1, f"the log has no record here, and ended at {end} when the audit started")
     if misfit is not None and (found is None or misfit.seq < found.seq):
         found = Divergence(
             misfit.seq,

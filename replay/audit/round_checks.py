@@ -80,7 +80,7 @@ def why_not(record: Record, event: Round) -> str:
     if event.core != SCHEMA:
         return f"another version of the core decided it ({event.core}, here {SCHEMA})"
     if encode(event) != record.body:
-        return "another build wrote it, with more in it than this one reads"
+        return "another build wrote it, with fields that this one does not know"
     for fact in event.events:
         if isinstance(fact, _SOLVED):
             if fact.policy not in names():
@@ -102,7 +102,7 @@ def misplaced(event: Round, seq: int, epoch: int, last_round: int) -> str:
     if elected and (elected != [event.epoch] or event.epoch != epoch + 1):
         return f"it elects for epoch {', '.join(map(str, elected))} in epoch {event.epoch}, after epoch {epoch}"
     if not elected and event.epoch > epoch:
-        return f"its epoch is {event.epoch}, and nobody was elected since epoch {epoch}"
+        return f"its epoch is {event.epoch}, and no master was elected since epoch {epoch}"
     return ""
 
 
@@ -167,7 +167,7 @@ def _compare_facts(record: Record, event: Round, given: Answer) -> Verdict:
     found += _fact_differences(event.events, again.events if isinstance(again, Round) else given.facts)
     facts = again.events if isinstance(again, Round) else given.facts
     apps = _app_differences(event.events, facts, given.places)
-    return Verdict(wrong="deciding again gave something else", differences=found, apps=apps)
+    return Verdict(wrong="deciding again gave a different result", differences=found, apps=apps)
 
 
 def _app_differences(
@@ -218,7 +218,7 @@ def _compare_conclusions(event: Round, given: Answer) -> Verdict:
     assert given.state is not None
     heard = {fact.node: getattr(fact, "last_heard", event.at) for fact in event.events if isinstance(fact, _CONCLUDED)}
     found = _fact_differences(event.events, conclude(given.state, heard, event.at))
-    return Verdict(wrong="what was heard of these nodes does not give this", differences=found) if found else Verdict()
+    return Verdict(wrong="the heartbeats of these nodes do not lead to this", differences=found) if found else Verdict()
 
 
 def _compare_digest(event: Round, given: Answer) -> Verdict:

@@ -57,7 +57,7 @@ class Expected(msgspec.Struct, frozen=True):
         """Parse `SEQUENCE:CHAIN`, as reports print it.  Raises SealError."""
         found = _EXPECTED.fullmatch(text.strip().lower())
         if not found:
-            raise SealError(f"{text[:80]!r} is no SEQUENCE:CHAIN, such as `dorm log verify` prints at its end")
+            raise SealError(f"{text[:80]!r} is not SEQUENCE:CHAIN, as `dorm log verify` prints it at its end")
         return cls(int(found[1]), found[2])
 
 
@@ -219,16 +219,14 @@ class SealCheck:
         what = "a record was changed, added, removed or moved"
         if seal.upto >= record.seq:
             what = "records were removed"
-        self._found(min(first, last), last, record.seq, f"{what}: the seal at sequence {record.seq} does not fit")
+        self._found(min(first, last), last, record.seq, f"{what}: the seal at sequence {record.seq} does not match")
 
     def _compare_expected(self, expected: Expected) -> None:
         if self._chain.value.hex() == expected.chain:
             self._met_expected = True
             return
         first = min(self._sealed_upto + 1, expected.seq)
-        self._found(
-            first, expected.seq, 0, f"a record is not what was expected: the chain after {expected.seq} is another"
-        )
+        self._found(first, expected.seq, 0, f"a record is not the expected one: the chain after {expected.seq} differs")
 
     def _found(self, first: int, last: int, seal: int, what: str) -> None:
         if self.damage is None:
@@ -245,7 +243,7 @@ class SealCheck:
                 self._found(end + 1, expected.seq, 0, f"these records are missing: the log ends at sequence {end}")
             elif expected.seq <= self._start:
                 self._found(
-                    expected.seq, expected.seq, 0, f"not in this part of the log, which begins after {self._start}"
+                    expected.seq, expected.seq, 0, f"not in this part of the log, which starts after {self._start}"
                 )
         return SealReport(
             start=self._start,
@@ -268,7 +266,7 @@ async def begin(
 ) -> SealCheck | SealReport:
     """Start a check at the log's start; return a report if no check is possible."""
     start = await log.start()
-    why = "names in it were replaced, so no seal can fit" if log.anonymized else ""
+    why = "its names were replaced, so no seal can match" if log.anonymized else ""
     renamed = await log.renamed_upto()
     if not start and not why:
         return SealCheck(keys=keys, expected=expected, renamed=renamed)
@@ -283,7 +281,7 @@ async def begin(
         unsealed=0,
         keys=[],
         keys_given=bool(keys),
-        unknown=why or f"the log begins after sequence {start}, and its chain there is not known",
+        unknown=why or f"the log starts after sequence {start}, and its chain there is unknown",
     )
 
 

@@ -34,7 +34,7 @@ class Divergence(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         details = "; ".join(
-            f"{d.path} was recorded as {d.recorded} and came out as {d.again}" for d in self.differences
+            f"{d.path} was recorded as {d.recorded} and replayed as {d.again}" for d in self.differences
         )
         return f"sequence {self.seq}: {self.what}" + (f" ({details})" if details else "")
 
@@ -104,7 +104,7 @@ class SliceAudit:
         if self._basis == self.state.seq:
             self._ask()
         elif 0 <= self._basis < self.state.seq:
-            self._answer = Answer(unknown="the state it was decided on lies too far back")
+            self._answer = Answer(unknown="the state at its basis is too far back")
 
     def _ask(self) -> None:
         asked = self._slice.asked[self._next]

@@ -83,7 +83,7 @@ class Workers:
             length = int.from_bytes(await process.stdout.readexactly(LENGTH), "big")
             answer = await process.stdout.readexactly(length)
         except (asyncio.IncompleteReadError, ConnectionError):
-            raise AuditError(_ended(await process.wait())) from None
+            raise AuditError(_ended(await process.wait()), code="audit.process_ended") from None
         return _decode(answer)
 
     async def _start(self) -> asyncio.subprocess.Process:

@@ -270,6 +270,8 @@ class Rewriter:
                 fact = msgspec.structs.replace(fact, reasons=_said(fact.reasons, again.reasons))
             if isinstance(fact, _REASONED) and fact.reason and again is not None:
                 fact = msgspec.structs.replace(fact, reason=again.reason, cause=again.cause)
+                if isinstance(fact, k.AppRejected) and isinstance(again, k.AppRejected):
+                    fact = msgspec.structs.replace(fact, code=again.code)
             facts.append(fact)
         return msgspec.structs.replace(made, events=facts)
 
@@ -328,7 +330,8 @@ class AnonymizedLog(ReadableLog):
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
         if follow:
-            raise LogRefused("an anonymized log ends where its names were collected, and can't be followed")
+            text = "an anonymized log ends where its names were collected, and can't be followed"
+            raise LogRefused(text, code="log.not_growing")
         rewriter = await in_thread(Rewriter, self._pseudonyms, self._survey.questions, self._before)
 
         def rewrite(batch: list[Record]) -> list[Record]:
@@ -397,7 +400,8 @@ async def anonymized(log: ReadableLog, *, keep_nodes: bool = False, progress: Pr
     """Return a log up to its present end, under pseudonyms.  Raises what `log.read` raises, and LogRefused for a selection of
     records (`sparse`), which cannot be folded."""
     if log.sparse:
-        raise LogRefused("a selection of records can't be anonymized; anonymize the log, and select from that")
+        text = "a selection of records can't be anonymized; anonymize the log, and select from that"
+        raise LogRefused(text, code="log.sparse")
     start, end = await log.start(), await log.end()
     before, _ = await state_after(log, start) if start else (State(), "")
     survey = await asyncio.to_thread(Survey, before)

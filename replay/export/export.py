@@ -67,7 +67,9 @@ def format_of(path: Path) -> FileFormat:
         return FileFormat.archive
     if found is None or (name is not path and found is not FileFormat.ndjson):
         raise ExportError(
-            f"{path}: the ending tells no format; use .dorm, .parquet, .ndjson, .ndjson.gz or .ndjson.zst, or say --format"
+            f"{path}: the file's ending names no format; use .dorm, .parquet, .ndjson, .ndjson.gz or .ndjson.zst, or give "
+            "--format",
+            code="export.format.unknown",
         )
     return found
 
@@ -103,7 +105,7 @@ async def export(
             sink = await in_thread(table, form, file, path, await cluster_name(log), sieve, state)
         await _copy(log, chosen, frames, sink, progress)
         if not sink.records and not selection.some and await log.torn():
-            raise ExportError("no record of the log can be read, so nothing was written")
+            raise ExportError("no record of the log can be read, so nothing was written", code="log.damaged")
         await in_thread(sink.finish)
         size = 0 if str(path) == "-" else await in_thread(file.tell)
     return Exported(
@@ -132,7 +134,8 @@ async def _copy(log: ReadableLog, chosen: Range, frames: Frames, sink: Sink, pro
                 if not batch or done == chosen.end:
                     break
     if done != chosen.end and not log.sparse:
-        raise ExportError(f"only {done} of {chosen.end} records could be read; nothing was written")
+        text = f"only {done} of {chosen.end} records could be read; nothing was written"
+        raise ExportError(text, code="log.damaged")
 
 
 async def _state_before(

@@ -50,9 +50,11 @@ async def range_of(log: ReadableLog, selection: Selection) -> Range:
     after = start if selection.since is None else max(start, await _before(log, selection.since, end, itself=False))
     upto = end if selection.until is None else await _before(log, selection.until, end, itself=True)
     if after >= end and isinstance(selection.since, AtTime):
-        raise MomentError(f"the log ends at {end}, {_clock(await _time_of(log, end))}, before that time")
+        text = f"the log ends at {end}, {_clock(await _time_of(log, end))}, before that time"
+        raise MomentError(text, code="moment.after_end")
     if after >= upto and (selection.since is not None or selection.until is not None):
-        raise MomentError(f"there is no record in that time; the log has {start + 1} to {end}")
+        text = f"no record lies in that time; the log has records {start + 1} to {end}"
+        raise MomentError(text, code="moment.no_records")
     return Range(after, max(after, upto))
 
 
@@ -60,7 +62,7 @@ async def _before(log: ReadableLog, moment: Moment, end: int, *, itself: bool) -
     """Return the last sequence before a moment; with `itself`, a record at the moment counts as before it."""
     if isinstance(moment, AtSequence):
         if moment.seq > end:
-            raise MomentError(f"the log ends at {end}, before {moment.seq}")
+            raise MomentError(f"the log ends at {end}, before {moment.seq}", code="moment.after_end")
         return moment.seq if itself else max(0, moment.seq - 1)
     time = moment.time if isinstance(moment, AtTime) else await _time_of(log, end) - moment.span
     return await log.at_time(time if itself else time - 1)

@@ -199,7 +199,7 @@ class _Parquet(_Rows):
             import pyarrow
             import pyarrow.parquet
         except ImportError:
-            raise ExportError("Parquet needs pyarrow: pip install 'dorm[arrow]'") from None
+            raise ExportError("Parquet needs pyarrow: pip install 'dorm[arrow]'", code="package.missing") from None
         text = pyarrow.string()
         fields = {
             "position": text, "seq": pyarrow.int64(), "index": pyarrow.int32(),

@@ -323,7 +323,7 @@ function follow(plot) {
   plot.on("plotly_doubleclick", () => look(...FULL));
   plot.addEventListener("mousemove", (event) => { if (!view.kept) point(plot, event); });
   plot.addEventListener("mouseleave", () => { if (!view.kept) hide(); });
-  // Plotly keeps clicks to itself, for each may be the begin of a drag.
+  // Plotly keeps clicks to itself, for each may be the start of a drag.
   let pressed = null;
   plot.addEventListener("mousedown", (event) => { pressed = event; }, { capture: true });
   document.addEventListener("mouseup", (event) => {
@@ -376,7 +376,7 @@ function markAt(time, each) {
 function figuresAt(time) {
   const value = (steps) => steps.v[at(steps.t, time)];
   const percent = (part) => (part === undefined ? "–" : `${(100 * part).toFixed(1)}%`);
-  const lines = D.resources.map((one) => `${one.name}: ${percent(value(one.decided))} given away, ${percent(value(one.held))} in use`);
+  const lines = D.resources.map((one) => `${one.name}: ${percent(value(one.decided))} allocated, ${percent(value(one.held))} in use`);
   const loss = value(D.loss), budget = value(D.budget);
   if (loss !== undefined) lines.push(`fairness loss ${+loss.toPrecision(3)}` + (budget >= 0 ? ` of ${+budget.toPrecision(3)}` : ""));
   lines.push(`${plural(value(D.waiting) ?? 0, "app")} waiting`);

@@ -33,14 +33,16 @@ def poisson(
 
     A node's outages depend only on its name and the seed.  Raises SimulationError."""
     if mtbf_s <= 0 or repair_s < 0:
-        raise SimulationError("a node needs a mean time between failures above 0, and a repair of at least 0 seconds")
+        text = "the mean time between failures must be more than 0 seconds, and the mean repair at least 0"
+        raise SimulationError(text, code="simulation.outage.out_of_range")
     found: list[Outage] = []
     for node in nodes:
         draws = Draws(seed, f"outages of {node.name}")
         at_s = draws.exponential(mtbf_s)
         while at_s < until_s:
             if len(found) >= _MOST:
-                raise SimulationError(f"more than {_MOST:,} outages; choose a longer time between failures")
+                text = f"more than {_MOST:,} outages; choose a longer time between failures"
+                raise SimulationError(text, code="simulation.outage.too_many")
             for_s = draws.exponential(repair_s)
             found.append(Outage(node.name, at_s, for_s))
             at_s += for_s + draws.exponential(mtbf_s)

@@ -228,7 +228,7 @@ class Simulation:
         if isinstance(fact, k.AppAccepted):
             model = self._unanswered.pop(fact.app, None)
             if model is None:
-                raise SimulationError(f"nothing is known of the work of {fact.app}; give its model")
+                raise _no_model(fact.app)
             self.agents.admit(fact.app, model)
         elif isinstance(fact, k.AppRejected):
             self._unanswered.pop(fact.app, None)
@@ -238,21 +238,27 @@ class Simulation:
 
 def _known(running: dict[str, Running], name: str) -> Running:
     if name not in running:
-        raise SimulationError(f"nothing is known of the work of {name}; give its model")
+        raise _no_model(name)
     return running[name]
+
+
+def _no_model(app: str) -> SimulationError:
+    return SimulationError(f"app {app} has no model of its work; give one", code="simulation.model.missing")
 
 
 def _check(scenario: Scenario, nodes: Mapping[str, SimulatedNode]) -> None:
     """Reject a scenario that cannot be simulated.  Raises SimulationError."""
     if len({node.name for node in scenario.nodes}) < len(scenario.nodes):
-        raise SimulationError("two nodes of the scenario have the same name; give each its own")
+        text = "two nodes of the scenario have the same name; give each its own"
+        raise SimulationError(text, code="simulation.node.given_twice")
     for outage in scenario.outages:
         if outage.node not in nodes:
-            raise SimulationError(f"an outage of {outage.node}, which is no node of the scenario")
+            text = f"outage of {outage.node}: the scenario has no such node"
+            raise SimulationError(text, code="simulation.outage.unknown_node")
         if not math.isfinite(outage.at_s) or (outage.for_s is not None and not 0 <= outage.for_s < math.inf):
-            raise SimulationError(f"an outage of {outage.node} begins or ends at no time; give seconds")
+            text = f"outage of {outage.node}: its start and its length must be finite numbers of seconds"
+            raise SimulationError(text, code="simulation.outage.out_of_range")
     for app in scenario.apps:
         if not (math.isfinite(app.at_s) and 0 <= app.work < math.inf):
-            raise SimulationError(
-                f"{app.spec.name}: submitted at {app.at_s} s with {app.work} of work; both have to be numbers"
-            )
+            text = f"{app.spec.name}: submitted at {app.at_s} s with {app.work} of work; both must be finite numbers"
+            raise SimulationError(text, code="simulation.app.out_of_range")

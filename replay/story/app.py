@@ -104,7 +104,7 @@ class AppTeller:
         self._ended = bool(app.ended)
         self._sizes = {number: len(generation.containers) for number, generation in app.generations.items()}
         self._note(state)
-        self._tell(state, str(state.seq), "known", f"{app.phase} already, where this reading of the log begins")
+        self._tell(state, str(state.seq), "known", f"already {app.phase} where this reading of the log starts")
 
     def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
@@ -173,7 +173,7 @@ class AppTeller:
         app = state.find_app(event.app)
         if app is None or app.id != self.id:
             return
-        asked = f"{event.by} asked for {words.updated(event)}"
+        asked = f"{event.by} requested {words.updated(event)}"
         if event.id in state.submissions:
             self._updates[event.id] = Cause(str(state.seq), asked)
         else:
@@ -307,7 +307,7 @@ class AppTeller:
         self._owed = self._tell(state, position, "accepted", words.accepted(app), [cause])
         if app.cancel_requested:
             self._cancel = self._tell(
-                state, position, "cancel_requested", "it had been asked to cancel it before it was accepted"
+                state, position, "cancel_requested", "its cancellation was requested before it was accepted"
             )
         self._note(state)
 
@@ -320,7 +320,7 @@ class AppTeller:
             later = "a later submission of this name was " if self.id else ""
             self._tell(state, position, "refused", f"{later}refused: {fact.reason}", [cause], of_it=not self.id)
         elif fact.refused == "update" and (asked := self._updates.pop(fact.submission, None)) is not None:
-            self._tell(state, position, "update_refused", f"that was refused: {fact.reason}", [asked])
+            self._tell(state, position, "update_refused", f"this update was refused: {fact.reason}", [asked])
 
     def _resized(self, state: State, event: k.Round, position: str, fact: k.Resized) -> None:
         app = self._found

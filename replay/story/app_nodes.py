@@ -40,11 +40,11 @@ class AppNodes:
             return
         if isinstance(event, k.NodeDrainRequested):
             what = "node_drained" if event.drain else "node_undrained"
-            text = f"{words.drain(event)}, where {words.has(_on(app, node, partition))}"
+            text = f"{words.drain(event)}; {words.has(_on(app, node, partition))} there"
         elif isinstance(event, k.NodeLeft):
             what, text = "node_left", f"{node} left" + _and_ended(ended)
         elif sizes(app) != partition:
-            what, text = "node_rejoined", f"{node} joined again, not as it was"
+            what, text = "node_rejoined", f"{node} rejoined, not as it was before"
         else:
             return
         self._latest[node] = self._tell(
@@ -68,11 +68,11 @@ class AppNodes:
         if isinstance(fact, k.NodeLost):
             what, changed = "node_lost", lost_because(state, fact)
             text = (
-                f"{fact.node} was not heard after {moment(fact.last_heard)}, where {words.has(count)}; "
-                "whether they run is not known"
+                f"{fact.node}, where {words.has(count)}, has not been heard since {moment(fact.last_heard)}; "
+                "whether they run is unknown"
             )
         elif isinstance(fact, k.NodeRecovered):
-            what, text = "node_recovered", f"{fact.node} was heard again, where {words.has(count)}"
+            what, text = "node_recovered", f"{fact.node}, where {words.has(count)}, was heard again"
         else:
             what, text = "node_lease_ended", f"the lease of {fact.node} ended" + _and_ended(ended)
             changed = lease_ended_because(state, fact)
@@ -99,7 +99,7 @@ def _on(app: App, node: str, partition: Places) -> int:
 
 def _void_place(app: App, partition: Places) -> str:
     lost = partition and not sizes(app)
-    return "; what was decided for it there is void, and it is placed again" if lost else ""
+    return "; its placement is void, and it is placed again" if lost else ""
 
 
 def _ended_with(state: State, app: App, node: str) -> int:
@@ -112,4 +112,4 @@ def _ended_with(state: State, app: App, node: str) -> int:
 
 
 def _and_ended(count: int) -> str:
-    return f", so {containers(count)} of it there had ended" if count else ""
+    return f", which ended the app's {containers(count)} there" if count else ""

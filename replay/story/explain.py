@@ -33,7 +33,7 @@ LATEST = 5
 class ExplainError(ReplayError):
     """No such app; one line for people."""
 
-    code = "explain.failed"
+    code = "app.not_found"
 
 
 def explain(state: State, witness: Witness, now: int) -> Explanation:
@@ -49,7 +49,7 @@ def explain(state: State, witness: Witness, now: int) -> Explanation:
         return _without_details(state, witness, now, "gone", past.app)
     if refusal is not None and refusal.refused == "submission":
         return _without_details(state, witness, now, "refused", "")
-    raise ExplainError(f"at sequence {state.seq} there was no app {witness.wanted!r}{_near(state, witness)}")
+    raise ExplainError(f"there was no app {witness.wanted!r} at sequence {state.seq}{_near(state, witness)}")
 
 
 def _pending(state: State, wanted: str) -> Any:
@@ -105,7 +105,7 @@ def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
     )
     text = paragraph(state, app, found)
     if (cause := witness.settings) is not None:
-        text += f"  It was disturbed by a change of settings: {cause.text} (record {cause.position})."
+        text += f"  A change of settings disturbed it: {cause.text} (record {cause.position})."
     return msgspec.structs.replace(found, text=text)
 
 

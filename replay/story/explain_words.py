@@ -16,14 +16,14 @@ def without_details(witness: Witness, what: str) -> str:
     """Describe an app that the state does not hold: `pending`, `refused`, `gone`."""
     name = witness.wanted
     if what == "pending":
-        return f"{name} is submitted, and no master has answered yet; it is accepted or refused once one runs."
+        return f"{name} is submitted, and no master has answered yet; it is accepted or refused once a master runs."
     if what == "gone":
         past = witness.past
         assert past is not None
         why = f": {past.reason}" if past.reason else ""
         return (
-            f"{name} {past.ended} at {past.position} ({moment(past.time)}){why}.  That is longer ago than ended apps are "
-            f"kept; an earlier moment (`--at {past.position.split('.')[0]}`) has more."
+            f"{name} {past.ended} at {past.position} ({moment(past.time)}){why}.  Ended apps are not kept for so "
+            f"long; an earlier moment (`--at {past.position.split('.')[0]}`) shows more."
         )
     refusal = witness.refusal
     assert refusal is not None
@@ -39,7 +39,7 @@ def paragraph(state: State, app: App, found: Explanation) -> str:
     sentences += _cost(app, found)
     refusal = found.refusal
     if refusal is not None:
-        what = "A change of it" if refusal.refused == "update" else "A later submission of this name"
+        what = "An update" if refusal.refused == "update" else "A later submission of this name"
         sentences.append(f"{what} was refused at {refusal.position}: {refusal.reason}.")
     return "  ".join(sentences)
 
@@ -63,7 +63,7 @@ def _size(state: State, app: App, found: Explanation) -> str:
     if found.containers == 0:
         since = found.waiting_since or app.accepted_at
         return (
-            f"{app.name} is {app.phase} and has no containers, for {span(max(0, found.at - since) / SECOND)} now; "
+            f"{app.name} is {app.phase} and has had no containers for {span(max(0, found.at - since) / SECOND)}; "
             f"it needs at least {found.n_min} and can use {found.n_max}{share}."
         )
     places = ", ".join(_place(state, node, count) for node, count in found.nodes.items())
@@ -88,17 +88,16 @@ def _why_not_more(app: App, found: Explanation) -> list[str]:
     by = f"decision {decision.position} ({_ago(decision.time, found)})" if decision else ""
     if app.retry_at:
         why = f": {reason.text}" if reason else ""
-        return [f"It failed{why}.  It is tried again at {moment(app.retry_at)}."]
+        return [f"It failed{why}.  It is retried at {moment(app.retry_at)}."]
     if reason is None:
         if found.containers >= found.n_max:
             return []
         return [
-            f"The last decision, {by}, left no reason; the next one looks at it." if by else "Nothing is decided yet."
+            f"The last one, {by}, gave no reason; the next one considers it." if by else "There is no decision yet."
         ]
     have = "is below its n_max" if found.containers else "waits"
-    return [
-        f"It {have} because {reason.text} ({reason.code}).  That was first said {_ago(reason.since, found)}, and last by {by}."
-    ]
+    since = f"first given {_ago(reason.since, found)}, and last by {by}"
+    return [f"It {have} because {reason.text} ({reason.code}).  This reason was {since}."]
 
 
 def _on_its_way(state: State, app: App) -> list[str]:
@@ -112,8 +111,8 @@ def _on_its_way(state: State, app: App) -> list[str]:
     running = [c for c in left if c.state != "exited"]
     if running:
         lost = sorted({c.node for c in running if c.node in state.nodes and state.nodes[c.node].condition == "lost"})
-        unheard = f"; {', '.join(lost)} can't be heard, so its lease has to end first" if lost else ""
-        return [f"It goes to {size} as soon as {len(running)} of the {len(left)} before have stopped{unheard}."]
+        unheard = f"; {', '.join(lost)} is not heard, so its lease must end first" if lost else ""
+        return [f"It gets {size} as soon as {len(running)} of the previous {len(left)} have stopped{unheard}."]
     return [f"Its {size} start as soon as their room is free."]
 
 
@@ -121,10 +120,10 @@ def _cost(app: App, found: Explanation) -> list[str]:
     if not found.history:
         return []
     last = found.history[-1]
-    total = f"took {span(last['total_s'])}" if last["total_s"] is not None else "has not come up again yet"
+    total = f"took {span(last['total_s'])}" if last["total_s"] is not None else "has not ended yet"
     lost = last["lost_steps"]
-    redone = f", and {lost} step{' was' if lost == 1 else 's were'} done again" if lost else ", and no work was lost"
+    redone = f", and {lost} step{' was' if lost == 1 else 's were'} repeated" if lost else ", and no work was lost"
     if not app.step and app.checkpoint is None:
-        redone = "; whether work was lost is not known, since it tells of no progress"
+        redone = "; whether work was lost is unknown, since it reports no progress"
     cut = f"; {last['killed']} had to be killed at the end of the grace time" if last["killed"] else ""
     return [f"Its last adjustment ({last['containers']} containers) {total}{redone}{cut}."]

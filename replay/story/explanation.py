@@ -57,6 +57,8 @@ class Refusal(msgspec.Struct, frozen=True):
     reason: str
     refused: str
     """`submission` or `update`."""
+    code: str = ""
+    """The reason's error code, such as `spec.demand.too_large`; "" in logs of earlier versions."""
 
 
 class Past(msgspec.Struct, frozen=True):
@@ -158,7 +160,12 @@ class Witness:
             fact.refused == "update" and self._id and fact.app in (self._id, self._name)
         ):
             self.refusal = Refusal(
-                seq=state.seq, position=position, time=state.time, reason=fact.reason, refused=fact.refused
+                seq=state.seq,
+                position=position,
+                time=state.time,
+                reason=fact.reason,
+                refused=fact.refused,
+                code=fact.code,
             )
 
 

@@ -170,7 +170,7 @@ class NodeTeller:
         self._moved = True
         condition = "drained" if node.condition == "up" and node.draining else node.condition
         self._account(state)
-        self._tell(state, str(state.seq), "known", f"{condition} already, where this reading of the log begins")
+        self._tell(state, str(state.seq), "known", f"already {condition} where this reading of the log starts")
 
     def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
@@ -233,18 +233,18 @@ class NodeTeller:
     def _joined(self, state: State, event: k.NodeJoined) -> None:
         node = state.nodes[self.wanted]
         if node.identity != event.identity:
-            text = f"another machine at {event.address} asked for this name and was refused: it waits until nothing runs here"
+            text = f"another machine at {event.address} claimed this name and was refused: it waits until nothing runs here"
             self._tell(state, str(state.seq), "refused", text)
             return
         self._moved = True
         has = words.amounts(node.capacity)
         labels = ", ".join(f"{name}={value}" for name, value in node.labels.items())
-        text = f"with {has}" + (f", labels {labels}" if labels else "") + f", containers by {node.runtime}"
+        text = f"with {has}" + (f", labels {labels}" if labels else "") + f", runtime {node.runtime}"
         before = self._before
         if before is None:
             self._tell(state, str(state.seq), "joined", f"joined {text}")
             return
-        again = f"its agent is up again, {text}" if before.capacity == node.capacity else f"joined anew, {text}"
+        again = f"its agent is back, {text}" if before.capacity == node.capacity else f"joined again, {text}"
         if before.capacity != node.capacity:
             had = words.amounts(before.capacity)
             again += f" (before: {had})"
@@ -258,7 +258,7 @@ class NodeTeller:
 
     def _left(self, state: State, event: k.NodeLeft) -> None:
         ended = self._release_all()
-        text = "left, its agent stopped in good order" + (f"; {containers(ended)} there had ended" if ended else "")
+        text = "left: its agent shut down cleanly" + (f"; {containers(ended)} ended there" if ended else "")
         self._trouble = self._tell(state, str(state.seq), "left", text)
 
     def _container_started(self, state: State, event: k.ContainerStarted) -> None:
@@ -303,7 +303,7 @@ class NodeTeller:
         if not any(held[:2] == key for held in self._running):
             self._to_start.pop(key, None)
             failures = self._failures.pop(key, 0)
-            how = f", {failures} of them not well" if failures else ""
+            how = f", {failures} of which failed" if failures else ""
             text = f"all containers of {name} (generation {event.generation}) have ended{how}"
             number, cause = self._decided.get(event.app, (0, None))
             causes = [cause] if number > event.generation else []
@@ -325,9 +325,7 @@ class NodeTeller:
                 self._decided[fact.app] = fact.generation + 1, Cause(position, f"{name_in(state, fact.app)} {how}")
         elif getattr(fact, "node", "") == self.wanted and self.wanted in state.nodes:
             if isinstance(fact, k.NodeLost):
-                text = (
-                    f"lost: it was not heard after {moment(fact.last_heard)}; whether its containers run is not known"
-                )
+                text = f"lost: not heard since {moment(fact.last_heard)}; whether its containers run is unknown"
                 changed = lost_because(state, fact)
                 self._trouble = self._tell(state, position, "lost", blaming(text, changed), [changed])
             elif isinstance(fact, k.NodeRecovered):

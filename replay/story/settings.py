@@ -33,7 +33,7 @@ def settings_changed(state: State, event: k.PolicyChanged) -> str:
         return f"{event.by} lowered {' and '.join(lowered)}"
     refused = state.refused_changes[-1] if state.refused_changes else None
     if refused is not None and refused.seq == state.seq and refused.whole:
-        return f"{event.by} asked for settings that were refused: {refused.reason}"
+        return f"{event.by} requested settings that were refused: {refused.reason}"
     return ""
 
 
@@ -62,7 +62,7 @@ def _lowered(state: State, name: str, silent_ns: int | None) -> Cause | None:
     # Agents of releases before 0.5.1 follow a lease that is refused today.
     for refused in reversed(state.refused_changes):
         if refused.whole and refused.reason.startswith("node_") and state.time - refused.at <= int(NEAR_S * SECOND):
-            return Cause(str(refused.seq), f"{refused.by} had asked for times that destroy ({refused.reason})")
+            return Cause(str(refused.seq), f"{refused.by} had requested harmful times ({refused.reason})")
     return None
 
 

@@ -50,7 +50,7 @@ MARGIN = 10_000
 class StoryError(ReplayError):
     """No such app or node; one line for people."""
 
-    code = "story.failed"
+    code = "name.not_found"
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +90,8 @@ async def follow(
     if since is not None:
         base = await state_at(log, since, progress=progress)
         if base.seq > end:
-            raise StoryError(f"it is to begin at sequence {base.seq}, after its end at {end}")
+            text = f"the start of the story, sequence {base.seq}, is after its end, {end}"
+            raise StoryError(text, code="moment.end_before_start")
     elif app is not None:
         base = await _before(log, app.seq, start, progress)
     else:
@@ -181,4 +182,6 @@ async def tell(
     )
     near = difflib.get_close_matches(name, known, n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; `dorm state` lists them"
-    raise StoryError(f"until sequence {state.seq} there was no {'node' if node else 'app or node'} {name!r}{hint}")
+    what = "node" if node else "app or node"
+    text = f"there was no {what} {name!r} up to sequence {state.seq}{hint}"
+    raise StoryError(text, code="node.not_found" if node else "name.not_found")

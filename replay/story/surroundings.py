@@ -82,7 +82,7 @@ class Surroundings:
             for change in fact.changes:
                 self._place(state, change.app)
             self._looked = event.basis
-            self._before = Cause(position, "the decision before it, which may change only so many apps")
+            self._before = Cause(position, "the previous decision, which could change only a limited number of apps")
         elif isinstance(fact, k.IdleTicked):
             self._looked = event.basis
         elif kind in _NODES:
@@ -157,7 +157,7 @@ class Surroundings:
     def behind(self, state: State, event: k.Round, fact: k.Resized, app: str = "") -> list[Cause]:
         """Return what led to a decision; call it before `fact`.  `app`'s own causes come first."""
         if fact.trigger == "idle" and event.events and isinstance(event.events[0], k.IdleTicked):
-            return [Cause(f"{state.seq}.0", "all had been quiet, and the allocation was looked at again")]
+            return [Cause(f"{state.seq}.0", "the log was quiet, so an idle tick checked the allocation again")]
         triggers = self._since_last(event.basis, state.settings.quiet_limit_ms * MS)
         if not triggers:
             return self._for_want_of_others(state, event.basis)
@@ -296,11 +296,11 @@ def closed(state: State, nodes: Iterable[str]) -> list[str]:
 _NODES: dict[type, str] = {
     k.NodeLost: "was lost",
     k.NodeRecovered: "was heard again",
-    k.NodeLeaseEnded: "had its lease end",
+    k.NodeLeaseEnded: "lost its lease",
 }
 _APPS: dict[type, str] = {
     k.AppAccepted: "was submitted",
-    k.GenerationFailed: "failed, and is tried again",
+    k.GenerationFailed: "failed, and is retried",
     k.AppCompleted: "completed",
     k.AppFailed: "failed",
     k.AppCancelled: "was cancelled",

@@ -73,7 +73,7 @@ def drain(event: k.NodeDrainRequested) -> str:
     if not event.drain:
         return f"{event.by} ended the drain of {event.node}"
     how = " until its agent is back" if event.until_rejoin else ""
-    return f"{event.by} began to drain {event.node}{how}{why(event.reason)}"
+    return f"{event.by} started draining {event.node}{how}{why(event.reason)}"
 
 
 # --- decisions ----------------------------------------------------------------------------------------------------------
@@ -83,11 +83,11 @@ def changed(what: str, change: Changed) -> str:
     """Describe what a decision did with an app, and for whose sake."""
     before, after = sum(change.before.values()), sum(change.after.values())
     if change.before == change.after:
-        text = f"starts again where it is, with {containers(after)} on {on_nodes(change.after)}"
+        text = f"restarts in place, with {containers(after)} on {on_nodes(change.after)}"
     elif what in ("started", "restarted"):
         again = "again " if what == "restarted" else ""
         text = f"starts {again}with {containers(after)} on {on_nodes(change.after)}"
-        text += f", after it had waited {span(change.waited_s)}" if change.waited_s >= 0.05 else ""
+        text += f", after waiting {span(change.waited_s)}" if change.waited_s >= 0.05 else ""
     elif what == "stopped":
         text = f"stopped: gives up its {containers(before)} on {on_nodes(change.before)}, and waits"
     else:
@@ -97,7 +97,7 @@ def changed(what: str, change: Changed) -> str:
     if change.reason is not None:
         parts.append(f"it has no more because {change.reason.text} ({change.reason.code})")
     if change.overtaken:
-        parts.append("but something had happened meanwhile, so this never took effect, and it is placed again")
+        parts.append("but an event overtook the decision, so this never took effect, and the app is placed again")
     return "; ".join(parts)
 
 
@@ -112,15 +112,15 @@ def _ways(before: Places, after: Places) -> str:
 def _sakes(change: Changed) -> list[str]:
     parts = []
     if change.room_to:
-        parts.append("with its room, in the same decision, " + listed(map(_took, change.room_to)))
+        parts.append("in its room, by the same decision, " + listed(map(_took, change.room_to)))
     elif change.closed:
-        parts.append(f"{listed(change.closed)} {'takes' if len(change.closed) == 1 else 'take'} nothing new any more")
+        parts.append(f"{listed(change.closed)} {'takes' if len(change.closed) == 1 else 'take'} no new containers")
     elif any(change.before.get(node, 0) > change.after.get(node, 0) for node in change.before):
         waiting = f", and {listed(change.still_waiting)} waited for room" if change.still_waiting else ""
         parts.append(f"no app took that room in this decision{waiting}")
     if change.room_from:
         given = [f"{one.name} gave up on {on_nodes(one.nodes)}" for one in change.room_from]
-        parts.append(f"with room that, in the same decision, {listed(given)}")
+        parts.append(f"with room that {listed(given)} in the same decision")
     return parts
 
 
@@ -134,18 +134,18 @@ def _took(one: Took) -> str:
 
 def released(phases: Phases, before: int, work: Work | None) -> str:
     """Describe the release of an adjustment: the previous generation has stopped, and the room is free."""
-    lease = f" ({listed(phases.lease_ended)}: by the end of its lease)" if phases.lease_ended else ""
-    text = f"generation {phases.previous} ({containers(before)}) had stopped after {span(phases.stop_s)}{lease}"
+    lease = f" ({listed(phases.lease_ended)}: when its lease ended)" if phases.lease_ended else ""
+    text = f"generation {phases.previous} ({containers(before)}) stopped after {span(phases.stop_s)}{lease}"
     text += f", {killed(phases.killed)}" if phases.killed else ""
     text += f", then waited {span(phases.wait_s)} for room" if phases.wait_s >= 0.05 else ""
     if phases.resume and phases.checkpoint is not None:
-        text += f"; goes on from its checkpoint at step {phases.checkpoint}, "
+        text += f"; continues from its checkpoint at step {phases.checkpoint}, "
     else:
-        text += "; no checkpoint is believed, so it begins anew, "
+        text += "; no checkpoint is known, so it starts over, "
     if phases.lost_steps:
         text += f"{phases.lost_steps} step{'' if phases.lost_steps == 1 else 's'} lost"
     else:
-        text += "no work lost" if work is not None else "and whether work was lost is not known: it told of no progress"
+        text += "no work lost" if work is not None else "and whether work was lost is unknown: it reported no progress"
     return text + (worked(work) if work is not None else "")
 
 
@@ -155,7 +155,7 @@ def killed(count: int) -> str:
 
 
 def running(phases: Phases, count: int) -> str:
-    took = f" {span(phases.start_s)} after they could" if phases.start_s is not None else ""
+    took = f" {span(phases.start_s)} after the release" if phases.start_s is not None else ""
     total = f", {span(phases.total_s)} after the decision" if phases.total_s is not None else ""
     what = "its only container runs" if count == 1 else f"all {count} containers run"
     return f"{what}, started{took}{total}"
@@ -164,19 +164,19 @@ def running(phases: Phases, count: int) -> str:
 def resumed(work: Work, phases: Phases, rate_before: float) -> str:
     after = "" if phases.resumed_s is None else f", {span(phases.resumed_s)} after the decision"
     again = phases.previous > 0
-    pace = f"; it had made {rate_before:.3g} steps/s before" if again and rate_before else ""
+    pace = f"; it made {rate_before:.3g} steps/s before" if again and rate_before else ""
     if again and phases.cost_s is not None:
-        pace += f"; this adjustment cost {span(phases.cost_s)} of its work, pause and lost steps together"
-    return f"{'works again' if again else 'tells of its first progress'}, at step {work.first_step}{after}{pace}"
+        pace += f"; this adjustment cost {span(phases.cost_s)} of its work, counting the pause and lost steps"
+    return f"{'works again' if again else 'reports its first progress'}, at step {work.first_step}{after}{pace}"
 
 
 def worked(work: Work) -> str:
-    """Return `; it had worked from step 3 to 90 (4.2 steps/s)`, '' without progress."""
+    """Return `; it worked from step 3 to 90 (4.2 steps/s)`, '' without progress."""
     if work.last_step <= work.first_step:
         return ""
     pace = f" ({work.steps_per_s:.3g} steps/s)" if work.steps_per_s else ""
     loss = f", loss {work.loss:.6g}" if work.loss is not None else ""
-    return f"; it had worked from step {work.first_step} to {work.last_step}{pace}{loss}"
+    return f"; it worked from step {work.first_step} to {work.last_step}{pace}{loss}"
 
 
 # --- containers and ends ------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def exited(one: Exit) -> str:
     """Describe how a container ended by itself, without naming its app."""
     where = f"slot {one.slot} on {one.node}"
     if one.exit_code is None:
-        ends = {"out_of_memory": "ran out of memory", "exit": "ended", "unknown": "ended, nobody knows how"}
+        ends = {"out_of_memory": "ran out of memory", "exit": "ended", "unknown": "ended for an unknown reason"}
         return f"{where} {ends.get(one.reason, f'could not start ({one.reason})')}{why(one.message)}"
     code = one.exit_code
     killed = f", killed by signal {code - 128}" if 128 < code < 160 else ""
@@ -197,9 +197,9 @@ def exited(one: Exit) -> str:
 def tried_again(fact: k.GenerationFailed, app: App, others: int) -> str:
     retries, limit = (fact.retries, fact.limit) if fact.failure else (app.failures, app.spec.retries.limit)
     own = f" for {fact.failure}" if counts_against(app, fact.failure) != SHARED else ""
-    cost = f"retry {retries} of {limit}{own}" if fact.counted else "it costs no retry"
-    more = f"; {others} other container{'' if others == 1 else 's'} of it ended so too" if others > 0 else ""
-    again = f"it is tried again from {moment(fact.retry_at)} on ({cost})"
+    cost = f"retry {retries} of {limit}{own}" if fact.counted else "not counted as a retry"
+    more = f"; {others} other container{'' if others == 1 else 's'} ended the same way" if others > 0 else ""
+    again = f"it is retried at {moment(fact.retry_at)} or later ({cost})"
     return f"generation {fact.generation} failed: {fact.reason}{more}; {again}"
 
 
@@ -210,10 +210,10 @@ def totals(found: AppTotals) -> str:
         f"{found.generations} generation{'' if found.generations == 1 else 's'}",
         f"{found.adjustments} adjustment{'' if found.adjustments == 1 else 's'}",
         f"{found.lost_steps} step{'' if found.lost_steps == 1 else 's'} lost" if found.step or found.lost_steps
-        else "told of no progress",
+        else "reported no progress",
     ]  # fmt: skip
     if found.failures:
-        parts.append(f"tried again {'once' if found.failures == 1 else f'{found.failures} times'}")
+        parts.append(f"retried {'once' if found.failures == 1 else f'{found.failures} times'}")
     return ", ".join(parts)
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from events import kinds as k
 from events.quantities import SECOND
-from replay.moments import AtSequence, AtTime, MomentError
+from replay.moments import AtSequence, AtTime, MomentError, not_in_log
 from replay.timeline.bounds import Bounds
 from replay.timeline.figures import Figures
 from replay.timeline.model import (
@@ -79,7 +79,7 @@ async def timeline(
     begin, start = await _place(log, AtSequence(await log.start()) if since is None else since, end)
     last, finish = await _place(log, AtSequence(end) if until is None else until, end)
     if last < begin:
-        raise MomentError(f"the end of that time, sequence {last}, is before its begin, {begin}")
+        raise MomentError(f"the end, sequence {last}, is before the start, {begin}", code="moment.end_before_start")
     state = await state_at(log, AtSequence(begin), progress=progress)
     watcher = Watcher(state, start, frozenset(names))
     if last > begin:
@@ -100,7 +100,7 @@ async def _place(log: ReadableLog, moment: Moment, end: int) -> tuple[int, int]:
     start = await log.start()
     if isinstance(moment, AtSequence):
         if not start <= moment.seq <= end:
-            raise MomentError(f"the log has sequences {start + 1} to {end}, so not {moment.seq}")
+            raise not_in_log(moment.seq, start, end)
         return moment.seq, 0
     time = moment.time if isinstance(moment, AtTime) else await _time_of(log, end) - moment.span
     return await log.at_time(time), time
@@ -154,8 +154,8 @@ class Watcher:
         picture.grain = self._bounds.grain
         if picture.grain:
             picture.notes.append(
-                f"So much happened that changes less than {duration(picture.grain)} apart may be drawn as one; "
-                "a shorter time (--since, --until) has all of them."
+                f"Changes less than {duration(picture.grain)} apart may be drawn as one, since there are so many; "
+                "a shorter time (--since, --until) shows all of them."
             )
         if self._void_seen:
             rounds = "round" if self._void_seen == 1 else "rounds"
@@ -248,9 +248,9 @@ class Watcher:
         self._figures.count(state)
         after = self.picture.nodes[node.id].conditions.last
         if isinstance(event, k.NodeJoined) and event.identity != node.identity:
-            self._mark("node", str(state.seq), "refused", "another machine asked for the name", node=node.id, weight=20)
+            self._mark("node", str(state.seq), "refused", "another machine claimed the name", node=node.id, weight=20)
         elif isinstance(event, k.NodeJoined) or after != before:
-            what = _NODE_WORDS.get(type(event).__name__) or ("drained" if node.draining else "used again")
+            what = _NODE_WORDS.get(type(event).__name__) or ("drained" if node.draining else "drain ended")
             self._mark("node", str(state.seq), what, getattr(event, "reason", ""), node=node.id, weight=20)
         for app in list(self._known.values()):
             self._look_at(app, cause)

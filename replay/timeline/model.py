@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-NOTHING = "nothing happened in this time, so there is nothing to draw"
+NOTHING = "nothing happened in this time; choose a longer one"
 
 
 class TimelineError(ReplayError):
     """There is nothing to draw, or no library to draw it with; one line for people."""
 
-    code = "timeline.failed"
+    code = "timeline.empty"
 
 
 def need(package: str) -> None:
     """Check, before anything is folded, that a package is installed; '' needs none.  Raises TimelineError."""
     if package and find_spec(package) is None:
-        raise TimelineError(f"this timeline needs {package}: pip install 'dorm[plots]'")
+        raise TimelineError(f"this timeline needs {package}: pip install 'dorm[plots]'", code="package.missing")
 
 
 class Steps(Generic[Value]):
@@ -344,8 +344,10 @@ def only(picture: Timeline, apps: Collection[str] = (), nodes: Collection[str] =
     known = {name for lane in picture.apps.values() for name in (lane.id, lane.name)}
     for name in [*(one for one in apps if one not in known), *(one for one in nodes if one not in picture.nodes)]:
         some = list(dict.fromkeys([lane.name for lane in picture.apps.values()])) if name in apps else [*picture.nodes]
+        what = "app" if name in apps else "node"
         raise TimelineError(
-            f"nothing in this time is about {name!r}" + (f"; there were {', '.join(some[:10])}" if some else "")
+            f"there was no {what} {name!r} in this time" + (f"; there were {', '.join(some[:10])}" if some else ""),
+            code=f"{what}.not_found",
         )
     if not apps and not nodes:
         return picture

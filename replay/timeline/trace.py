@@ -97,7 +97,7 @@ class _Trace:
     def _cluster(self) -> Iterator[Event]:
         picture = self._picture
         yield from _named(_CLUSTER, 0, "cluster", {1: "decisions", 2: "events"})
-        for by_resource, what in ((picture.decided, "given away"), (picture.held, "in use")):
+        for by_resource, what in ((picture.decided, "allocated"), (picture.held, "in use")):
             for resource, steps in sorted(by_resource.items()):
                 for time, value in _pairs(steps):
                     yield self._counter(_CLUSTER, f"{resource} {what} %", time, percent=round(100 * value, 3))

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from replay.timeline.model import Change, Decision, Mark, Partition, Timeline
 
 _TRIGGERS = {
-    "events": "something had happened",
-    "idle": "looked at again, nothing had happened",
-    "deadline": "a pause or a patience was over",
+    "events": "triggered by events",
+    "idle": "triggered by an idle tick",
+    "deadline": "triggered by a deadline",
 }
 
 
@@ -45,7 +45,7 @@ def exit_text(event: ContainerExited) -> str:
 def change_text(change: Change) -> str:
     """`digits-mlp 4 → 6 (restart as generation 3)`."""
     void = ", overtaken" if change.void else ""
-    how = f"{change.adjustment} as generation {change.generation}" if change.after else "has to wait"
+    how = f"{change.adjustment} as generation {change.generation}" if change.after else "waits"
     return f"{change.name} {change.before} → {change.after} ({how}{void})"
 
 
@@ -73,7 +73,7 @@ def decision_lines(decision: Decision, resources: int) -> list[str]:
     if decision.all_changes > len(decision.changes):
         lines.append(f"• and {decision.all_changes - len(decision.changes)} more changes")
     if not decision.all_changes:
-        lines.append("• nothing changed; reasons are new")
+        lines.append("• no changes, only new reasons")
     lines += [f"– {one.name}: {one.text} ({one.code})" for one in decision.reasons]
     if decision.all_reasons > len(decision.reasons):
         lines.append(f"– and {decision.all_reasons - len(decision.reasons)} more with reasons")
@@ -99,7 +99,7 @@ def partition_lines(partition: Partition, end: int) -> list[str]:
     took = ", ".join(f"{name} {duration(finish - begin)}" for name, begin, finish in partition.phases(end))
     lines.append(f"decided at {partition.decision} ({partition.adjustment})" + (f": {took}" if took else ""))
     if partition.previous:
-        step = f"resumed at step {partition.checkpoint}" if partition.checkpoint is not None else "began anew"
+        step = f"resumed at step {partition.checkpoint}" if partition.checkpoint is not None else "started over"
         steps = "step" if partition.lost_steps == 1 else "steps"
         lost = f", {partition.lost_steps} {steps} lost" if partition.lost_steps else ", no work lost"
         killed = f", {partition.killed} killed after the grace time" if partition.killed else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from events.quantities import SECOND, humanize
-from replay.words import moment, span
+from replay.words import containers, moment, span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,7 +83,7 @@ def of_node(thing: Thing) -> str:
     side = {change.field: change.after if thing.how == "came" else change.before for change in thing.changes}
     if thing.how != "changed":
         capacity = ", ".join(humanize(name, amount) for name, amount in side["capacity"].items())
-        holds = f", {side['containers']} containers on it" if side["containers"] else ""
+        holds = f", {containers(side['containers'])} on it" if side["containers"] else ""
         return f"{thing.how}: {side['condition']}, at {side['address']}, with {capacity or 'nothing'}{holds}"
     said = []
     for change in thing.changes:
@@ -94,7 +94,7 @@ def of_node(thing: Thing) -> str:
             case "containers":
                 said.append(f"{before} -> {after} containers")
             case "capacity" | "used":
-                said.append(_amounts("has" if change.field == "capacity" else "promised", before, after))
+                said.append(_amounts("has" if change.field == "capacity" else "allocated", before, after))
             case "labels":
                 said.append(_labels(before, after))
             case field:
@@ -118,7 +118,7 @@ def _placed(placement: Mapping[str, int]) -> str:
     if not total:
         return "no containers"
     nodes = ", ".join(f"{node} {count}" for node, count in placement.items())
-    return f"{total} container{'' if total == 1 else 's'} ({nodes})"
+    return f"{containers(total)} ({nodes})"
 
 
 def _amounts(what: str, before: Mapping[str, int], after: Mapping[str, int]) -> str:

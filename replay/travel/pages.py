@@ -61,7 +61,7 @@ class Pages:
                     if after >= upto or self.has(after // PAGE, upto):
                         break
                 else:
-                    raise LogDamaged(f"the log ends before {upto}, which it had")
+                    raise LogDamaged(f"the log ends before record {upto}, which it had before")
 
     async def _fetch(self, index: int, upto: int) -> AsyncGenerator[list[Record], None]:
         """Yield pages as they are filled, from this one on; the batch that holds `upto` is kept whole, since it was read."""

@@ -97,7 +97,8 @@ def parse(text: str, state: State) -> Search:
 
 def _kind(word: str) -> str:
     if word.lower() not in _KINDS_BY_LOWER:
-        raise SearchError(f"there is no kind of event {word[:60]!r}; it is one such as AppSubmitted, Resized, NodeLost")
+        text = f"there is no kind of event {word[:60]!r}; kinds are names such as AppSubmitted, Resized and NodeLost"
+        raise SearchError(text, code="search.kind.unknown")
     return _KINDS_BY_LOWER[word.lower()]
 
 
@@ -109,7 +110,9 @@ def _field_of(word: str, state: State) -> str:
     if word in state.nodes:
         return "nodes"
     if "=" in word:
-        raise SearchError(f"{word[:60]!r} can't be read; write kind=…, app=…, user=… or node=…")
+        raise SearchError(f"{word[:60]!r} is not a filter; write kind=…, app=…, user=… or node=…")
     raise SearchError(
-        f"{word[:60]!r} is no kind of event, and no app or node here; for another moment's say app={word[:60]} or node=…"
+        f"{word[:60]!r} is neither a kind of event nor an app or node here; for one of another moment, write "
+        f"app={word[:60]} or node=…",
+        code="name.not_found",
     )

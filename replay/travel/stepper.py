@@ -22,7 +22,7 @@ from events.codec import decode
 from events.log.nearest import nearest
 from events.positions import Logged, Position, logged
 from events.sources import fingerprint
-from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
+from replay.moments import AtSequence, AtTime, BeforeEnd, not_in_log
 from replay.travel.pages import PAGE, Keyframes, Pages
 from replay.travel.travel import state_at
 from replay.whole_file import in_thread
@@ -105,7 +105,7 @@ class Stepper:
     async def _seq_of(self, moment: Moment | None) -> int:
         if isinstance(moment, AtSequence):
             if not self.start <= moment.seq <= self.end:
-                raise MomentError(f"the log has records {self.start + 1} to {self.end}, and {moment.seq} is not one")
+                raise not_in_log(moment.seq, self.start, self.end)
             return moment.seq
         if moment is None or self.end == self.start:
             return self.end

@@ -82,13 +82,12 @@ async def _base(log: ReadableLog, last: int, latest: int | None) -> State:
         return State()
     first = next((info for info in await log.snapshots.infos() if info.seq == start), None)
     if first is not None and latest is not None and first.time > latest:
-        raise MomentError(f"this part of a log begins after sequence {start}, which is later than that")
-    why = (
-        f"is of version {first.core}, and this build has {SCHEMA}"
-        if first and first.core != SCHEMA
-        else "can't be read"
-    )
-    raise MomentError(f"this part of a log begins after sequence {start}, and the state there {why}")
+        text = f"this part of a log starts after sequence {start}, which is later than that"
+        raise MomentError(text, code="moment.before_start")
+    text = f"this part of a log starts after sequence {start}, and the state there "
+    if first is None or first.core == SCHEMA:
+        raise MomentError(f"{text}can't be read", code="snapshot.missing")
+    raise MomentError(f"{text}has version {first.core}; this build reads {SCHEMA}", code="snapshot.other_version")
 
 
 def fold(
@@ -116,9 +115,10 @@ async def _bounds(log: ReadableLog, end: int, moment: Moment | None) -> tuple[in
     """Return the last sequence and the latest log time to fold."""
     if isinstance(moment, AtSequence):
         if moment.seq > end:
-            raise MomentError(f"the log ends at {end}, before {moment.seq}")
+            raise MomentError(f"the log ends at {end}, before {moment.seq}", code="moment.after_end")
         if moment.seq < (start := await log.start()):
-            raise MomentError(f"this part of a log begins after sequence {start}, so {moment.seq} is not in it")
+            text = f"this part of a log starts after sequence {start}, so {moment.seq} is not in it"
+            raise MomentError(text, code="moment.before_start")
         return moment.seq, None
     if isinstance(moment, AtTime):
         return end, moment.time

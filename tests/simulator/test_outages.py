@@ -20,6 +20,7 @@ from replay.simulator.outages import DAY_S, LLAMA3_MTBF_S, poisson
 from replay.simulator.scenario import DecisionTime, Outage, Scenario
 from replay.simulator.timings import Timings
 from replay.simulator.workloads.workload import Failure
+from tests.errors import raises
 from tests.simulator.scenarios import app, nodes, play
 
 if TYPE_CHECKING:
@@ -211,5 +212,5 @@ def test_a_workload_under_failures_comes_to_its_end() -> None:
 
 @pytest.mark.parametrize(("mtbf_s", "repair_s"), [(0.0, 1.0), (-5.0, 1.0), (10.0, -1.0)])
 def test_means_that_make_no_sense_are_refused(mtbf_s: float, repair_s: float) -> None:
-    with pytest.raises(SimulationError, match="mean time between failures above 0"):
+    with raises(SimulationError, "simulation.outage.out_of_range"):
         poisson(nodes(1), mtbf_s=mtbf_s, repair_s=repair_s, until_s=100.0)

@@ -21,6 +21,7 @@ from replay.simulator.simulation import Simulation
 from replay.simulator.timings import Timings
 from replay.simulator.workloads.speed import Linear, Table
 from replay.simulator.workloads.workload import Failure
+from tests.errors import raises
 from tests.simulator.scenarios import Written, app, nodes, play, scenarios
 
 FREE_DECISIONS = DecisionTime(0.0, 0.0)
@@ -241,18 +242,18 @@ def test_outages_of_a_node_may_overlap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "code"),
     [
-        ({"outages": (Outage("n7", 1.0, 1.0),)}, "outage of n7"),
-        ({"outages": (Outage("n0", 1.0, float("nan")),)}, "no time"),
-        ({"nodes": (*nodes(1), *nodes(1))}, "same name"),
-        ({"apps": (app("a", 0.0, -1.0),)}, "a: submitted"),
-        ({"apps": (app("a", float("inf"), 1.0),)}, "a: submitted"),
-        ({"apps": (app("a", 0.0, float("nan")),)}, "a: submitted"),
+        ({"outages": (Outage("n7", 1.0, 1.0),)}, "outage.unknown_node"),
+        ({"outages": (Outage("n0", 1.0, float("nan")),)}, "outage.out_of_range"),
+        ({"nodes": (*nodes(1), *nodes(1))}, "node.given_twice"),
+        ({"apps": (app("a", 0.0, -1.0),)}, "app.out_of_range"),
+        ({"apps": (app("a", float("inf"), 1.0),)}, "app.out_of_range"),
+        ({"apps": (app("a", 0.0, float("nan")),)}, "app.out_of_range"),
     ],
     ids=["outage", "endless", "names", "negative", "never", "nothing"],
 )
-def test_what_makes_no_sense_is_said_in_a_line(change: dict[str, object], says: str) -> None:
+def test_what_makes_no_sense_is_said_in_a_line(change: dict[str, object], code: str) -> None:
     fields = {"apps": (app("a", 0.0, 1.0, speed=Linear()),), "nodes": nodes(1)} | change
-    with pytest.raises(SimulationError, match=says):
+    with raises(SimulationError, f"simulation.{code}"):
         Simulation(Scenario(**fields))  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ import msgspec
 import yaml
 
 from dorm.policies.registry import policy
+from events.errors import code_of
 from events.quantities import short
 from replay.simulator import SimulationError
 from replay.simulator.scenario import Rounds, Tasks
@@ -40,6 +41,7 @@ ROUND_S = 60.0
 TIMINGS = {"docker": Timings(), "live": LIVE, "free": FREE}
 """By name."""
 _PAUSE = "pause="
+_MALFORMED = "contender.malformed"
 _OPENS, _CLOSES, _QUOTES = "[{(", ")}]", "\"'"
 
 
@@ -74,7 +76,7 @@ def parse(text: str) -> Contender:
     if not colon or "," in label or "=" in label:
         label, rest = text, text
     if not label.strip():
-        raise SimulationError(f"{short(text)}: write LABEL:policy or the policy alone")
+        raise SimulationError(f"{short(text)}: write LABEL:policy or the policy alone", code=_MALFORMED)
     name, *pairs = _split(rest)
     name = name.strip()
     own: dict[str, str] = {}
@@ -83,9 +85,10 @@ def parse(text: str) -> Contender:
         key, sign, value = pair.partition("=")
         key = key.strip()
         if not sign or not key:
-            raise SimulationError(f"{short(text)}: write policy,key=value,…; {pair.strip()!r} is no key=value")
+            words = f"{short(text)}: write policy,key=value,…; {pair.strip()!r} is not key=value"
+            raise SimulationError(words, code=_MALFORMED)
         if key in params or key in own:
-            raise SimulationError(f"{short(text)}: {key} is given twice")
+            raise SimulationError(f"{short(text)}: {key} is given twice", code="contender.parameter.given_twice")
         if key in ("timings", "pause") or (name in BY_TASKS and key in Tasks.__struct_fields__):
             own[key] = value.strip()
         elif (name, key, value.strip()) == ("static", "counts", "paper"):
@@ -95,7 +98,7 @@ def parse(text: str) -> Contender:
     try:
         policy(name).check_params(params)
     except (LookupError, ValueError) as error:
-        raise SimulationError(str(error)) from None
+        raise SimulationError(str(error), code=code_of(error)) from None
     return Contender(
         label=label.strip(),
         policy=name,
@@ -111,7 +114,8 @@ def parse_all(texts: Sequence[str]) -> list[Contender]:
     labels = [contender.label for contender in contenders]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
-        raise SimulationError(f"{twice[0]!r} is given twice; LABEL:{twice[0]} gives one of them another name")
+        text = f"{twice[0]!r} is given twice; LABEL:{twice[0]} gives one of them another name"
+        raise SimulationError(text, code="contender.given_twice")
     return contenders
 
 
@@ -123,7 +127,8 @@ def parse_timings(text: str) -> Timings:
     if text.startswith(_PAUSE):
         return _pause(text.removeprefix(_PAUSE))
     if text not in TIMINGS:
-        raise SimulationError(f"timings {short(text)}: there are {', '.join(TIMINGS)}, and pause=SECONDS")
+        words = f"unknown timings {short(text)}; choose {', '.join(TIMINGS)} or pause=SECONDS"
+        raise SimulationError(words, code="timings.unknown")
     return TIMINGS[text]
 
 
@@ -167,16 +172,17 @@ def _value(text: str, key: str, value: str) -> Any:
     try:
         return yaml.safe_load(value)
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise SimulationError(f"{short(text)}: {key} has a value that is not YAML: {short(value.strip())}") from None
+        words = f"{short(text)}: the value of {key} is not YAML: {short(value.strip())}"
+        raise SimulationError(words, code="contender.parameter.not_yaml") from None
 
 
 def _seconds(what: str, value: str, *, least: float) -> float:
     try:
         seconds = float(value.strip().removesuffix("s"))
     except ValueError:
-        raise SimulationError(f"{what}: {short(value)} is no number of seconds") from None
+        raise SimulationError(f"{what}: {short(value)} is not a number of seconds", code="timings.malformed") from None
     if not least <= seconds <= 1e9:
-        raise SimulationError(f"{what}: {value} is not between {least:g} and 1e9 seconds")
+        raise SimulationError(f"{what}: {value} is not between {least:g} and 1e9 seconds", code="timings.out_of_range")
     return seconds
 
 
@@ -187,7 +193,8 @@ def _pause(value: str) -> Timings:
 
 def _own_timings(text: str, own: dict[str, str]) -> Timings | None:
     if "pause" in own and "timings" in own:
-        raise SimulationError(f"{short(text)}: timings and pause say the same twice; give one of them")
+        words = f"{short(text)}: timings and pause exclude each other; give one of them"
+        raise SimulationError(words, code="timings.given_twice")
     if "pause" in own:
         return _pause(own["pause"])
     return parse_timings(own["timings"]) if "timings" in own else None
@@ -199,5 +206,5 @@ def _tasks(text: str, own: dict[str, str]) -> Tasks:
     }
     tasks = Tasks(**given)
     if tasks.task_s <= 0:
-        raise SimulationError(f"{short(text)}: task_s has to be more than 0")
+        raise SimulationError(f"{short(text)}: task_s must be more than 0", code="timings.out_of_range")
     return tasks

@@ -44,7 +44,7 @@ def color(place: int) -> str:
 def need(package: str) -> None:
     """Check, before anything is computed, that a package is installed.  Raises SimulationError."""
     if find_spec(package) is None:
-        raise SimulationError(f"this needs {package}: pip install 'dorm[plots]'")
+        raise SimulationError(f"this needs {package}: pip install 'dorm[plots]'", code="package.missing")
 
 
 def png(comparison: Comparison, title: str) -> bytes:

@@ -203,7 +203,8 @@ def _work_off(
             try:
                 results[index] = future.result()
             except BrokenProcessPool:
-                raise SimulationError("a process of the simulation was killed; run fewer at once (--workers)") from None
+                text = "a process of the simulation was killed; run fewer at once (--workers)"
+                raise SimulationError(text, code="simulation.process_killed") from None
             send()
         poll()
 

@@ -21,10 +21,10 @@ PUBLISHED = {"tiresias": 3469.69375, "optimus": 5301.875, "pollux": 2446.13125}
 """Mean completion time (s) on workload 6, by the public simulator's README; `pollux` also tunes batch sizes."""
 DIFFERENCES = (
     "There, work is counted by epochs, each rounded to whole seconds; here in steps, each worth the mean over all epochs.",
-    "There, Optimus knows what is left by whole epochs; here to the step, as it was last told (every 60 s).",
+    "There, Optimus knows what is left by whole epochs; here to the step, as last reported (every 60 s).",
     "There, apps of the second queue of Tiresias go by when they left the first; here by arrival, as in the first.",
-    "There, a job that keeps its GPUs is charged for nothing; here too, and every other change, moves between equal nodes "
-    "included, costs a restart of 30 s.",
+    "There, a job that keeps its GPUs is charged nothing; here too, and every other change, including a move between equal "
+    "nodes, costs a restart of 30 s.",
     "There, Optimus gives one GPU to every job of ncf; here as many as make it faster.",
 )
 """Differences between the two models, each a sentence for a report."""

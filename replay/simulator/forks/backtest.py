@@ -143,7 +143,7 @@ def in_words(found: Backtest | None) -> str:
         if found.late:
             of.append(f"{found.late} of them had not ended in the simulation")
         if found.early:
-            of.append(f"{found.early} of them ended in it and really still ran, so the error is larger")
+            of.append(f"{found.early} of them ended only in the simulation, so the error is larger")
         error_s = _length(found.completion_error_s)
         parts.append(f"completion ±{_percent(found.completion_error)} (±{error_s}, {', '.join(of)})")
     if found.wait_error_s is not None:

@@ -260,7 +260,7 @@ class _Making:
         try:
             spec = check_spec({**msgspec.to_builtins(app.spec, str_keys=True), **given})
         except SpecError as error:
-            raise PlanError(f"{app.spec.name}: {error}") from None
+            raise PlanError(f"{app.spec.name}: {error}", code=error.code) from None
         before = {name: getattr(app.spec, name) for name in given}
         edits = [f"{name} = {value} (not {before[name]})" for name, value in given.items()]
         self._words.append(f"{app.spec.name} with {' and '.join(edits)}")

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _OF_CONTAINERS = (k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppProgressed)
-_OTHERWISE = "its simulation came out otherwise"
+_OTHERWISE = "its simulation differs"
 _CONCLUDED = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
 
 
@@ -115,7 +115,8 @@ def recording(records: Iterable[Record]) -> Recording:
     """Take the recording of a log from its start.  Raises SimulationError if the log starts later, or is empty."""
     kept = list(records)
     if not kept or kept[0].seq != 1:
-        raise SimulationError("timings are taken from a whole log: give one that begins with its first record")
+        text = "timings come from a whole log; give one that starts with its first record"
+        raise SimulationError(text, code="log.not_whole")
     state, causes, times = State(), _Causes(), [0]
     taken = Recording(_cluster_of(kept), kept, times, [], {}, {})
     for record in kept:

@@ -65,7 +65,7 @@ def rehearse(
     took elsewhere; `timings`, if given, are those of all apps and replace those of `fitting`.  Raises SimulationError if no
     app was submitted."""
     if not outside.courses:
-        raise SimulationError("nothing was submitted in this run; there is nothing to simulate")
+        raise SimulationError("no app was submitted in this run", code="simulation.no_apps")
     begin = min(course.submitted_at for course in outside.courses.values()) - int(_LEAD_S * SECOND)
     bare = [
         Course(one.app, one.spec, one.user, one.submission, one.submitted_at) for one in outside.courses.values()
@@ -127,7 +127,7 @@ def phase_rows(real: Sequence[Phases], simulated: Sequence[Phases]) -> list[Row]
     Raises SimulationError if there are none to compare."""
     really, also = ([one for one in many if one.pause_s is not None] for many in (real, simulated))
     if not really or not also:
-        raise SimulationError("no adjustment was seen to its end, so there is none to compare")
+        raise SimulationError("no adjustment was finished, so none can be compared", code="simulation.no_adjustments")
     names = ("checkpoint", "stop", "wait", "start", "work", "pause")
     return [
         Row(name, *(fmean(getattr(one, f"{name}_s") or 0.0 for one in many) for many in (really, also)))

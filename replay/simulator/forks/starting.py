@@ -96,14 +96,14 @@ class _Enough(Exception):
 def starting(history: History, state: State, app: str, now: int) -> Start:
     """Return when `app`, the id of a live app of `state` without containers, will start; `now` is UTC ns."""
     if affordable(state) < _LEAST:
-        return _start([], ["the cluster is too large to be simulated along with an explanation"], _TOO_LARGE)
+        return _start([], ["the cluster is too large to be simulated for an explanation"], _TOO_LARGE)
     make = partial(forks.make, history, state, now=now, until_s=HORIZON_S, fitting=Fitting(history), told=_TOLD)
     base = make()
     unknown = [name for name, one in base.fitted.items() if name != app and one.least < one.most]
     bounds = BOUNDS if unknown else BOUNDS[:1]
     decisions = max(1, affordable(state) // len(bounds))
     tries = [_try(make(work=work), app, work, decisions) for work in bounds]
-    assumptions = ["nobody else submits anything", "no node fails", *_basis(base, unknown)]
+    assumptions = ["no other app is submitted", "no node fails", *_basis(base, unknown)]
     holders = [one.id for one in state.live_apps() if one.id != app and one.current is not None]
     # The least work of a guess is a valid bound; the most is not.
     bounded = not holders or not all(base.fitted[one].work_from == "guess" for one in holders)
@@ -116,11 +116,11 @@ def _basis(fork: Fork, unknown: list[str]) -> list[str]:
     words = []
     guessed = [one.model.spec.name for one in models if one.work_from == "guess"]
     if guessed:
-        how = "guessed, from half to twice as much as was done so far"
-        words.append(f"what {_named(guessed)} still {_have(guessed)} to do is {how}")
+        done = "it has" if len(guessed) == 1 else "each has"
+        words.append(f"the remaining work of {_named(guessed)} is between half and twice what {done} done (a guess)")
     alike = [one.model.spec.name for one in models if one.work_from != "guess"]
     if alike:
-        words.append(f"{_named(alike)} {_have(alike)} as much to do as apps alike")
+        words.append(f"{_named(alike)} {_have(alike)} as much work as similar apps")
     return words
 
 
@@ -135,7 +135,7 @@ def affordable(state: State) -> int:
     return int(BUDGET_S / (fixed_s + each_s * len(state.names) * len(state.nodes)))
 
 
-_TOO_LARGE = "When it will start is not simulated here, as the cluster is large; `dorm whatif` does that."
+_TOO_LARGE = "Its start is not simulated here, as the cluster is large; `dorm whatif` does that."
 
 
 def _try(fork: Fork, app: str, work: Bound, decisions: int) -> Try:
@@ -186,9 +186,9 @@ def _when(
 ) -> str:
     if earliest is None:
         if over:
-            return "When it will start is not known: in a simulation it still waits when all others have ended"
-        after = span(played) if played else "now"
-        return f"When it will start is not known: in a simulation not before {after} from now (`dorm whatif` plays further)"
+            return "When it will start is unknown: in a simulation it still waits when all others have ended"
+        reached = f" within {span(played)}" if played else ""
+        return f"When it will start is unknown: in a simulation it does not start{reached} (`dorm whatif` simulates further)"
     low, about = span(earliest), span(earliest if likely is None else likely)
     if latest is None:
         if likely is None or low == about:

@@ -60,7 +60,7 @@ _LOOK_EVERY = 100
 
 
 class WhatIfError(SimulationError):
-    """A moment from which nothing can be played on; one line for people."""
+    """A moment from which no log can be continued; one line for people."""
 
     code = "whatif.failed"
 
@@ -175,7 +175,7 @@ async def whatif(
     Raises WhatIfError, PlanError for impossible assumptions, ExportError, and as `replay.travel.travel.state_at`."""
     end = await log.end()
     if not end:
-        raise WhatIfError("the log is empty; there is nothing to play on with")
+        raise WhatIfError("the log is empty, so nothing can be continued", code="log.empty")
     fork = await state_at(log, moment, progress=reading)
     ends_at = await time_of(log, end)
     read = await _read(log, end, fork, ends_at, reading)
@@ -188,9 +188,8 @@ async def whatif(
     changed = forks.make(read.history, read.fork, now=now, until_s=played_s, changes=changes, fitting=fitting)
     unchanged = forks.make(read.history, read.fork, now=now, until_s=played_s, fitting=fitting)
     if not changed.fitted:
-        raise WhatIfError(
-            f"nothing runs, waits or comes after sequence {fork.seq}; fork the log earlier (--from), or submit something"
-        )
+        text = f"no app runs, waits or comes after sequence {fork.seq}; fork the log earlier (--from), or submit one"
+        raise WhatIfError(text, code="whatif.no_apps")
     differs = changes != type(changes)()
     plays = _Plays(1 + differs + (not future), playing)
     every_s = _every_s(played_s)
@@ -391,12 +390,12 @@ class _Telling:
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
             words.append(f"how long these take is a guess: {', '.join(names[:_MOST_NAMES])}{more}")
         if self._really is None:
-            words.append("nobody else submits anything, and no node fails")
+            words.append("no other app is submitted, and no node fails")
         else:
-            words.append("submissions, cancellations and nodes come and go as they did on the log")
+            words.append("submissions, cancellations and changes of nodes are those of the log")
         cut = [app.name for app in (self._other or self._base).run.apps if not app.ended]
         if cut:
-            words.append(f"{len(cut)} of the apps had not ended when the simulation was cut off (--horizon)")
+            words.append(f"{len(cut)} of the apps had not ended at the end of the simulation (--horizon)")
         return words
 
 

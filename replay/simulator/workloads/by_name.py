@@ -11,6 +11,8 @@ from replay.simulator.workloads import paper, parametric
 from replay.simulator.workloads.declared import told
 from replay.simulator.workloads.options import Options, WrongOption, split
 from replay.simulator.workloads.traces import alibaba, philly, pollux, swf, table
+from replay.simulator.workloads.traces.jobs import out_of_order
+from replay.words import containers
 
 if TYPE_CHECKING:
     from replay.simulator.workloads.workload import Workload
@@ -35,11 +37,12 @@ def load(text: str, *, strict: bool = False, seed: int = 0) -> Workload:
     kind, colon, path = head.partition(":")
     wants_path = f"{kind}:" in KINDS
     if kind not in KINDS and not wants_path:
-        raise WrongOption(f"there is no workload {short(head)}; write {_choices()}")
+        raise WrongOption(f"unknown workload {short(head)}; write {_choices()}", code="workload.unknown")
     if wants_path and not path:
-        raise WrongOption(f"workload {kind}: write its file behind the colon, {kind}:FILE")
+        raise WrongOption(f"workload {kind}: write its file after a colon: {kind}:FILE", code="workload.file.missing")
     if colon and not wants_path:
-        raise WrongOption(f"workload {kind} has no file; write its options behind a comma, {kind},name=value")
+        text = f"workload {kind} takes no file; write its options after a comma: {kind},name=value"
+        raise WrongOption(text, code="workload.file.not_taken")
     options = Options(kind, given)
     tells = options.choice("told", ["no", "yes"], "no") == "yes"
     workload = _read(kind, Path(path), options, strict=strict, seed=seed)
@@ -55,8 +58,9 @@ def _refuse_endless(workload: Workload) -> None:
     for app in workload.apps:
         rate = app.speed.rate((app.spec.n_min,))
         if app.at_s > LONGEST_S or app.work > LONGEST_S * rate:
-            what = "is submitted after" if app.at_s > LONGEST_S else f"would run with {app.spec.n_min} containers for"
-            raise SimulationError(f"workload {workload.name}: {app.spec.name} {what} more than a hundred years")
+            what = "is submitted after" if app.at_s > LONGEST_S else f"would run with {containers(app.spec.n_min)} for"
+            text = f"workload {workload.name}: {app.spec.name} {what} more than a hundred years"
+            raise SimulationError(text, code="workload.too_long")
 
 
 def _read(kind: str, path: Path, options: Options, *, strict: bool, seed: int) -> Workload:
@@ -90,12 +94,13 @@ def _pollux(path: Path, options: Options, *, strict: bool) -> Workload:
     bounds = options.choice("bounds", [*pollux.BOUNDS], "requested")
     options.done()
     if profiles is None:
-        raise options.error("profiles", "write profiles=DIR, the folder with the profiles of its applications")
+        raise options.error(
+            "profiles", "missing; write profiles=DIR, the folder with its applications' profiles", "missing"
+        )
     workload = pollux.read(path, Path(profiles), bounds=bounds)
     if strict and workload.skipped:
-        raise SimulationError(f"{path}:{workload.skipped[0].line}: {workload.skipped[0].reason}")
+        first = workload.skipped[0]
+        raise SimulationError(f"{path}:{first.line}: {first.reason}", code=first.code)
     if strict and workload.unsorted:
-        raise SimulationError(
-            f"{path}:{workload.unsorted[0]}: submitted before the row above; rows have to be in order"
-        )
+        raise out_of_order(path, workload.unsorted[0])
     return workload

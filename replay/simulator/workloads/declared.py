@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from replay.simulator.workloads.speed import Speed
     from replay.simulator.workloads.workload import SimulatedApp, Workload
 
-ASSUMPTION = "Owners say how much work their apps have and how fast they are, and it is true."
+ASSUMPTION = "Owners declare exactly how much work their apps have and how fast they are."
 _EACH = 16
 """Up to this many containers, a curve has a point for each number; beyond, for every doubling and the last."""
 

@@ -12,6 +12,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from events.quantities import duration, short
+from replay import ReplayError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,6 +46,15 @@ class Draws:
         return [item for _, _, item in sorted(keyed, key=lambda entry: entry[:2])]
 
 
+class DistributionError(ReplayError, ValueError):
+    """A text is no distribution; the message is one line that says what to write."""
+
+    code = "distribution.malformed"
+
+
+_OUT_OF_RANGE = "distribution.out_of_range"
+
+
 class Distribution(NamedTuple):
     """A distribution as people write it; its values are never negative."""
 
@@ -69,18 +79,18 @@ def distribution(text: str, *, durations: bool = False) -> Distribution:
     """Parse `5`, `4:8:16` (one of them), `uniform:1:8`, `exponential:20m` (mean), `lognormal:3h:0.5` (mean, sigma of the
     logarithm).
 
-    With `durations`, values may have a unit and are seconds.  Raises ValueError with a sentence for people."""
+    With `durations`, values may have a unit and are seconds.  Raises DistributionError."""
     kind, *parts = text.split(":")
     if kind not in _VALUES:
         kind, parts = "choice", [kind, *parts]
     elif len(parts) != _VALUES[kind]:
-        raise ValueError(f"{kind} takes {_VALUES[kind]} value{'s' * (_VALUES[kind] > 1)}, got {short(text)}")
+        raise DistributionError(f"{kind} takes {_VALUES[kind]} value{'s' * (_VALUES[kind] > 1)}, got {short(text)}")
     plain = {1} if kind == "lognormal" else set()
     values = tuple(_value(part, text, durations and index not in plain) for index, part in enumerate(parts))
     if kind == "uniform" and values[0] > values[1]:
-        raise ValueError(f"the first value is more than the second in {short(text)}")
+        raise DistributionError(f"{short(text)}: the first value is more than the second", code=_OUT_OF_RANGE)
     if kind == "lognormal" and values[1] > _WIDEST_SIGMA:
-        raise ValueError(f"a sigma of more than {_WIDEST_SIGMA:g} in {short(text)}")
+        raise DistributionError(f"{short(text)}: sigma is more than {_WIDEST_SIGMA:g}", code=_OUT_OF_RANGE)
     return Distribution(kind, values)
 
 
@@ -95,7 +105,7 @@ def _value(part: str, text: str, as_duration: bool) -> float:
         value = math.nan
     if not 0 <= value <= _LARGEST:
         what = "a duration such as 20m or 3h" if as_duration else "a number of at least 0"
-        raise ValueError(
+        raise DistributionError(
             f"expected {what}, exponential:MEAN, uniform:LOW:HIGH or lognormal:MEAN:SIGMA, got {short(text)}"
         )
     return value

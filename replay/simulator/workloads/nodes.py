@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from events.quantities import capacity, humanize, short
+from events.quantities import QuantityError, capacity, humanize, short
 from events.spec.requirements import is_label, requirement
 from replay.simulator import SimulationError
 from replay.simulator.workloads.workload import SimulatedNode, Skipped
+from replay.words import containers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from replay.simulator.workloads.workload import SimulatedApp, Workload
 
 MOST_NODES = 100_000
+_NO_ROOM = "spec.n_min.no_room"
 _GROUP = re.compile(r"\s*(?:(\d{1,9})\s*x\s+)?(\S+)((?:\s+\S+)*)\s*", re.ASCII)
 _EXAMPLE = "16x gpu=4,cpu=32,memory=128GiB; 4x cpu=64 zone=a"
 
@@ -32,17 +34,20 @@ def parse(text: str) -> tuple[SimulatedNode, ...]:
     for part in text.split(";"):
         match = _GROUP.fullmatch(part)
         if match is None:
-            raise SimulationError(f"nodes {short(text)}: a group is empty; write {_EXAMPLE}")
+            raise SimulationError(f"nodes {short(text)}: a group is empty; write {_EXAMPLE}", code="nodes.malformed")
         try:
             has = capacity(match[2])
-        except ValueError as error:
-            raise SimulationError(f"nodes {short(text)}: {error}; write {_EXAMPLE}") from None
+        except QuantityError as error:
+            words = f"nodes {short(text)}: {error}, as in {_EXAMPLE}"
+            raise SimulationError(words, code=f"nodes.{error.problem}") from None
         if not has:
-            raise SimulationError(f"nodes {short(text)}: a node has to have something; write {_EXAMPLE}")
+            words = f"nodes {short(text)}: a node needs at least one resource; write {_EXAMPLE}"
+            raise SimulationError(words, code="nodes.all_zero")
         groups.append((int(match[1] or 1), has, _labels(match[3], text)))
     count = sum(number for number, _, _ in groups)
     if not 1 <= count <= MOST_NODES or not all(number for number, _, _ in groups):
-        raise SimulationError(f"nodes {short(text)}: expected 1 to {MOST_NODES:,} nodes, got {count:,}")
+        words = f"nodes {short(text)}: expected 1 to {MOST_NODES:,} nodes, got {count:,}"
+        raise SimulationError(words, code="nodes.out_of_range")
     return named([(has, labels) for number, has, labels in groups for _ in range(number)])
 
 
@@ -51,7 +56,8 @@ def _labels(text: str, whole: str) -> dict[str, str]:
     for pair in text.split():
         name, separator, value = pair.partition("=")
         if not separator or not value or not is_label(name):
-            raise SimulationError(f"nodes {short(whole)}: {short(pair)} is no label; write name=value")
+            words = f"nodes {short(whole)}: {short(pair)} is not a label; write name=value"
+            raise SimulationError(words, code="nodes.label.malformed")
         labels[name] = value
     return labels
 
@@ -92,9 +98,10 @@ def matched(workload: Workload, nodes: Sequence[SimulatedNode], load: float = 0.
 def _clusters(workload: Workload, has: Mapping[str, int], load: float) -> float:
     """Return how many times this capacity the workload needs."""
     if not 0 < load <= 100:
-        raise SimulationError(f"load: expected more than 0 and at most 100, got {load:g}")
+        raise SimulationError(f"load: expected more than 0 and at most 100, got {load:g}", code="load.out_of_range")
     if len(workload.apps) < 2 or (span_s := workload.apps[-1].at_s - workload.apps[0].at_s) <= 0:
-        raise SimulationError(f"workload {workload.name} is too short to size a cluster for it; give nodes")
+        text = f"workload {workload.name} is too short to size a cluster for; name the nodes"
+        raise SimulationError(text, code="workload.too_short")
     use: defaultdict[str, float] = defaultdict(float)
     for app in workload.apps:
         n = app.spec.n_min
@@ -102,12 +109,12 @@ def _clusters(workload: Workload, has: Mapping[str, int], load: float) -> float:
         for name, amount in app.spec.resources().items():
             use[name] += amount * container_s / span_s
     if lacking := sorted(name for name in use if not has.get(name)):
-        raise SimulationError(f"workload {workload.name} needs {lacking[0]}, of which these nodes have none")
+        text = f"workload {workload.name} needs {lacking[0]}, which these nodes lack"
+        raise SimulationError(text, code="nodes.resource.missing")
     count = max(amount / (load * has[name]) for name, amount in use.items())
     if count > MOST_NODES:
-        raise SimulationError(
-            f"workload {workload.name} would need {count:,.0f} such nodes; at most {MOST_NODES:,} can be"
-        )
+        text = f"workload {workload.name} would need {count:,.0f} such nodes; at most {MOST_NODES:,} are allowed"
+        raise SimulationError(text, code="nodes.out_of_range")
     return count
 
 
@@ -130,8 +137,8 @@ def fitting(workload: Workload, nodes: Sequence[SimulatedNode], *, strict: bool 
             continue
         if strict:
             where = f", line {app.line}" if app.line else ""
-            raise SimulationError(f"workload {workload.name}{where}: {app.spec.name} {lack}")
-        skipped.append(Skipped(app.line, f"{app.spec.name} {lack}"))
+            raise SimulationError(f"workload {workload.name}{where}: {app.spec.name} {lack}", code=_NO_ROOM)
+        skipped.append(Skipped(app.line, f"{app.spec.name} {lack}", _NO_ROOM))
     if not skipped:
         return workload
     in_order = tuple(sorted((*workload.skipped, *skipped), key=lambda one: one.line))
@@ -157,7 +164,7 @@ class _Room:
             return ""
         each = ", ".join(humanize(name, amount) for name, amount in demand.items())
         only = f" where {spec.require}" if spec.require else ""
-        return f"needs {spec.n_min} containers of {each}{only}; the empty cluster holds {self._known[key]}"
+        return f"needs {containers(spec.n_min)} of {each}{only}; the empty cluster holds {self._known[key]}"
 
     def _holds(self, demand: Mapping[str, int], require: str, gang: int) -> int:
         wanted = requirement(require)

@@ -11,9 +11,9 @@ import math
 import re
 from typing import TYPE_CHECKING, TypeVar
 
-from events.quantities import duration, short
+from events.quantities import QuantityError, duration, short
 from replay.simulator import SimulationError
-from replay.simulator.workloads.draws import distribution
+from replay.simulator.workloads.draws import DistributionError, distribution
 from replay.simulator.workloads.speed import Amdahl, Linear, Table
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 class WrongOption(SimulationError):
     """The text that names a workload is wrong; unusable files raise other errors."""
 
-    code = "workload.option"
+    code = "workload.option.malformed"
 
 
 def split(text: str) -> tuple[str, dict[str, str]]:
@@ -42,7 +42,7 @@ def split(text: str) -> tuple[str, dict[str, str]]:
     for part in parts:
         name, _, value = part.partition("=")
         if name in given:
-            raise WrongOption(f"workload {short(text)}: {name} is given twice")
+            raise WrongOption(f"workload {short(text)}: {name} is given twice", code="workload.option.given_twice")
         given[name] = value.strip()
     return head.strip(), given
 
@@ -59,7 +59,7 @@ class Options:
         self._known.append(name)
         value = self._left.pop(name, None)
         if value == "":
-            raise self.error(name, "nothing follows the =")
+            raise self.error(name, "the value after = is missing")
         return value
 
     def number(self, name: str, default: float, *, above: float = -math.inf, most: float = math.inf) -> float:
@@ -71,15 +71,18 @@ class Options:
             limits = (f" above {above:g}" if above > -math.inf else "") + (
                 f", at most {most:g}" if most < math.inf else ""
             )
-            raise self.error(name, f"expected a number{limits}, got {short(text)}")
+            problem = "malformed" if math.isnan(value) else "out_of_range"
+            raise self.error(name, f"expected a number{limits}, got {short(text)}", problem)
         return value
 
     def whole(self, name: str, default: int | None, *, least: int, most: int) -> int | None:
         text = self.text(name)
         if text is None:
             return default
-        if not re.fullmatch(r"\d{1,12}", text, re.ASCII) or not least <= int(text) <= most:
-            raise self.error(name, f"expected a whole number from {least} to {most}, got {short(text)}")
+        whole = re.fullmatch(r"\d{1,12}", text, re.ASCII)
+        if not whole or not least <= int(text) <= most:
+            words = f"expected a whole number from {least} to {most}, got {short(text)}"
+            raise self.error(name, words, "out_of_range" if whole else "malformed")
         return int(text)
 
     def seconds(self, name: str, default: float) -> float:
@@ -88,10 +91,10 @@ class Options:
             return default
         try:
             seconds = duration(text)
-        except ValueError as error:
-            raise self.error(name, str(error)) from None
+        except QuantityError as error:
+            raise self.error(name, str(error), error.problem) from None
         if not seconds:
-            raise self.error(name, "expected more than 0")
+            raise self.error(name, "expected more than 0", "out_of_range")
         return seconds
 
     def choice(self, name: str, choices: Sequence[Choice], default: Choice) -> Choice:
@@ -107,8 +110,8 @@ class Options:
         """Return a distribution; with `durations`, of seconds, which may be written `3h`."""
         try:
             return distribution(self.text(name) or default, durations=durations)
-        except ValueError as error:
-            raise self.error(name, str(error)) from None
+        except DistributionError as error:
+            raise self.error(name, str(error), error.problem) from None
 
     def speed(self, name: str = "speed") -> Speed:
         """Parse `linear`, `amdahl:0.95` or `table:1:1:4:3.5:8:6` (containers and rate in turn), relative to one container."""
@@ -127,11 +130,13 @@ class Options:
         """Refuse the options that are left."""
         for name in self._left:
             close = difflib.get_close_matches(name, self._known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(self._known)}"
-            raise WrongOption(f"workload {self._of}: there is no option {short(name)}{hint}")
+            hint = f"; did you mean {close[0]}?" if close else f"; it has {', '.join(self._known)}"
+            text = f"workload {self._of}: unknown option {short(name)}{hint}"
+            raise WrongOption(text, code="workload.option.unknown")
 
-    def error(self, name: str, words: str) -> WrongOption:
-        return WrongOption(f"workload {self._of}: {name}: {words}")
+    def error(self, name: str, words: str, problem: str = "malformed") -> WrongOption:
+        """Return the error of an option; `problem` is the last word of its code."""
+        return WrongOption(f"workload {self._of}: {name}: {words}", code=f"workload.option.{problem}")
 
 
 def _table(numbers: list[float]) -> Table | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from events.spec import SpecError, check_spec
+from replay.simulator import SimulationError
 from replay.simulator.workloads.draws import Draws
 from replay.simulator.workloads.workload import SimulatedApp, Workload
 
@@ -57,7 +58,7 @@ def workload(options: Options, seed: int = 0) -> Workload:
         try:
             spec = check_spec(document)
         except SpecError as error:
-            raise options.error("an app", str(error)) from None
+            raise SimulationError(f"workload parametric: {error}", code=error.code) from None
         # An app without any work would be done before it starts.
         apps.append(SimulatedApp(round(at_s, 3), spec, max(0.001, work.draw(draws["work"])), speed))
     return Workload(name="parametric", apps=tuple(apps))

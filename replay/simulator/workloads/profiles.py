@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from events.errors import code_of
 from replay.simulator import SimulationError
 
 if TYPE_CHECKING:
@@ -157,11 +158,12 @@ def _validations(folder: Path) -> dict[int, Floats]:
     for path in folder.glob("validation-*.csv"):
         size = path.stem.removeprefix("validation-")
         if not size.isdecimal():
-            raise SimulationError(f"{path}: its name has to end in a batch size, validation-256.csv")
+            text = f"{path}: its name must end in a batch size, such as validation-256.csv"
+            raise SimulationError(text, code="profiles.file_name")
         rows = _rows(path, ("progress", "grad_sqr", "grad_var"))
         found[int(size)] = np.array([tuple(map(float, row)) for row in rows])
     if not found:
-        raise SimulationError(f"{folder}: there is no validation-B.csv in it")
+        raise SimulationError(f"{folder}: it holds no validation-B.csv", code="profiles.missing")
     return dict(sorted(found.items()))
 
 
@@ -172,17 +174,19 @@ def _rows(path: Path, columns: Sequence[str]) -> list[list[str]]:
             reader = csv.DictReader(file)
             missing = [name for name in columns if name not in (reader.fieldnames or ())]
             if missing:
-                raise SimulationError(f"{path}: has no column {missing[0]}")
+                raise SimulationError(f"{path}: there is no column {missing[0]}", code="profiles.column.missing")
             rows = [[row[name] for name in columns] for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no CSV file"
-        raise SimulationError(f"{path}: {str(reason).lower()}; profiles=DIR has to hold the model's tables") from None
+        reason = error.strerror if isinstance(error, OSError) else "not a CSV file"
+        text = f"{path}: {str(reason).lower()}; profiles=DIR must hold the model's tables"
+        raise SimulationError(text, code=code_of(error) or "profiles.malformed") from None
     for line, row in enumerate(rows, start=2):
         for name, value in zip(columns, row, strict=True):
             if not _is_amount(value) or (name == "placement" and not value.isdecimal()):
-                raise SimulationError(f"{path}:{line}: {name} is {value!r}, which is no measurement")
+                text = f"{path}:{line}: {name} is {value!r}, which is not a measurement"
+                raise SimulationError(text, code="profiles.value.malformed")
     if not rows:
-        raise SimulationError(f"{path}: has no rows")
+        raise SimulationError(f"{path}: the file has no rows", code="profiles.empty")
     return rows
 
 

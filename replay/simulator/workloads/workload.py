@@ -57,6 +57,8 @@ class Skipped(msgspec.Struct, frozen=True):
     line: int
     """From 1, including the header."""
     reason: str
+    code: str = ""
+    """The reason as an error code, such as `trace.value.malformed`."""
     broken: bool = True
     """False for a valid row that is left out by rule, such as a job that never ran."""
 

@@ -64,7 +64,7 @@ def test_explain_for_people(here: Dorm, log_file: Path) -> None:
     code, out, err = here("explain", "late", "--file", log_file)
     assert (code, err) == (0, "")
     words = " ".join(out.split())
-    assert "late is waiting and has no containers" in words
+    assert "late is waiting and has had no containers" in words
     assert "it needs at least 2 and can use 4" in words
     assert "It waits because " in words
     for label in ("containers", "share", "reason", "decision", "figures"):

@@ -43,14 +43,14 @@ def test_the_story_of_an_app(here: Dorm, log_file: Path) -> None:
     lines = out.splitlines()
     assert lines[0].startswith("one  one-")
     assert lines[1] == (
-        "it waited 0.8 s, was paused 1.9 s, ran 3.1 s, 3 generations, 2 adjustments, 2 steps lost, tried again once"
+        "it waited 0.8 s, was paused 1.9 s, ran 3.1 s, 3 generations, 2 adjustments, 2 steps lost, retried once"
     )
     assert lines[3] == "2023-11-14 UTC"
     assert lines[4] == "22:13:20.300     4  submitted by someone"
     # A cause that is a chapter is a place, any other has its words.
-    assert "  starts with 4 containers on n0 (3), n1 (1), after it had waited 0.1 s  ← 4" in out
+    assert "  starts with 4 containers on n0 (3), n1 (1), after waiting 0.1 s  ← 4" in out
     assert "19.0  shrunk from 4 to 2 containers: gives up n0 (1), n1 (1), keeps n0 (2)\n" in out
-    assert "with its room, in the same decision, three started on n0 (1) and two started on n1 (3)\n" in out
+    assert "in its room, by the same decision, three started on n0 (1) and two started on n1 (3)\n" in out
     assert "  ← 13 two was submitted by someone\n" in out
     assert all(line == line.rstrip() for line in lines)
     code, out, _ = here("story", "one", "--file", log_file, "--last", 2)
@@ -114,7 +114,7 @@ def test_explain_of_an_app_that_has_left_the_state_has_its_story(here: Dorm, tmp
     path = saved(bench.records, tmp_path / "log.dorm")
     code, out, _ = here("explain", "app", "--file", path)
     assert code == 0
-    assert "longer ago than ended apps are kept" in " ".join(out.split())
+    assert "Ended apps are not kept for so long" in " ".join(out.split())
     assert "starts with 1 container on n1 (1)" in out
     assert "it waited 0.0 s" in here("story", "app", "--file", path)[1]
 

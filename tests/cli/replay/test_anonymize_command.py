@@ -58,7 +58,7 @@ def test_an_incident_leaves_the_building(dorm: Dorm, source: Path, tmp_path: Pat
     code, out, _ = dorm("replay", "verify", "--file", "anonymized.dorm")
     assert code == 0
     assert "13 decided again with the same result" in out
-    assert "names in it were replaced" in out
+    assert "its names were replaced" in out
     code, _, err = dorm("replay", "export", "--file", source, "again.dorm", "--anonymize", "--pseudonyms", "key.json")
     assert code == 2 or "--force" in err
 

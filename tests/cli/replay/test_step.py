@@ -178,7 +178,7 @@ async def test_decisions_failures_and_back_again(records: list[Record]) -> None:
 async def test_a_filter(records: list[Record]) -> None:
     async with screen(records, "1") as driver:
         await driver.write("slash", "second")
-        assert "'second' is no kind of event, and no app or node here" in driver.shown("status")
+        assert "'second' is neither" in driver.shown("status")
         assert "only" not in driver.shown("heading")
         await driver.write("slash", "app=second containerexited")
         assert "only kind=ContainerExited app=second" in driver.shown("heading")
@@ -207,9 +207,10 @@ async def test_going_somewhere(records: list[Record]) -> None:
             assert driver.place == place
             assert driver.shown("status").startswith(" ← → event")
         await driver.write("g", "yesterday")
-        assert "'yesterday' is no moment" in driver.shown("status")
+        assert "'yesterday' is not" in driver.shown("status")
         await driver.write("g", "5000")
-        assert f"the log has records 1 to {len(records)}, and 5000 is not one" in driver.shown("status")
+        assert "5000" in driver.shown("status")
+        assert str(len(records)) in driver.shown("status")
         assert driver.place == "4"
         await driver.press("g", "n", "escape")
         assert driver.place == "4"
@@ -442,9 +443,9 @@ def test_wrong_usage(dorm: Callable[..., Any], log_file: Path, monkeypatch: pyte
     code, said = dorm("--file", log_file, "--follow")
     assert (code, "a file does not grow" in said) == (2, True)
     code, said = dorm("--file", log_file, "--at", "yesterday")
-    assert (code, "is no moment" in said) == (2, True)
+    assert (code, "[moment.malformed]" in said) == (2, True)
     monkeypatch.setattr("dorm.cli.replay.step._in_terminal", lambda: True)
     code, said = dorm("--file", log_file, "--at", "5000")
-    assert (code, "and 5000 is not one" in said) == (1, True)
+    assert (code, "[moment.after_end]" in said) == (1, True)
     monkeypatch.setattr("dorm.cli.replay.step.find_spec", lambda name: None)
     assert dorm("--file", log_file) == (1, "error: stepping needs textual: pip install 'dorm[tui]'\n")

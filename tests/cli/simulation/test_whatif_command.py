@@ -125,7 +125,7 @@ def test_its_log_is_a_log(here: Dorm, log_file: Path, records: list[Record], tmp
     assert str(kept) in err
     code, out, _ = here("replay", "verify", "--file", kept)
     assert code == 0
-    assert f"the log begins after sequence {seq}" in out
+    assert f"the log starts after sequence {seq}" in out
     code, out, _ = here("explain", "first", "--brief", "--file", kept)
     assert code == 0
     assert "first cancelled" in out
@@ -173,7 +173,7 @@ def test_explain_says_when_an_app_will_start(here: Dorm, log_file: Path, records
     assert code == 0
     text = " ".join(out.split())
     assert "It will start in about " in text
-    assert "if nobody else submits anything, no node fails and what first still has to do is guessed, from half" in text
+    assert "if no other app is submitted, no node fails and the remaining work of first is between half" in text
     code, out, _ = here("explain", "waits", "--at", at, "--file", log_file, "-o", "json")
     start = json.loads(out)["start"]
     assert 0 < start["earliest_s"] <= start["latest_s"]

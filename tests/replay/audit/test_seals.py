@@ -16,6 +16,7 @@ from events.codec import decode, encode
 from events.kinds import LogSealed, Round
 from events.log.memory import MemoryLog
 from replay.audit.seal_checks import Damage, Expected, SealCheck, SealError, SealReport, verify_seals
+from tests.errors import raises
 from tests.master.sealed import SealedLog, sealed_log
 from tests.replay.made_log import changed_fact, log_of, renumbered, rounds_with
 
@@ -154,7 +155,7 @@ async def test_a_changed_tail_is_what_nobody_sealed_but_is_not_what_was_expected
 
 @pytest.mark.parametrize("text", ["", "12", "12:", "x:" + "0" * 64, "12:" + "g" * 64])
 def test_what_nobody_can_expect(text: str) -> None:
-    with pytest.raises(SealError, match="SEQUENCE:CHAIN"):
+    with raises(SealError, "seal.malformed"):
         Expected.parse(text)
 
 
@@ -293,7 +294,7 @@ class Part(MemoryLog):
 async def test_a_part_of_a_log_whose_chain_is_not_known_can_not_be_checked() -> None:
     report = await verify_seals(Part(time.time_ns))
     assert not report.good
-    assert "not known" in report.unknown
+    assert "unknown" in report.unknown
 
 
 class Anonymized(MemoryLog):
@@ -305,7 +306,7 @@ class Anonymized(MemoryLog):
 async def test_an_anonymized_log_can_not_be_checked_and_is_not_called_damaged() -> None:
     report = await verify_seals(Anonymized(time.time_ns, RECORDS))
     assert (report.good, report.damage) == (False, None)
-    assert "names in it were replaced" in report.unknown
+    assert "its names were replaced" in report.unknown
 
 
 @settings(max_examples=60, deadline=None)

@@ -202,7 +202,7 @@ async def test_a_changed_submission(written: list[Record]) -> None:
 
     seq = next(record.seq for record in written if ".AppSubmitted." in record.subject)
     answer = rounds_with(written, AppAccepted)[0]
-    await found(changed(written, seq, alter), answer, "n_max", "recorded as 4 and came out as 3")
+    await found(changed(written, seq, alter), answer, "n_max", "recorded as 4 and replayed as 3")
 
 
 async def test_an_election_that_nobody_held(written: list[Record]) -> None:

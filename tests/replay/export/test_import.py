@@ -28,6 +28,7 @@ from replay.moments import AtSequence, BeforeEnd
 from replay.travel.travel import state_at
 from tests.events.log.readable_conformance import read_all
 from tests.lab.machines.nats_server import NatsServer
+from tests.replay.codes import code_in
 from tests.replay.made_log import CLUSTER, log_of
 
 if TYPE_CHECKING:
@@ -139,13 +140,15 @@ async def test_a_broken_off_import_goes_on_where_it_was(
 async def test_a_cluster_that_is_there_is_left_alone(nats_server: NatsServer, written: list[Record], name: str) -> None:
     connection = await Connection.open(nats_server.url, name, create=True)
     await connection.log.append(f"dorm.{name}.AppSubmitted.eve", b"{}")
-    with pytest.raises(LogRefused, match=rf"there is a cluster '{name}' at .* already, with 1 records; name another"):
+    with pytest.raises(LogRefused) as refused:
         await import_log(log_of(written), nats_server.url, name)
+    assert repr(name) in str(refused.value)
     assert await connection.log.end() == 1
     await connection.close()
     await import_log(log_of(written[:20]), nats_server.url, f"{name}-2")
-    with pytest.raises(LogRefused, match="already, with 20 records"):
+    with pytest.raises(LogRefused) as refused:
         await import_log(log_of(written), nats_server.url, f"{name}-2")
+    assert repr(f"{name}-2") in str(refused.value)
 
 
 async def test_nobody_gets_in_between(nats_server: NatsServer, name: str) -> None:
@@ -162,8 +165,9 @@ async def test_nobody_gets_in_between(nats_server: NatsServer, name: str) -> Non
                 await connection.close()
             yield many[max(1000, after) :]
 
-    with pytest.raises(LogRefused, match=r"records 1001 to 1500 can't be stored: .*does somebody else write"):
+    with pytest.raises(LogRefused) as refused:
         await import_log(Interrupted(lambda: 1, many), nats_server.url, name)
+    assert "1001 to 1500" in str(refused.value)
 
 
 async def test_only_a_whole_log_becomes_a_cluster(
@@ -172,11 +176,12 @@ async def test_only_a_whole_log_becomes_a_cluster(
     await export(log_of(written), tmp_path / "part.dorm", selection=Selection(since=AtSequence(5)))
     await export(log_of(written), tmp_path / "one.dorm", selection=Selection(apps=("one",)))
     for file in ("part.dorm", "one.dorm"):
-        with pytest.raises(LogRefused, match="only a whole log"):
+        with pytest.raises(LogRefused):
             await import_log(await open_archive(tmp_path / file), nats_server.url, name)
     strange = [msgspec.structs.replace(written[0], subject="elsewhere"), *written[1:]]
-    with pytest.raises(LogRefused, match="which no cluster's log takes"):
+    with pytest.raises(LogRefused) as refused:
         await import_log(log_of(strange), nats_server.url, name)
+    assert "'elsewhere'" in str(refused.value)
 
 
 async def test_a_killed_server_loses_nothing(tmp_path: Path, written: list[Record], name: str) -> None:
@@ -190,7 +195,7 @@ async def test_a_killed_server_loses_nothing(tmp_path: Path, written: list[Recor
             killing.append(asyncio.create_task(server.kill()))
 
     try:
-        with pytest.raises(LogUnavailable, match="the same command goes on from there"):
+        with pytest.raises(LogUnavailable):
             await import_log(log_of(many), server.url, name, progress=kill)
         await killing[0]
         await server.start()
@@ -242,4 +247,4 @@ async def test_as_a_command(nats_server: NatsServer, written: list[Record], name
     path.write_bytes(data)
     code, _, err = await run_dorm("replay", "import", path, "--url", nats_server.url, "--cluster", f"{name}-2")
     assert code == 1
-    assert err.splitlines()[-1] == "error: nothing was imported; --damaged imports what comes before the damage"
+    assert code_in(err) == "archive.damaged"

@@ -87,7 +87,7 @@ def test_agents_of_earlier_releases_follow_what_is_refused_today() -> None:
         )
     )
     app, _, text = told(bench)
-    assert "eve asked for settings that were refused: node_lease (1s)" in next(
+    assert "eve requested settings that were refused: node_lease (1s)" in next(
         chapter.text for chapter in app.story() if chapter.what == "settings"
     )
-    assert "eve had asked for times that destroy" in text
+    assert "eve had requested harmful times" in text

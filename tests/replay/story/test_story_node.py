@@ -45,7 +45,7 @@ def test_what_was_decided_for_it_and_what_ran_there() -> None:
     chapters, totals = told(bench)
     assert what(chapters)[:3] == ["joined", "decided", "started"]
     first_join, first, started, second, ended = chapters[:5]
-    assert first_join.text == "joined with 4 cores, containers by process"
+    assert first_join.text == "joined with 4 cores, runtime process"
     assert first.text == "decided: app gets 4"
     assert started.text == "4 containers of app (generation 1) run"
     assert [cause.position for cause in started.causes] == [first.position]
@@ -75,7 +75,7 @@ def test_containers_that_fail_are_told_up_to_a_few() -> None:
     failed = [chapter for chapter in chapters if chapter.what == "container_failed"]
     assert len(failed) == 3
     assert failed[0].text == "app (generation 1): slot 0 on n1 ended with exit code 1: no such file"
-    assert chapters[-1].text == "all containers of app (generation 1) have ended, 8 of them not well"
+    assert chapters[-1].text == "all containers of app (generation 1) have ended, 8 of which failed"
     assert (totals.failed, totals.running) == (8, 0)
 
 
@@ -114,13 +114,13 @@ def test_it_is_drained_lost_and_comes_back_with_less() -> None:
         "joined", "decided", "started", "drained", "undrained", "lost", "lease_ended", "rejoined", "left", "rejoined",
     ]  # fmt: skip
     words = {chapter.what: chapter for chapter in chapters}
-    assert words["drained"].text == "ops began to drain n1: new disk"
+    assert words["drained"].text == "ops started draining n1: new disk"
     assert words["drained"].by == "ops"
     assert "4 containers" in words["lease_ended"].text
     again, left, last = chapters[-3:]
-    assert again.text == "joined anew, with 2 cores, labels zone=a, containers by process (before: 4 cores)"
+    assert again.text == "joined again, with 2 cores, labels zone=a, runtime process (before: 4 cores)"
     assert [cause.position for cause in again.causes] == [words["lost"].position]
-    assert last.text.startswith("its agent is up again")
+    assert last.text.startswith("its agent is back")
     assert [cause.position for cause in last.causes] == [left.position]
     assert (totals.drained_s, totals.lost_s, totals.left_s) == (10, 401, 2)
     assert totals.up_s == 116

@@ -14,6 +14,7 @@ import pytest
 from dorm.cli.main import main
 from dorm.cli.output import console
 from replay.export.export import export
+from tests.replay.codes import code_in
 from tests.replay.made_log import log_of
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def test_a_file_that_is_there_stays(dorm: Dorm, log_file: Path, tmp_path: Path) 
     path = tmp_path / "a.json"
     path.write_text("precious")
     code, _, err = dorm("-o", path, "--file", log_file)
-    assert (code, err) == (1, f"error: {path} is there already; choose another name, or replace it with --force\n")
+    assert (code, code_in(err)) == (1, "export.exists")
+    assert str(path) in err
     assert path.read_text() == "precious"
     assert dorm("-o", path, "--file", log_file, "--force")[0] == 0
     assert json.loads(path.read_text())["traceEvents"]
@@ -80,30 +82,30 @@ def test_only_a_part(dorm: Dorm, log_file: Path, written: list[Record], tmp_path
     assert {"cluster", "two"} <= names
     assert "one" not in names
     assert document["otherData"]["start"] == written[19].time
-    for wrong, said in (
-        (("--app", "nobody"), "nothing in this time is about 'nobody'; there were "),
-        (("--node", "n9"), "nothing in this time is about 'n9'; there were n0, n1"),
-        (("--since", "99999"), "so not 99999"),
-        (("--since", "30", "--until", "20"), "is before its begin, 30"),
-        (("--until", "0"), "nothing happened in this time"),
+    for wrong, expected in (
+        (("--app", "nobody"), "app.not_found"),
+        (("--node", "n9"), "node.not_found"),
+        (("--since", "99999"), "moment.after_end"),
+        (("--since", "30", "--until", "20"), "moment.end_before_start"),
+        (("--until", "0"), "timeline.empty"),
     ):
         code, _, err = dorm(*words, *wrong)
-        assert code == 1
-        assert said in err
+        assert (code, code_in(err)) == (1, expected)
         assert err.count("\n") == 1
 
 
 def test_wrong_usage(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
-    for words, said in (
-        (("-o", tmp_path / "a.pdf"), "name a file that ends in .html, .png or .json"),
-        ((), "-o"),
-        (("-o", tmp_path / "a.png", "--since", "yesterday"), "is no moment"),
+    for words, expected in (
+        (("-o", tmp_path / "a.pdf"), "usage."),
+        ((), "usage."),
+        (("-o", tmp_path / "a.png", "--since", "yesterday"), "moment.malformed"),
     ):
         code, _, err = dorm(*words, "--file", log_file)
         assert code == 2
-        assert said in err
+        assert code_in(err).startswith(expected)
     code, _, err = dorm("-o", tmp_path / "nowhere" / "a.json", "--file", log_file)
-    assert (code, err) == (1, f"error: {tmp_path / 'nowhere' / 'a.json'}: No such file or directory\n")
+    assert (code, code_in(err)) == (1, "export.not_written")
+    assert str(tmp_path / "nowhere" / "a.json") in err
 
 
 def test_what_is_missing_is_named_before_anything_is_folded(
@@ -113,7 +115,8 @@ def test_what_is_missing_is_named_before_anything_is_folded(
     monkeypatch.setattr("replay.timeline.fold.timeline", None)
     for name, package in (("a.html", "plotly"), ("a.png", "matplotlib")):
         code, _, err = dorm("-o", tmp_path / name, "--file", log_file)
-        assert (code, err) == (1, f"error: this timeline needs {package}: pip install 'dorm[plots]'\n")
+        assert (code, code_in(err)) == (1, "package.missing")
+        assert package in err
         assert not (tmp_path / name).exists()
 
 
@@ -125,7 +128,7 @@ def test_a_drawing_that_fails_leaves_no_file(
 
     monkeypatch.setattr("replay.timeline.trace.trace", full)
     code, _, err = dorm("-o", tmp_path / "a.json", "--file", log_file)
-    assert (code, "No space left" in err) == (1, True)
+    assert (code, code_in(err)) == (1, "system.enospc")
     assert [one.name for one in tmp_path.iterdir() if one.name != "home"] == ["incident.dorm"]
 
 

@@ -13,6 +13,7 @@ from replay.timeline.fold import timeline
 from replay.timeline.html import document, page
 from replay.timeline.model import Timeline, TimelineError
 from replay.timeline.words import decision_lines, decision_title
+from tests.errors import raises
 from tests.lab.machines.chromium import browser, chromium
 from tests.lab.machines.engines import unavailable
 from tests.replay.busy import busy_log
@@ -112,7 +113,7 @@ async def test_hovering_shows_decisions_apps_and_nodes(recorded: list[Record], t
         titles = [decision_title(one) for one in picture.decisions]
         last = await hover(tab, *await place(tab, decision_mark(shown - 1)))
         assert last.splitlines()[0] in titles[1:]
-        assert "given away" in await hover(tab, *await place(tab, "document.querySelector('#cluster .subplot.xy')"))
+        assert "allocated" in await hover(tab, *await place(tab, "document.querySelector('#cluster .subplot.xy')"))
         name = next(iter(picture.apps.values())).name
         assert (await hover(tab, *await lane(tab, "yaxis", 0))).startswith(name)
         node = next(iter(picture.nodes))
@@ -217,15 +218,16 @@ async def test_an_app_whose_name_is_long_and_a_time_in_which_nothing_changed(tmp
 
 
 async def test_nothing_to_draw() -> None:
-    with pytest.raises(TimelineError, match="nothing happened"):
+    with raises(TimelineError, "timeline.empty"):
         page(await drawn([]), "empty")
 
 
 async def test_plotly_is_named_where_it_is_missing(recorded: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replay.timeline.model.find_spec", lambda name: None)
     picture = await drawn(recorded)
-    with pytest.raises(TimelineError, match=r"needs plotly: pip install 'dorm\[plots\]'"):
+    with raises(TimelineError, "package.missing") as missing:
         page(picture, "none")
+    assert "plotly" in str(missing.value)
 
 
 def test_what_a_page_shows_does_not_depend_on_chance() -> None:

@@ -6,17 +6,18 @@ import asyncio
 import io
 from typing import TYPE_CHECKING
 
-import pytest
 from matplotlib.image import imread
 
 from replay.timeline import png as timeline_png
 from replay.timeline.fold import timeline
 from replay.timeline.model import Timeline, TimelineError
 from replay.timeline.png import png
+from tests.errors import raises
 from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of
 
 if TYPE_CHECKING:
+    import pytest
     from matplotlib.figure import Figure
 
     from events.log.records import Record
@@ -58,5 +59,5 @@ def test_of_many_apps_the_most_affected(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_nothing_to_draw() -> None:
-    with pytest.raises(TimelineError, match="nothing happened"):
+    with raises(TimelineError, "timeline.empty"):
         png(drawn([]), "empty")

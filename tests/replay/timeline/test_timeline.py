@@ -27,6 +27,7 @@ from replay.timeline.trace import trace
 from replay.timeline.words import decision_lines, duration, mark_line, partition_lines
 from tests.core.records import Bench
 from tests.core.virtual import World
+from tests.errors import raises
 from tests.replay.busy import busy_log
 from tests.replay.made_log import Story, all_facts, changed_fact, log_of, rounds_with
 
@@ -264,7 +265,7 @@ def test_only_some_apps_and_nodes() -> None:
     assert list(there.nodes) == ["gpu-01"]
     assert set(there.apps) == set(whole.nodes["gpu-01"].held)
     assert len(there.notes) == len(whole.notes) + 1
-    with pytest.raises(TimelineError, match="nothing in this time is about 'nobody'; there were "):
+    with raises(TimelineError, "app.not_found"):
         only(whole, apps=["nobody"])
     few = most_affected(whole, 3, 2)
     assert (len(few.apps), len(few.nodes)) == (3, 2)

@@ -8,7 +8,6 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from replay.timeline.fold import timeline
 from replay.timeline.model import Timeline, TimelineError
 from replay.timeline.trace import events_of, trace
 from tests.core.virtual import World
+from tests.errors import raises
 from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of
 
@@ -89,7 +89,7 @@ def test_of_a_log_by_the_real_parts(records: list[Record]) -> None:
     adjusted = sum(len(lane.adjustments) for lane in picture.apps.values())
     assert sum(one["ph"] == "X" and one["name"] == "stop" for one in events) >= adjusted > 0
     assert sum(one["ph"] == "s" for one in events) >= adjusted
-    assert {one["args"].get("percent") for one in events if one["name"] == "cpu given away %"} >= {0.0}
+    assert {one["args"].get("percent") for one in events if one["name"] == "cpu allocated %"} >= {0.0}
 
 
 def test_of_a_busy_cluster() -> None:
@@ -105,5 +105,5 @@ def test_of_any_history(seed: int) -> None:
 
 
 def test_nothing_to_draw() -> None:
-    with pytest.raises(TimelineError, match="nothing happened"):
+    with raises(TimelineError, "timeline.empty"):
         trace(drawn([]), "empty")

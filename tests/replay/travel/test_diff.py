@@ -125,7 +125,7 @@ def test_in_words() -> None:
     assert apps["late"].startswith("came: starting, of someone, 2 containers (")
     nodes = {thing.name: of_node(thing) for thing in found.nodes}
     assert (
-        nodes["a"].endswith("has 4 cores -> 6 cores; promised 4 cores -> 2 cores") or "has 4 cores -> 6" in nodes["a"]
+        nodes["a"].endswith("has 4 cores -> 6 cores; allocated 4 cores -> 2 cores") or "has 4 cores -> 6" in nodes["a"]
     )
     assert nodes["b"] == "came: up, at addr-b, with 8 cores"
     assert of_settings(found.settings) == ["count: 2 -> 3", "idle_s: 30 -> 5"]

@@ -8,6 +8,7 @@ import pytest
 
 from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, BeforeEnd, Moment, MomentError, parse
+from tests.errors import raises
 
 
 @pytest.mark.parametrize(
@@ -33,24 +34,26 @@ def test_moments_are_read(text: str, moment: Moment) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "1.5", "2026-13-01", "12:00", "٣", "9" * 19, "x" * 60])
-def test_what_is_no_moment_says_what_would_be(text: str) -> None:
-    with pytest.raises(MomentError) as refused:
+def test_what_is_no_moment_is_quoted(text: str) -> None:
+    with raises(MomentError, "moment.malformed") as refused:
         parse(text)
-    assert str(refused.value) == (
-        f"{text!r} is no moment; write a sequence (120), a time (2026-11-21T09:00:00Z) or how long before the log's end (-10m)"
-    )
+    assert str(refused.value).startswith(repr(text))
 
 
 def test_a_long_text_is_quoted_in_part() -> None:
-    with pytest.raises(MomentError, match=r"^'x{60}' is no moment"):
+    with raises(MomentError, "moment.malformed") as refused:
         parse("x" * 61)
+    assert str(refused.value).startswith(repr("x" * 60) + " ")
 
 
-@pytest.mark.parametrize("text", ["-", "-10x", "--5m"])
-def test_what_is_no_span_is_quoted_with_what_to_write(text: str) -> None:
-    with pytest.raises(MomentError) as refused:
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("-", "malformed"), ("-10x", "malformed"), ("--5m", "malformed"), ("-9999d", "out_of_range")],
+)
+def test_what_is_no_span_is_quoted(text: str, code: str) -> None:
+    with raises(MomentError, f"moment.{code}") as refused:
         parse(text)
-    assert str(refused.value) == f"{text!r}: {text[1:]!r} is not a duration; write 10s, 500ms, 2m or 1h"
+    assert str(refused.value).startswith(f"{text!r}: {text[1:]!r}")
 
 
 def test_a_time_without_a_zone_is_utc_wherever_the_reader_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from replay.simulator.compare.contenders import parse_all
 from replay.simulator.compare.runs import run, run_all
 from replay.simulator.scenario import Outage, Scenario
 from replay.whole_file import ExportError
+from tests.errors import raises
 from tests.simulator.scenarios import app, nodes
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ async def test_a_run_leaves_a_log_that_an_audit_can_check(tmp_path: Path) -> Non
         await log.close()
         assert report.good
         assert report.not_checked == 0
-    with pytest.raises(ExportError, match="is there already"):
+    with raises(ExportError, "export.exists"):
         run(SMALL, log=path)
     before = path.read_bytes()
     run(CONTENDERS[-1].of(SMALL), log=path, force=True)
@@ -87,7 +88,7 @@ def test_what_ends_the_telling_ends_all_runs_and_leaves_no_file(tmp_path: Path) 
 @pytest.mark.slow
 def test_what_one_run_raises_ends_the_others() -> None:
     wrong = msgspec.structs.replace(SMALL, outages=(Outage("nowhere", 1, 1),))
-    with pytest.raises(SimulationError, match="nowhere"):
+    with raises(SimulationError, "simulation.outage.unknown_node"):
         run_all([long_scenario(), wrong], workers=2)
     assert not multiprocessing.active_children()
 

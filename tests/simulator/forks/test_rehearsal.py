@@ -20,6 +20,7 @@ from replay.simulator.scenario import Outage, Scenario
 from replay.simulator.simulation import Simulation
 from replay.simulator.timings import Timings
 from replay.simulator.workloads.speed import Amdahl
+from tests.errors import raises
 from tests.simulator.scenarios import app, nodes, played
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def test_a_contention_is_foretold_from_another() -> None:
 
 def test_without_an_adjustment_nothing_is_compared() -> None:
     one = Phases("a", 1, "start", 0, 4, 0, None, 0.0, 0.0, 1.0, 1.0, False)
-    with pytest.raises(SimulationError, match="no adjustment"):
+    with raises(SimulationError, "simulation.no_adjustments"):
         phase_rows([], [one])
 
 

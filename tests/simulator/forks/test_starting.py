@@ -52,7 +52,7 @@ def test_declared_work_gives_a_moment() -> None:
     assert [one.work for one in found.tries] == ["likely"]
     assert found.text.startswith("It will start in about ")
     assert " to " not in found.text.split(",")[0]
-    assert "nobody else submits anything" in found.text
+    assert "no other app is submitted" in found.text
 
 
 def test_guesses_alone_have_no_upper_end() -> None:
@@ -67,7 +67,7 @@ def test_guesses_alone_have_no_upper_end() -> None:
     assert {one.work for one in found.tries} == {"least", "likely", "most"}
     assert found.text.startswith("It will start in about ")
     assert " at the earliest)" in found.text
-    assert "what one, two still have to do is guessed, from half to twice as much as was done so far" in found.text
+    assert "the remaining work of one, two is between half and twice what each has done (a guess)" in found.text
     assert found.not_before_s is None
 
 
@@ -88,7 +88,7 @@ def test_alike_apps_give_a_range_around_what_is_likely() -> None:
     assert found.earliest_s < likely_s < found.latest_s
     assert found.text.startswith(f"It will start in about {likely_s:.0f} s (")
     assert " to " in found.text.split(")")[0]
-    assert "fit-3 has as much to do as apps alike" in found.text
+    assert "fit-3 has as much work as similar apps" in found.text
 
 
 def test_what_can_not_start_is_not_promised() -> None:
@@ -103,7 +103,7 @@ def test_what_can_not_start_is_not_promised() -> None:
     simulation.publish_at(60.0, k.NodeDrainRequested(node="n1"), "operator")
     found = asked(cut(written(simulation), 100.0), "big")
     assert found.earliest_s is found.latest_s is None
-    assert "is not known" in found.text
+    assert "is unknown" in found.text
     assert "still waits when all others have ended" in found.text
 
 
@@ -117,7 +117,7 @@ def test_where_computing_ends_a_bound_is_all_that_is_said(monkeypatch: pytest.Mo
     assert found.earliest_s is found.latest_s is None
     assert found.not_before_s is not None
     assert 0 < found.not_before_s < started_after_s(records, "late", known.state.time)
-    assert "not before" in found.text
+    assert "does not start within" in found.text
     assert "dorm whatif" in found.text
 
 

@@ -42,8 +42,8 @@ POD_COLUMNS = (
 MIB = 2**20
 ASSUMPTIONS = (
     "A pod is one container, whose run time is from when it was scheduled until it was deleted.",
-    "GPU shares are summed over a node's GPUs, so two thirds of a GPU three times fit into two GPUs here and would not there.",
-    "Pods that were never scheduled are left out; {cut_off} that were still there when the trace ends are taken to end then.",
+    "GPU shares are summed over a node's GPUs, so three pods of two thirds of a GPU fit two GPUs here, and would not there.",
+    "Pods that were never scheduled are left out; {cut_off} that still ran when the trace ends are assumed to end then.",
 )
 
 
@@ -74,13 +74,14 @@ def _reader(table: Csv) -> Callable[[list[str]], Job]:
     def job(fields: list[str]) -> Job:
         at = number(fields[created], "creation_time", most=LATEST_S)
         if not fields[scheduled].strip():
-            raise LeftOutRow("it was never scheduled")
+            raise LeftOutRow("it was never scheduled", code="trace.job.never_ran")
         begin = number(fields[scheduled], "scheduled_time", most=LATEST_S)
         end = number(fields[deleted], "deletion_time", most=LATEST_S)
         if not at <= begin <= end <= begin + LONGEST_S:
-            raise BrokenRow(f"it was created at {at:g}, scheduled at {begin:g} and deleted at {end:g}")
+            text = f"times must ascend, but it was created at {at:g}, scheduled at {begin:g} and deleted at {end:g}"
+            raise BrokenRow(text, code="trace.times.not_ascending")
         if begin == end:
-            raise LeftOutRow("it was deleted at once")
+            raise LeftOutRow("it was deleted as soon as it was scheduled", code="trace.job.too_short")
         demand: list[tuple[str, Quantity]] = [
             ("cpu", number(fields[cpu], "cpu_milli", most=1e9) / 1000),
             ("memory", int(number(fields[memory], "memory_mib", most=1e12) * MIB)),
@@ -103,9 +104,16 @@ def _require(models: str) -> str:
     """Convert `V100M16|V100M32` into a requirement on a node's label."""
     wanted = [model.strip() for model in models.split("|") if model.strip()]
     if any('"' in model or "\\" in model for model in wanted):
-        raise BrokenRow(f"gpu_spec is {models!r}, which is no list of models")
+        raise BrokenRow(f"gpu_spec is {models!r}, which is not a list of models", code="trace.value.malformed")
     quoted = ", ".join(f'"{model}"' for model in wanted)
     return f"gpu_type in [{quoted}]" if wanted else ""
+
+
+def _unnamed(name: str) -> BrokenRow:
+    """Return the error of a node without a name of its own."""
+    if not name:
+        return BrokenRow("the node has no name", code="trace.name.missing")
+    return BrokenRow(f"node {name} appears twice", code="trace.name.given_twice")
 
 
 def read_nodes(path: Path) -> tuple[SimulatedNode, ...]:
@@ -118,16 +126,16 @@ def read_nodes(path: Path) -> tuple[SimulatedNode, ...]:
             if isinstance(fields, BrokenRow):
                 raise fields
             if not fields[name] or fields[name] in nodes:
-                raise BrokenRow("the node has no name" if not fields[name] else f"{fields[name]} is there twice")
+                raise _unnamed(fields[name])
             has = {
                 "cpu": int(number(fields[cpu], "cpu_milli", most=1e9)),
                 "memory": int(number(fields[memory], "memory_mib", most=1e12) * MIB),
                 "gpu_milli": 1000 * count(fields[gpus], "gpu", least=0),
             }
         except BrokenRow as error:
-            raise SimulationError(f"{path}:{line}: {error}") from None
+            raise SimulationError(f"{path}:{line}: {error}", code=error.code) from None
         labels = {"gpu_type": fields[model]} if fields[model] else {}
         nodes[fields[name]] = SimulatedNode(fields[name], {key: n for key, n in has.items() if n}, labels)
     if not nodes:
-        raise SimulationError(f"{path}: the file lists no nodes")
+        raise SimulationError(f"{path}: the file lists no nodes", code="trace.no_nodes")
     return tuple(nodes.values())

@@ -92,7 +92,7 @@ class Rules(NamedTuple):
         high = n if self.bounds == "rigid" else min(MOST_CONTAINERS, max(n, int(n * self.grow)))
         low, high = job.n_min or low, job.n_max or high
         if low > high:
-            raise BrokenRow(f"its least containers, {low}, are more than its most, {high}")
+            raise BrokenRow(f"n_min is {low}, more than n_max, which is {high}", code="spec.n_min.above_n_max")
         return low, high
 
     def assumptions(self) -> list[str]:
@@ -105,11 +105,13 @@ class Rules(NamedTuple):
         parts = [f"The trace does not say how far jobs can be resized: {bounds}."]
         if self.bounds != "rigid":
             speed = _in_words(self.speed)
-            parts.append(f"Nor does it say how fast they are then: taken to go {speed}, through the time that it took.")
+            parts.append(
+                f"Nor does it say how fast they are then: assumed {speed}, so a job takes as long as it did with as many."
+            )
         if self.sample < 1:
-            parts.append(f"A part of {self.sample:g} of the jobs, by chance.")
+            parts.append(f"A random sample of {self.sample:g} of the jobs.")
         if self.scale != 1:
-            parts.append(f"Jobs come {self.scale:g} times as fast as they did.")
+            parts.append(f"Jobs arrive {self.scale:g} times as fast as they did.")
         return parts
 
 
@@ -129,7 +131,7 @@ class Collected:
         self.skipped: list[Skipped] = []
         self._rules = rules
         self._strict = strict
-        self._specs: dict[object, AppSpec | str] = {}
+        self._specs: dict[object, AppSpec | SpecError] = {}
 
     def read(self, rows: Iterable[tuple[int, list[str] | BrokenRow]], job_of: Callable[[list[str]], Job]) -> None:
         """Read rows.  Raises SimulationError at the first broken row if these are refused."""
@@ -141,10 +143,10 @@ class Collected:
                 self.jobs.append((job, line, self._spec(job)))
             except BrokenRow as error:
                 if self._strict:
-                    raise SimulationError(f"{self.path}:{line}: {error}") from None
-                self.skipped.append(Skipped(line, str(error)))
+                    raise SimulationError(f"{self.path}:{line}: {error}", code=error.code) from None
+                self.skipped.append(Skipped(line, str(error), error.code))
             except LeftOutRow as error:
-                self.skipped.append(Skipped(line, str(error), broken=False))
+                self.skipped.append(Skipped(line, str(error), error.code, broken=False))
 
     def _spec(self, job: Job) -> AppSpec:
         """Return a job's spec, checked once for all alike jobs: a trace has few kinds and many rows."""
@@ -152,11 +154,11 @@ class Collected:
         spec = self._specs.get(key)
         if spec is None:
             spec = self._specs[key] = self._checked(job)
-        if isinstance(spec, str):
-            raise BrokenRow(spec)
+        if isinstance(spec, SpecError):
+            raise BrokenRow(str(spec), code=spec.code)
         return spec
 
-    def _checked(self, job: Job) -> AppSpec | str:
+    def _checked(self, job: Job) -> AppSpec | SpecError:
         n_min, n_max = self._rules.bounds_of(job)
         document = {
             "name": "job",
@@ -171,7 +173,7 @@ class Collected:
         try:
             return check_spec(document)
         except SpecError as error:
-            return str(error)
+            return error
 
     def workload(
         self,
@@ -185,13 +187,11 @@ class Collected:
         """Return the workload.  `ordered`: whether the format promises order by submission.  Raises SimulationError."""
         unsorted = self._unsorted()
         if unsorted and ordered and self._strict:
-            raise SimulationError(
-                f"{self.path}:{unsorted[0]}: submitted before the row above; rows have to be in order"
-            )
+            raise out_of_order(self.path, unsorted[0])
         jobs = sorted(self.jobs, key=lambda entry: (entry[0].at, entry[1]))
         begin, chosen = self._chosen(jobs, seed)
         if not chosen:
-            raise SimulationError(self._nothing_left(len(jobs)))
+            raise SimulationError(self._nothing_left(len(jobs)), code="trace.no_jobs")
         names = _Names()
         rules = self._rules
         apps = tuple(
@@ -207,7 +207,7 @@ class Collected:
         )
         said = [*assumptions, *rules.assumptions()]
         if names.renamed:
-            said.append(f"{names.renamed} jobs had a name that was taken, and got a number behind it.")
+            said.append(f"{names.renamed} jobs had a name that was taken, and got a number after it.")
         return Workload(
             name=name,
             apps=apps,
@@ -234,7 +234,8 @@ class Collected:
         begin = self._clock(rules.begin, "from", first)
         end = self._clock(rules.end, "to", first)
         if begin is not None and end is not None and begin >= end:
-            raise SimulationError(f"{self.path}: from={rules.begin} is not before to={rules.end}")
+            text = f"{self.path}: from={rules.begin} is not before to={rules.end}"
+            raise SimulationError(text, code="workload.window.empty")
         jobs = [j for j in jobs if (begin is None or j[0].at >= begin) and (end is None or j[0].at < end)]
         if rules.sample < 1:
             draws = Draws(seed, "sample")
@@ -247,17 +248,23 @@ class Collected:
         try:
             if is_calendar(text):
                 if first < _CALENDAR_FROM:
-                    raise SimulationError(f"{self.path}: the trace has no dates; write {name}=5d, from its begin")
+                    text = f"{self.path}: the trace has no dates; write {name}=5d, counted from its start"
+                    raise SimulationError(text, code="workload.window.no_dates")
                 return moment(text, name)
             return duration(text) + (first if first >= _CALENDAR_FROM else 0.0)
         except ValueError:
             words = f"{name}: {short(text)} is neither a date such as 2017-10-01 nor a time such as 5d or 12h"
-            raise SimulationError(f"{self.path}: {words}") from None
+            raise SimulationError(f"{self.path}: {words}", code="workload.window.malformed") from None
 
     def _nothing_left(self, good: int) -> str:
         first = f"; the first, line {self.skipped[0].line}: {self.skipped[0].reason}" if self.skipped else ""
-        counts = f"{good:,} rows are right but not asked for, {len(self.skipped):,} are skipped"
+        counts = f"{good:,} rows are valid but outside the selection, {len(self.skipped):,} are skipped"
         return f"{self.path}: no job is left: {counts}{first}"
+
+
+def out_of_order(path: Path, line: int) -> SimulationError:
+    text = f"{path}:{line}: submitted before the row above; rows must be in order of submission"
+    return SimulationError(text, code="trace.not_in_order")
 
 
 _CALENDAR_FROM = 3e8

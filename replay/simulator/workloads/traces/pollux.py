@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Bounds = Literal["requested", "rigid", "wide"]
 BOUNDS: dict[Bounds, str] = {
-    "requested": "from one container up to as many as the job asked for",
-    "rigid": "exactly as many as the job asked for",
+    "requested": "from one container up to as many as the job requested",
+    "rigid": "exactly as many as the job requested",
     "wide": "from one container up to as many as its profile covers, 64 at most",
 }
 """How many containers an app may have."""
@@ -49,7 +49,9 @@ def read(path: Path, profiles: Path, *, bounds: Bounds = "requested", strict: bo
 
     Raises SimulationError, also for a file or profiles that cannot be read."""
     if bounds not in BOUNDS:
-        raise SimulationError(f"bounds={bounds}: there are {', '.join(BOUNDS)}")
+        *first, last = BOUNDS
+        text = f"bounds={bounds}: expected {', '.join(first)} or {last}"
+        raise SimulationError(text, code="workload.option.malformed")
     table = Csv(path)
     places = [table.column(name) for name in COLUMNS]
     if strict:
@@ -65,8 +67,8 @@ def read(path: Path, profiles: Path, *, bounds: Bounds = "requested", strict: bo
             app = reader.app(*(fields[place] for place in places), line=line)
         except BrokenRow as error:
             if strict:
-                raise SimulationError(f"{path}:{line}: {error}") from None
-            skipped.append(Skipped(line, str(error)))
+                raise SimulationError(f"{path}:{line}: {error}", code=error.code) from None
+            skipped.append(Skipped(line, str(error), error.code))
             continue
         if apps and app.at_s < apps[-1].at_s:
             unsorted.append(line)
@@ -79,7 +81,7 @@ def read(path: Path, profiles: Path, *, bounds: Bounds = "requested", strict: bo
         rows=len(apps) + len(skipped),
         unsorted=tuple(unsorted),
         assumptions=(
-            "Each job keeps the batch size of its row, and is done when its progress is that of the last epoch measured.",
+            "Each job keeps the batch size of its row, and is done when its progress reaches that of the last measured epoch.",
             f"An app may have {BOUNDS[bounds]}.",
         ),
     )
@@ -98,7 +100,8 @@ class _Reader:
 
     def __init__(self, profiles: Path, bounds: Bounds) -> None:
         if not profiles.is_dir():
-            raise SimulationError(f"{profiles}: is no folder; profiles=DIR has one folder for each application")
+            text = f"{profiles}: not a folder; profiles=DIR needs one folder for each application"
+            raise SimulationError(text, code="profiles.no_folder")
         self._folder = profiles
         self._bounds: Bounds = bounds
         self._profiles: dict[str, Profile] = {}
@@ -111,9 +114,10 @@ class _Reader:
         asked, batch = count(gpus, "num_replicas"), count(batch_size, "batch_size")
         known = self._of(application, batch)
         if asked > len(known.curve):
-            raise BrokenRow(f"{asked} GPUs are more than a batch of {batch} can be spread over ({len(known.curve)})")
+            text = f"{asked} GPUs are more than a batch of {batch} can be spread over ({len(known.curve)})"
+            raise BrokenRow(text, code="trace.value.out_of_range")
         if name in self._names:
-            raise BrokenRow(f"there is a job {name} above")
+            raise BrokenRow(f"a row above has the name {name} already", code="trace.name.given_twice")
         try:
             spec = check_spec(
                 {
@@ -128,7 +132,7 @@ class _Reader:
                 }
             )
         except SpecError as error:
-            raise BrokenRow(str(error)) from None
+            raise BrokenRow(str(error), code=error.code) from None
         self._names.add(name)
         app = SimulatedApp(at_s=at_s, spec=spec, work=known.steps, speed=known.speed, line=line, had=asked)
         return bounded(app, self._bounds)
@@ -137,7 +141,8 @@ class _Reader:
         if (application, batch) not in self._known:
             profile = self._profile(application)
             if not profile.first_batch <= batch <= profile.last_batch:
-                raise BrokenRow(f"batch_size {batch} is not within {profile.first_batch} to {profile.last_batch}")
+                text = f"batch_size {batch} is not between {profile.first_batch} and {profile.last_batch}"
+                raise BrokenRow(text, code="trace.value.out_of_range")
             speed = profiled(profile, batch)
             self._known[application, batch] = _Known(
                 speed, profile.iterations(batch), curve(speed, min(MOST_GPUS, profile.most_gpus(batch)))
@@ -147,6 +152,6 @@ class _Reader:
     def _profile(self, application: str) -> Profile:
         if application not in self._profiles:
             if not application.isidentifier() or not (self._folder / application).is_dir():
-                raise BrokenRow(f"there is no profile of application {application!r}")
+                raise BrokenRow(f"there is no profile of application {application!r}", code="profiles.not_found")
             self._profiles[application] = Profile(self._folder / application)
         return self._profiles[application]

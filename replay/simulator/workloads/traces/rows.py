@@ -1,4 +1,4 @@
-"""Lines of a trace and their values.  Errors in a row raise `BrokenRow`, which never leaves this package."""
+"""Lines of a trace and their values.  Errors in a row raise `BrokenRow`, which never leaves this package; its code does."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import zlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
+from events.errors import DormError, code_of
 from events.quantities import short
 from replay.simulator import SimulationError
 from replay.simulator.workloads.options import NUMBER
@@ -24,15 +25,20 @@ LONGEST_S = 10 * 366 * 86400.0
 LONGEST_LINE = 1 << 20
 """Characters.  A file without line ends must not fill the memory."""
 MOST_CONTAINERS = 100_000
+_MALFORMED, _OUT_OF_RANGE = "trace.value.malformed", "trace.value.out_of_range"
 _CALENDAR = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?", re.ASCII)
 
 
-class BrokenRow(ValueError):
+class BrokenRow(DormError, ValueError):
     """A row that is invalid; the message says why."""
 
+    code = "trace.row.malformed"
 
-class LeftOutRow(ValueError):
+
+class LeftOutRow(DormError, ValueError):
     """A valid row that is no job to simulate."""
+
+    code = "trace.job.left_out"
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -43,15 +49,16 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
         with _opened(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), 1):
                 if len(line) == LONGEST_LINE:
-                    raise SimulationError(f"{path}:{number}: the line does not end; this is no trace")
+                    text = f"{path}:{number}: the line has more than {LONGEST_LINE:,} characters; this is not a trace"
+                    raise SimulationError(text, code="trace.line.too_long")
                 if text := line.rstrip("\r\n"):
                     yield number, text
     except OSError as error:
-        raise SimulationError(f"{path}: {error.strerror or error}") from None
+        raise SimulationError(f"{path}: {error.strerror or error}", code=code_of(error)) from None
     except ValueError as error:  # Such as a NUL in its name.
-        raise SimulationError(f"{short(str(path))}: {error}") from None
+        raise SimulationError(f"{short(str(path))}: {error}", code="file.name") from None
     except (EOFError, zlib.error):
-        raise SimulationError(f"{path}: the compressed file is cut off or damaged") from None
+        raise SimulationError(f"{path}: the compressed file is truncated or damaged", code="trace.damaged") from None
 
 
 def _opened(path: Path) -> TextIO:
@@ -71,20 +78,23 @@ class Csv:
         self._lines = lines(path)
         first = next(self._lines, None)
         if first is None:
-            raise SimulationError(f"{path}: the file is empty; its first line has to name the columns")
+            text = f"{path}: the file is empty; its first line must name the columns"
+            raise SimulationError(text, code="trace.empty")
         try:
             self.columns = [name.strip() for name in self._fields(first[1])]
         except BrokenRow as error:
-            raise SimulationError(f"{path}:{first[0]}: {error}") from None
+            raise SimulationError(f"{path}:{first[0]}: {error}", code=error.code) from None
         twice = [name for name in self.columns if self.columns.count(name) > 1]
         if twice:
-            raise SimulationError(f"{path}:{first[0]}: the column {short(twice[0])} is there twice")
+            text = f"{path}:{first[0]}: column {short(twice[0])} appears twice"
+            raise SimulationError(text, code="trace.column.given_twice")
 
     def column(self, name: str) -> int:
         """Return the index of a column."""
         if name not in self.columns:
             raise SimulationError(
-                f"{self.path}: there is no column {short(name)}; it has {', '.join(self.columns)[:200]}"
+                f"{self.path}: there is no column {short(name)}; it has {', '.join(self.columns)[:200]}",
+                code="trace.column.missing",
             )
         return self.columns.index(name)
 
@@ -98,7 +108,8 @@ class Csv:
         for name in self.columns:
             if name not in known:
                 raise SimulationError(
-                    f"{self.path}:1: the format has no column {short(name)}; it has {', '.join(known)}"
+                    f"{self.path}:1: the format has no column {short(name)}; it has {', '.join(known)}",
+                    code="trace.column.unknown",
                 )
 
     def rows(self) -> Iterator[tuple[int, list[str] | BrokenRow]]:
@@ -121,18 +132,18 @@ class Csv:
         try:
             return next(csv.reader([line], delimiter=self._delimiter, strict=True))
         except csv.Error:
-            raise BrokenRow("a quote is not closed in its line") from None
+            raise BrokenRow("a quote is not closed on its line") from None
 
 
 def number(text: str, what: str, *, most: float) -> float:
     """Parse a number from 0 to `most`."""
     value = float(text) if NUMBER.fullmatch(text) else None
     if value is None:
-        raise BrokenRow(f"{what} is {_shown(text)}, which is no number")
+        raise BrokenRow(f"{what} is {_shown(text)}, which is not a number", code=_MALFORMED)
     if not value >= 0:
-        raise BrokenRow(f"{what} is negative ({_shown(text)})")
+        raise BrokenRow(f"{what} is negative ({_shown(text)})", code=_OUT_OF_RANGE)
     if value > most:
-        raise BrokenRow(f"{what} is {_shown(text)}, more than {most:,.0f}")
+        raise BrokenRow(f"{what} is {_shown(text)}, more than {most:,.0f}", code=_OUT_OF_RANGE)
     return value
 
 
@@ -140,7 +151,8 @@ def count(text: str, what: str, *, least: int = 1) -> int:
     """Parse a whole number of containers."""
     value = number(text, what, most=MOST_CONTAINERS)
     if value != int(value) or value < least:
-        raise BrokenRow(f"{what} is {_shown(text)}, expected a whole number of at least {least}")
+        code = _OUT_OF_RANGE if value == int(value) else _MALFORMED
+        raise BrokenRow(f"{what} is {_shown(text)}, expected a whole number of at least {least}", code=code)
     return int(value)
 
 
@@ -148,7 +160,7 @@ def run_time(text: str, what: str) -> float:
     """Parse seconds, more than 0."""
     value = number(text, what, most=LONGEST_S)
     if not value:
-        raise BrokenRow(f"{what} is 0")
+        raise BrokenRow(f"{what} is 0", code=_OUT_OF_RANGE)
     return value
 
 
@@ -165,9 +177,11 @@ def moment(text: str, what: str) -> float:
         time = datetime.fromisoformat(text)
         seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        raise BrokenRow(f"{what} is {_shown(text)}, which is no time such as 2017-10-09 07:01:55") from None
+        words = f"{what} is {_shown(text)}, which is not a time such as 2017-10-09 07:01:55"
+        raise BrokenRow(words, code=_MALFORMED) from None
     if not 0 <= seconds <= LATEST_S:
-        raise BrokenRow(f"{what} is {_shown(text)}, {'before 1970' if seconds < 0 else 'in the far future'}")
+        words = f"{what} is {_shown(text)}, {'before 1970' if seconds < 0 else 'in the far future'}"
+        raise BrokenRow(words, code=_OUT_OF_RANGE)
     return seconds
 
 

@@ -72,7 +72,7 @@ def _rows(path: Path, header: dict[str, int]) -> Iterator[tuple[int, list[str] |
         fields = text.split()
         wrong = next((field for field in fields if not NUMBER.fullmatch(field)), None)
         if wrong is not None:
-            yield line, BrokenRow(f"{short(wrong)} is no number")
+            yield line, BrokenRow(f"{short(wrong)} is not a number", code="trace.value.malformed")
         elif fields:
             yield line, fields if len(fields) == FIELDS else BrokenRow(f"{len(fields)} fields instead of {FIELDS}")
 
@@ -81,17 +81,17 @@ def _reader(header: dict[str, int], cores: int) -> Callable[[list[str]], Job]:
     def job(fields: list[str]) -> Job:
         at = number(fields[SUBMIT], "the submit time", most=LATEST_S)
         if fields[STATUS] in PARTIAL:
-            raise LeftOutRow("it is a part of a job, which has a row of its own")
+            raise LeftOutRow("it is part of a job that has its own row", code="trace.job.partial")
         if fields[RUN] == "-1" and fields[STATUS] == CANCELLED:
-            raise LeftOutRow("it never ran")
+            raise LeftOutRow("it never ran", code="trace.job.never_ran")
         if fields[RUN] == "-1":
-            raise BrokenRow("the run time is unknown")
+            raise BrokenRow("the run time is unknown", code="trace.value.missing")
         duration_s = number(fields[RUN], "the run time", most=LONGEST_S)
         if not duration_s:  # Rounded, by the format; cancelled jobs have it too.
-            raise LeftOutRow("it ran for less than half a second, or not at all")
+            raise LeftOutRow("it ran for less than half a second, or not at all", code="trace.job.too_short")
         processors = _known(fields[REQUESTED]) or _known(fields[ALLOCATED])
         if processors is None:
-            raise BrokenRow("neither the requested nor the allocated processors are known")
+            raise BrokenRow("neither the requested nor the allocated processors are known", code="trace.value.missing")
         demand: list[tuple[str, Quantity]] = [("cpu", cores)]
         if "MaxMemory" in header and (memory := _known(fields[REQUESTED_MEMORY]) or _known(fields[USED_MEMORY])):
             demand.append(("memory", memory * KIB * cores))
@@ -112,7 +112,7 @@ def _known(text: str) -> int | None:
         return None
     value = number(text, "a field", most=1e12)
     if value != int(value):
-        raise BrokenRow(f"expected a whole number, got {short(text)}")
+        raise BrokenRow(f"expected a whole number, got {short(text)}", code="trace.value.malformed")
     return int(value) or None
 
 

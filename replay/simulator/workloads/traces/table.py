@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from events.quantities import resource, short
+from events.quantities import QuantityError, resource, short
 from replay.simulator import SimulationError
 from replay.simulator.workloads.traces.jobs import Collected, Job, Rules
 from replay.simulator.workloads.traces.rows import (
@@ -56,9 +56,10 @@ def read(path: Path, options: Options, *, strict: bool = False, seed: int = 0) -
     options.done()
     for needed in ("submit", "duration"):
         if columns[needed] is None:
-            raise options.error(needed, f"write {needed}=COLUMN, the column that says it")
+            raise options.error(needed, f"missing; write {needed}=COLUMN", "missing")
     if not amounts:
-        raise options.error("cpu", "write cpu=, memory= or gpu=, a column or an amount, for what a container takes")
+        text = "missing; give at least one of cpu=, memory= and gpu=, as a column or an amount per container"
+        raise options.error("demand", text, "missing")
     table = Csv(path, delimiter=DELIMITERS[delimiter])
     collected = Collected(path, rules, strict=strict)
     collected.read(table.rows(), _reader(table, columns, amounts))
@@ -107,7 +108,8 @@ class _Clock:
         if self._dates is None:
             self._dates = dates
         if dates != self._dates:
-            raise BrokenRow(f"{what} is {short(text)}, and the rows above have {'dates' if self._dates else 'seconds'}")
+            words = f"{what} is {short(text)}, but the rows above have {'dates' if self._dates else 'seconds'}"
+            raise BrokenRow(words, code="trace.value.other_clock")
         return found
 
 
@@ -117,9 +119,9 @@ def _amount(table: Csv, name: str, text: str) -> tuple[str, Callable[[list[str]]
     if column not in table.columns:
         try:
             resource(name, text)
-        except ValueError:
+        except QuantityError:
             words = f"{name}: {short(text)} is neither a column ({table.listed}) nor an amount"
-            raise SimulationError(f"{table.path}: {words}") from None
+            raise SimulationError(f"{table.path}: {words}", code="trace.column.missing") from None
         return name, lambda _: text
     place = table.column(column)
 
@@ -127,8 +129,8 @@ def _amount(table: Csv, name: str, text: str) -> tuple[str, Callable[[list[str]]
         written = fields[place].strip() + unit
         try:
             resource(name, written)
-        except ValueError as error:
-            raise BrokenRow(f"{column}: {error}") from None
+        except QuantityError as error:
+            raise BrokenRow(f"{column}: {error}", code=f"trace.value.{error.problem}") from None
         return written
 
     return name, amount
