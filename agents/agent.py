@@ -191,7 +191,8 @@ class Agent:
         return LogDamaged(
             f"{error}: this is not the log that node {self.config.name} has followed, so nothing was started or stopped; put "
             f"the log back, or, where it was made anew on purpose, stop the node's containers, remove {self._file.path} and "
-            "start the agent again"
+            "start the agent again",
+            code="log.another",
         )
 
     def _save(self) -> None:
@@ -297,7 +298,7 @@ class Agent:
         await self.kill_all()
         left = [seen.key for seen in await self._runtime.list() if seen.state == "running"]
         if left:
-            raise Unavailable(f"{left[0]} still runs, though the node's lease is over")
+            raise Unavailable(f"{left[0]} still runs, though the node's lease is over", code="container.unkillable")
 
     async def _announce(self) -> bool:
         """Announce the node.  Return False if another machine holds the name, or if it took so long that the lease expired
@@ -395,7 +396,10 @@ class Agent:
         if not await self._look_at_lease():
             return  # The master must see that this node can't be used, and another machine may hold its name by now.
         if silent > self.desired.lease_s:
-            raise Unavailable(f"the engine has not answered for {silent:.0f} s, so nobody can say what runs here")
+            raise Unavailable(
+                f"the engine has not answered for {silent:.0f} s, so nobody can say what runs here",
+                code="runtime.silent",
+            )
         # The next heartbeat must not wait long for a lost answer, or a short outage would cost a short lease.
         patience = min(max(self._pace(), _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
         sent_at = await self._heartbeat.send(self._seen, patience)
@@ -567,7 +571,7 @@ class Agent:
         if app is None or self._leaving or self._cut_off:
             return
         if not await self._held():
-            raise Unavailable("the node's lease is not held")
+            raise Unavailable("the node's lease is not held", code="node_lease.expired")
         ports = ports_of(app.placement, key.slot, app.master_port)
         taken = next((port for address, port in ports if self._port_taken(address, port)), 0)
         if taken:

@@ -30,6 +30,8 @@ _COMMAND_FAILED = "returned a non-zero code"  # how the builder reports that a s
 class EngineFault(Exception):
     """The engine does not answer, or refused; the message is one line for people."""
 
+    code = "docker.failed"
+
 
 class Engine:
     """One engine, as an asynchronous context manager.

@@ -153,7 +153,7 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
         "'last' is no position; write a sequence (118), or with the index in a round (118.2)",
     ),
     (
-        "cluster.name",
+        "cluster.name.malformed",
         lambda: subjects.check_cluster("a b"),
         "cluster name 'a b': use 1 to 64 letters, digits, '-' and '_'",
     ),

@@ -36,6 +36,7 @@ from agents.runtime.docker import config
 from agents.runtime.docker import guard as docker_guard
 from agents.runtime.docker.engine import Engine, Json, Rejected
 from agents.runtime.docker.images import Images
+from agents.runtime.docker.user import container_user
 from agents.runtime.inflight import Inflight
 from agents.runtime.interface import (
     NOT_FOUND,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-NOBODY: Final = (65534, 65534)
 _SETTLE_S: Final = 0.5
 _CREATE_TRIES: Final = 4
 _GUARD_S: Final = 20.0
@@ -93,7 +93,7 @@ class DockerRuntime:
         user: str | None = None,
         checkpoint_root: Path | None = None,
     ) -> None:
-        self._owner = _user(user)
+        self._owner = container_user(user)
         self._dirs = RunDirs(root, self._owner)
         self._engine = Engine(url)
         self._images = Images(self._engine)
@@ -208,6 +208,7 @@ class DockerRuntime:
             raise Refused(
                 "image",
                 "the spec names no image, and this node runs containers with Docker: add `image: …` to the spec",
+                code="container.image.missing",
             )
         ended = self._images.ended
         with contextlib.suppress(_NoImage):
@@ -219,7 +220,9 @@ class DockerRuntime:
         try:
             return await self._inflight.run(self._ensure(spec))
         except _NoImage as failure:
-            raise Refused("image", f"{spec.image} was pulled and is not there: {failure}") from failure
+            raise Refused(
+                "image", f"{spec.image} was pulled and is not there: {failure}", code="container.image.unavailable"
+            ) from failure
 
     async def _ensure(self, spec: ContainerSpec) -> Seen:
         async with self._lock(spec.key):
@@ -235,7 +238,10 @@ class DockerRuntime:
                     await asyncio.to_thread(self._dirs.remove, spec.key)
                     raise
             if info["Config"]["Labels"] != {**info["Config"]["Labels"], **wanted["Labels"]}:
-                raise Conflict(f"{name} is another container: its labels are {info['Config']['Labels']}")
+                raise Conflict(
+                    f"{name} is another container: its labels are {info['Config']['Labels']}",
+                    code="container.name.taken",
+                )
             found = self._seen(spec.key, info)
             if found.state == "created":
                 found = await self._start(name, spec.key, wanted, info)
@@ -252,7 +258,9 @@ class DockerRuntime:
         try:
             await asyncio.to_thread(work)
         except OSError as failure:
-            raise Unavailable(f"{key}: its folder cannot be written: {failure.strerror}") from failure
+            raise Unavailable(
+                f"{key}: its folder cannot be written: {failure.strerror}", code="container.folder.not_writable"
+            ) from failure
 
     async def _create(self, name: str, wanted: Json) -> Json:
         """Create a container.  After a client disconnects, an engine frees the name of its create request only some time
@@ -273,13 +281,15 @@ class DockerRuntime:
             if made:
                 break
             await asyncio.sleep(_SETTLE_S)
-        raise Conflict(f"{name} is gone right after it was made")
+        raise Conflict(f"{name} is gone right after it was made", code="container.removed")
 
     async def _start(self, name: str, key: Key, wanted: Json, info: Json) -> Seen:
         await self._make_dir(key)
         if differences := config.differences(wanted, info, swap_limit=self._host.swap_limit):
             await self._discard(name, key)
-            raise Refused("spec", f"the engine did not make what was asked: {'; '.join(differences)}")
+            raise Refused(
+                "spec", f"the engine did not make what was asked: {'; '.join(differences)}", code="container.differs"
+            )
         await self._check_command(name, key, info)
         note = self._dirs.container_dir(key) / docker_guard.STARTING
         if await asyncio.to_thread(note.exists):
@@ -296,7 +306,7 @@ class DockerRuntime:
             raise _fault(name, answer.message) from answer
         started = await self._engine.inspect(name)
         if started is None:
-            raise Conflict(f"{name} is gone right after it was started")
+            raise Conflict(f"{name} is gone right after it was started", code="container.removed")
         return config.seen(key, started)
 
     async def _check_command(self, name: str, key: Key, info: Json) -> None:
@@ -311,7 +321,9 @@ class DockerRuntime:
                 self._commands.add((info["Image"], paths))
                 return
         await self._discard(name, key)
-        raise Refused("command", f"the image has no command {command!r} in {', '.join(paths)}")
+        raise Refused(
+            "command", f"the image has no command {command!r} in {', '.join(paths)}", code="container.command.not_found"
+        )
 
     async def _discard(self, name: str, key: Key) -> None:
         """Remove all of a container that never ran."""
@@ -329,14 +341,20 @@ class DockerRuntime:
         if not spec.checkpoint_dir:
             return None
         if root is None:
-            raise Refused("spec", "this node has no folder for checkpoints")
+            raise Refused("spec", "this node has no folder for checkpoints", code="container.checkpoints.missing")
         try:
             real = Path(spec.checkpoint_dir).resolve(strict=True)
             inside = root.resolve(strict=True) in real.parents
         except (OSError, RuntimeError) as failure:
-            raise Refused("spec", f"the checkpoint directory cannot be used: {failure}") from failure
+            raise Refused(
+                "spec", f"the checkpoint directory cannot be used: {failure}", code="container.checkpoints.not_found"
+            ) from failure
         if not real.is_dir() or not inside:
-            raise Refused("spec", f"the checkpoint directory {spec.checkpoint_dir} is no directory below {root}")
+            raise Refused(
+                "spec",
+                f"the checkpoint directory {spec.checkpoint_dir} is no directory below {root}",
+                code="container.checkpoints.outside",
+            )
         status = real.stat()
         if os.getuid() == 0 and (status.st_uid, status.st_gid) != self._owner:
             try:
@@ -371,9 +389,13 @@ class DockerRuntime:
             )
         except subprocess.CalledProcessError as failure:
             said = failure.stderr.decode(errors="replace").strip()[-500:]
-            raise Unavailable(f"no guard of the lease could be started: {said}") from failure
+            raise Unavailable(
+                f"no guard of the lease could be started: {said}", code="node_lease.no_guard"
+            ) from failure
         except (OSError, subprocess.TimeoutExpired) as failure:
-            raise Unavailable(f"no guard of the lease could be started: {failure}") from failure
+            raise Unavailable(
+                f"no guard of the lease could be started: {failure}", code="node_lease.no_guard"
+            ) from failure
 
     async def lease_left(self) -> float | None:
         """Read the lease from the record in the root."""
@@ -395,7 +417,7 @@ class DockerRuntime:
                 return False
         await self._engine.kill(info["Id"], "SIGKILL")
         if not await self._engine.wait(info["Id"], _DIE_S):
-            raise Unavailable(f"{key} is still there {_DIE_S:.0f} s after SIGKILL")
+            raise Unavailable(f"{key} is still there {_DIE_S:.0f} s after SIGKILL", code="container.unkillable")
         return True
 
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
@@ -503,23 +525,6 @@ def _fault(name: str, message: str) -> Unavailable | Refused | Conflict:
     if config.trouble(message):
         return Unavailable(f"{name}: {message}")
     return config.refusal(message) or Conflict(f"{name}: {message}")
-
-
-def _user(user: str | None) -> tuple[int, int]:
-    """Parse `uid:gid` into (uid, gid).
-
-    Raises `ValueError`: a name would mean something else in every image, and only root can create (and later delete) files of
-    another user.
-    """
-    if user is None:
-        return (os.getuid(), os.getgid()) if os.getuid() != 0 else NOBODY
-    uid, _, gid = user.partition(":")
-    if not uid.isdecimal() or not (gid or uid).isdecimal():
-        raise ValueError(f"the containers' user must be UID:GID in numbers, not {user!r}")
-    chosen = int(uid), int(gid or uid)
-    if os.getuid() != 0 and chosen != (os.getuid(), os.getgid()):
-        raise ValueError(f"an agent that is not root gives containers its own user, {os.getuid()}:{os.getgid()}, only")
-    return chosen
 
 
 def _kill_inside(pid: int, container_id: str) -> None:

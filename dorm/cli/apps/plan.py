@@ -161,9 +161,12 @@ def parse_nodes(text: str) -> NewNodes | str:
         return text[1:]
     count, _, rest = text.removeprefix("+").partition(",")
     if not text.startswith("+") or not count.isascii() or not count.isdigit() or not rest:
-        raise WrongUsage(f"nodes {text!r}: write +3,cpu=8,memory=32GiB, +3,like=NODE, or -NODE for one that is gone")
+        raise WrongUsage(
+            f"nodes {text!r}: write +3,cpu=8,memory=32GiB, +3,like=NODE, or -NODE for one that is gone",
+            code="usage.nodes.malformed",
+        )
     if not 1 <= int(count[:9]) <= _MOST_NODES:
-        raise WrongUsage(f"nodes {text!r}: between 1 and {_MOST_NODES:,} nodes")
+        raise WrongUsage(f"nodes {text!r}: between 1 and {_MOST_NODES:,} nodes", code="usage.nodes.malformed")
     labels: dict[str, str] = {}
     amounts: list[str] = []
     like = ""
@@ -177,7 +180,9 @@ def parse_nodes(text: str) -> NewNodes | str:
             amounts.append(part)
     capacity = (parse_capacity(",".join(amounts)) if amounts else None) or {}
     if not capacity and not like:
-        raise WrongUsage(f"nodes {text!r}: say what they have, such as cpu=8, or like=NODE")
+        raise WrongUsage(
+            f"nodes {text!r}: say what they have, such as cpu=8, or like=NODE", code="usage.nodes.malformed"
+        )
     return NewNodes(count=int(count), capacity=capacity, labels=labels, like=like)
 
 

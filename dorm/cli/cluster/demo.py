@@ -172,7 +172,7 @@ async def _runtime_with_image(runtime: RuntimeChoice, docker: str | None) -> Run
             built = await ensure_samples_image(docker, progress=lambda step: status.update(Text(step)))
     except ImageUnavailable as error:
         if runtime is RuntimeChoice.docker:
-            raise Fail(f"the sample apps' image can't be made: {error}", code="image.unavailable") from None
+            raise Fail(f"the sample apps' image can't be made: {error}", code=error.code) from None
         console.print(Text(f"taking plain processes: the sample apps' image can't be made ({error})"))
         return "process"
     console.print(Text(f"image {built.ref} ({built.origin})"))

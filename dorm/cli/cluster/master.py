@@ -149,5 +149,5 @@ async def _mind_the_copies(connection: Connection) -> None:
 def _identity(name: str | None) -> str:
     """Return a name that is unique to this process: ids of rounds and the lease depend on it."""
     if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
-        raise Fail("--name: use 1 to 64 letters, digits, '.', '-' and '_'", USAGE, code="master.name")
+        raise Fail("--name: use 1 to 64 letters, digits, '.', '-' and '_'", USAGE, code="master.name.malformed")
     return f"{name or socket.gethostname()}-{secrets.token_hex(4)}"

@@ -28,7 +28,10 @@ def register(app: typer.Typer) -> None:
 
 def _target(path: Path) -> Path:
     if str(path) != "-" and path.suffix.lower() not in _NEEDS:
-        raise WrongUsage(f"{path}: name a file that ends in .html, .png or .json, or - for JSON on standard output")
+        raise WrongUsage(
+            f"{path}: name a file that ends in .html, .png or .json, or - for JSON on standard output",
+            code="usage.file_name",
+        )
     return path
 
 

@@ -67,7 +67,8 @@ def _target(text: str) -> str:
     if text in {*Format, *_DRAWN} or Path(text).suffix.lower() in (".html", ".png", ".json"):
         return text
     raise WrongUsage(
-        f"{text!r} is none of {', '.join([*Format, *_DRAWN])}, nor a file that ends in .html, .png or .json"
+        f"{text!r} is none of {', '.join([*Format, *_DRAWN])}, nor a file that ends in .html, .png or .json",
+        code="usage.output.unknown",
     )
 
 
