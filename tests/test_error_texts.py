@@ -1,4 +1,4 @@
-"""The wording of each error, in one table: code, what raises it, text.
+"""The wording of each error, in one table: code, what raises it, text.  `tests/error_texts` holds the longer parts of it.
 
 Everything else asserts codes, so a sentence is changed here and in the code, nowhere else.
 """
@@ -18,6 +18,8 @@ from events.quantities import capacity, duration, resource
 from events.requirements import requirement
 from events.spec import check_spec
 from events.times import Times, times_after
+from tests.error_texts import settings as of_settings
+from tests.error_texts import specs, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,7 +162,10 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("code", "act", "text"), TABLE, ids=[f"{code}-{text[:20]}" for code, _, text in TABLE])
+WHOLE = [*TABLE, *specs.ROWS, *values.ROWS, *of_settings.ROWS]
+
+
+@pytest.mark.parametrize(("code", "act", "text"), WHOLE, ids=[f"{code}-{text[:20]}" for code, _, text in WHOLE])
 def test_an_error_has_its_code_and_says_what_to_do(code: str, act: Callable[[], object], text: str) -> None:
     with pytest.raises(DormError) as raised:
         act()

@@ -94,7 +94,8 @@ def _spool(stop: threading.Event) -> int:
                     break
                 if not spool.tell() and chunk[: len(MAGIC)] == MAGIC:
                     raise LogRefused(
-                        "this archive is of an earlier format, which can't be read from a pipe; name its file"
+                        "this archive is of an earlier format, which can't be read from a pipe; name its file",
+                        code="archive.not_seekable",
                     )
                 spool.write(chunk)
             spool.flush()
@@ -158,7 +159,7 @@ class ArchiveLog(EventLog):
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise LogRefused(f"{self._path}: another process is writing to it") from None
+            raise LogRefused(f"{self._path}: another process is writing to it", code="archive.in_use") from None
         if MAGIC.startswith(start := os.pread(self._file, len(MAGIC), 0)) and start != MAGIC:
             os.ftruncate(self._file, 0)
             self._write(MAGIC)
@@ -196,7 +197,7 @@ class ArchiveLog(EventLog):
     def _append(self, subject: str, body: bytes, msg_id: str, expected_last: int | None) -> Appended:
         with self._lock:
             if self._clock is None:
-                raise LogRefused(f"{self._path} is open for reading only")
+                raise LogRefused(f"{self._path} is open for reading only", code="archive.read_only")
             last, _ = self._last.get(subject, (0, 0))
             if expected_last is not None and last != expected_last:
                 raise Overtaken(f"{subject} is at {last}, not at {expected_last}")
@@ -216,7 +217,7 @@ class ArchiveLog(EventLog):
     def _copy_in(self, records: Sequence[Record]) -> None:
         with self._lock:
             if self._clock is None:
-                raise LogRefused(f"{self._path} is open for reading only")
+                raise LogRefused(f"{self._path} is open for reading only", code="archive.read_only")
             for seq, record in enumerate(records, self._end + 1):
                 if record.seq != seq:
                     raise LogDamaged(f"{self._path}: record {record.seq} can't follow {seq - 1}")
@@ -279,7 +280,7 @@ class ArchiveLog(EventLog):
             if self._clock is None:
                 self._learn()
             if after > self._end:
-                raise LogDamaged(f"{self._path} ends at {self._end}, before {after}")
+                raise LogDamaged(f"{self._path} ends at {self._end}, before {after}", code="log.truncated")
             index = after // _INDEX_EVERY
             if index < len(self._places):
                 return self._places[index], index * _INDEX_EVERY
@@ -291,7 +292,7 @@ class ArchiveLog(EventLog):
             await asyncio.sleep(_POLL_S)
             size = await asyncio.to_thread(_size, self._path)
             if size < place:
-                raise LogDamaged(f"{self._path} has become shorter while it was read")
+                raise LogDamaged(f"{self._path} has become shorter while it was read", code="log.truncated")
             if size > place:
                 return
 
@@ -419,7 +420,7 @@ def _frames(path: Path, place: int, previous: int, until: int | None = None) -> 
         size = os.fstat(file.fileno()).st_size if until is None else until
         magic = file.read(len(MAGIC))
         if not MAGIC.startswith(magic):  # It may just be being created, and shorter.
-            raise LogRefused(f"{path} is not a Dorm archive")
+            raise LogRefused(f"{path} is not a Dorm archive", code="archive.not_an_archive")
         file.seek(place)
         while place + _FRAME.size <= size:
             header = file.read(_FRAME.size)

@@ -61,7 +61,7 @@ class ReadablePart(EventLog):
         expected_last: int | None = None,
         timeout: float = 5.0,
     ) -> Appended:
-        raise LogRefused(f"a damaged log takes nothing: {self._damage}")
+        raise LogRefused(f"a damaged log takes nothing: {self._damage}", code="archive.damaged")
 
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
@@ -176,7 +176,7 @@ class WholeParts(EventLog):
         expected_last: int | None = None,
         timeout: float = 5.0,
     ) -> Appended:
-        raise LogRefused(f"a damaged log takes nothing: {self._damages[0]}")
+        raise LogRefused(f"a damaged log takes nothing: {self._damages[0]}", code="archive.damaged")
 
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False

@@ -184,11 +184,14 @@ class SegmentLog(EventLog):
         try:
             start = os.pread(file, len(MAGIC), 0)
             if start != MAGIC:
-                raise LogRefused(f"{name} is not a Dorm archive")
+                raise LogRefused(f"{name} is not a Dorm archive", code="archive.not_an_archive")
             layout = layout_of(file)
             if layout.header.format > FORMAT:
                 made_by = layout.header.made_by or "a later build"
-                raise LogRefused(f"{name} was written by {made_by} in a later format; update Dorm to read it")
+                raise LogRefused(
+                    f"{name} was written by {made_by} in a later format; update Dorm to read it",
+                    code="archive.later_format",
+                )
         except OSError as error:
             os.close(file)
             raise LogRefused(f"{name}: {error.strerror}") from None
@@ -231,16 +234,18 @@ class SegmentLog(EventLog):
         expected_last: int | None = None,
         timeout: float = 5.0,
     ) -> Appended:
-        raise LogRefused(f"{self._name}: {_READ_ONLY}")
+        raise LogRefused(f"{self._name}: {_READ_ONLY}", code="archive.read_only")
 
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
         if follow:
-            raise LogRefused(f"{self._name}: an archive does not grow, so there is nothing to follow")
+            raise LogRefused(
+                f"{self._name}: an archive does not grow, so there is nothing to follow", code="archive.does_not_grow"
+            )
         end = await self.end()
         if after > end:
-            raise LogDamaged(f"{self._name} ends at {end}, before {after}")
+            raise LogDamaged(f"{self._name} ends at {end}, before {after}", code="log.truncated")
         index = bisect_right(self._lasts, after)
         while index < len(self._entries):
             records, index = await asyncio.to_thread(self._load_from, index, after)
@@ -359,7 +364,7 @@ class _Inside(Snapshots):
         self._log = log
 
     async def put(self, info: SnapshotInfo, body: bytes) -> None:
-        raise LogRefused(f"{self._log._name}: {_READ_ONLY}")
+        raise LogRefused(f"{self._log._name}: {_READ_ONLY}", code="archive.read_only")
 
     async def infos(self) -> Sequence[SnapshotInfo]:
         return [kept.info for kept in self._log._layout.snapshots]
@@ -380,7 +385,7 @@ class _Inside(Snapshots):
         return body if found == info and content_of(body) == info.content else None
 
     async def drop(self, info: SnapshotInfo) -> None:
-        raise LogRefused(f"{self._log._name}: {_READ_ONLY}")
+        raise LogRefused(f"{self._log._name}: {_READ_ONLY}", code="archive.read_only")
 
 
 def _after(batch: list[Record], after: int, subjects: Sequence[str]) -> list[Record]:

@@ -16,6 +16,7 @@ import pytest
 from agents.runtime.interface import PROGRESS_FILE, Conflict, Key, Refused, Runtime, Unavailable
 from tests.agents.harness import PATIENCE_S, Harness, ended, look, output, says, until
 from tests.agents.killed_agent import start_and_kill
+from tests.errors import raises
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -115,7 +116,7 @@ class RuntimeConformance:
         for command in ("no-such-command", "/no/such/command", "/etc/passwd", "/usr"):
             spec = harness.spec(command, "argument")
             for _ in range(2):  # the second time as the first
-                with pytest.raises(Refused, match=command) as refused:
+                with raises(Refused, "container.command.not_found", command) as refused:
                     await runtime.ensure(spec)
                 assert refused.value.cause == "command"
             assert await runtime.list() == []
@@ -274,7 +275,7 @@ class RuntimeConformance:
         await runtime.extend_lease(0.0)
         spec = harness.shell("echo ran; sleep 1.5; exit 3")
         for _ in range(2):
-            with pytest.raises(Unavailable, match="lease is over"):
+            with raises(Unavailable, "node_lease.expired"):
                 await runtime.ensure(spec)
             assert [seen for seen in await runtime.list() if seen.state != "created"] == []
         await runtime.extend_lease(600.0)
