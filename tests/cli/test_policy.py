@@ -150,11 +150,11 @@ async def test_show_set_and_show_again(lab: Lab) -> None:
     assert await lab.policy("get", "policy") == "dorm\n"
     end = await lab.connection.log.end()
     assert "it is so already" in await lab.policy("set", "theta2=0.2")
-    assert "theta9" in await lab.refuses("set", "theta9=1")
-    assert "between" in await lab.refuses("set", "theta2=0.3", "floor=9")
-    assert "write key=value" in await lab.refuses("set", "theta2")
-    assert "Missing argument" in await lab.refuses("set")
-    assert "there is no setting 'theta9'" in await lab.refuses("get", "theta9")
+    assert "[settings.unknown]" in await lab.refuses("set", "theta9=1")
+    assert "[policy.parameter.out_of_range]" in await lab.refuses("set", "theta2=0.3", "floor=9")
+    assert "[usage.not_a_pair]" in await lab.refuses("set", "theta2")
+    assert "[usage.missing_parameter]" in await lab.refuses("set")
+    assert "[settings.unknown]" in await lab.refuses("get", "theta9")
     assert await lab.connection.log.end() == end, "nothing of what was refused, or is so already, is on the log"
     said = await lab.policy("set", "policy=static", "count=3")
     assert said.splitlines()[0] == "policy: dorm -> static"

@@ -65,7 +65,7 @@ async def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
         await EmbeddedServer(tmp_path / "file" / "nats").start()
     code, out, err = await dorm(tmp_path, "up", "--runtime", "process", "--port", "0", "--data", str(tmp_path / "file"))
     assert (code, out, len(err.splitlines())) == (1, "", 1)
-    assert "can't be written" in err
+    assert err.endswith(" [data.not_writable]\n")
 
 
 async def test_the_servers_own_complaint(tmp_path: Path) -> None:
