@@ -190,7 +190,7 @@ class Agent:
         self._last = None  # so that its folded state is not saved
         return LogDamaged(
             f"{error}: this is not the log that node {self.config.name} has followed, so nothing was started or stopped; put "
-            f"the log back, or, where it was made anew on purpose, stop the node's containers, remove {self._file.path} and "
+            f"the log back, or, if it was recreated on purpose, stop the node's containers, remove {self._file.path} and "
             "start the agent again",
             code="log.another",
         )
@@ -397,7 +397,7 @@ class Agent:
             return  # The master must see that this node can't be used, and another machine may hold its name by now.
         if silent > self.desired.lease_s:
             raise Unavailable(
-                f"the engine has not answered for {silent:.0f} s, so nobody can say what runs here",
+                f"the engine has not answered for {silent:.0f} s, so it is unknown what runs here",
                 code="runtime.silent",
             )
         # The next heartbeat must not wait long for a lost answer, or a short outage would cost a short lease.

@@ -62,7 +62,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         for label in self.labels:
             if not is_label(label):
                 raise ConfigError(
-                    f"label {label!r}: no app could ask for it; begin its name with a letter, go on with letters, digits "
+                    f"label {label!r}: no app could require it; start its name with a letter, use letters, digits "
                     "and _ . / -, and take none of and, or, not, in, has",
                     code="config.labels.malformed",
                 )

@@ -86,7 +86,7 @@ def figure(value: float, unit: str, goal: str | None = None) -> Figure:
     """Return a figure, rounded to six significant digits, beyond the accuracy of any measurement.  Raises BenchError for a
     value that is not finite: then nothing was measured."""
     if not math.isfinite(value):
-        raise BenchError(f"the result is {value}, which is no measurement", code="bench.not_a_number")
+        raise BenchError(f"the result is {value}, which is not a measurement", code="bench.not_a_number")
     return Figure(float(f"{value:.6g}"), unit, msgspec.UNSET if goal is None else goal)
 
 

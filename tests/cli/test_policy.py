@@ -149,7 +149,7 @@ async def test_show_set_and_show_again(lab: Lab) -> None:
     assert json.loads(await lab.policy("get", "quiet", "-o", "json"))["value"] == 500
     assert await lab.policy("get", "policy") == "dorm\n"
     end = await lab.connection.log.end()
-    assert "it is so already" in await lab.policy("set", "theta2=0.2")
+    assert "nothing to change" in await lab.policy("set", "theta2=0.2")
     assert "[settings.unknown]" in await lab.refuses("set", "theta9=1")
     assert "[policy.parameter.out_of_range]" in await lab.refuses("set", "theta2=0.3", "floor=9")
     assert "[usage.not_a_pair]" in await lab.refuses("set", "theta2")

@@ -195,7 +195,7 @@ def _peak_mb() -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
-    raise BenchError("this system does not tell how much memory a process has had", code="bench.no_memory_figures")
+    raise BenchError("this system does not report how much memory a process has used", code="bench.no_memory_figures")
 
 
 # Results

@@ -75,7 +75,8 @@ def plan(
         typer.Option(metavar="APP", autocompletion=complete_app, help="With this app cancelled."),
     ] = None,
     rounds: Annotated[
-        int, typer.Option(min=1, max=100, help="So many decisions, each after the adjustments of the one before.")
+        int,
+        typer.Option(min=1, max=100, help="How many decisions to plan, each after the adjustments of the one before."),
     ] = 1,
     at: At = None,
     file: File = None,

@@ -66,9 +66,7 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    runtime: Annotated[
-        RuntimeChoice, typer.Option(help="auto takes Docker where an engine answers.")
-    ] = RuntimeChoice.auto,
+    runtime: Annotated[RuntimeChoice, typer.Option(help="auto uses Docker if an engine answers.")] = RuntimeChoice.auto,
     docker: Annotated[str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="One line for each event instead of a live table.")] = False,
     verbose: Verbose = 0,

@@ -54,7 +54,8 @@ def master(
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="What it is called, before a part that is drawn anew; default: this host's name.")
+        str | None,
+        typer.Option(help="Name of this master, to which a random part is added; default: this host's name."),
     ] = None,
     lease: Annotated[
         float | None,

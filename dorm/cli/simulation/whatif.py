@@ -68,13 +68,13 @@ def whatif(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="How far to play on, such as 12h; default: twice the log's time after the fork, or a day.",
+            help="How long to simulate, such as 12h; default: twice the log's time after the fork, or a day.",
         ),
     ] = None,
     kept: Annotated[
         Path | None, typer.Option("--log", metavar="FILE", help="Write the log of the changed simulation to this archive.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     file: File = None,
     output: Output = Format.table,
     url: Url = None,
@@ -147,7 +147,7 @@ def _horizon(text: str | None) -> float | None:
     except ValueError as error:
         raise WrongUsage(f"horizon: {error}", code=code_of(error)) from None
     if seconds == 0:
-        raise WrongUsage("horizon: 0 s is no time to play on; write 12h, say", code="usage.horizon.zero")
+        raise WrongUsage("horizon: 0 s is too short; write 12h, for example", code="usage.horizon.zero")
     return seconds
 
 
