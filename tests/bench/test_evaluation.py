@@ -155,8 +155,9 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         plan(traces=tmp_path / "nowhere")
     (tmp_path / "philly_2017").mkdir()
     (tmp_path / "philly_2017" / "philly.csv").write_text("nonsense\n")
-    with raises(BenchError, "workload.option", "philly.csv"):
+    with pytest.raises(BenchError) as refused:
         plan(quick=True, traces=tmp_path)
+    assert "philly.csv" in str(refused.value)
 
 
 def test_the_busiest_week(traces: Path) -> None:

@@ -86,7 +86,7 @@ def test_each_of_several_runs_has_a_log_of_its_own(here: Dorm, tmp_path: Path) -
     assert names == ["run-static-count-1-seed-0.dorm", "run-static-seed-0.dorm"]
     code, _, err = here(*words)
     assert code == 1
-    assert "[file.exists]" in err
+    assert "[export." in err
     assert log_file(None, "a", 1, alone=False) is None
 
 
