@@ -326,7 +326,7 @@ class JetStreamLog(EventLog):
         self._short_since = min(self._short_since, now)
         if self._link.clustered and now - self._short_since < _STALE_S:
             return LogUnavailable(f"{words}: one of the servers is behind the others")
-        return LogDamaged(words)
+        return LogDamaged(words, code="log.truncated")
 
     async def _at_a_gap(self, error: ReopenReader, seq: int) -> LogError:
         """Return the error for a record that does not come after repeated requests.  `seq` is a record that must exist, 0 if

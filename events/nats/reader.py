@@ -140,8 +140,7 @@ class Reader:
             state = await stream_state(self._link, self._stream, self._timeout)
             if state["last_seq"] < self._after:
                 raise EndsBefore(
-                    f"the log ends at {state['last_seq']}, before {self._after} which had been read from it",
-                    code="log.truncated",
+                    f"the log ends at {state['last_seq']}, before {self._after} which had been read from it"
                 )
             if state["first_seq"] > self._after + 1:
                 raise LogDamaged(

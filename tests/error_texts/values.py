@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from events.quantities import LARGEST, LONGEST_S, duration, resource
 from events.requirements import DEEPEST, LONGEST, requirement
@@ -14,48 +14,56 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def quantity(name: str, value: Any) -> Callable[[], object]:
+    return lambda: resource(name, value)
+
+
+def time(value: Any) -> Callable[[], object]:
+    return lambda: duration(value)
+
+
 ROWS: list[tuple[str, Callable[[], object], str]] = [
     # quantities and durations
-    ("quantity.negative", lambda: resource("cpu", -1), "cpu: expected a quantity of at least 0, got -1"),
-    ("quantity.too_large", lambda: resource("gpu", math.inf), "gpu: inf is more than any cluster has"),
+    ("quantity.negative", quantity("cpu", -1), "cpu: expected a quantity of at least 0, got -1"),
+    ("quantity.too_large", quantity("gpu", math.inf), "gpu: inf is more than any cluster has"),
     (
         "quantity.too_large",
-        lambda: resource("gpu", LARGEST + 1),
+        quantity("gpu", LARGEST + 1),
         "gpu: 1152921504606846977 is more than any cluster has",
     ),
-    ("quantity.too_large", lambda: resource("gpu", 10**30), "gpu: a huge number is more than any cluster has"),
-    ("quantity.malformed", lambda: resource("gpu", True), "gpu: True is not a quantity; write a whole number"),
-    ("quantity.malformed", lambda: resource("gpu", None), "gpu: None is not a quantity; write a whole number"),
-    ("quantity.malformed", lambda: resource("gpu", []), "gpu: [] is not a quantity; write a whole number"),
+    ("quantity.too_large", quantity("gpu", 10**30), "gpu: a huge number is more than any cluster has"),
+    ("quantity.malformed", quantity("gpu", True), "gpu: True is not a quantity; write a whole number"),
+    ("quantity.malformed", quantity("gpu", None), "gpu: None is not a quantity; write a whole number"),
+    ("quantity.malformed", quantity("gpu", []), "gpu: [] is not a quantity; write a whole number"),
     (
         "quantity.malformed",
-        lambda: resource("memory", "much"),
+        quantity("memory", "much"),
         "memory: 'much' is not a quantity; write 512MiB or 2GiB",
     ),
     (
         "quantity.unknown_unit",
-        lambda: resource("memory", "1m"),
+        quantity("memory", "1m"),
         "memory: '1m' has an unknown unit; write 512MiB or 2GiB",
     ),
     (
         "quantity.unknown_unit",
-        lambda: resource("memory", "1Xi"),
+        quantity("memory", "1Xi"),
         "memory: '1Xi' has an unknown unit; write 512MiB or 2GiB",
     ),
-    ("quantity.malformed", lambda: resource("memory", "-1"), "memory: '-1' is not a quantity; write 512MiB or 2GiB"),
+    ("quantity.malformed", quantity("memory", "-1"), "memory: '-1' is not a quantity; write 512MiB or 2GiB"),
     (
         "quantity.unknown_unit",
-        lambda: resource("cpu", "1G"),
+        quantity("cpu", "1G"),
         "cpu: '1G' is not a number of cores; write 2, 0.5 or 500m",
     ),
-    ("quantity.malformed", lambda: resource("cpu", "1."), "cpu: '1.' is not a quantity; write 2, 0.5 or 500m"),
-    ("quantity.malformed", lambda: duration("soon"), "'soon' is not a duration; write 10s, 500ms, 2m or 1h"),
-    ("quantity.malformed", lambda: duration("1w"), "'1w' is not a duration; write 10s, 500ms, 2m or 1h"),
-    ("quantity.malformed", lambda: duration(True), "True is not a duration; write 10s, 500ms, 2m or 1h"),
-    ("quantity.malformed", lambda: duration(None), "None is not a duration; write 10s, 500ms, 2m or 1h"),
-    ("quantity.out_of_range", lambda: duration("367d"), "'367d' is not a duration between 0 and a year"),
-    ("quantity.out_of_range", lambda: duration(LONGEST_S + 1), "31622401.0 is not a duration between 0 and a year"),
-    ("quantity.out_of_range", lambda: duration(math.nan), "nan is not a duration between 0 and a year"),
+    ("quantity.malformed", quantity("cpu", "1."), "cpu: '1.' is not a quantity; write 2, 0.5 or 500m"),
+    ("quantity.malformed", time("soon"), "'soon' is not a duration; write 10s, 500ms, 2m or 1h"),
+    ("quantity.malformed", time("1w"), "'1w' is not a duration; write 10s, 500ms, 2m or 1h"),
+    ("quantity.malformed", time(True), "True is not a duration; write 10s, 500ms, 2m or 1h"),
+    ("quantity.malformed", time(None), "None is not a duration; write 10s, 500ms, 2m or 1h"),
+    ("quantity.out_of_range", time("367d"), "'367d' is not a duration between 0 and a year"),
+    ("quantity.out_of_range", time(LONGEST_S + 1), "31622401.0 is not a duration between 0 and a year"),
+    ("quantity.out_of_range", time(math.nan), "nan is not a duration between 0 and a year"),
     # requirements
     (
         "requirement.malformed",
