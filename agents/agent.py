@@ -202,7 +202,7 @@ class Agent:
         if self._leaving or self._cut_off:
             return False
         if not await self._held():
-            raise Unavailable("the node's lease is not held")
+            raise Unavailable("the node's lease is not held", code="node_lease.expired")
         return True
 
     async def _join(self) -> None:
@@ -245,7 +245,7 @@ class Agent:
         await self.kill_all()
         left = [seen.key for seen in await self._runtime.list() if seen.state == "running"]
         if left:
-            raise Unavailable(f"{left[0]} still runs, though the node's lease is over")
+            raise Unavailable(f"{left[0]} still runs, though the node's lease is over", code="container.unkillable")
 
     async def _announce(self) -> bool:
         """Announce the node.  Return False if another machine holds the name, or if it took so long that the lease expired
@@ -326,7 +326,10 @@ class Agent:
         if not await self._look_at_lease():
             return  # The master must see that this node can't be used, and another machine may hold its name by now.
         if silent > self.desired.lease_s:
-            raise Unavailable(f"the engine has not answered for {silent:.0f} s, so nobody can say what runs here")
+            raise Unavailable(
+                f"the engine has not answered for {silent:.0f} s, so it is unknown what runs here",
+                code="runtime.silent",
+            )
         # The next heartbeat must not wait long for a lost answer, or a short outage would cost a short lease.
         patience = min(max(self._pace(), _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
         sent_at = await self._heartbeat.send(self._seen, patience)

@@ -102,17 +102,20 @@ class CheckpointFolder:
         start was decided, "" where none was known.  Raises NotShared, or OSError if the marker is unreadable."""
         if self.look() != self.id or self.id == NO_FOLDER:
             raise NotShared(
-                f"{self.path} is not the folder of checkpoints that this node had when it joined: mount it again"
+                f"{self.path} is not the folder of checkpoints that this node had when it joined: mount it again",
+                code="checkpoints.replaced",
             )
         if cluster not in ("", self.id):
             raise NotShared(
-                f"{self.path} is the folder of checkpoints {self.id}, and the app works in {cluster}: mount that"
+                f"{self.path} is the folder of checkpoints {self.id}, and the app works in {cluster}: mount that",
+                code="checkpoints.differs",
             )
         folder = self.path / app
         if resume and not folder.is_dir():
             raise NotShared(
                 f"{folder} is not there, and the app has saved a checkpoint: mount the folder that holds it, or put it back; "
-                "to start from nothing, cancel the app and submit it again"
+                "to start from nothing, cancel the app and submit it again",
+                code="checkpoints.app_missing",
             )
         folder.mkdir(exist_ok=True)
         return folder
@@ -148,7 +151,8 @@ class Looks:
                 return found
         except TimeoutError:
             raise Unavailable(
-                f"the folder of checkpoints {self.folder.path} does not answer: look at its mount and its server"
+                f"the folder of checkpoints {self.folder.path} does not answer: look at its mount and its server",
+                code="checkpoints.unavailable",
             ) from None
 
     async def find(self) -> None:

@@ -41,24 +41,36 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not _NODE.match(self.name):
-            raise ConfigError(f"node name {self.name!r}: use letters, digits, '-' and '_', at most 63")
+            raise ConfigError(
+                f"node name {self.name!r}: use letters, digits, '-' and '_', at most 63", code="config.name.malformed"
+            )
         if len(self.address) > 255:
             raise ConfigError(
-                f"address {self.address[:60]}...: use a host name or an IP address, at most 255 characters"
+                f"address {self.address[:60]}...: use a host name or an IP address, at most 255 characters",
+                code="config.address.too_long",
             )
         low, high = self.ports
         if not 1024 <= low <= high <= HIGHEST_PORT:
-            raise ConfigError(f"ports {low}-{high}: use a range within 1024-{HIGHEST_PORT}")
+            raise ConfigError(
+                f"ports {low}-{high}: use a range within 1024-{HIGHEST_PORT}", code="config.ports.out_of_range"
+            )
         if not self.capacity or any(amount < 0 for amount in self.capacity.values()):
-            raise ConfigError("capacity: say how much of each resource the node has, such as cpu=8,memory=32GiB")
+            raise ConfigError(
+                "capacity: say how much of each resource the node has, such as cpu=8,memory=32GiB",
+                code="config.capacity.missing",
+            )
         for label in self.labels:
             if not is_label(label):
                 raise ConfigError(
-                    f"label {label!r}: no app could ask for it; begin its name with a letter, go on with letters, digits "
-                    "and _ . / -, and take none of and, or, not, in, has"
+                    f"label {label!r}: no app could require it; start its name with a letter, use letters, digits "
+                    "and _ . / -, and take none of and, or, not, in, has",
+                    code="config.labels.malformed",
                 )
         if self.gpus and self.capacity.get(GPU, 0) != len(self.gpus):
-            raise ConfigError(f"capacity says {self.capacity.get(GPU, 0)} GPUs, and {len(self.gpus)} ids are given")
+            raise ConfigError(
+                f"capacity says {self.capacity.get(GPU, 0)} GPUs, and {len(self.gpus)} ids are given",
+                code="config.gpus.differs",
+            )
 
     @property
     def gpu_ids(self) -> tuple[str, ...]:

@@ -91,7 +91,7 @@ async def still_there(log: ReadableLog, patterns: Sequence[str], seq: int, recor
     """Return whether the log still has the last record that was folded.  Raises LogDamaged if it ends before it."""
     end = await log.end()
     if end < seq:
-        raise LogDamaged(f"the log ends at record {end}, and this node had read it up to {seq}")
+        raise LogDamaged(f"the log ends at record {end}, and this node had read it up to {seq}", code="log.truncated")
     async with contextlib.aclosing(log.read(after=seq - 1, subjects=patterns)) as batches:
         async for batch in batches:
             return batch[0].seq == seq and identity(batch[0]) == record

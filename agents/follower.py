@@ -109,6 +109,7 @@ class Follower:
         self._last = None  # so that its folded state is not saved
         return LogDamaged(
             f"{error}: this is not the log that node {self._node} has followed, so nothing was started or stopped; put "
-            f"the log back, or, where it was made anew on purpose, stop the node's containers, remove {self._file.path} and "
-            "start the agent again"
+            f"the log back, or, if it was recreated on purpose, stop the node's containers, remove {self._file.path} and "
+            "start the agent again",
+            code="log.another",
         )

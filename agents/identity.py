@@ -51,7 +51,10 @@ class Identity:
         if self._path.exists():
             known = _RECORD.fullmatch(self._path.read_text(errors="replace"))
             if known is None:
-                raise Conflict(f"{self._path} holds no identity: restore it, or remove it to join as another machine")
+                raise Conflict(
+                    f"{self._path} holds no identity: restore it, or remove it to join as another machine",
+                    code="identity.malformed",
+                )
             same_machine = _UNKNOWN in (machine, known[2]) or machine == known[2]
             if same_machine and runtime_root == known[3]:
                 self.value = known[1]

@@ -32,6 +32,8 @@ _COMMAND_FAILED: Final = "returned a non-zero code"  # how the builder reports t
 class EngineFault(Exception):
     """The engine does not answer, or refused; the message is one line for people."""
 
+    code = "docker.failed"
+
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(" ".join(message.split()))
         self.status = status

@@ -58,6 +58,8 @@ Origin = Literal["present", "cache", "registry", "packages"]
 class ImageUnavailable(Exception):
     """There is no image and none can be built here; the message is one line that says why."""
 
+    code = "image.unavailable"
+
 
 class Built(NamedTuple):
     """An image that an engine now has."""

@@ -26,7 +26,7 @@ ROUND = "round"
 class ClusterNameError(DormError, ValueError):
     """A cluster's name can't be part of a subject."""
 
-    code = "cluster.name"
+    code = "cluster.name.malformed"
 
 
 def check_cluster(cluster: str) -> str:

@@ -127,4 +127,4 @@ def _link(unfinished: Path, path: Path) -> None:
 
 def _exists(path: Path) -> ExportError:
     text = f"{path} already exists; choose another name, or replace it with --force"
-    return ExportError(text, code="export.exists")
+    return ExportError(text, code="file.exists")

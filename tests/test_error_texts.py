@@ -1,4 +1,4 @@
-"""The wording of each error, in one table: code, what raises it, text.
+"""The wording of each error, in one table: code, what raises it, text.  `tests/error_texts` holds the longer parts of it.
 
 Everything else asserts codes, so a sentence is changed here and in the code, nowhere else.
 """
@@ -18,6 +18,8 @@ from events.quantities import capacity, duration, resource
 from events.spec import check_spec
 from events.spec.requirements import requirement
 from events.times import Times, times_after
+from tests.error_texts import settings as of_settings
+from tests.error_texts import specs, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,14 +155,17 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
         "'last' is no position; write a sequence (118), or with the index in a round (118.2)",
     ),
     (
-        "cluster.name",
+        "cluster.name.malformed",
         lambda: subjects.check_cluster("a b"),
         "cluster name 'a b': use 1 to 64 letters, digits, '-' and '_'",
     ),
 ]
 
 
-@pytest.mark.parametrize(("code", "act", "text"), TABLE, ids=[f"{code}-{text[:20]}" for code, _, text in TABLE])
+WHOLE = [*TABLE, *specs.ROWS, *values.ROWS, *of_settings.ROWS]
+
+
+@pytest.mark.parametrize(("code", "act", "text"), WHOLE, ids=[f"{code}-{text[:20]}" for code, _, text in WHOLE])
 def test_an_error_has_its_code_and_says_what_to_do(code: str, act: Callable[[], object], text: str) -> None:
     with pytest.raises(DormError) as raised:
         act()

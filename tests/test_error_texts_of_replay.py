@@ -55,7 +55,7 @@ from tests.simulator.scenarios import nodes as machines
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-SAMPLES = Path(__file__).parent / "simulator" / "samples"
+SAMPLES = Path(__file__).parent / "simulator" / "workloads" / "samples"
 PHILLY = f"philly:{SAMPLES / 'philly.csv'}"
 ALIBABA = f"alibaba:{SAMPLES / 'openb'}"
 RECORDS = [
@@ -204,7 +204,7 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
         "'bob' is neither a kind of event nor an app or node here; for one of another moment, write app=bob or node=…",
     ),
     # exports
-    ("export.exists", existing_file, "/dev/null already exists; choose another name, or replace it with --force"),
+    ("file.exists", existing_file, "/dev/null already exists; choose another name, or replace it with --force"),
     (
         "export.not_written",
         awaited(lambda: export(LOG, Path("/nowhere/log.dorm"))),

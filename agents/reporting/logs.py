@@ -29,7 +29,7 @@ class LogAnswerer:
         try:
             asked = msgspec.json.decode(question, type=LogQuestion)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise AskRefused(f"a question for logs is a JSON map: {error}") from None
+            raise AskRefused(f"a question for logs is a JSON map: {error}", code="agent.question.malformed") from None
         key = Key(asked.app, asked.generation, asked.slot)
         try:
             async with contextlib.aclosing(self._runtime.logs(key, follow=asked.follow, tail=asked.tail)) as chunks:
@@ -37,9 +37,12 @@ class LogAnswerer:
                     yield chunk
         except KeyError:
             raise AskRefused(
-                f"slot {key.slot} of generation {key.generation} is not (or no longer) on node {self._desired.node}"
+                f"slot {key.slot} of generation {key.generation} is not (or no longer) on node {self._desired.node}",
+                code="slot.not_found",
             ) from None
         except Unavailable as error:
-            raise AskRefused(f"the engine on node {self._desired.node} does not answer: {error}") from None
+            raise AskRefused(
+                f"the engine on node {self._desired.node} does not answer: {error}", code=error.code
+            ) from None
         except RuntimeFault as error:
-            raise AskRefused(str(error)) from None
+            raise AskRefused(str(error), code=error.code) from None

@@ -47,12 +47,12 @@ class Unavailable(RuntimeFault):
 
 
 class Refused(RuntimeFault):
-    """The container can never start here as specified."""
+    """The container can never start here as specified.  The code follows from the cause unless the `raise` knows more."""
 
-    code = "runtime.refused"
+    code = "container.refused"
 
-    def __init__(self, cause: RefusalCause, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, cause: RefusalCause, message: str, *, code: str = "") -> None:
+        super().__init__(message, code=code or f"container.{cause}.refused")
         self.cause: RefusalCause = cause
 
 
@@ -60,6 +60,12 @@ class Conflict(RuntimeFault):
     """Another container holds what this one needs."""
 
     code = "runtime.conflict"
+
+
+class WrongUser(RuntimeFault, ValueError):
+    """The user that the containers should run as can't be used; the message says which can."""
+
+    code = "config.user.malformed"
 
 
 class Displaced(RuntimeFault):
@@ -112,7 +118,7 @@ def key_name(key: Key) -> str:
     Raises `Refused` ("spec") if the app's name could leave the folder or is no name for an engine.
     """
     if not _APP.fullmatch(key.app) or key.generation < 0 or key.slot < 0:
-        raise Refused("spec", f"no container can be named after {key!r}")
+        raise Refused("spec", f"no container can be named after {key!r}", code="container.name.malformed")
     return f"{key.app}-{key.generation}-{key.slot}"
 
 
@@ -120,16 +126,20 @@ def check_spec(spec: ContainerSpec) -> None:
     """Refuse a spec that no engine could pass to a program.  Raises `Refused` ("spec")."""
     key_name(spec.key)
     if not spec.command or not spec.command[0]:
-        raise Refused("spec", "the command is empty")
+        raise Refused("spec", "the command is empty", code="container.command.missing")
     for word in (*spec.command, *spec.env.values(), spec.checkpoint_dir):
         if "\0" in word:
-            raise Refused("spec", f"a NUL character cannot be passed to a program: {word[:80]!r}")
+            raise Refused(
+                "spec", f"a NUL character cannot be passed to a program: {word[:80]!r}", code="container.text.malformed"
+            )
     for name in spec.env:
         if not name or "=" in name or "\0" in name:
-            raise Refused("spec", f"no environment variable can be called {name!r}")
+            raise Refused("spec", f"no environment variable can be called {name!r}", code="container.env.malformed")
     for name, amount in spec.resources.items():
         if amount < 0:
-            raise Refused("spec", f"a demand for {amount} of {name} makes no sense")
+            raise Refused(
+                "spec", f"a demand for {amount} of {name} makes no sense", code="container.resources.negative"
+            )
 
 
 State = Literal["created", "running", "exited"]

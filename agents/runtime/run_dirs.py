@@ -57,7 +57,9 @@ class RunDirs:
         lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not _locked(lock):
             os.close(lock)
-            raise Conflict(f"another agent holds {self.root}: each node needs a folder of its own")
+            raise Conflict(
+                f"another agent holds {self.root}: each node needs a folder of its own", code="node_folder.in_use"
+            )
         self._lock = lock
         for left in self.root.glob(".*-*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -98,7 +100,9 @@ class RunDirs:
         try:
             await asyncio.to_thread(extend)
         except OSError as failure:
-            raise Unavailable(f"the lease cannot be written to {self._lease}: {failure.strerror}") from failure
+            raise Unavailable(
+                f"the lease cannot be written to {self._lease}: {failure.strerror}", code="node_lease.not_writable"
+            ) from failure
 
     def locked(self, name: str) -> bool:
         """Return whether a process holds the lock file of this name, such as the guard of the lease."""
@@ -115,7 +119,9 @@ class RunDirs:
         """Check the lease before a start.  Raises `Unavailable` if it has expired, `Displaced`."""
         left = await self.lease_left()
         if left is not None and left <= 0:
-            raise Unavailable("the node's lease is over, so nothing is started until it is extended")
+            raise Unavailable(
+                "the node's lease is over, so nothing is started until it is extended", code="node_lease.expired"
+            )
 
     async def lease_left(self) -> float | None:
         """See `Runtime.lease_left`.  Raises `Displaced`."""
@@ -147,7 +153,8 @@ class RunDirs:
         text = path.read_text(errors="replace")
         if not _IDENTITY.fullmatch(text):
             raise Conflict(
-                f"{path} holds no identity: put back its 32 hex digits, the label dorm.owner of its containers"
+                f"{path} holds no identity: put back its 32 hex digits, the label dorm.owner of its containers",
+                code="identity.malformed",
             )
         return text.strip()
 

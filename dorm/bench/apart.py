@@ -70,7 +70,7 @@ def _next(ready: Connection, process: SpawnProcess) -> Any:
         process.join()
         code = process.exitcode or 0
         why = f"signal {-code}, which may mean that memory ran out" if code < 0 else f"exit code {code}"
-        raise BenchError(f"a process that measured has ended by itself ({why})") from None
+        raise BenchError(f"a measuring process ended by itself ({why})", code="bench.process_ended") from None
 
 
 @contextlib.contextmanager

@@ -137,7 +137,10 @@ def resizes_compared(records: Sequence[Record]) -> tuple[Timings, list[Row], boo
     phases = whole.history.phases.phases
     numbers = {(one.app, one.generation): index for index, one in enumerate(_restarts(phases))}
     if len(numbers) <= len(SIZES):
-        raise BenchError(f"{len(numbers)} resizes are not enough: two turns through {len(SIZES)} sizes are the least")
+        raise BenchError(
+            f"{len(numbers)} resizes are not enough: two turns through {len(SIZES)} sizes are the least",
+            code="bench.too_few",
+        )
 
     def is_compared(one: Phases) -> bool:
         return numbers.get((one.app, one.generation), 0) // len(SIZES) % 2 == 1
@@ -159,7 +162,7 @@ def contentions_compared(first: Sequence[Record], second: Sequence[Record]) -> t
     said = rehearse(really.history, really.state, Fitting(known.history), known.history.decisions_s)
     rows = completion_rows(completions(really.state), said.completions)
     if not rows:
-        raise BenchError("no app was completed both really and in the simulation")
+        raise BenchError("no app was completed both really and in the simulation", code="bench.nothing_measured")
     real = sizes(really.history.phases.phases)
     return rows, sum(said.sizes.get(app) == counts for app, counts in real.items())
 

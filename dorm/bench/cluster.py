@@ -58,7 +58,9 @@ async def runtimes(wanted: Wanted, docker_url: str | None, tell: Tell) -> list[R
     try:
         await ensure_samples_image(docker_url, progress=tell)
     except ImageUnavailable as error:
-        raise BenchError(f"Docker can't be measured ({error}); leave it out with --runtime process") from error
+        raise BenchError(
+            f"Docker can't be measured ({error}); leave it out with --runtime process", code="docker.unavailable"
+        ) from error
     return ["docker"] if wanted == "docker" else ["process", "docker"]
 
 
@@ -86,7 +88,7 @@ async def bench_cluster(runtime: RuntimeName, docker_url: str | None) -> AsyncIt
                 async with asyncio.timeout(_START_S):
                     await started.enter_async_context(cluster)
             except TimeoutError:
-                raise BenchError(f"the cluster did not start within {_START_S:g} s") from None
+                raise BenchError(f"the cluster did not start within {_START_S:g} s", code="bench.too_slow") from None
             try:
                 yield cluster
             finally:
@@ -134,13 +136,15 @@ class Watch:
                         return
         except TimeoutError:
             apps = ", ".join(f"{app.name} is {app.phase}" for app in self.state.live_apps())
-            raise BenchError(f"{what} took longer than {timeout:g} s ({apps or 'no app runs'})") from None
+            raise BenchError(
+                f"{what} took longer than {timeout:g} s ({apps or 'no app runs'})", code="bench.too_slow"
+            ) from None
 
     def app(self, name: str) -> App:
         """Return an app by name or id.  Raises BenchError."""
         found = self.state.find_app(name)
         if found is None:
-            raise BenchError(f"the app {name} is not on the log")
+            raise BenchError(f"the app {name} is not on the log", code="app.not_found")
         return found
 
     async def aclose(self) -> None:
@@ -150,4 +154,6 @@ class Watch:
 def _no_failure(event: Event) -> None:
     for fact in event.events if isinstance(event, Round) else []:
         if type(fact).__name__ in ("AppFailed", "AppRejected", "GenerationFailed", "NodeLost"):
-            raise BenchError(f"{type(fact).__name__}: {getattr(fact, 'reason', '') or getattr(fact, 'node', '')}")
+            raise BenchError(
+                f"{type(fact).__name__}: {getattr(fact, 'reason', '') or getattr(fact, 'node', '')}", code="app.failed"
+            )

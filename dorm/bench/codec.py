@@ -45,11 +45,11 @@ def bench_codec(*, events: int, passes: int, tell: Tell, log: Sequence[Record] |
     source = "the demo's log, in virtual time" if log is None else "a given log"
     records = demo_log() if log is None else list(log)
     if not records:
-        raise BenchError("the log is empty")
+        raise BenchError("the log is empty", code="log.empty")
     decoded = [decode(record) for record in records]
     mix = Counter(type(event).__name__ for event in decoded)
     if mix.keys() & {Unknown.__name__, Unreadable.__name__}:
-        raise BenchError("the log holds records that this build can't read")
+        raise BenchError("the log holds records that this build can't read", code="log.unreadable")
     copies = [_copy(records) for _ in range(max(1, round(events / len(records))))]
     times = _measure(copies, decoded, passes, tell)
     per_event = {name: [1e6 * seconds / (len(copies) * len(records)) for seconds in times[name]] for name in times}
@@ -125,10 +125,10 @@ def _check(records: Sequence[Record], decoded: Sequence[Any]) -> None:
         evolve(state, record)
         evolve(twin, record)
     if state.seq != len(records) or digest(state) != digest(twin):
-        raise BenchError("the log does not fold to its end")
+        raise BenchError("the log does not fold to its end", code="bench.wrong_answer")
     for record, event in zip(records, decoded, strict=True):
         if decode(msgspec.structs.replace(record, body=encode(event))) != event:
-            raise BenchError(f"record {record.seq} does not survive encoding")
+            raise BenchError(f"record {record.seq} does not survive encoding", code="bench.wrong_answer")
 
 
 def _encode_all(decoded: Sequence[Any], times: int) -> None:

@@ -86,7 +86,7 @@ def figure(value: float, unit: str, goal: str | None = None) -> Figure:
     """Return a figure, rounded to six significant digits, beyond the accuracy of any measurement.  Raises BenchError for a
     value that is not finite: then nothing was measured."""
     if not math.isfinite(value):
-        raise BenchError(f"the result is {value}, which is no measurement")
+        raise BenchError(f"the result is {value}, which is not a measurement", code="bench.not_a_number")
     return Figure(float(f"{value:.6g}"), unit, msgspec.UNSET if goal is None else goal)
 
 
@@ -94,7 +94,7 @@ def percentile(samples: Sequence[float], percent: float) -> float:
     """Return a percentile, linear between the closest ranks (type 7 of Hyndman and Fan, Sample Quantiles in Statistical
     Packages, 1996).  Raises BenchError where there are no samples."""
     if not samples:
-        raise BenchError("there is not a single sample")
+        raise BenchError("there is not a single sample", code="bench.nothing_measured")
     ordered = sorted(samples)
     rank = (len(ordered) - 1) * percent / 100
     below = math.floor(rank)

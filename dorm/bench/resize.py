@@ -99,7 +99,7 @@ def endless() -> AppSpec:
 
     def changed(command: list[str]) -> list[str]:
         if "--steps" not in command:
-            raise BenchError(f"{_SPEC.name} names no --steps")
+            raise BenchError(f"{_SPEC.name} names no --steps", code="bench.no_steps")
         at = command.index("--steps") + 1
         return [*command[:at], str(_STEPS), "--report-every", "1", *command[at + 1 :]]
 
@@ -130,7 +130,7 @@ async def _resize_one(cluster: LocalCluster, watch: Watch, app_id: str, size: in
     app = watch.app(app_id)
     done = app.history[-1] if app.history else None
     if done is None or done.to_generation != before + 1 or done.containers_after != size:
-        raise BenchError(f"the resize to {size} containers came out as {done}")
+        raise BenchError(f"the resize to {size} containers came out as {done}", code="bench.wrong_answer")
     moments = [done.decided_at, done.stopped_at, done.released_at, done.started_at, trains_at]
     stop, wait, start, train = ((later - earlier) / 1e9 for earlier, later in pairwise(moments))
     return Sample(stop=stop, wait=wait, start=start, train=train, lost_steps=done.lost_steps)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dorm.bench import BenchError
 from dorm.bench.apart import items_of
 from dorm.bench.report import Figure, Report, figure, this_machine
+from events.errors import code_of
 from events.kinds import Round
 from replay.simulator import SimulationError
 from replay.simulator.scenario import Scenario
@@ -100,9 +101,9 @@ def bench_simulate(wanted: Wanted, *, tell: Tell) -> Done:
     except KeyboardInterrupt:
         interrupted = True
     except SimulationError as error:
-        raise BenchError(str(error)) from None
+        raise BenchError(str(error), code=code_of(error)) from None
     if not ran:
-        raise BenchError("it was stopped before anything was measured")
+        raise BenchError("it was stopped before anything was measured", code="bench.stopped")
     settings = {
         "event": "a record, or each fact in a round",
         "clock": "CPU time of a run, without the reading of its workload",
@@ -163,7 +164,10 @@ def run(wanted: Wanted, policy: str, every_s: int) -> Iterator[Ran | str]:
             yield f"{part} % of the submissions, {count.events:,} events"
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     if simulation.unfinished:
-        raise BenchError(f"{len(simulation.unfinished)} apps never ended, {simulation.unfinished[0]} among them")
+        raise BenchError(
+            f"{len(simulation.unfinished)} apps never ended, {simulation.unfinished[0]} among them",
+            code="simulation.unfinished",
+        )
     yield Ran(
         cpu_s=round(cpu, 3),
         wall_s=round(wall, 3),

@@ -41,9 +41,9 @@ class Time(NamedTuple):
 
 TIMES = {
     "quiet_ms": Time("quiet", 0.001, "how long the log must be quiet before an allocation is computed"),
-    "quiet_limit_ms": Time("quiet_limit", 0.001, "the longest that a busy log can put an allocation off"),
-    "idle_s": Time("idle", 1.0, "how long nothing must happen before the allocation is looked at again"),
-    "heartbeat_s": Time("heartbeat", 1.0, "the longest that a node takes from one sign of life to the next"),
+    "quiet_limit_ms": Time("quiet_limit", 0.001, "the longest time for which a busy log can delay an allocation"),
+    "idle_s": Time("idle", 1.0, "how long nothing happens before the allocation is reconsidered"),
+    "heartbeat_s": Time("heartbeat", 1.0, "the longest time from one heartbeat of a node to the next"),
     "node_grace_s": Time("node_grace", 1.0, "a node that is silent for longer is lost: nothing new goes there"),
     "node_lease_s": Time("node_lease", 1.0, "a node that is silent for longer has stopped its containers by itself"),
     "retention_s": Time("retention", 1.0, "how long an ended app, its containers and logs stay"),
@@ -52,10 +52,10 @@ TIMES = {
 
 _OTHERS = {
     "count": "containers of an app that has no entry in counts",
-    "counts": "containers by app id; a key that ends in * stands for all ids that begin so",
+    "counts": "containers by app id; a key that ends in * stands for all ids that start with it",
     "backfill": "whether a later app may start while an earlier one waits for room",
     "thresholds": "attained service (container-seconds) at which an app leaves one queue for the next",
-    "assumed_s": "seconds of work, on one container, that are assumed of an app which doesn't say",
+    "assumed_s": "seconds of work, on one container, assumed for an app that does not report it",
     "grow": "whether apps that run take further offers, each of which restarts them",
     "probes": "nodes that are probed for each task",
 }
@@ -63,10 +63,10 @@ _OTHERS = {
 _GISTS = {
     "dorm": "all of the cluster used, as far as fairness and few changes allow, at any size",
     "dorm-exact": "the same goals solved exactly: the reference, up to some 30 apps on 20 nodes",
-    "app-level": "room is offered to one app after the other and kept by who takes it, as in Mesos with DRF",
-    "task-level": "containers are slots for short tasks, shared anew by each decision, as in Sparrow",
+    "app-level": "room is offered to one app after the other, and an app keeps what it takes, as in Mesos with DRF",
+    "task-level": "containers are slots for short tasks, shared out again by each decision, as in Sparrow",
     "optimus": "each container goes where it shortens the remaining time most, as in Optimus: needs steps and speed",
-    "tiresias": "who has got least goes first, and others are stopped for it, as in Tiresias",
+    "tiresias": "the app with the least attained service goes first and preempts others, as in Tiresias",
     "static": "a fixed number of containers per app, first come first served, never resized",
 }
 
@@ -170,8 +170,8 @@ def _refuse_unknown(given: Mapping[str, str], settings: Settings) -> None:
         near = difflib.get_close_matches(unknown[0], words(settings), n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise SpecError(
-            f"there is nothing to set that is called {unknown[0]!r}; {hint}policy {settings.policy} has "
-            f"{', '.join(names)}, and besides there are policy, checkpoints, {', '.join(one.word for one in times)}",
+            f"unknown setting {unknown[0]!r}; {hint}policy {settings.policy} has "
+            f"{', '.join(names)}, and there are also policy, checkpoints, {', '.join(one.word for one in times)}",
             code="settings.unknown",
         )
 

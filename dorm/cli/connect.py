@@ -35,7 +35,9 @@ ClusterName = Annotated[
 ]
 User = Annotated[
     str | None,
-    typer.Option("--user", metavar="NAME", envvar="DORM_USER", help="Who asks; default: your login name."),
+    typer.Option(
+        "--user", metavar="NAME", envvar="DORM_USER", help="User who makes the request; default: your login name."
+    ),
 ]
 _COMPLETION_S = 2.0
 

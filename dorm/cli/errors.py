@@ -170,7 +170,9 @@ def _end_wrong_usage(error: Any) -> NoReturn:
 
 def _usage_code(error: BaseException) -> str:
     """Return the code of wrong usage; the library's exceptions have none, so theirs follows from the class:
-    `usage.no_such_option`."""
+    `usage.no_such_option`.  The class of an unknown command is that of any other wrong usage."""
+    if type(error).__name__ == "UsageError":
+        return "usage.invalid"
     kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
     return code_of(error) or f"usage.{kind}"
 

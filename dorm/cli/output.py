@@ -30,7 +30,7 @@ class Format(StrEnum):
     yaml = "yaml"
 
 
-Output = Annotated[Format, typer.Option("--output", "-o", help="How to print.", envvar="DORM_OUTPUT")]
+Output = Annotated[Format, typer.Option("--output", "-o", help="Output format.", envvar="DORM_OUTPUT")]
 
 
 class SafeConsole(Console):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _as_json = False
 
-Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more; twice for every round.")]
+Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Log more; twice: every round.")]
 LogJson = Annotated[bool, typer.Option("--log-json", envvar="DORM_LOG_JSON", help="Log as JSON lines, for machines.")]
 
 

@@ -95,7 +95,7 @@ def parse_ports(text: str) -> tuple[int, int]:
     """Parse `20000-20999`.  Raises WrongUsage."""
     match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
     if match is None:
-        raise WrongUsage(f"ports {text!r}: write first-last, such as 20000-20999", code="usage.ports")
+        raise WrongUsage(f"ports {text!r}: write first-last, such as 20000-20999", code="usage.ports.malformed")
     return int(match[1]), int(match[2])
 
 

@@ -404,12 +404,13 @@ class Client:
         started = [g for g in app.generations.values() if any(c.state != "desired" for c in g.containers.values())]
         if not started:
             why = f": {app.waiting.text}" if app.waiting else ""
-            raise NotFound(f"{app.name} has not started yet ({app.phase}){why}")
+            raise NotFound(f"{app.name} has not started yet ({app.phase}){why}", code="app.not_started")
         generation = max(started, key=lambda g: g.number)
         wanted = min(generation.containers) if slot is None else slot
         if wanted not in generation.containers:
             raise NotFound(
-                f"{app.name} has no slot {wanted}; it has {', '.join(map(str, sorted(generation.containers)))}"
+                f"{app.name} has no slot {wanted}; it has {', '.join(map(str, sorted(generation.containers)))}",
+                code="slot.not_found",
             )
         question = LogQuestion(app=app.id, generation=generation.number, slot=wanted, follow=follow, tail=tail)
         subject = subjects.ask(self.cluster, generation.containers[wanted].node, "logs")
@@ -457,7 +458,9 @@ def _stored(what: str) -> Iterator[None]:
     try:
         yield
     except LogUnavailable as error:
-        raise NoAnswer(f"{what} is stored, and the log can't be read now ({error}); `dorm ps` will show it") from None
+        raise NoAnswer(
+            f"{what} is stored, and the log can't be read now ({error}); `dorm ps` will show it", code="log.no_answer"
+        ) from None
 
 
 def _unsettled(event: Event, error: Exception) -> Unsettled:

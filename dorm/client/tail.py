@@ -151,7 +151,7 @@ async def before_last(log: ReadableLog, cluster: str, wanted: Filter, count: int
 async def begin(log: ReadableLog, after: Position | str | int | None, since: datetime | timedelta | None) -> Position:
     """Return the position to start after, given as one or by log time.  Raises TailError, PositionError."""
     if after is not None and since is not None:
-        raise TailError("say where to begin by a position or by a time, not by both", code="tail.begin.given_twice")
+        raise TailError("start from a position or from a time, not from both", code="tail.begin.given_twice")
     if after is not None:
         return after if isinstance(after, Position) else parse(str(after))
     if since is None:

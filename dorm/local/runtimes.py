@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class EngineError(DormError):
     """The requested runtime is unavailable."""
 
-    code = "engine.unavailable"
+    code = "docker.unavailable"
 
 
 class Choice(NamedTuple):

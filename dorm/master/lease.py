@@ -72,7 +72,7 @@ class Lease:
     def check(self) -> None:
         """Raises LeaseLost if this master no longer holds the lease."""
         if not self.held:
-            raise LeaseLost(f"the lease was not renewed for {self._ttl_s:g} s")
+            raise LeaseLost(f"the lease was not renewed for {self._ttl_s:g} s", code="lease.expired")
 
     async def sighting(self) -> tuple[int, str]:
         """Return how far the last leader had read the log, and the chain there; sequence 0 where that is unknown.  Raises
@@ -157,7 +157,7 @@ class Lease:
         sent_at = _now()
         left_s = self._good_until - sent_at
         if self._held is None or left_s <= 0.0:
-            raise LeaseLost(f"the lease was not renewed for {self._ttl_s:g} s")
+            raise LeaseLost(f"the lease was not renewed for {self._ttl_s:g} s", code="lease.expired")
         try:
             async with asyncio.timeout(min(self._timeout_s, left_s)):
                 renewed = await self._leadership.renew(self._with_sighting(self._held))
@@ -169,7 +169,7 @@ class Lease:
             return False
         if renewed is None:
             self._good_until = 0.0
-            raise LeaseLost("another master has taken the lease")
+            raise LeaseLost("another master has taken the lease", code="lease.taken")
         self._held, self._good_until, self.troubled = renewed, sent_at + self._ttl_s, False
         return True
 

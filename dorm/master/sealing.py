@@ -40,7 +40,7 @@ _LARGEST_KEY = 1000
 class KeyFileError(DormError):
     """The file can't be read, can be read by others, or holds no key."""
 
-    code = "key.file"
+    code = "key.unreadable"
 
 
 class Sealer:
@@ -126,10 +126,11 @@ def read_key(path: Path) -> SealKey:
     try:
         return SealKey(_read(path))
     except KeyUnusableError as error:
-        raise KeyFileError(f"key {path}: {error}") from None
+        raise KeyFileError(f"key {path}: {error}", code=error.code) from None
     except FileNotFoundError:
         raise KeyFileError(
-            f"there is no key {path}; a master makes one at its first start, `dorm up --data DIR` in DIR/{path.name}"
+            f"there is no key {path}; a master makes one at its first start, `dorm up --data DIR` in DIR/{path.name}",
+            code="key.not_found",
         ) from None
     except OSError as error:
         raise KeyFileError(f"key {path}: {error.strerror}") from None
@@ -161,7 +162,10 @@ def _read(path: Path) -> bytes:
     with os.fdopen(file, "rb") as reader:
         found = os.fstat(reader.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise KeyFileError(f"key {path} is not a file")
+            raise KeyFileError(f"key {path} is not a file", code="key.not_a_file")
         if found.st_mode & 0o077:
-            raise KeyFileError(f"key {path} can be read by others; `chmod 600 {path}`, or move it away for a new one")
+            raise KeyFileError(
+                f"key {path} can be read by others; `chmod 600 {path}`, or move it away for a new one",
+                code="key.too_open",
+            )
         return reader.read(_LARGEST_KEY).strip()

@@ -49,7 +49,8 @@ def refuse_to_follow(follow: bool) -> None:
     """Raises LogRefused for a reader that would wait for more records: an archive does not grow."""
     if follow:
         raise LogRefused(
-            "an archive does not grow, so it can't be followed; follow the cluster's log, or read to its end"
+            "an archive does not grow, so it can't be followed; follow the cluster's log, or read to its end",
+            code="log.not_growing",
         )
 
 

@@ -69,7 +69,7 @@ class LegacyLog(ReadableLog):
         with closed_on_error(file, name):
             # A shorter file may be the start of an archive whose writer was killed.
             if not MAGIC.startswith(os.pread(file, len(MAGIC), 0)):
-                raise LogRefused(f"{name} is not a Dorm archive")
+                raise LogRefused(f"{name} is not a Dorm archive", code="archive.not_an_archive")
         return cls(file, name)
 
     async def read(
@@ -78,7 +78,9 @@ class LegacyLog(ReadableLog):
         refuse_to_follow(follow)
         scan = await self._scanned()
         if after > scan.end:
-            raise LogDamaged(scan.damage or f"{self._name} ends at {scan.end}, before {after}")
+            if scan.damage:
+                raise LogDamaged(scan.damage)
+            raise LogDamaged(f"{self._name} ends at {scan.end}, before {after}", code="log.truncated")
         index = after // _INDEX_EVERY
         place, seq = scan.place, scan.end
         if index < len(scan.places):
@@ -161,7 +163,7 @@ class LegacyLog(ReadableLog):
             with refusing(self._name):
                 head = stream.read(_FRAME.size)
             if len(head) < _FRAME.size:
-                raise LogDamaged(f"{self._name} has become shorter while it was read")
+                raise LogDamaged(f"{self._name} has become shorter while it was read", code="log.truncated")
             length, checksum, check = _FRAME.unpack(head)
             if zlib.crc32(head[: _LENGTHS.size]) != check:
                 raise LogDamaged(f"{self._name}: the head of the record at byte {place} does not match its checksum")

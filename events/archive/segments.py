@@ -181,11 +181,14 @@ class SegmentLog(ReadableLog):
         """Open a file descriptor, which is closed with the log or if this raises.  Raises LogRefused."""
         with closed_on_error(file, name):
             if os.pread(file, len(MAGIC), 0) != MAGIC:
-                raise LogRefused(f"{name} is not a Dorm archive")
+                raise LogRefused(f"{name} is not a Dorm archive", code="archive.not_an_archive")
             layout = layout_of(file)
             if layout.header.format > FORMAT:
                 made_by = layout.header.made_by or "a later build"
-                raise LogRefused(f"{name} was written by {made_by} in a later format; update Dorm to read it")
+                raise LogRefused(
+                    f"{name} was written by {made_by} in a later format; update Dorm to read it",
+                    code="archive.later_format",
+                )
         return cls(file, name, layout)
 
     @property
@@ -219,7 +222,7 @@ class SegmentLog(ReadableLog):
         refuse_to_follow(follow)
         end = await self.end()
         if after > end:
-            raise LogDamaged(f"{self._name} ends at {end}, before {after}")
+            raise LogDamaged(f"{self._name} ends at {end}, before {after}", code="log.truncated")
         index = bisect_right(self._lasts, after)
         while index < len(self._entries):
             records, index = await asyncio.to_thread(self._load_from, index, after)

@@ -30,7 +30,7 @@ _PUBLIC_BYTES = 1 + 32 + 2
 class KeyUnusableError(DormError, ValueError):
     """Not a key, or of another kind; the message never holds any of it."""
 
-    code = "key.unusable"
+    code = "key.malformed"
 
 
 class SealKey:
@@ -44,7 +44,9 @@ class SealKey:
         except (nkeys.NkeysError, ValueError, TypeError, IndexError):
             raise KeyUnusableError("it holds no seed of an nkey") from None
         if not self.public.startswith("C"):
-            raise KeyUnusableError("it holds an nkey of another kind; a cluster's key begins with SC") from None
+            raise KeyUnusableError(
+                "it holds an nkey of another kind; a cluster's key begins with SC", code="key.wrong_kind"
+            ) from None
 
     def seal(self, cluster: str, epoch: int, chain: Chain, after: int) -> LogSealed:
         """Return a seal of all that the chain has followed; its marks start after `after`."""
@@ -98,5 +100,5 @@ def _public_bytes(key: str) -> bytes:
     if len(raw) != _PUBLIC_BYTES or raw[0] != nkeys.PREFIX_BYTE_CLUSTER:
         raise KeyUnusableError(f"{key[:80]!r} is no public key of a cluster: those are 56 letters and digits, C first")
     if nkeys.crc16(raw[:-2]).to_bytes(2, "little") != raw[-2:]:
-        raise KeyUnusableError(f"{key[:80]!r} is mistyped: its checksum does not match")
+        raise KeyUnusableError(f"{key[:80]!r} is mistyped: its checksum does not match", code="key.mistyped")
     return raw[1:-2]

@@ -65,7 +65,7 @@ class MemoryLog(EventLog):
     ) -> AsyncGenerator[list[Record], None]:
         until = len(self.records)
         if after > until:
-            raise LogDamaged(f"the log ends at {until}, before {after}")
+            raise LogDamaged(f"the log ends at {until}, before {after}", code="log.truncated")
         while True:
             if follow:
                 async with self._grown:
@@ -129,14 +129,14 @@ class MemoryBus(Bus):
 
     async def ask(self, subject: str, question: bytes, *, timeout: float = 5.0) -> AsyncGenerator[bytes, None]:
         if subject not in self._answerers:
-            raise LogUnavailable("no agent answers for this node; is it running?")
+            raise LogUnavailable("no agent answers for this node; is it running?", code="agent.no_answer")
         try:
             async with answering(self._answerers[subject], question) as pieces:
                 async for piece in pieces:
                     if piece:
                         yield piece
         except AskRefused as error:
-            raise LogRefused(str(error)) from None
+            raise LogRefused(str(error), code="agent.refused") from None
 
     async def answer(self, subject: str, answerer: Answerer) -> None:
         self._answerers[subject] = answerer

@@ -94,7 +94,7 @@ class NatsBus(Bus):
                     with cancellable():
                         message = await subscription.next_msg(timeout=timeout)
                 except nats.errors.TimeoutError:
-                    raise LogUnavailable("the agent does not answer; is it running?") from None
+                    raise LogUnavailable("the agent does not answer; is it running?", code="agent.no_answer") from None
                 except nats.errors.Error:
                     raise LogUnavailable(f"the connection to {self._link.url} is closed") from None
                 piece = _piece(message, taken)
@@ -197,7 +197,7 @@ async def _produce(answerer: Answerer, question: bytes, pieces: asyncio.Queue[by
 
 async def _too_busy(question: bytes) -> AsyncGenerator[bytes, None]:
     del question
-    raise AskRefused("the agent answers too many questions already; try again later")
+    raise AskRefused("the agent answers too many questions already; try again later", code="agent.busy")
     yield b""
 
 
@@ -205,9 +205,9 @@ def _piece(message: Msg, taken: int) -> bytes | None:
     """Return the next piece of an answer, b"" for a probe, None at the end.  Raises LogUnavailable and LogRefused."""
     headers = message.headers or {}
     if headers.get("Status") == "503":
-        raise LogUnavailable("no agent answers for this node; is it running?")
+        raise LogUnavailable("no agent answers for this node; is it running?", code="agent.no_answer")
     if "Dorm-Refused" in headers:
-        raise LogRefused(message.data.decode(errors="replace"))
+        raise LogRefused(message.data.decode(errors="replace"), code="agent.refused")
     number = headers.get("Dorm-End") or headers.get("Dorm-Piece", "")
     if number != str(taken + bool(message.data)):
         raise LogUnavailable("a part of the answer was lost; ask again")

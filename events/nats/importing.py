@@ -59,7 +59,9 @@ async def import_log(
     """Import the whole log.  Raises LogRefused if it is only a part, or the server has a cluster of this name with other
     records; LogUnavailable, after which the same call continues; and what `log.read` raises."""
     if log.sparse or await log.start():
-        raise LogRefused("only a whole log can become a cluster's; this archive is a part of one")
+        raise LogRefused(
+            "only a whole log can become a cluster's; this archive is a part of one", code="archive.not_whole"
+        )
     try:
         names.check_cluster(cluster)
     except ValueError as error:
@@ -111,14 +113,18 @@ async def _continue(link: Link, log: ReadableLog, cluster: str, found: StreamInf
     theirs = found.config.metadata or {}
     if theirs.get(SOURCE) != metadata[SOURCE] or last > int(metadata[UPTO]):
         raise LogRefused(
-            f"there is a cluster {cluster!r} at {link.url} already, with {last} records; name another one with --cluster"
+            f"there is a cluster {cluster!r} at {link.url} already, with {last} records; name another one with --cluster",
+            code="cluster.exists",
         )
     if last:
         stored = await record_at(link, found.config.name, last, imported=imported_upto(theirs))
         async with aclosing(log.read(after=last - 1)) as batches:
             async for batch in batches:
                 if stored != _renamed(batch[0], cluster):
-                    raise LogRefused(f"record {last} of cluster {cluster!r} at {link.url} is not that of this archive")
+                    raise LogRefused(
+                        f"record {last} of cluster {cluster!r} at {link.url} is not that of this archive",
+                        code="import.differs",
+                    )
                 break
     return last
 

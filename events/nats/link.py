@@ -131,7 +131,9 @@ class Link:
         details = [_words(trouble) for trouble in self._troubles] or ["no answer in time"]
         for detail in details:
             if "authoriz" in detail.lower():
-                return LogRefused(f"the NATS server at {self.url} does not let us in: {detail}")
+                return LogRefused(
+                    f"the NATS server at {self.url} does not let us in: {detail}", code="log.no_permission"
+                )
         return LogUnavailable(
             f"no NATS server answers at {self.url} ({details[0]}); start a cluster with `dorm up`, or name one with --url"
         )
@@ -280,7 +282,8 @@ class Link:
         if size > self.client.max_payload:
             raise LogRefused(
                 f"the message has {len(body):,} bytes; the server takes at most {self.client.max_payload:,}"
-                + (f" with its headers ({_HEADER_ROOM:,} are kept for them)" if headers else "")
+                + (f" with its headers ({_HEADER_ROOM:,} are kept for them)" if headers else ""),
+                code="log.message.too_large",
             )
 
 
@@ -297,7 +300,8 @@ def _check_client() -> None:
 
 def _unknown_client(reason: str) -> LogRefused:
     return LogRefused(
-        f"Dorm does not work with nats-py {version('nats-py')}: {reason}; install a version that `pip check` accepts"
+        f"Dorm does not work with nats-py {version('nats-py')}: {reason}; install a version that `pip check` accepts",
+        code="package.untested",
     )
 
 
@@ -308,7 +312,10 @@ def _check_address(url: str) -> None:
     except ValueError:
         valid = False
     if not valid or not url.isprintable() or " " in url:
-        raise LogRefused(f"{url[:200]!r} is not the address of a NATS server; write nats://HOST:4222")
+        raise LogRefused(
+            f"{url[:200]!r} is not the address of a NATS server; write nats://HOST:4222",
+            code="server.address.malformed",
+        )
 
 
 def _words(error: Exception) -> str:
@@ -327,7 +334,7 @@ def log_error(error: BaseException, doing: str) -> LogError:
     if isinstance(error, nats.errors.OutboundBufferLimitError):
         return NotSent(f"{doing}: the connection to the NATS server is lost")
     if isinstance(error, nats.errors.MaxPayloadError):
-        return LogRefused(f"{doing}: the message is larger than the server takes")
+        return LogRefused(f"{doing}: the message is larger than the server takes", code="log.message.too_large")
     if isinstance(error, nats.errors.BadSubjectError | nats.errors.BadHeaderError):
         return LogRefused(f"{doing}: {_words(error)}")
     if isinstance(error, nats.errors.TimeoutError | TimeoutError):
@@ -347,7 +354,7 @@ def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
                 f"{doing}: JetStream does not answer; it is starting, or off (start the server with -js)"
             )
         if error.err_code in (10039, 10076):  # Not enabled for the account, or for the server.
-            return LogRefused(f"{doing}: JetStream is off at this server; start it with -js")
+            return LogRefused(f"{doing}: JetStream is off at this server; start it with -js", code="log.no_jetstream")
     # While servers elect a leader they report that none is available or suitable.  A conflict or an internal error leaves
     # the message's fate open too.  Only an error about the message itself is a refusal.
     if nobody or error.code in (409, 500) or error.err_code in (*_NOW_NOBODY, _NOT_STORED):

@@ -119,9 +119,13 @@ class Connection:
         except LogUnavailable:
             await link.close()
             if not link.has_jetstream:
-                raise LogRefused(f"JetStream is off at the NATS server at {url}; start it with -js") from None
+                raise LogRefused(
+                    f"JetStream is off at the NATS server at {url}; start it with -js", code="log.no_jetstream"
+                ) from None
             if link.denied:
-                raise LogRefused(f"the NATS server at {url} does not let us use the log: {link.denied}") from None
+                raise LogRefused(
+                    f"the NATS server at {url} does not let us use the log: {link.denied}", code="log.no_permission"
+                ) from None
             raise
         except BaseException:
             await link.close()
@@ -193,11 +197,13 @@ class JetStreamLog(EventLog):
         timeout: float = 5.0,
     ) -> Appended:
         if not names.valid(subject) or not names.matches(self._taken, subject):
-            raise LogRefused(f"append: {subject[:200]!r} is not a subject of this log ({self._taken})")
+            raise LogRefused(
+                f"append: {subject[:200]!r} is not a subject of this log ({self._taken})", code="log.subject.malformed"
+            )
         headers = {"Nats-Expected-Stream": self._stream}
         if msg_id:
             if not msg_id.isascii() or not msg_id.isprintable() or msg_id != msg_id.strip():
-                raise LogRefused(f"append: the id {msg_id[:80]!r} is not printable ASCII")
+                raise LogRefused(f"append: the id {msg_id[:80]!r} is not printable ASCII", code="log.id.malformed")
             headers["Nats-Msg-Id"] = msg_id
         if expected_last is not None:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(expected_last)
@@ -212,7 +218,8 @@ class JetStreamLog(EventLog):
             if isinstance(error.__cause__, TimeoutError) and await self._only_stores_nothing():
                 raise LogUnavailable(
                     f"append: the NATS server answers and stores nothing: is its disk full ({self._link.url})? With room "
-                    "there again it has to be started anew; its log says more"
+                    "there again it has to be started anew; its log says more",
+                    code="log.stores_nothing",
                 ) from None
             raise
         return Appended(ack.seq, duplicate=bool(ack.duplicate))
@@ -328,7 +335,7 @@ class JetStreamLog(EventLog):
         self._short_since = min(self._short_since, now)
         if self._link.clustered and now - self._short_since < _STALE_S:
             return LogUnavailable(f"{words}: one of the servers is behind the others")
-        return LogDamaged(words)
+        return LogDamaged(words, code="log.truncated")
 
     async def _at_a_gap(self, error: ReopenReader, seq: int) -> LogError:
         """Return the error for a record that does not come after repeated requests.  `seq` is a record that must exist, 0 if
@@ -379,7 +386,8 @@ class JetStreamLog(EventLog):
         if takes < LEAST_MAX_PAYLOAD:
             raise LogRefused(
                 f"the NATS server at {self._link.url} takes messages of at most {takes:,} bytes, and a master needs "
-                f"{LEAST_MAX_PAYLOAD:,}: set max_payload to 1MB or more in the server's configuration, and reload it"
+                f"{LEAST_MAX_PAYLOAD:,}: set max_payload to 1MB or more in the server's configuration, and reload it",
+                code="server.max_payload.too_small",
             )
 
     @property

@@ -114,7 +114,8 @@ async def find_streams(link: Link, cluster: str, timeout: float) -> int:
     raise LogRefused(
         f"there is no cluster {cluster!r} at {link.url}, "
         + (f"only {there}; name one with --cluster" if there else "and no other")
-        + "; a new one is made by `dorm up` or `dorm master`"
+        + "; a new one is made by `dorm up` or `dorm master`",
+        code="cluster.not_found",
     )
 
 
@@ -134,7 +135,9 @@ async def _clusters(manager: JetStreamManager) -> list[str]:
 async def make_streams(link: Link, cluster: str, timeout: float, replicas: int | None) -> int:
     """Do as `find_streams`, but create missing streams, and raise those with fewer than `replicas`."""
     if replicas is not None and replicas not in REPLICAS:
-        raise LogRefused(f"a log has {', '.join(map(str, REPLICAS))} replicas, not {replicas}")
+        raise LogRefused(
+            f"a log has {', '.join(map(str, REPLICAS))} replicas, not {replicas}", code="log.replicas.not_a_choice"
+        )
     manager = link.client.jetstream(timeout=timeout)
     imported = 0
     for config in stream_configs(cluster):
@@ -222,7 +225,8 @@ def _replicated(config: StreamConfig) -> StreamConfig:
 def _too_few(link: Link, replicas: int) -> LogRefused:
     return LogRefused(
         f"{replicas} replicas need a NATS cluster of at least {replicas} servers with JetStream, "
-        f"and at {link.url} there are fewer; start more of them, or ask for fewer replicas"
+        f"and at {link.url} there are fewer; start more of them, or ask for fewer replicas",
+        code="log.replicas.too_few_servers",
     )
 
 
@@ -267,7 +271,8 @@ async def _existing(manager: JetStreamManager, config: StreamConfig, cluster: st
         return None
     if found.subjects != config.subjects:
         raise LogRefused(
-            f"stream {config.name} is there already and holds {', '.join(found.subjects or ())}; "
-            "name the cluster differently, or use another server"
+            f"stream {config.name} already exists and holds {', '.join(found.subjects or ())}; "
+            "name the cluster differently, or use another server",
+            code="cluster.exists",
         )
     return found

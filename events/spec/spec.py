@@ -96,7 +96,7 @@ class Retries(msgspec.Struct, frozen=True, omit_defaults=True):
     ] = []
     exit: Annotated[Limit | None, msgspec.Meta(description="a limit of its own for: ended with an exit code")] = None
     out_of_memory: Annotated[Limit | None, msgspec.Meta(description="for: ran out of memory")] = None
-    image: Annotated[Limit | None, msgspec.Meta(description="for: its image could not be had")] = None
+    image: Annotated[Limit | None, msgspec.Meta(description="for: its image could not be pulled")] = None
     command: Annotated[Limit | None, msgspec.Meta(description="for: its command could not be run")] = None
     start: Annotated[Limit | None, msgspec.Meta(description="for: not started by `deadlines.start`")] = None
     stalled: Annotated[Limit | None, msgspec.Meta(description="for: no work within `deadlines.progress`")] = None

@@ -22,6 +22,7 @@ from events.codec import decode
 from events.kinds import NO_FOLDER, AppProgressed, ContainerExited, ContainerStarted
 from events.log.memory import MemoryBus, MemoryLog
 from tests.agents.one_node import Node
+from tests.errors import raises
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -60,21 +61,21 @@ class TestMarker:
         link.symlink_to(bare)
         assert (folder.look(), folder.shared(), folder.is_the_same()) == (NO_FOLDER, False, False)
         for resume in (False, True):
-            with pytest.raises(NotShared, match="mount it again"):
+            with raises(NotShared, "checkpoints.replaced"):
                 folder.of_app("app-1", resume=resume)
         assert list(bare.iterdir()) == []
 
     def test_an_app_that_saved_does_not_start_where_its_folder_is_not(self, tmp_path: Path) -> None:
         folder = CheckpointFolder(tmp_path)
         folder.open()
-        with pytest.raises(NotShared, match="to start from nothing, cancel the app and submit it again"):
+        with raises(NotShared, "checkpoints.app_missing"):
             folder.of_app("app-1", resume=True)
         assert not (tmp_path / "app-1").exists()
 
     def test_an_app_does_not_start_where_another_folder_than_the_clusters_is_mounted(self, tmp_path: Path) -> None:
         folder = CheckpointFolder(tmp_path)
         folder.open()
-        with pytest.raises(NotShared, match=f"the app works in {'b' * 32}: mount that"):
+        with raises(NotShared, "checkpoints.differs", "b" * 32):
             folder.of_app("app-1", resume=False, cluster="b" * 32)
         assert not (tmp_path / "app-1").exists()
         for known in (folder.id, ""):

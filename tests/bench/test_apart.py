@@ -13,6 +13,7 @@ import pytest
 
 from dorm.bench import BenchError
 from dorm.bench.apart import items_of
+from tests.errors import raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,13 +86,13 @@ def test_a_failure_ends_the_others() -> None:
         (without_end, ()),
         (fails, (BenchError, "it can't")),
     ]
-    with pytest.raises(BenchError, match="it can't"):
+    with raises(BenchError, "bench.failed"):
         list(items_of(works))
     assert children() == []
 
 
 def test_a_process_that_is_killed_is_told_of() -> None:
-    with pytest.raises(BenchError, match="signal 9"):
+    with raises(BenchError, "bench.process_ended", "signal 9"):
         list(items_of([(is_killed, ())]))
     assert children() == []
 

@@ -12,6 +12,7 @@ from dorm.bench.calibration import bench_calibration, resizes_compared
 from dorm.bench.resize import endless
 from dorm.local.spec_files import load_spec
 from tests.bench.test_report import checked
+from tests.errors import raises
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,5 +54,5 @@ async def test_calibration_on_processes(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_one_resize_is_none_to_compare() -> None:
-    with pytest.raises(BenchError, match="two turns"):
+    with raises(BenchError, "bench.too_few"):
         resizes_compared([])

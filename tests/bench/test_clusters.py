@@ -18,6 +18,7 @@ from dorm.bench.resize import bench_resize
 from dorm.bench.submit import bench_submit
 from dorm.local.runtimes import EngineError
 from tests.bench.test_report import checked
+from tests.errors import raises
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,14 +130,14 @@ async def test_nothing_is_left_of_a_bench_that_is_cancelled(home: Path) -> None:
 @pytest.mark.slow
 async def test_an_app_that_fails_is_no_measurement(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(submit_bench._SPEC, "command", ["no-such-command"])
-    with pytest.raises(BenchError, match=r"AppFailed: .*no-such-command"):
+    with raises(BenchError, "app.failed", "no-such-command"):
         await bench_submit(apps=1, wanted="process", docker_url=None, tell=lambda _: None)
     assert list(home.iterdir()) == []
 
 
 @pytest.mark.parametrize("wanted", ["docker", "both"])
 async def test_docker_that_was_asked_for_and_does_not_answer_is_an_error(wanted: str) -> None:
-    with pytest.raises(EngineError, match="no Docker engine answers"):
+    with raises(EngineError, "docker.unavailable"):
         await runtimes(wanted, NOWHERE, lambda _: None)  # type: ignore[arg-type]  # one of its literals
 
 

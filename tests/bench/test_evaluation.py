@@ -26,6 +26,7 @@ from replay.simulator.compare.outcome import AppRun, Run, Sample
 from replay.simulator.compare.runs import run
 from replay.simulator.workloads import paper
 from replay.simulator.workloads.by_name import load
+from tests.errors import raises
 from tests.simulator.workloads import profile_tables
 
 SAMPLES = Path(__file__).parents[1] / "simulator" / "workloads" / "samples"
@@ -150,12 +151,13 @@ def test_the_headline_is_one_of_the_contenders() -> None:
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     wanted = plan(quick=True, traces=tmp_path)
     assert len(wanted.missing) == 3
-    with pytest.raises(BenchError, match="there is no such folder"):
+    with raises(BenchError, "file.no_folder", "nowhere"):
         plan(traces=tmp_path / "nowhere")
     (tmp_path / "philly_2017").mkdir()
     (tmp_path / "philly_2017" / "philly.csv").write_text("nonsense\n")
-    with pytest.raises(BenchError, match=r"philly\.csv"):
+    with pytest.raises(BenchError) as refused:
         plan(quick=True, traces=tmp_path)
+    assert "philly.csv" in str(refused.value)
 
 
 def test_the_busiest_week(traces: Path) -> None:

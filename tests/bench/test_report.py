@@ -12,6 +12,7 @@ import pytest
 
 from dorm.bench import BenchError
 from dorm.bench.report import Figure, Report, figure, percentile, spread, this_machine
+from tests.errors import raises
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -104,7 +105,7 @@ def test_a_goal_is_reached_or_not_or_not_set(value: float, goal: str | None, rea
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_no_number_is_no_measurement(value: float) -> None:
-    with pytest.raises(BenchError, match="no measurement"):
+    with raises(BenchError, "bench.not_a_number"):
         figure(value, "s")
 
 
@@ -114,7 +115,7 @@ def test_percentiles_lie_between_the_closest_ranks() -> None:
     assert percentile([float(n) for n in range(101)], 95) == 95.0
     assert percentile([1.0, 2.0], 0) == 1.0
     assert percentile([1.0, 2.0], 100) == 2.0
-    with pytest.raises(BenchError, match="not a single sample"):
+    with raises(BenchError, "bench.nothing_measured"):
         percentile([], 50)
 
 

@@ -10,6 +10,7 @@ import pytest
 from dorm.bench import BenchError
 from dorm.bench.simulate import Ran, Wanted, bench_simulate, run, workload_of
 from tests.bench.test_report import checked
+from tests.errors import raises
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,5 +63,5 @@ def test_without_a_trace_apps_are_made_up() -> None:
 
 
 def test_what_can_t_be_run_is_said(trace: Path) -> None:
-    with pytest.raises(BenchError, match="No such file"):
+    with raises(BenchError, "system.enoent", "none.csv"):
         bench_simulate(Wanted(trace.parent / "none.csv", rounds=(60,)), tell=lambda _: None)

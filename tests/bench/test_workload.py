@@ -8,10 +8,12 @@ from collections import Counter
 import msgspec
 import pytest
 
+from dorm.bench import BenchError
 from dorm.bench.optimizer.workload import EVENT_S, Event, World
 from dorm.policies.problem import AppDemand, Problem
 from dorm.policies.registry import policy
 from events.spec.requirements import requirement
+from tests.errors import raises
 
 SIZES = [(1, 1, 1), (5, 4, 3), (10, 20, 3), (30, 20, 2), (100, 100, 12)]
 
@@ -156,7 +158,7 @@ def test_an_answer_has_to_name_every_app() -> None:
 
 @pytest.mark.parametrize(("apps", "nodes", "shapes"), [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
 def test_a_cluster_of_nothing_is_refused(apps: int, nodes: int, shapes: int) -> None:
-    with pytest.raises(ValueError, match="at least one"):
+    with raises(BenchError, "bench.too_small"):
         World(apps=apps, nodes=nodes, shapes=shapes, seed=0)
 
 
@@ -164,7 +166,7 @@ def test_a_cluster_of_nothing_is_refused(apps: int, nodes: int, shapes: int) -> 
 def test_no_two_shapes_are_alike(gpus: bool) -> None:
     nodes = World(apps=1, nodes=1000, shapes=1000, seed=0, gpus=gpus).next_problem().nodes
     assert len({tuple(node.capacity.items()) for node in nodes}) == 1000
-    with pytest.raises(ValueError, match="no more than 1000"):
+    with raises(BenchError, "bench.too_many_shapes", "1000"):
         World(apps=1, nodes=1, shapes=1001, seed=0)
 
 

@@ -18,48 +18,48 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-# What the command line's library says of values differs from version to version; that it names the option does not.
 USAGE = [
-    (["nosuch"], "No such command 'nosuch' (see `dorm --help`)"),
-    (["ps", "--nosuch"], "No such option: --nosuch (see `dorm ps --help`)"),
-    (["ps", "-o", "xml"], "'xml' is not one of"),
-    (["submit"], "Missing argument 'SPEC'"),
-    (["describe"], "Missing argument 'APP'"),
-    (["update", "x"], "say what to change: --weight, --n-min or --n-max"),
-    (["update", "x", "--weight", "heavy"], "Invalid value for '--weight': "),
-    (["logs", "x", "--tail", "-1"], "Invalid value for '--tail': "),
-    (["events", "--after", "-5"], "Invalid value for '--after': "),
-    (["up", "--agents", "0"], "Invalid value for '--agents': "),
-    (["up", "--port", "70000"], "Invalid value for '--port': "),
-    (["up", "--capacity", "cpu"], "write name=amount"),
-    (["up", "--capacity", "cpu=-1"], "cpu: '-1' is not a quantity"),
-    (["up", "--capacity", "cpu=nan"], "cpu: 'nan' is not a quantity"),
-    (["up", "--param", "theta1"], "write key=value"),
-    (["up", "--param", "theta1=["], "not YAML"),
-    (["up", "--policy", "dorm", "--param", "theta9=1"], "unknown parameter theta9 (it has"),
-    (["up", "--policy", "dorm", "--param", "theta1=.nan"], "theta1 has to be between"),
-    (["up", "--policy", "static", "--param", "count=many"], "count"),
-    (["up", "--policy", "lottery"], "unknown policy 'lottery' (known: app-level, dorm, "),
-    (["up", "--runtime", "podman"], "'podman' is not one of"),
-    (["master", "--policy", "lottery"], "unknown policy 'lottery'"),
-    (["agent", "--ports", "20000"], "write first-last"),
-    (["agent", "--ports", "1-80"], "use a range within"),
-    (["agent", "--ports", "30000-40000"], "use a range within"),
-    (["agent", "--name", "no.dots"], "node name 'no.dots'"),
-    (["agent", "--label", "gpu"], "write key=value"),
-    (["agent", "--label", "gpu type=h100"], "label 'gpu type': no app could ask for it"),
-    (["agent", "--label", "in=here"], "label 'in': no app could ask for it"),
-    (["completion", "tcsh"], "'tcsh' is not one of"),
-    (["policy", "nosuch"], "No such command 'nosuch' (see `dorm policy --help`)"),
-    (["policy", "get"], "Missing argument 'KEY'"),
-    (["replay", "nosuch"], "No such command 'nosuch' (see `dorm replay --help`)"),
+    (["nosuch"], "usage.invalid", "'nosuch'"),
+    (["ps", "--nosuch"], "usage.no_such_option", "`dorm ps --help`"),
+    (["ps", "-o", "xml"], "usage.bad_parameter", "'xml'"),
+    (["submit"], "usage.missing_parameter", "SPEC"),
+    (["describe"], "usage.missing_parameter", "APP"),
+    (["update", "x"], "usage.nothing_to_do", "--weight, --n-min or --n-max"),
+    (["update", "x", "--weight", "heavy"], "usage.bad_parameter", "'--weight'"),
+    (["logs", "x", "--tail", "-1"], "usage.bad_parameter", "'--tail'"),
+    (["events", "--after", "-5"], "position.malformed", "'--after'"),
+    (["up", "--agents", "0"], "usage.bad_parameter", "'--agents'"),
+    (["up", "--port", "70000"], "usage.bad_parameter", "'--port'"),
+    (["up", "--capacity", "cpu"], "quantity.malformed", "'cpu'"),
+    (["up", "--capacity", "cpu=-1"], "quantity.malformed", "'-1'"),
+    (["up", "--capacity", "cpu=nan"], "quantity.malformed", "'nan'"),
+    (["up", "--param", "theta1"], "usage.not_a_pair", "'theta1'"),
+    (["up", "--param", "theta1=["], "file.not_yaml", "parameter"),
+    (["up", "--policy", "dorm", "--param", "theta9=1"], "policy.parameter.unknown", "theta9"),
+    (["up", "--policy", "dorm", "--param", "theta1=.nan"], "policy.parameter.out_of_range", "theta1"),
+    (["up", "--policy", "static", "--param", "count=many"], "policy.parameter.out_of_range", "count"),
+    (["up", "--policy", "lottery"], "policy.unknown", "'lottery'"),
+    (["up", "--runtime", "podman"], "usage.bad_parameter", "'podman'"),
+    (["master", "--policy", "lottery"], "policy.unknown", "'lottery'"),
+    (["agent", "--ports", "20000"], "usage.ports.malformed", "'20000'"),
+    (["agent", "--ports", "1-80"], "config.ports.out_of_range", "1-80"),
+    (["agent", "--ports", "30000-40000"], "config.ports.out_of_range", "30000-40000"),
+    (["agent", "--name", "no.dots"], "config.name.malformed", "'no.dots'"),
+    (["agent", "--label", "gpu"], "usage.not_a_pair", "'gpu'"),
+    (["agent", "--label", "gpu type=h100"], "config.labels.malformed", "'gpu type'"),
+    (["agent", "--label", "in=here"], "config.labels.malformed", "'in'"),
+    (["completion", "tcsh"], "usage.bad_parameter", "'tcsh'"),
+    (["policy", "nosuch"], "usage.invalid", "`dorm policy --help`"),
+    (["policy", "get"], "usage.missing_parameter", "KEY"),
+    (["replay", "nosuch"], "usage.invalid", "'nosuch'"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "reason"), USAGE, ids=[" ".join(a) for a, _ in USAGE])
-async def test_wrong_usage(tmp_path: Path, arguments: list[str], reason: str) -> None:
+@pytest.mark.parametrize(("arguments", "error", "named"), USAGE, ids=[" ".join(a) for a, _, _ in USAGE])
+async def test_wrong_usage(tmp_path: Path, arguments: list[str], error: str, named: str) -> None:
     said = await refused(tmp_path, *arguments, code=2)
-    assert reason in said
+    assert said.endswith(f" [{error}]"), said
+    assert named in said
     assert "Value error" not in said
 
 
@@ -70,41 +70,40 @@ def test_output_that_can_not_be_written(tmp_path: Path, words: list[str]) -> Non
             [*DORM, *words], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(tmp_path), timeout=60
         )
     assert done.returncode == 1
-    assert done.stderr == "error: the output can't be written: No space left on device\n"
+    assert done.stderr == "error: the output can't be written: No space left on device [system.enospc]\n"
 
 
 CLUSTER_FILES = [
-    ("agents: 0", "agents: "),
-    ("agents: many", "agents: "),
-    ("nodes: 3", "nodes: "),
-    ("port: -1", "port: "),
-    ("policy: lottery", "unknown policy 'lottery'"),
-    ("policy: dorm\nparams: {theta9: 1}", "unknown parameter theta9"),
-    ("params: 3", "params: "),
-    ("quiet_ms: -3", "quiet_ms: "),
-    ("node_lease_s: .nan", "node_lease_s"),
-    ("capacity: {cpu: lots}", "cpu: 'lots' is not a quantity"),
-    ("capacity: {cpu: .inf}", "cpu: "),
-    ("capacity: {}", "capacity: "),
-    ("runtime: podman", "runtime: expected auto, docker or process, got 'podman'"),
-    ("- 1", "a cluster file is a map"),
+    ("agents: 0", "cluster_file.agents.out_of_range"),
+    ("agents: many", "cluster_file.agents.wrong_type"),
+    ("nodes: 3", "cluster_file.unknown_field"),
+    ("port: -1", "cluster_file.port.out_of_range"),
+    ("policy: lottery", "policy.unknown"),
+    ("policy: dorm\nparams: {theta9: 1}", "policy.parameter.unknown"),
+    ("params: 3", "cluster_file.params.wrong_type"),
+    ("quiet_ms: -3", "settings.quiet_ms.out_of_range"),
+    ("node_lease_s: .nan", "settings.node_lease_s.wrong_type"),
+    ("capacity: {cpu: lots}", "quantity.malformed"),
+    ("capacity: {cpu: .inf}", "quantity.too_large"),
+    ("capacity: {}", "cluster_file.capacity.out_of_range"),
+    ("runtime: podman", "cluster_file.runtime.not_a_choice"),
+    ("- 1", "cluster_file.not_a_map"),
 ]
 
 
-@pytest.mark.parametrize(("text", "reason"), CLUSTER_FILES, ids=[text for text, _ in CLUSTER_FILES])
-async def test_a_bad_cluster_file(tmp_path: Path, text: str, reason: str) -> None:
+@pytest.mark.parametrize(("text", "error"), CLUSTER_FILES, ids=[text for text, _ in CLUSTER_FILES])
+async def test_a_bad_cluster_file(tmp_path: Path, text: str, error: str) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
     line = await refused(tmp_path, "up", "--port", "0", "--config", str(file), code=2)
     assert line.startswith(str(file)), line
-    assert reason in line
+    assert line.endswith(f" [{error}]"), line
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:4222", "nats://", "nats://host:port", "two words", "nats://h:99999"])
 async def test_an_address_that_is_none(tmp_path: Path, url: str) -> None:
-    assert "is not the address of a NATS server; write nats://HOST:4222" in await refused(
-        tmp_path, "ps", "--url", url, code=1
-    )
+    said = await refused(tmp_path, "ps", "--url", url, code=1)
+    assert said.endswith(" [server.address.malformed]"), said
 
 
 @pytest.mark.parametrize("command", ["ps", "nodes", "events", "masters"])
@@ -112,24 +111,26 @@ async def test_nobody_answers(tmp_path: Path, command: str) -> None:
     """Masters and agents wait (`test_first_start`); who asks something is told at once."""
     code, out, err = await dorm(tmp_path, command, "--url", "nats://127.0.0.1:1")
     assert (code, out) == (1, "")
-    assert err.splitlines()[-1].startswith("error: no NATS server answers at nats://127.0.0.1:1 (")
-    assert "start a cluster with `dorm up`" in err
+    assert "nats://127.0.0.1:1" in err
+    assert err.endswith(" [log.unavailable]\n")
     assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(
-    ("info", "reason"),
+    ("info", "error", "named"),
     [
-        ({"version": "2.9.25", "jetstream": True}, "is 2.9.25; Dorm needs 2.12 or later"),
-        ({"version": "1.4.1"}, "is 1.4.1; Dorm needs 2.12 or later"),
-        ({"version": "2.12.1"}, "JetStream is off"),
+        ({"version": "2.9.25", "jetstream": True}, "log.server_too_old", "2.9.25"),
+        ({"version": "1.4.1"}, "log.server_too_old", "1.4.1"),
+        ({"version": "2.12.1"}, "log.no_jetstream", "-js"),
     ],
     ids=["too old", "ancient", "no JetStream"],
 )
-async def test_a_server_that_will_not_do(tmp_path: Path, info: dict[str, object], reason: str) -> None:
+async def test_a_server_that_will_not_do(tmp_path: Path, info: dict[str, object], error: str, named: str) -> None:
     async with _greeter(info) as url:
         for command in ("ps", "master"):
-            assert reason in await refused(tmp_path, command, "--url", url, code=1)
+            said = await refused(tmp_path, command, "--url", url, code=1)
+            assert said.endswith(f" [{error}]"), said
+            assert named in said
 
 
 @contextlib.asynccontextmanager

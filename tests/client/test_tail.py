@@ -21,6 +21,7 @@ from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import LogDamaged, LogUnavailable
 from events.positions import Position
 from tests.core.query.test_concerns import LOGS, cases, log, naive
+from tests.errors import raises
 from tests.tries import tries
 
 if TYPE_CHECKING:
@@ -207,22 +208,22 @@ async def test_since_a_time_or_so_long_before_the_last_record(name: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("wrong", "why"),
+    ("wrong", "code", "named"),
     [
-        ({"after": "x"}, "'x' is no position"),
-        ({"after": -1}, "'-1' is no position"),
-        ({"after": "1", "since": timedelta(1)}, "not by both"),
-        ({"since": datetime(2026, 1, 1)}, "a time without a zone"),  # noqa: DTZ001
-        ({"kinds": ["AppSubmited"]}, "no kind of event 'AppSubmited'; did you mean AppSubmitted"),
-        ({"kinds": ["checkpoint"]}, "did you mean AppCheckpointed?"),
-        ({"kinds": ["Round"]}, "there are AppAccepted, "),
+        ({"after": "x"}, "position.malformed", "'x'"),
+        ({"after": -1}, "position.malformed", "'-1'"),
+        ({"after": "1", "since": timedelta(1)}, "tail.begin.given_twice", ""),
+        ({"since": datetime(2026, 1, 1)}, "tail.since.no_zone", ""),  # noqa: DTZ001
+        ({"kinds": ["AppSubmited"]}, "tail.kind.unknown", "AppSubmitted"),
+        ({"kinds": ["checkpoint"]}, "tail.kind.unknown", "AppCheckpointed"),
+        ({"kinds": ["Round"]}, "tail.kind.unknown", "AppAccepted, "),
     ],
 )
-async def test_what_can_not_be_asked(wrong: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+async def test_what_can_not_be_asked(wrong: dict[str, Any], code: str, named: str) -> None:
+    with raises(ValueError, code, named):
         await anext(client(log("golden")).events(**wrong))
 
 
 async def test_beyond_the_end_is_no_position_of_this_log() -> None:
-    with pytest.raises(LogDamaged, match="the log ends at"):
+    with raises(LogDamaged, "log.truncated"):
         await taken(client(log("golden")).events(after=10**6, follow=False))

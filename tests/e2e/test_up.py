@@ -59,7 +59,7 @@ async def test_an_app_from_submission_to_logs(cluster: Up, tmp_path: Path) -> No
     assert (await done(home, "logs", "own")).startswith(f"I am {app.id} 0 of 2\nline 0\n")
     assert (await done(home, "logs", "own", "--slot", "1")).startswith(f"I am {app.id} 1 of 2\n")
     assert (await done(home, "logs", "own", "--tail", "2")).count("\n") == 2
-    assert "it has 0, 1" in await refused(home, "logs", "own", "--slot", "7", code=1)
+    assert "[slot.not_found]" in await refused(home, "logs", "own", "--slot", "7", code=1)
     assert await done(home, "update", "own", "--weight", "2.5", "--n-max", "1") == "own: weight 2.5, n_min 1, n_max 1\n"
     async with cluster.client() as client:
         await until(client, lambda s: s.apps[app.id].adjustments == 1, "it shrinks")
@@ -70,8 +70,8 @@ async def test_an_app_from_submission_to_logs(cluster: Up, tmp_path: Path) -> No
     assert "own" not in await done(home, "ps")
     assert "seen enough" in await done(home, "ps", "--all")
     assert f"I am {app.id} 0 of 1" in await done(home, "logs", "own")
-    assert "ended already" in await refused(home, "cancel", "own", code=1)
-    assert "has ended" in await refused(home, "update", "own", "--weight", "2", code=1)
+    assert "[app.ended]" in await refused(home, "cancel", "own", code=1)
+    assert "[app.ended]" in await refused(home, "update", "own", "--weight", "2", code=1)
 
 
 async def test_waiting_tells_how_it_ended(cluster: Up, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ async def test_waiting_tells_how_it_ended(cluster: Up, tmp_path: Path) -> None:
     code, out, err = await dorm(cluster.home, "submit", "--wait", bad)
     assert code == 1
     assert out.startswith("bad failed after ")
-    assert err.startswith("error: bad failed: ")
+    assert err.endswith(" [app.failed]\n")
     assert "7" in err
     code, out, _ = await dorm(cluster.home, "submit", "--wait", bad, "--name", "worse", "-o", "json")
     assert (code, json.loads(out)["phase"]) == (1, "failed")
@@ -184,12 +184,13 @@ async def test_nodes_are_listed_and_drained(cluster: Up, tmp_path: Path) -> None
             "it goes on elsewhere",
         )
         late = await refused(home, "drain", other, "--wait", "--timeout", "0.1", code=1)
-        assert f"{other} is not empty after 0.1 s, and stays drained: moved: 1 container" in late
+        assert late.endswith(" [node.not_empty]")
+        assert "moved: 1 container" in late
         await done(home, "drain", other, "--undo")
         conditions = {row["name"]: row["condition"] for row in json.loads(await done(home, "nodes", "-o", "json"))}
         assert conditions == {node: "draining", other: "up"}
         assert "used again" in await done(home, "drain", node, "--undo")
-        assert "no node 'node-9'" in await refused(home, "drain", "node-9", code=1)
+        assert "[node.not_found]" in await refused(home, "drain", "node-9", code=1)
         await done(home, "cancel", "moved", "--wait")
 
 
@@ -209,11 +210,11 @@ async def test_a_cluster_is_found_by_url_too(cluster: Up, tmp_path: Path) -> Non
     by_file = json.loads(await done(cluster.home, "nodes", "-o", "json"))
     assert json.loads(await done(nowhere, "nodes", "-o", "json", "--url", cluster.url)) == by_file
     assert json.loads(await done(nowhere, "nodes", "-o", "json", env={"DORM_URL": cluster.url})) == by_file
-    assert "no NATS server answers" in await refused(nowhere, "nodes", "--url", "nats://127.0.0.1:1", code=1)
+    assert "[log.unavailable]" in await refused(nowhere, "nodes", "--url", "nats://127.0.0.1:1", code=1)
     # A flag wins over the environment.
     env = {"DORM_URL": "nats://127.0.0.1:1"}
     assert json.loads(await done(nowhere, "nodes", "-o", "json", "--url", cluster.url, env=env)) == by_file
-    assert "no cluster 'other'" in await refused(nowhere, "nodes", "--url", cluster.url, "--cluster", "other", code=1)
+    assert "[cluster.not_found]" in await refused(nowhere, "nodes", "--url", cluster.url, "--cluster", "other", code=1)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -246,8 +247,8 @@ async def test_another_cluster_leaves_this_one_alone(cluster: Up, tmp_path: Path
     port = cluster.url.rsplit(":", 1)[1]
     common = ["up", "--runtime", "process"]
     text = await refused(cluster.home, *common, "--port", "0", code=1)
-    assert "another cluster runs on the data in" in text
-    assert f"port {port} on 127.0.0.1 is in use" in await refused(tmp_path, *common, "--port", port, code=1)
+    assert "[data.in_use]" in text
+    assert "[port.in_use]" in await refused(tmp_path, *common, "--port", port, code=1)
     log = tmp_path / "second.log"
     data = str(tmp_path / "data")
     async with running(cluster.home, log, *common, "--port", "0", "--data", data) as second:

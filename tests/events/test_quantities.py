@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 
 from events import quantities
 from events.quantities import LARGEST, LONGEST_S, Quantity, capacity, duration, humanize, resource, resources, short
+from tests.errors import raises
 
 
 @pytest.mark.parametrize(
@@ -57,26 +57,26 @@ def test_a_text_is_parsed_once_for_each_resource_unless_it_is_long() -> None:
 
 
 _NO_QUANTITY: list[tuple[str, object, str]] = [
-    ("cpu", -1, "cpu: expected a quantity of at least 0, got -1"),
-    ("gpu", math.nan, "gpu: expected a quantity of at least 0, got nan"),
-    ("gpu", math.inf, "gpu: inf is more than any cluster has"),
-    ("gpu", LARGEST + 1, f"gpu: {LARGEST + 1} is more than any cluster has"),
-    ("gpu", 10**30, "gpu: a huge number is more than any cluster has"),
-    ("gpu", True, "gpu: True is not a quantity; write a whole number"),
-    ("gpu", None, "gpu: None is not a quantity; write a whole number"),
-    ("gpu", [], "gpu: [] is not a quantity; write a whole number"),
-    ("memory", "much", "memory: 'much' is not a quantity; write 512MiB or 2GiB"),
-    ("memory", "1m", "memory: '1m' has an unknown unit; write 512MiB or 2GiB"),
-    ("memory", "1Xi", "memory: '1Xi' has an unknown unit; write 512MiB or 2GiB"),
-    ("memory", "-1", "memory: '-1' is not a quantity; write 512MiB or 2GiB"),
-    ("cpu", "1G", "cpu: '1G' is not a number of cores; write 2, 0.5 or 500m"),
-    ("cpu", "1.", "cpu: '1.' is not a quantity; write 2, 0.5 or 500m"),
+    ("cpu", -1, "quantity.negative"),
+    ("gpu", math.nan, "quantity.negative"),
+    ("gpu", math.inf, "quantity.too_large"),
+    ("gpu", LARGEST + 1, "quantity.too_large"),
+    ("gpu", 10**30, "quantity.too_large"),
+    ("gpu", True, "quantity.malformed"),
+    ("gpu", None, "quantity.malformed"),
+    ("gpu", [], "quantity.malformed"),
+    ("memory", "much", "quantity.malformed"),
+    ("memory", "1m", "quantity.unknown_unit"),
+    ("memory", "1Xi", "quantity.unknown_unit"),
+    ("memory", "-1", "quantity.malformed"),
+    ("cpu", "1G", "quantity.unknown_unit"),
+    ("cpu", "1.", "quantity.malformed"),
 ]
 
 
-@pytest.mark.parametrize(("name", "quantity", "said"), _NO_QUANTITY)
-def test_what_is_no_quantity(name: str, quantity: Quantity, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+@pytest.mark.parametrize(("name", "quantity", "code"), _NO_QUANTITY)
+def test_what_is_no_quantity(name: str, quantity: Quantity, code: str) -> None:
+    with raises(ValueError, code):
         resource(name, quantity)
 
 
@@ -90,8 +90,7 @@ def test_a_capacity_as_it_is_written() -> None:
 
 @pytest.mark.parametrize("part", ["cpu", "=4", " =4", "", "c\0=4"])
 def test_a_capacity_that_is_none(part: str) -> None:
-    words = re.escape(f"{part!r}: write name=amount, such as cpu=4,memory=8GiB,gpu=1")
-    with pytest.raises(ValueError, match=f"^{words}$"):
+    with raises(ValueError, "quantity.malformed", repr(part)):
         capacity(f"{part},memory=1k")
 
 
@@ -109,20 +108,20 @@ def test_a_duration_in_seconds(text: Quantity, seconds: float) -> None:
 
 
 _NO_DURATION: list[tuple[object, str]] = [
-    ("soon", "'soon' is not a duration; write 10s, 500ms, 2m or 1h"),
-    ("1w", "'1w' is not a duration; write 10s, 500ms, 2m or 1h"),
-    (True, "True is not a duration; write 10s, 500ms, 2m or 1h"),
-    (None, "None is not a duration; write 10s, 500ms, 2m or 1h"),
-    (-1, "-1 is not a duration between 0 and a year"),
-    ("367d", "'367d' is not a duration between 0 and a year"),
-    (LONGEST_S + 1, f"{LONGEST_S + 1} is not a duration between 0 and a year"),
-    (math.nan, "nan is not a duration between 0 and a year"),
+    ("soon", "quantity.malformed"),
+    ("1w", "quantity.malformed"),
+    (True, "quantity.malformed"),
+    (None, "quantity.malformed"),
+    (-1, "quantity.out_of_range"),
+    ("367d", "quantity.out_of_range"),
+    (LONGEST_S + 1, "quantity.out_of_range"),
+    (math.nan, "quantity.out_of_range"),
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), _NO_DURATION)
-def test_what_is_no_duration(text: Quantity, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+@pytest.mark.parametrize(("text", "code"), _NO_DURATION)
+def test_what_is_no_duration(text: Quantity, code: str) -> None:
+    with raises(ValueError, code):
         duration(text)
 
 

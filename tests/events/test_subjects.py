@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from events import subjects
+from tests.errors import raises
 
 TOKENS = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(".".join)
 PATTERNS = st.tuples(st.lists(st.sampled_from("abc*"), min_size=1, max_size=4), st.sampled_from([[], [">"]])).map(
@@ -99,6 +100,6 @@ def test_a_cluster_name_is_one_token(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a.b", "a b", "ä", "*", "x" * 65, "x" * 100])
 def test_other_cluster_names_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=r": use 1 to 64 letters, digits, '-' and '_'$") as refused:
+    with raises(ValueError, "cluster.name.malformed", repr(name[:80])) as refused:
         subjects.check_cluster(name)
     assert str(refused.value).startswith(f"cluster name {name[:80]!r}:")

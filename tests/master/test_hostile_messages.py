@@ -24,6 +24,7 @@ from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import Appended, LogRefused, Record
 from events.nats.log import Connection
 from tests.core.records import document
+from tests.errors import raises
 from tests.lab.machines.nats_server import NatsServer
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ async def test_somebody_elses_app_is_not_taken_for_ones_own(name: str) -> None:
         await answered(log, 1)
         client = Client(log, MemoryBus(time.time_ns), CLUSTER, user="ann")
         if name == "app":
-            with pytest.raises(Refused, match=r"the id ann\.app was taken by another submission"):
+            with raises(Refused, "submission.id_taken", "ann.app"):
                 await client.submit(document("app"), id="ann.app")
         else:
             app = await client.submit(document("app"), id="ann.app")

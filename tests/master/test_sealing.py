@@ -14,6 +14,7 @@ from events.chain.seals import SealKey, is_signed, new_seed
 from events.codec import decode
 from events.kinds import SealRequested
 from events.log.records import Record
+from tests.errors import raises
 from tests.master.sealed import CLUSTER, SealedLog
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> Non
     path = tmp_path / "key"
     open_key(path)
     path.chmod(mode)
-    with pytest.raises(KeyFileError, match="chmod 600") as refused:
+    with raises(KeyFileError, "key.too_open") as refused:
         open_key(path)
     assert path.read_text().strip() not in str(refused.value)
 
@@ -46,18 +47,18 @@ def test_a_file_that_holds_no_key(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "key"
     path.write_bytes(content)
     path.chmod(0o600)
-    with pytest.raises(KeyFileError, match="no seed"):
+    with raises(KeyFileError, "key.malformed"):
         open_key(path)
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(KeyFileError, match="Is a directory"):
+    with raises(KeyFileError, "key.unreadable"):
         open_key(tmp_path)
     os.mkfifo(tmp_path / "pipe", 0o600)
-    with pytest.raises(KeyFileError, match="not a file"):
+    with raises(KeyFileError, "key.not_a_file"):
         open_key(tmp_path / "pipe")
     (tmp_path / "plain").write_text("")
-    with pytest.raises(KeyFileError, match="plain"):
+    with raises(KeyFileError, "key.unreadable", "plain"):
         open_key(tmp_path / "plain" / "key")
 
 

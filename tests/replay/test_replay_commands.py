@@ -136,7 +136,7 @@ def test_export(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
     assert copy.read_bytes() == log_file.read_bytes()
     assert str(copy) in out
     code, _, err = dorm("export", copy, "--file", log_file)
-    assert (code, code_in(err)) == (1, "export.exists")
+    assert (code, code_in(err)) == (1, "file.exists")
     code, _, _ = dorm("export", copy, "--file", log_file, "--force")
     assert code == 0
 

@@ -2,6 +2,6 @@
 
 runtime   the runtime;  launcher: how it creates and starts a container
 config    pure: converts a typed spec to the engine's configuration, and back
-engine    the calls, on aiodocker;  images: pulls;  frames: the log stream
+engine    the calls, on aiodocker;  images: pulls;  frames: the log stream;  user: whom containers run as
 guard     a process that stops containers when the node's lease ends, agent or not
 """

@@ -97,9 +97,17 @@ def container_config(host: Host, spec: ContainerSpec, run_dir: Path, checkpoints
     check_spec(spec)
     for name in spec.env:
         if name.upper().startswith("NVIDIA_"):
-            raise Refused("spec", f"{name} is not the app's to set: it would choose devices past the agent")
+            raise Refused(
+                "spec",
+                f"{name} is not the app's to set: it would choose devices past the agent",
+                code="container.env.reserved",
+            )
     if spec.resources.get("gpu", 0) != len(spec.devices):
-        raise Refused("spec", f"{spec.resources.get('gpu', 0)} GPUs demanded, {len(spec.devices)} given")
+        raise Refused(
+            "spec",
+            f"{spec.resources.get('gpu', 0)} GPUs demanded, {len(spec.devices)} given",
+            code="container.devices.differ",
+        )
     environment = {
         "HOME": RUN_MOUNT,
         "LOGNAME": "dorm",  # the user has no entry in the image's passwd, and getpass looks here first

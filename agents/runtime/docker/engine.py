@@ -70,7 +70,9 @@ class Engine:
             connector = aiohttp.TCPConnector(limit=0)
             base = "http://" + self.url.removeprefix("tcp://")
         else:
-            raise Unavailable(f"{self.url} is no engine's address: unix://PATH or tcp://HOST:PORT is")
+            raise Unavailable(
+                f"{self.url} is no engine's address: unix://PATH or tcp://HOST:PORT is", code="docker.url.malformed"
+            )
         timeout = aiohttp.ClientTimeout(total=self._change_s, sock_connect=_CONNECT_S)
         session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         self._client = aiodocker.Docker(base, connector=connector, session=session, timeout=timeout)
@@ -92,7 +94,7 @@ class Engine:
     @property
     def _docker(self) -> aiodocker.Docker:
         if self._client is None:
-            raise Unavailable("the connection to the engine is closed")
+            raise Unavailable("the connection to the engine is closed", code="docker.closed")
         return self._client
 
     @contextlib.asynccontextmanager
@@ -271,7 +273,7 @@ class Engine:
                 for payload in frames.feed(data):
                     yield payload
         if not frames.complete:
-            raise Unavailable(f"logs of {name}: broken off within a frame")
+            raise Unavailable(f"logs of {name}: broken off within a frame", code="container.logs.cut_off")
 
     async def remembered(self, labels: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
         """Return the engine's remembered events of containers with these labels, oldest first: (action, container's id).  It

@@ -56,11 +56,11 @@ class Images:
             pull.add_done_callback(lambda done: self._ended(image, done))
         await asyncio.wait([pull], timeout=self._wait_s)
         if not pull.done():
-            raise Unavailable(f"{image} is being pulled")
+            raise Unavailable(f"{image} is being pulled", code="container.image.pulling")
         if self._pulls.get(image) is pull:
             del self._pulls[image]  # a later call starts a new try
         if pull.cancelled():
-            raise Unavailable(f"the pull of {image} was ended")
+            raise Unavailable(f"the pull of {image} was ended", code="container.image.pull_ended")
         pull.result()
 
     async def close(self) -> None:
@@ -77,7 +77,9 @@ class Images:
             await self._engine.pull(image, self._first_s, self._total_s)
         except Rejected as answer:
             if _FULL.search(answer.message):
-                raise Unavailable(f"{image} cannot be pulled: {answer.message}") from answer
+                raise Unavailable(
+                    f"{image} cannot be pulled: {answer.message}", code="container.image.disk_full"
+                ) from answer
             raise refused(image, answer.message) from answer
 
     def _ended(self, image: str, pull: asyncio.Task[None]) -> None:
@@ -102,4 +104,8 @@ def refused(image: str, message: str) -> Refused:
         why, then = f"no registry can be reached ({words})", load
     else:
         why, then = words, load
-    return Refused("image", f"this node does not have the image {image}, and cannot pull it: {why}; {then}")
+    return Refused(
+        "image",
+        f"this node does not have the image {image}, and cannot pull it: {why}; {then}",
+        code="container.image.unavailable",
+    )

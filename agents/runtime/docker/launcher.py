@@ -64,7 +64,10 @@ class Launcher:
                 await asyncio.to_thread(self._dirs.remove, spec.key)
                 raise
         if info["Config"]["Labels"] != {**info["Config"]["Labels"], **wanted["Labels"]}:
-            raise Conflict(f"{name} is another container: its labels are {info['Config']['Labels']}")
+            raise Conflict(
+                f"{name} is another container: its labels are {info['Config']['Labels']}",
+                code="container.name.taken",
+            )
         found = self._seen(spec.key, info)
         if found.state == "created":
             found = await self._start(name, spec.key, wanted, info, swap_limit=host.swap_limit)
@@ -81,7 +84,9 @@ class Launcher:
         try:
             await asyncio.to_thread(work)
         except OSError as failure:
-            raise Unavailable(f"{key}: its folder cannot be written: {failure.strerror}") from failure
+            raise Unavailable(
+                f"{key}: its folder cannot be written: {failure.strerror}", code="container.folder.not_writable"
+            ) from failure
 
     async def _create(self, name: str, wanted: Json) -> Json:
         """Create a container.  After a client disconnects, an engine frees the name of its create request only some time
@@ -102,13 +107,15 @@ class Launcher:
             if made:
                 break
             await asyncio.sleep(_SETTLE_S)
-        raise Conflict(f"{name} is gone right after it was made")
+        raise Conflict(f"{name} is gone right after it was made", code="container.removed")
 
     async def _start(self, name: str, key: Key, wanted: Json, info: Json, *, swap_limit: bool) -> Seen:
         await self._make_dir(key)
         if differences := config.differences(wanted, info, swap_limit=swap_limit):
             await self._discard(name, key)
-            raise Refused("spec", f"the engine did not make what was asked: {'; '.join(differences)}")
+            raise Refused(
+                "spec", f"the engine did not make what was asked: {'; '.join(differences)}", code="container.differs"
+            )
         await self._check_command(name, key, info)
         note = self._dirs.container_dir(key) / docker_guard.STARTING
         if await asyncio.to_thread(note.exists):
@@ -125,7 +132,7 @@ class Launcher:
             raise _fault(name, answer.message) from answer
         started = await self._engine.inspect(name)
         if started is None:
-            raise Conflict(f"{name} is gone right after it was started")
+            raise Conflict(f"{name} is gone right after it was started", code="container.removed")
         return config.seen(key, started)
 
     async def _check_command(self, name: str, key: Key, info: Json) -> None:
@@ -140,7 +147,9 @@ class Launcher:
                 self._commands.add((info["Image"], paths))
                 return
         await self._discard(name, key)
-        raise Refused("command", f"the image has no command {command!r} in {', '.join(paths)}")
+        raise Refused(
+            "command", f"the image has no command {command!r} in {', '.join(paths)}", code="container.command.not_found"
+        )
 
     async def _discard(self, name: str, key: Key) -> None:
         """Remove all of a container that never ran."""
@@ -157,14 +166,20 @@ class Launcher:
         if not spec.checkpoint_dir:
             return None
         if root is None:
-            raise Refused("spec", "this node has no folder for checkpoints")
+            raise Refused("spec", "this node has no folder for checkpoints", code="container.checkpoints.missing")
         try:
             real = Path(spec.checkpoint_dir).resolve(strict=True)
             inside = root.resolve(strict=True) in real.parents
         except (OSError, RuntimeError) as failure:
-            raise Refused("spec", f"the checkpoint directory cannot be used: {failure}") from failure
+            raise Refused(
+                "spec", f"the checkpoint directory cannot be used: {failure}", code="container.checkpoints.not_found"
+            ) from failure
         if not real.is_dir() or not inside:
-            raise Refused("spec", f"the checkpoint directory {spec.checkpoint_dir} is no directory below {root}")
+            raise Refused(
+                "spec",
+                f"the checkpoint directory {spec.checkpoint_dir} is no directory below {root}",
+                code="container.checkpoints.outside",
+            )
         status = real.stat()
         if os.getuid() == 0 and (status.st_uid, status.st_gid) != self._owner:
             try:

@@ -34,6 +34,7 @@ from agents.runtime.docker import guard as docker_guard
 from agents.runtime.docker.engine import Engine, Json, Rejected
 from agents.runtime.docker.images import Images
 from agents.runtime.docker.launcher import Launcher, NoImage
+from agents.runtime.docker.user import container_user
 from agents.runtime.inflight import Inflight
 from agents.runtime.interface import (
     NOT_FOUND,
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-NOBODY: Final = (65534, 65534)
 _GUARD_S: Final = 20.0
 _DIE_S: Final = 30.0
 _RECONNECT_S: Final = (0.1, 5.0)
@@ -85,7 +85,7 @@ class DockerRuntime:
         user: str | None = None,
         checkpoint_root: Path | None = None,
     ) -> None:
-        self._owner = _user(user)
+        self._owner = container_user(user)
         self._dirs = RunDirs(root, self._owner)
         self._engine = Engine(url)
         self._images = Images(self._engine)
@@ -200,6 +200,7 @@ class DockerRuntime:
             raise Refused(
                 "image",
                 "the spec names no image, and this node runs containers with Docker: add `image: …` to the spec",
+                code="container.image.missing",
             )
         ended = self._images.ended
         with contextlib.suppress(NoImage):
@@ -211,7 +212,9 @@ class DockerRuntime:
         try:
             return await self._inflight.run(self._ensure(spec))
         except NoImage as failure:
-            raise Refused("image", f"{spec.image} was pulled and is not there: {failure}") from failure
+            raise Refused(
+                "image", f"{spec.image} was pulled and is not there: {failure}", code="container.image.unavailable"
+            ) from failure
 
     async def _ensure(self, spec: ContainerSpec) -> Seen:
         async with self._lock(spec.key):
@@ -243,9 +246,13 @@ class DockerRuntime:
             )
         except subprocess.CalledProcessError as failure:
             said = failure.stderr.decode(errors="replace").strip()[-500:]
-            raise Unavailable(f"no guard of the lease could be started: {said}") from failure
+            raise Unavailable(
+                f"no guard of the lease could be started: {said}", code="node_lease.no_guard"
+            ) from failure
         except (OSError, subprocess.TimeoutExpired) as failure:
-            raise Unavailable(f"no guard of the lease could be started: {failure}") from failure
+            raise Unavailable(
+                f"no guard of the lease could be started: {failure}", code="node_lease.no_guard"
+            ) from failure
 
     async def lease_left(self) -> float | None:
         """Read the lease from the record in the root."""
@@ -267,7 +274,7 @@ class DockerRuntime:
                 return False
         await self._engine.kill(info["Id"], "SIGKILL")
         if not await self._engine.wait(info["Id"], _DIE_S):
-            raise Unavailable(f"{key} is still there {_DIE_S:.0f} s after SIGKILL")
+            raise Unavailable(f"{key} is still there {_DIE_S:.0f} s after SIGKILL", code="container.unkillable")
         return True
 
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
@@ -368,23 +375,6 @@ class DockerRuntime:
         labels = info["Config"]["Labels"] or {}
         ours = all(f"{n}={labels.get(n)}" in config.own_labels(self._host) for n in config.OWN_LABELS)
         return info if ours else None
-
-
-def _user(user: str | None) -> tuple[int, int]:
-    """Parse `uid:gid` into (uid, gid).
-
-    Raises `ValueError`: a name would mean something else in every image, and only root can create (and later delete) files of
-    another user.
-    """
-    if user is None:
-        return (os.getuid(), os.getgid()) if os.getuid() != 0 else NOBODY
-    uid, _, gid = user.partition(":")
-    if not uid.isdecimal() or not (gid or uid).isdecimal():
-        raise ValueError(f"the containers' user must be UID:GID in numbers, not {user!r}")
-    chosen = int(uid), int(gid or uid)
-    if os.getuid() != 0 and chosen != (os.getuid(), os.getgid()):
-        raise ValueError(f"an agent that is not root gives containers its own user, {os.getuid()}:{os.getgid()}, only")
-    return chosen
 
 
 def _kill_inside(pid: int, container_id: str) -> None:

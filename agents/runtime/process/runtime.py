@@ -120,27 +120,33 @@ class ProcessRuntime:
             try:
                 await asyncio.to_thread(self._prepare, spec, wanted)
             except OSError as failure:
-                raise Unavailable(f"{key}: its folder cannot be made: {failure.strerror}") from failure
+                raise Unavailable(
+                    f"{key}: its folder cannot be made: {failure.strerror}", code="container.folder.not_writable"
+                ) from failure
             give_up = asyncio.get_running_loop().time() + _START_S
             while True:
                 found = await asyncio.to_thread(self._look, key)
                 if found is None:
-                    raise Conflict(f"{key} was removed while it was started")
+                    raise Conflict(f"{key} was removed while it was started", code="container.removed")
                 if found.seen.spec_hash != wanted:
-                    raise Conflict(f"{key} exists with another spec")
+                    raise Conflict(f"{key} exists with another spec", code="container.name.taken")
                 if found.seen.error:
                     await asyncio.to_thread(self._dirs.remove, key)
-                    raise Refused("command", found.seen.error)
+                    raise Refused("command", found.seen.error, code="container.command.not_found")
                 if found.seen.state != "created":
                     self._watch(found)
                     self._wake()
                     return found.seen
                 if asyncio.get_running_loop().time() > give_up:
-                    raise Unavailable(f"{key} did not start within {_START_S:.0f} s")
+                    raise Unavailable(f"{key} did not start within {_START_S:.0f} s", code="container.no_start")
                 if found.supervisor:  # started by an earlier agent
                     await asyncio.sleep(_BUSY_POLL_S)
                 elif spec.checkpoint_dir and not await asyncio.to_thread(Path(spec.checkpoint_dir).is_dir):
-                    raise Refused("spec", f"the checkpoint directory {spec.checkpoint_dir} is not there")
+                    raise Refused(
+                        "spec",
+                        f"the checkpoint directory {spec.checkpoint_dir} is not there",
+                        code="container.checkpoints.not_found",
+                    )
                 else:
                     await self._dirs.check_lease()
                     await asyncio.to_thread(self._supervise, key)
@@ -181,11 +187,15 @@ class ProcessRuntime:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as failure:
-            raise Unavailable(f"{key}: no supervisor could be started: {failure}") from failure
+            raise Unavailable(
+                f"{key}: no supervisor could be started: {failure}", code="container.supervisor.failed"
+            ) from failure
         if not done.stdout:
             notes = folder / "supervisor.log"
             said = notes.read_text(errors="replace") if notes.exists() else done.stderr.decode(errors="replace")
-            raise Unavailable(f"{key}: its supervisor failed: {said.strip()[-500:]}")
+            raise Unavailable(
+                f"{key}: its supervisor failed: {said.strip()[-500:]}", code="container.supervisor.failed"
+            )
 
     async def extend_lease(self, seconds: float) -> None:
         """Extend the lease.  The supervisors enforce it: each reads the record about once a second."""
@@ -210,7 +220,7 @@ class ProcessRuntime:
         while found is not None and found.seen.state == "running":
             kill, pid = loop.time() >= kill_at, found.supervisor or found.program
             if loop.time() >= kill_at + _DIE_S:
-                raise Unavailable(f"{key} is still there {_DIE_S:.0f} s after SIGKILL")
+                raise Unavailable(f"{key} is still there {_DIE_S:.0f} s after SIGKILL", code="container.unkillable")
             folder = self._dirs.container_dir(key)
             if sent != (kill, pid):
                 await asyncio.to_thread(records.send, folder, found, kill=kill)
@@ -260,7 +270,7 @@ class ProcessRuntime:
             if found is None:
                 return
             if found.seen.state == "running" or found.supervisor:
-                raise Conflict(f"{key} still runs: stop it first")
+                raise Conflict(f"{key} still runs: stop it first", code="container.running")
             self._unwatch(key)
             await asyncio.to_thread(self._dirs.remove, key)
 

@@ -12,30 +12,39 @@ from __future__ import annotations
 
 
 class AppFailure(Exception):
-    """Root of the errors that end a worker; its text is the line that the user reads."""
+    """Root of the errors that end a worker; its text is the line that the user reads, its `code` is stable, for programs."""
 
+    code = "app.failed"
     exit_code = 1
 
 
 class BadSetting(AppFailure):
     """An option or the environment makes no sense; a retry changes nothing."""
 
+    code = "app.setting.malformed"
     exit_code = 2
 
 
 class PortTaken(AppFailure):
     """The port that DORM_PEERS assigns to this rank is in use; another generation with fresh ports can work."""
 
+    code = "port.in_use"
     exit_code = 98
 
 
 class PeerLost(AppFailure):
     """The ring is broken, so no further step is possible in this generation."""
 
+    code = "app.peer_lost"
+
 
 class CheckpointUnusable(AppFailure):
     """Resuming is impossible, and silently starting over would throw work away."""
 
+    code = "app.checkpoint.unusable"
+
 
 class Diverged(AppFailure):
     """Training broke down numerically."""
+
+    code = "app.diverged"

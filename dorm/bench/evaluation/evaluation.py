@@ -25,6 +25,7 @@ from dorm.bench.evaluation.plan import Plan
 from dorm.bench.evaluation.text import blocks
 from dorm.bench.evaluation.traces import TRACES
 from dorm.bench.report import Report, this_machine
+from events.errors import code_of
 from replay.simulator import SimulationError
 from replay.simulator.compare import page, plots, report
 from replay.simulator.compare.runs import run_all
@@ -49,7 +50,7 @@ def plan(*, seeds: int = SEEDS, quick: bool = False, traces: Path | None = None)
     apps = 8 if quick else None
     seeds = 1 if quick else seeds
     if traces is not None and not traces.is_dir():
-        raise BenchError(f"traces {traces}: there is no such folder")
+        raise BenchError(f"traces {traces}: there is no such folder", code="file.no_folder")
     whole = evaluation_paper.whole(seeds, apps)
     variations = evaluation_paper.variations(min(seeds, VARIED), apps)
     found, missing = [], []
@@ -101,7 +102,7 @@ def check_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BenchError(f"folder {folder}: {error.strerror or error}") from None
+        raise BenchError(f"folder {folder}: {error.strerror or error}", code=code_of(error)) from None
     with _refusals():
         plots.need("matplotlib")
         plots.need("plotly")
@@ -144,6 +145,6 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except SimulationError as error:
-        raise BenchError(str(error)) from None
+        raise BenchError(str(error), code=code_of(error)) from None
     except OSError as error:
-        raise BenchError(f"{error.filename or 'the folder'}: {error.strerror or error}") from None
+        raise BenchError(f"{error.filename or 'the folder'}: {error.strerror or error}", code=code_of(error)) from None

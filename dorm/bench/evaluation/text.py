@@ -49,7 +49,7 @@ def blocks(wanted: Plan, comparisons: Mapping[str, Comparison], done: Report) ->
             f"the same policies. Dorm's figures are those of {HEADLINE} (θ1/θ2) unless another setting is named; where "
             "there are several seeds a figure is their mean, with the lowest and the highest in brackets."
         ),
-        Text("`make evaluation` writes this folder anew, with `TRACES=DIR` for the parts that need traces."),
+        Text("`make evaluation` writes this folder again, with `TRACES=DIR` for the parts that need traces."),
         Heading("Goals and figures"),
         _goals(done.figures),
     ]

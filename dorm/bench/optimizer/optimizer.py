@@ -36,6 +36,7 @@ from dorm.bench.report import Figure, Report, figure, percentile, spread, this_m
 from dorm.policies import goals as goals_of
 from dorm.policies import integer
 from dorm.policies.registry import policy
+from events.errors import code_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -71,7 +72,7 @@ def check(run: Run, plot: Path | None) -> None:
     try:
         policy(run.policy).check_params(run.params)
     except (LookupError, ValueError) as error:
-        raise BenchError(str(error)) from None
+        raise BenchError(str(error), code=code_of(error)) from None
     check_plot(plot)
 
 
@@ -124,7 +125,9 @@ def play(run: Run) -> Iterator[Played]:
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
             if faults := judge.faults(problem, allocation.counts):
                 where = f"seed {run.seed + sequence}, event {world.number} ({world.event.kind} {world.event.subject})"
-                raise BenchError(f"{run}, {where}: the answer breaks a rule: {'; '.join(faults[:3])}")
+                raise BenchError(
+                    f"{run}, {where}: the answer breaks a rule: {'; '.join(faults[:3])}", code="bench.wrong_answer"
+                )
             yield Played(
                 sequence=sequence,
                 number=world.number,
@@ -192,7 +195,7 @@ def _peak_mb() -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
-    raise BenchError("this system does not tell how much memory a process has had")
+    raise BenchError("this system does not report how much memory a process has used", code="bench.no_memory_figures")
 
 
 # Results
@@ -202,7 +205,7 @@ def figures(samples: Samples) -> dict[str, Figure]:
     """Return the figures of one run, omitting what was not measured.  Raises BenchError if there is not even one event."""
     events, goal = samples.events, goals(samples.run)
     if not events:
-        raise BenchError("it was stopped before the first event")
+        raise BenchError("it was stopped before the first event", code="bench.stopped")
     cpu = [one.cpu_s for one in events]
     found = spread("event", cpu)
     found["event_p50_s"] = figure(percentile(cpu, 50), "s", goal.p50_s)

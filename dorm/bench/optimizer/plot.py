@@ -30,11 +30,11 @@ def check_plot(file: Path | None) -> None:
     if file is None:
         return
     if file.suffix.lower() != ".png":
-        raise BenchError(f"plot {file}: name a file that ends in .png")
+        raise BenchError(f"plot {file}: name a file that ends in .png", code="usage.file_name")
     if not file.absolute().parent.is_dir():
-        raise BenchError(f"plot {file}: there is no folder {file.absolute().parent}")
+        raise BenchError(f"plot {file}: there is no folder {file.absolute().parent}", code="file.no_folder")
     if find_spec("matplotlib") is None:
-        raise BenchError("plots need matplotlib: pip install 'dorm[plots]'")
+        raise BenchError("plots need matplotlib: pip install 'dorm[plots]'", code="package.missing")
 
 
 def plot_run(samples: Samples, file: Path) -> None:

@@ -47,7 +47,10 @@ def chosen_sizes(*, up_to: int, events: int | None = None, **changes: Any) -> li
         changes["events"] = events
     runs = [msgspec.structs.replace(run, **changes) for run in SIZES if run.apps <= up_to]
     if not runs:
-        raise BenchError(f"the smallest size has {min(run.apps for run in SIZES)} apps, so nothing is left to measure")
+        raise BenchError(
+            f"the smallest size has {min(run.apps for run in SIZES)} apps, so nothing is left to measure",
+            code="bench.too_small",
+        )
     return runs
 
 
@@ -71,7 +74,7 @@ def bench_scale(runs: Sequence[Run], *, tell: Tell, plot: Path | None = None) ->
     measured = [samples for samples in measured if samples.events]
     sizes = [(samples.run, figures(samples)) for samples in measured]
     if not sizes:
-        raise BenchError("it was stopped before the first event")
+        raise BenchError("it was stopped before the first event", code="bench.stopped")
     report = Report(
         bench="optimizer-scale",
         machine=machine,

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from dorm.bench import BenchError
 from dorm.policies.problem import AppDemand, NodeRoom, Problem
 
 if TYPE_CHECKING:
@@ -77,16 +78,16 @@ class World:
     """One cluster and its apps.  `next_problem` plays an event, `apply` applies the answer.
 
     `gpus`: whether some shapes and apps have GPUs; `labels`: whether nodes have labels, and some apps requirements, wishes for
-    placement, and gangs.  Raises `ValueError` for sizes below 1, and for more than MOST_SHAPES shapes.
+    placement, and gangs.  Raises `BenchError` for sizes below 1, and for more than MOST_SHAPES shapes.
     """
 
     def __init__(
         self, *, apps: int, nodes: int, shapes: int, seed: int, gpus: bool = True, labels: bool = False
     ) -> None:
         if min(apps, nodes, shapes) < 1:
-            raise ValueError("a cluster needs at least one app, one node and one shape")
+            raise BenchError("a cluster needs at least one app, one node and one shape", code="bench.too_small")
         if shapes > MOST_SHAPES:
-            raise ValueError(f"there are no more than {MOST_SHAPES} different shapes")
+            raise BenchError(f"there are no more than {MOST_SHAPES} different shapes", code="bench.too_many_shapes")
         # Independent generators, so another number of nodes does not change the apps.
         self._cluster_chance = random.Random(f"{seed}/cluster")
         self._app_chance = random.Random(f"{seed}/apps")

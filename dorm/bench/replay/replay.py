@@ -83,7 +83,7 @@ def bench_replay(sizes: Sizes, *, tell: Tell) -> Done:
         except KeyboardInterrupt:
             interrupted = True
     if not bench.figures:
-        raise BenchError("it was stopped before anything was measured")
+        raise BenchError("it was stopped before anything was measured", code="bench.stopped")
     settings = bench.settings | ({"interrupted": True} if interrupted else {})
     return Done(Report("replay", machine, settings, bench.figures), interrupted)
 
@@ -156,7 +156,10 @@ class _Bench:
             report = asyncio.run(_audit(one, jobs))
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
             if not report.good or report.not_checked:
-                raise BenchError(f"the log that was made is not what it should be: {report.divergence or report}")
+                raise BenchError(
+                    f"the log that was made is not what it should be: {report.divergence or report}",
+                    code="replay.differs",
+                )
             if jobs == 1:
                 self._figure("verify_decisions_per_s", report.decisions_checked / cpu, "decisions/s")
                 self.settings["verify"] = {"records": report.events, "decisions": report.decisions_checked}

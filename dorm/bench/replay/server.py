@@ -110,7 +110,9 @@ async def _fold(server: EmbeddedServer, records: int, which: str, tell: Tell) ->
         await fold_on(connection.log, state, await connection.log.end())
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     if state.seq != records or state.counters.ignored:
-        raise BenchError(f"the server's log folds to {state.seq} of {records} records: {state.counters}")
+        raise BenchError(
+            f"the server's log folds to {state.seq} of {records} records: {state.counters}", code="bench.wrong_answer"
+        )
     return cpu, wall
 
 

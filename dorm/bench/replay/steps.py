@@ -137,7 +137,7 @@ def _check(state: State) -> None:
     """Check that the fold acted on every record: a log that it skips would be folded faster than any real one."""
     counters = state.counters
     if counters.ignored or counters.unknown or counters.unreadable or counters.void_rounds:
-        raise BenchError(f"the log holds what the fold does not act on: {counters}")
+        raise BenchError(f"the log holds what the fold does not act on: {counters}", code="bench.wrong_answer")
 
 
 async def _unpack(path: Path) -> float:
@@ -170,7 +170,7 @@ def travel(path: Path, records: int, jumps: int, bare: int, seed: int) -> Iterat
             again, took = asyncio.run(_jump(path, moment, with_snapshots=False))
             yield Jump(took, False)
             if digest(found) != digest(again):
-                raise BenchError(f"the state at {moment.seq} is another one from a snapshot")
+                raise BenchError(f"the state at {moment.seq} is another one from a snapshot", code="bench.wrong_answer")
     yield Memory(_peak())
 
 

@@ -38,7 +38,7 @@ def submit(
     ],
     name: Annotated[str | None, typer.Option(help="Use this name instead of the file's.")] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Wait until the app has ended; exit 1 unless it completed.")
+        bool, typer.Option("--wait", "-w", help="Wait until the app has ended; exit with 1 unless it completed.")
     ] = False,
     id: Annotated[
         str | None, typer.Option("--id", help="Id of the submission; a repeat with the same id is the same app.")
@@ -121,7 +121,9 @@ async def _wait(connected: Client, submitted: App, output: Format) -> None:
 
 
 def ps(
-    all_apps: Annotated[bool, typer.Option("--all", "-a", help="Ended apps too, as long as they are kept.")] = False,
+    all_apps: Annotated[
+        bool, typer.Option("--all", "-a", help="Include ended apps, as long as the cluster keeps them.")
+    ] = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
@@ -161,7 +163,7 @@ def ps(
 def logs(
     app: AppName,
     slot: Annotated[int | None, typer.Option(help="Which container; default: the first.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the container ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the output until the container ends.")] = False,
     tail: Annotated[int | None, typer.Option(min=0, help="Only the last lines.")] = None,
     url: Url = None,
     cluster: ClusterName = None,
@@ -217,7 +219,7 @@ def update(
 def cancel(
     app: AppName,
     reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Until it has ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until it has ended.")] = False,
     url: Url = None,
     cluster: ClusterName = None,
     user: User = None,

@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
 def explain(
     app: AppName,
     at: At = None,
-    brief: Annotated[bool, typer.Option("--brief", help="Only how it stands, without its story.")] = False,
+    brief: Annotated[bool, typer.Option("--brief", help="Only the current state, without the story.")] = False,
     last: Last = None,
     file: File = None,
     output: Output = Format.table,

@@ -75,7 +75,8 @@ def plan(
         typer.Option(metavar="APP", autocompletion=complete_app, help="With this app cancelled."),
     ] = None,
     rounds: Annotated[
-        int, typer.Option(min=1, max=100, help="So many decisions, each after the adjustments of the one before.")
+        int,
+        typer.Option(min=1, max=100, help="How many decisions to plan, each after the adjustments of the one before."),
     ] = 1,
     at: At = None,
     file: File = None,
@@ -154,9 +155,12 @@ def parse_nodes(text: str) -> NewNodes | str:
         return text[1:]
     count, _, rest = text.removeprefix("+").partition(",")
     if not text.startswith("+") or not count.isascii() or not count.isdigit() or not rest:
-        raise WrongUsage(f"nodes {text!r}: write +3,cpu=8,memory=32GiB, +3,like=NODE, or -NODE for one that is gone")
+        raise WrongUsage(
+            f"nodes {text!r}: write +3,cpu=8,memory=32GiB, +3,like=NODE, or -NODE for one that is gone",
+            code="usage.nodes.malformed",
+        )
     if not 1 <= int(count[:9]) <= _MOST_NODES:
-        raise WrongUsage(f"nodes {text!r}: between 1 and {_MOST_NODES:,} nodes")
+        raise WrongUsage(f"nodes {text!r}: between 1 and {_MOST_NODES:,} nodes", code="usage.nodes.malformed")
     labels: dict[str, str] = {}
     amounts: list[str] = []
     like = ""
@@ -170,7 +174,9 @@ def parse_nodes(text: str) -> NewNodes | str:
             amounts.append(part)
     capacity = (parse_capacity(",".join(amounts)) if amounts else None) or {}
     if not capacity and not like:
-        raise WrongUsage(f"nodes {text!r}: say what they have, such as cpu=8, or like=NODE")
+        raise WrongUsage(
+            f"nodes {text!r}: say what they have, such as cpu=8, or like=NODE", code="usage.nodes.malformed"
+        )
     return NewNodes(count=int(count), capacity=capacity, labels=labels, like=like)
 
 

@@ -49,10 +49,10 @@ def story(
         str,
         typer.Argument(metavar="APP|NODE", help="Name or id of an app, else a node.", autocompletion=complete_either),
     ],
-    node: Annotated[bool, typer.Option("--node", help="The node, also where an app has that name.")] = False,
+    node: Annotated[bool, typer.Option("--node", help="Show the node, even if an app has the same name.")] = False,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="SEQ|TIME|-10m", help="Only from this moment on; default: all of its life."),
+        typer.Option("--since", metavar="SEQ|TIME|-10m", help="Only from this moment on; default: its whole life."),
     ] = None,
     at: At = None,
     last: Last = None,

@@ -59,7 +59,7 @@ ReferenceWanted = Annotated[
     Reference,
     typer.Option(help="exact: solve every problem exactly as well; bound: the policy's own bound; auto: by the size."),
 ]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Write a plot there; needs dorm\\[plots].")]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Write a plot to this file; needs dorm\\[plots].")]
 
 
 @app.command()
@@ -67,7 +67,7 @@ def codec(
     events: Annotated[int, typer.Option(min=1, max=10_000_000, help="Events in each pass.")] = 100_000,
     passes: Annotated[int, typer.Option(min=1, max=1000, help="How often everything is measured.")] = 7,
     file: Annotated[
-        Path | None, typer.Option(help="A log by `dorm replay export` to measure in place of the demo's.")
+        Path | None, typer.Option(help="Log written by `dorm replay export`, measured instead of the demo's.")
     ] = None,
     output: Output = Format.table,
     verbose: Verbose = 0,
@@ -191,10 +191,8 @@ def replay(
         int, typer.Option(min=0, max=10_000_000, help="Records of a log on a NATS server; 0 for none.")
     ] = 200_000,
     passes: Annotated[int, typer.Option(min=1, max=1000, help="How often the folds are measured.")] = 3,
-    moments: Annotated[int, typer.Option(min=1, max=10_000, help="How many states are asked for.")] = 20,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A look in half a minute: 100,000 records, none of the second log.")
-    ] = False,
+    moments: Annotated[int, typer.Option(min=1, max=10_000, help="How many states to look up.")] = 20,
+    quick: Annotated[bool, typer.Option("--quick", help="Half a minute: 100,000 records, and no second log.")] = False,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:
@@ -230,10 +228,12 @@ def simulate(
     nodes: Annotated[int, typer.Option(min=1, max=100_000, help="How many, of 8 GPUs each.")] = 80,
     rounds: Annotated[
         list[int] | None,
-        typer.Option(min=1, metavar="SECONDS", help="Of virtual time between allocations; 300 and 60 unless given."),
+        typer.Option(
+            min=1, metavar="SECONDS", help="Seconds of virtual time between allocations; default: 300 and 60."
+        ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A look in half a minute: the first 1,500 apps, rounds of 300 s.")
+        bool, typer.Option("--quick", help="Half a minute: the first 1,500 apps, rounds of 300 s.")
     ] = False,
     output: Output = Format.table,
     verbose: Verbose = 0,
@@ -261,16 +261,20 @@ def optimizer(
     apps: Annotated[int, typer.Option(min=1, max=100_000, help="How many there are, about.")] = 30,
     nodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many nodes.")] = 20,
     shapes: Annotated[
-        int, typer.Option(min=1, max=1_000, help="Kinds of nodes: up to 3 usual ones, or so many random ones.")
+        int, typer.Option(min=1, max=1_000, help="Number of node shapes: up to 3 usual ones, or this many random ones.")
     ] = 3,
     events: Annotated[int, typer.Option(min=1, max=1_000_000, help="Rounds after the cold start.")] = 30,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first sequence; the same seed, the same problems.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the first sequence; the same seed gives the same problems.")
+    ] = 0,
     sequences: Annotated[int, typer.Option(min=1, max=100_000, help="How many, each with the next seed.")] = 1,
     policy: Policy = "dorm",
     param: Param = None,
     reference: ReferenceWanted = Reference.auto,
     gpus: Annotated[bool, typer.Option(help="Whether some nodes and apps have GPUs.")] = True,
-    labels: Annotated[bool, typer.Option("--labels", help="Nodes with labels, apps with wishes and gangs.")] = False,
+    labels: Annotated[
+        bool, typer.Option("--labels", help="Nodes with labels, apps with requirements and gangs.")
+    ] = False,
     plot: Plot = None,
     output: Output = Format.table,
     verbose: Verbose = 0,
@@ -307,7 +311,7 @@ def optimizer_scale(
     events: Annotated[
         int | None, typer.Option(min=1, max=1_000_000, help="Rounds at each size; fewer at large ones unless given.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed, the same problems.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same problems.")] = 0,
     policy: Policy = "dorm",
     param: Param = None,
     reference: ReferenceWanted = Reference.auto,

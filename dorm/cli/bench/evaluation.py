@@ -21,10 +21,10 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluation(
-    to: Annotated[Path, typer.Option(metavar="FOLDER", file_okay=False, help="Where report.md, report.html, the plots and evaluation.json go; what is there under these names is replaced.")],
-    traces: Annotated[Path | None, typer.Option(metavar="DIR", file_okay=False, help="Real traces: philly_2017, alibaba_openb_2023, pollux_workloads with pollux_profiles, as far as they are there.")] = None,
+    to: Annotated[Path, typer.Option(metavar="FOLDER", file_okay=False, help="Where report.md, report.html, the plots and evaluation.json go; existing files of these names are replaced.")],
+    traces: Annotated[Path | None, typer.Option(metavar="DIR", file_okay=False, help="Real traces: philly_2017, alibaba_openb_2023, pollux_workloads with pollux_profiles, those that are present.")] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Of the paper's workload.")] = 5,
-    quick: Annotated[bool, typer.Option("--quick", help="A few apps and one seed, to see whether all of it works.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A few apps and one seed, to check that everything works.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, max=256, help="Runs at the same time; default: one for each core.")] = None,
     output: Output = Format.table,
     verbose: Verbose = 0,

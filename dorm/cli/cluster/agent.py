@@ -33,18 +33,19 @@ def agent(
         ),
     ] = None,
     capacity: Annotated[
-        str | None, typer.Option(help="What to give to apps, such as cpu=8,memory=32GiB,gpu=2; default: what is found.")
+        str | None,
+        typer.Option(help="Resources for apps, such as cpu=8,memory=32GiB,gpu=2; default: what this machine has."),
     ] = None,
     gpu: Annotated[
         list[str] | None, typer.Option("--gpu", help="Id of a GPU to give to apps; may be repeated.")
     ] = None,
-    address: Annotated[str | None, typer.Option(help="Where other nodes reach this one; default: found.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Address at which other nodes reach this one; default: detected.")
+    ] = None,
     ports: Annotated[
         str, typer.Option(help="Ports for apps; disjoint among agents on one address.")
     ] = f"{DEFAULT_PORTS[0]}-{DEFAULT_PORTS[1]}",
-    runtime: Annotated[
-        RuntimeChoice, typer.Option(help="auto takes Docker where an engine answers.")
-    ] = RuntimeChoice.auto,
+    runtime: Annotated[RuntimeChoice, typer.Option(help="auto uses Docker if an engine answers.")] = RuntimeChoice.auto,
     docker: Annotated[str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="Label of the node, key=value; may be repeated.")] = None,
     data: Annotated[Path | None, typer.Option(envvar="DORM_DATA", help="Folder of this node's own files.")] = None,

@@ -66,9 +66,7 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    runtime: Annotated[
-        RuntimeChoice, typer.Option(help="auto takes Docker where an engine answers.")
-    ] = RuntimeChoice.auto,
+    runtime: Annotated[RuntimeChoice, typer.Option(help="auto uses Docker if an engine answers.")] = RuntimeChoice.auto,
     docker: Annotated[str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="One line for each event instead of a live table.")] = False,
     verbose: Verbose = 0,
@@ -172,7 +170,7 @@ async def _runtime_with_image(runtime: RuntimeChoice, docker: str | None) -> Run
             built = await ensure_samples_image(docker, progress=lambda step: status.update(Text(step)))
     except ImageUnavailable as error:
         if runtime is RuntimeChoice.docker:
-            raise Fail(f"the sample apps' image can't be made: {error}", code="image.unavailable") from None
+            raise Fail(f"the sample apps' image can't be made: {error}", code=error.code) from None
         console.print(Text(f"taking plain processes: the sample apps' image can't be made ({error})"))
         return "process"
     console.print(Text(f"image {built.ref} ({built.origin})"))

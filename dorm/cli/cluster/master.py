@@ -54,7 +54,8 @@ def master(
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="What it is called, before a part that is drawn anew; default: this host's name.")
+        str | None,
+        typer.Option(help="Name of this master, to which a random part is added; default: this host's name."),
     ] = None,
     lease: Annotated[
         float | None,
@@ -149,5 +150,5 @@ async def _mind_the_copies(connection: Connection) -> None:
 def _identity(name: str | None) -> str:
     """Return a name that is unique to this process: ids of rounds and the lease depend on it."""
     if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
-        raise Fail("--name: use 1 to 64 letters, digits, '.', '-' and '_'", USAGE, code="master.name")
+        raise Fail("--name: use 1 to 64 letters, digits, '.', '-' and '_'", USAGE, code="master.name.malformed")
     return f"{name or socket.gethostname()}-{secrets.token_hex(4)}"

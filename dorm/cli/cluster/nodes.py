@@ -64,9 +64,11 @@ def drain(
     node: NodeName,
     undo: Annotated[bool, typer.Option("--undo", help="Use the node again.")] = False,
     reason: Annotated[str, typer.Option(help="Why; it is written to the log.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Until the node is empty; shows what is left.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Wait until the node is empty; shows what is left.")
+    ] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="With --wait: for so long, then exit 1.")
+        float, typer.Option(min=0.1, metavar="SECONDS", help="With --wait: how long to wait, then exit with 1.")
     ] = 3600.0,
     url: Url = None,
     cluster: ClusterName = None,

@@ -118,7 +118,7 @@ def get(
                 found, text = one, shown(one, one.value)
         if found is None:
             raise Fail(
-                f"there is no setting {key!r}; there are {', '.join(words(settings))}", USAGE, code="settings.unknown"
+                f"unknown setting {key!r}; there are {', '.join(words(settings))}", USAGE, code="settings.unknown"
             )
         if output in (Format.json, Format.yaml):
             show_document(found, output)
@@ -179,7 +179,7 @@ def set_policy(
                     raise typer.Exit(FAILED)
                 return
             if _settings_after(before, change) == before:
-                console.print(Text("nothing to change: it is so already"))
+                console.print(Text("nothing to change: the settings already have these values"))
                 return
             after = await connected.change_policy(change)
         for line in (*_differences(before, after), *_from_when(before, after)):
@@ -227,7 +227,7 @@ def _from_when(before: Settings, after: Settings) -> list[str]:
         return []
     return [
         "the shorter lease holds on a node as soon as its agent has read of it, and for the master as soon as the node has "
-        "told so; for one that can't be heard now the longer one counts"
+        "reported that; for a silent node the longer one counts"
     ]
 
 

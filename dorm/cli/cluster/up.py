@@ -42,13 +42,13 @@ def register(app: typer.Typer) -> None:
 
 def up(
     agents: Annotated[
-        int | None, typer.Option(min=1, max=100, help="How many nodes to pretend to be; default 1.")
+        int | None, typer.Option(min=1, max=100, help="How many nodes to run on this machine; default 1.")
     ] = None,
     capacity: Annotated[
         str | None,
-        typer.Option(help="What each node has, such as cpu=4,memory=8GiB; default: this machine, shared out."),
+        typer.Option(help="What each node has, such as cpu=4,memory=8GiB; default: this machine, divided equally."),
     ] = None,
-    runtime: Annotated[RuntimeChoice | None, typer.Option(help="auto takes Docker where an engine answers.")] = None,
+    runtime: Annotated[RuntimeChoice | None, typer.Option(help="auto uses Docker if an engine answers.")] = None,
     docker: Annotated[
         str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine; default: this machine's.")
     ] = None,

@@ -83,17 +83,17 @@ _MOMENT = "SEQ|TIME|-10m"
 
 
 def events(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows, through restarts of the server.")] = False,
-    after: Annotated[str | None, typer.Option(metavar="POSITION", callback=_position, help="Only what comes after this position (118, or 118.2): what an interrupted run says it got to.")] = None,
-    since: Annotated[str | None, typer.Option(metavar=_MOMENT, callback=_moment, help="Only from this sequence or time on, or from so long before the log's last record.")] = None,
-    until: Annotated[str | None, typer.Option(metavar=_MOMENT, callback=_moment, help="Only up to this moment, itself included.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log as it grows, through restarts of the server.")] = False,
+    after: Annotated[str | None, typer.Option(metavar="POSITION", callback=_position, help="Only what comes after this position (118, or 118.2), which an interrupted run reports.")] = None,
+    since: Annotated[str | None, typer.Option(metavar=_MOMENT, callback=_moment, help="Only from this sequence or time on, or from this long before the log's last record.")] = None,
+    until: Annotated[str | None, typer.Option(metavar=_MOMENT, callback=_moment, help="Only up to and including this moment.")] = None,
     tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only the last N of them.")] = None,
     kind: Annotated[list[str] | None, typer.Option(metavar="KIND", callback=_kinds, autocompletion=_complete_kind, help="Only these kinds; may be repeated, as all of these.")] = None,
     app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only what concerns this app (its name or its id), decisions that mention it too.")] = None,
-    user: Annotated[list[str] | None, typer.Option(metavar="USER", autocompletion=_complete_user, help="Only what this user asked for, and what concerns this user's apps.")] = None,
-    node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Only what this node said, what was said of it, and what was placed there.")] = None,
+    user: Annotated[list[str] | None, typer.Option(metavar="USER", autocompletion=_complete_user, help="Only what this user requested, and what concerns this user's apps.")] = None,
+    node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Only events that this node wrote, events about it, and what was placed there.")] = None,
     file: Annotated[Path | None, typer.Option("--file", metavar="LOG.dorm", help="An exported log instead of a cluster's.")] = None,
-    output: Annotated[EventFormat, typer.Option("--output", "-o", envvar="DORM_OUTPUT", help="A line of text for each (wide: with nothing cut), or of JSON, or a CloudEvent; or a YAML document.")] = EventFormat.table,
+    output: Annotated[EventFormat, typer.Option("--output", "-o", envvar="DORM_OUTPUT", help="One line of text for each event (wide: nothing cut), of JSON, or a CloudEvent; or a YAML document.")] = EventFormat.table,
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:  # fmt: skip
@@ -116,7 +116,7 @@ def events(
             f"--follow never ends, so it can't go with {'--until' if until else '--file'}", code="usage.conflict"
         )
     if after is not None and since is not None:
-        raise WrongUsage("--after and --since both say where to begin; give one of them", code="usage.conflict")
+        raise WrongUsage("--after and --since both name a start; give one of them", code="usage.conflict")
 
     async def work() -> None:
         from dorm.client.tail import Filter

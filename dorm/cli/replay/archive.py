@@ -40,15 +40,15 @@ def _complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
 def export_log(
     target: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="File to write, - for standard output; default: the cluster's name with .dorm.")] = None,
     form: Annotated[FileFormat | None, typer.Option("--format", help="What to write; default: by the file's ending (.dorm, .parquet, .ndjson or .jsonl, these also with .gz or .zst), else an archive.")] = None,
-    since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only from this sequence or time on, or from so long before the log's last record; an archive then begins with the state there.")] = None,
-    until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only up to this moment, itself included.")] = None,
+    since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only from this sequence or time on, or from this long before the log's last record; an archive then starts with the state there.")] = None,
+    until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only up to and including this moment.")] = None,
     app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only what concerns this app (its name or id); may be repeated. Such an archive can be read, but not folded.")] = None,
-    user: Annotated[list[str] | None, typer.Option(metavar="USER", autocompletion=_complete_user, help="Only what this user asked for, and what concerns this user's apps; may be repeated.")] = None,
-    anonymize: Annotated[bool, typer.Option("--anonymize", help="Put pseudonyms in the places of users, apps, images, commands, variables, labels, nodes and addresses, and drop messages. What was decided is decided again all the same. Takes about as long as an audit.")] = False,
+    user: Annotated[list[str] | None, typer.Option(metavar="USER", autocompletion=_complete_user, help="Only what this user requested, and what concerns this user's apps; may be repeated.")] = None,
+    anonymize: Annotated[bool, typer.Option("--anonymize", help="Replace with pseudonyms: users, apps, images, commands, variables, labels, nodes and addresses. Drop messages. An audit still makes the same decisions. Takes about as long as an audit.")] = False,
     keep_nodes: Annotated[bool, typer.Option("--keep-nodes", help="With --anonymize: nodes keep their names.")] = False,
-    pseudonyms: Annotated[Path | None, typer.Option(metavar="KEY.json", help="With --anonymize: also write, for your eyes only, which pseudonym is whose.")] = None,
-    salvage: Annotated[bool, typer.Option("--salvage", help="Of a damaged file also what is whole behind the damage.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    pseudonyms: Annotated[Path | None, typer.Option(metavar="KEY.json", help="With --anonymize: also write the key that maps pseudonyms to names, for your eyes only.")] = None,
+    salvage: Annotated[bool, typer.Option("--salvage", help="Also export what is intact after the damage in a damaged file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     file: File = None,
     output: Output = Format.table,
     url: Url = None,
@@ -145,10 +145,10 @@ def _show(done: Exported, output: Format) -> None:
 
 def import_log(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to read, - for standard input.")],
-    damaged: Annotated[bool, typer.Option("--damaged", help="Of a damaged archive take what comes before the damage.")] = False,
+    damaged: Annotated[bool, typer.Option("--damaged", help="Import what precedes the damage in a damaged archive.")] = False,
     output: Output = Format.table,
     url: Url = None,
-    cluster: Annotated[str | None, typer.Option("--cluster", metavar="NAME", envvar="DORM_CLUSTER", help="Name of the new cluster; default: what it was called in the archive.")] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", metavar="NAME", envvar="DORM_CLUSTER", help="Name of the new cluster; default: its name in the archive.")] = None,
 ) -> None:  # fmt: skip
     """Make an archive the log of a new cluster on a NATS server: after a loss, or to look into it with every live tool.
 
@@ -206,7 +206,7 @@ async def _import(log: ReadableLog, url: str, cluster: str | None) -> dict[str, 
         if found != wanted:
             raise Fail(
                 f"the records of cluster {name} at {url} give the state {found}, and the archive says {wanted}; its snapshots "
-                "may not be of its records, which `dorm replay verify` tells",
+                "may not be of its records, which `dorm replay verify` checks",
                 code="import.differs",
             )
     return {"cluster": name, "url": url, "records": done.records, "stored_before": done.before, "digest": found}

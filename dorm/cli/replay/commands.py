@@ -29,7 +29,7 @@ def verify(
     url: Url = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Fold the log anew and decide every decision again; exit 1 at the first divergence.
+    """Fold the log again and make every decision again; exit with 1 at the first divergence.
 
     Checked are the log's seals too (`dorm log verify`), its snapshots, and the
     state's invariants after every event. Decisions of a policy, a solver or a

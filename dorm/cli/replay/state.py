@@ -84,7 +84,10 @@ def state(
 def diff(
     before: Annotated[str, typer.Argument(metavar="A", help=_POINT, show_default=False)],
     after: Annotated[
-        str | None, typer.Argument(metavar="B", help="The same; default: the log's end.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="B", help="The later moment, in the same form; default: the log's end.", show_default=False
+        ),
     ] = None,
     only: Annotated[
         str | None,

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 def step(
     at: At = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Let the log's end grow; whoever stands there moves along.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Follow the log as it grows; the cursor moves along while it is at the end.")] = False,
     app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Step over what concerns this app (its name or its id) only; may be repeated.")] = None,
     node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Step over what concerns this node only; may be repeated.")] = None,
     file: File = None,

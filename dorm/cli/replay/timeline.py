@@ -28,17 +28,20 @@ def register(app: typer.Typer) -> None:
 
 def _target(path: Path) -> Path:
     if str(path) != "-" and path.suffix.lower() not in _NEEDS:
-        raise WrongUsage(f"{path}: name a file that ends in .html, .png or .json, or - for JSON on standard output")
+        raise WrongUsage(
+            f"{path}: name a file that ends in .html, .png or .json, or - for JSON on standard output",
+            code="usage.file_name",
+        )
     return path
 
 
 def timeline(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", callback=_target, help="File to write: .html (a page), .png (a picture), .json (a trace for ui.perfetto.dev); - is that JSON on standard output.")],
-    since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="What follows this sequence or time, or so long before the log's last record; default: its begin.")] = None,
-    until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Up to this moment; default: the log's end.")] = None,
+    since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only what follows this sequence or time, or this long before the log's last record; default: the log's start.")] = None,
+    until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only up to this moment; default: the log's end.")] = None,
     app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Only this app (its name or id) and the nodes where it was; may be repeated.")] = None,
     node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Only this node and the apps that were there; may be repeated.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     file: File = None,
     url: Url = None,
     cluster: ClusterName = None,

@@ -67,7 +67,8 @@ def _target(text: str) -> str:
     if text in {*Format, *_DRAWN} or Path(text).suffix.lower() in (".html", ".png", ".json"):
         return text
     raise WrongUsage(
-        f"{text!r} is none of {', '.join([*Format, *_DRAWN])}, nor a file that ends in .html, .png or .json"
+        f"{text!r} is none of {', '.join([*Format, *_DRAWN])}, nor a file that ends in .html, .png or .json",
+        code="usage.output.unknown",
     )
 
 
@@ -79,24 +80,24 @@ def _log(path: Path | None) -> Path | None:
 
 def simulate(
     workload: Annotated[str, typer.Argument(metavar="WORKLOAD", autocompletion=complete_workload, help="paper; parametric,apps=50; or a trace, such as philly:FILE,from=2017-10-01,to=2017-10-08.")],
-    policy: Annotated[list[str] | None, typer.Option("--policy", "-p", metavar="P[,KEY=VALUE,...]", autocompletion=complete_contender, help="Who is compared: dorm,theta1=0.2; may be repeated, or name several: dorm,static (the default). Unless told otherwise, static gives what the paper's baseline or the trace's job had.")] = None,
+    policy: Annotated[list[str] | None, typer.Option("--policy", "-p", metavar="P[,KEY=VALUE,...]", autocompletion=complete_contender, help="Policies to compare: dorm,theta1=0.2; may be repeated, or name several: dorm,static (the default). Without parameters, static gives what the paper's baseline or the trace's job had.")] = None,
     nodes: Annotated[str | None, typer.Option(metavar="NODES", help="The cluster: '16x gpu=4,cpu=32,memory=128GiB; 4x cpu=64 zone=a'; default: the workload's own.")] = None,
-    load: Annotated[float | None, typer.Option(metavar="PART", min=0.001, max=100, help="As many nodes of the shape in --nodes as let the workload ask for this part of them, such as 0.8.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="What is drawn in the workload follows from it.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="So many seeds from --seed on; the table has means and their spread.")] = 1,
-    rounds: Annotated[float | None, typer.Option(metavar="SECONDS", min=0, max=600, help="Decide once in so many virtual seconds; default: soon after something happened, as live.")] = None,
-    timings: Annotated[str | None, typer.Option(metavar="docker|live|free|pause=30", help="What an adjustment costs: a restart as on Docker (the default), resizing while it runs, nothing, or so many seconds without work, also at the first start.")] = None,
+    load: Annotated[float | None, typer.Option(metavar="PART", min=0.001, max=100, help="Target load: as many nodes of the shape in --nodes as make the workload demand this part of them, such as 0.8.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what the workload draws at random.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="How many seeds, from --seed on; the table shows means and their spread.")] = 1,
+    rounds: Annotated[float | None, typer.Option(metavar="SECONDS", min=0, max=600, help="Decide once in this many virtual seconds; default: soon after something happens, as a real master does.")] = None,
+    timings: Annotated[str | None, typer.Option(metavar="docker|live|free|pause=30", help="What an adjustment costs: a restart as on Docker (the default), resizing while it runs, nothing, or this many seconds without work, also at the first start.")] = None,
     mtbf: Annotated[str | None, typer.Option(metavar="DURATION", help="Nodes crash: the mean time until one does, such as 30d.")] = None,
-    repair: Annotated[str, typer.Option(metavar="DURATION", help="With --mtbf: the mean time that a node is away.")] = "1h",
-    until: Annotated[str | None, typer.Option(metavar="DURATION", help="End after so much virtual time, such as 24h; default: when all apps have ended.")] = None,
+    repair: Annotated[str, typer.Option(metavar="DURATION", help="With --mtbf: the mean time that a node stays down.")] = "1h",
+    until: Annotated[str | None, typer.Option(metavar="DURATION", help="End after this virtual time, such as 24h; default: when all apps have ended.")] = None,
     every: Annotated[float | None, typer.Option(metavar="SECONDS", min=1, max=86400, help="How often utilization and fairness are sampled; default: as often as the workload is long, at most 300.")] = None,
-    base: Annotated[str | None, typer.Option(metavar="POLICY", help="With whom speed-ups compare; default: static, where it is among them.")] = None,
+    base: Annotated[str | None, typer.Option(metavar="POLICY", help="Baseline of the speed-ups; default: static, if it is among the policies.")] = None,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FORMAT|FILE", callback=_target, envvar="DORM_OUTPUT", help="table, wide, json, yaml, html or png; or a file to write: NAME.html, NAME.png, NAME.json.")] = "table",
     apps: Annotated[bool, typer.Option("--apps", help="In JSON and YAML: every app of every run as well.")] = False,
-    log: Annotated[Path | None, typer.Option("--log", metavar="FILE.dorm", callback=_log, help="Keep the log of the run, for dorm replay, dorm state and dorm story; of several runs, each in a file of its own.")] = None,
+    log: Annotated[Path | None, typer.Option("--log", metavar="FILE.dorm", callback=_log, help="Write the log of the run, for dorm replay, dorm state and dorm story; each of several runs gets its own file.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse a workload with rows that can't be used, instead of skipping them.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, max=256, help="Runs at the same time; default: one for each core.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:  # fmt: skip
     """Compare policies on a workload, in virtual time.
 
@@ -313,7 +314,7 @@ def _failing(scenario: Scenario, mtbf: str, repair: str, seed: int) -> Scenario:
 def _check_told(contenders: Sequence[Contender], workload: Workload) -> None:
     if any(one.policy == "optimus" for one in contenders) and not any(app.spec.steps for app in workload.apps):
         _say(
-            f"optimus goes by the work that is left, which no app of {workload.name} tells; write told=yes behind the workload"
+            f"optimus needs the work that is left, which no app of {workload.name} reports; add told=yes to the workload"
         )
 
 
@@ -364,7 +365,7 @@ def _check_target(output: str, *, force: bool) -> None:
     if not path.parent.is_dir():
         raise Fail(f"{path}: there is no folder {path.parent}", code="file.no_folder")
     if path.exists() and not force:
-        raise Fail(f"{path} is there already; choose another name, or replace it with --force", code="file.exists")
+        raise Fail(f"{path} already exists; choose another name, or replace it with --force", code="file.exists")
 
 
 def _show(

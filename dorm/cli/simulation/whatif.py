@@ -68,13 +68,13 @@ def whatif(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="How far to play on, such as 12h; default: twice the log's time after the fork, or a day.",
+            help="How long to simulate, such as 12h; default: twice the log's time after the fork, or a day.",
         ),
     ] = None,
     kept: Annotated[
         Path | None, typer.Option("--log", metavar="FILE", help="Write the log of the changed simulation to this archive.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     file: File = None,
     output: Output = Format.table,
     url: Url = None,
@@ -147,7 +147,7 @@ def _horizon(text: str | None) -> float | None:
     except ValueError as error:
         raise WrongUsage(f"horizon: {error}", code=code_of(error)) from None
     if seconds == 0:
-        raise WrongUsage("horizon: 0 s is no time to play on; write 12h, say")
+        raise WrongUsage("horizon: 0 s is too short; write 12h, for example", code="usage.horizon.zero")
     return seconds
 
 
@@ -189,15 +189,19 @@ def parse_edit(text: str) -> AppUpdated:
 
     app, colon, pairs = text.partition(":")
     if not app or not colon or not pairs:
-        raise WrongUsage(f"edit {text!r}: write APP:n_max=8, or APP:n_min=2,n_max=8,weight=2")
+        raise WrongUsage(
+            f"edit {text!r}: write APP:n_max=8, or APP:n_min=2,n_max=8,weight=2", code="usage.edit.malformed"
+        )
     given = parse_params(pairs.split(","))
     unknown = [key for key in given if key not in ("n_min", "n_max", "weight")]
     if unknown:
-        raise WrongUsage(f"edit {text!r}: there are n_min, n_max and weight, and no {unknown[0]}")
+        raise WrongUsage(
+            f"edit {text!r}: there are n_min, n_max and weight, and no {unknown[0]}", code="usage.edit.malformed"
+        )
     try:
         return msgspec.convert({"app": app, **given, "kind": "AppUpdated"}, AppUpdated)
     except msgspec.ValidationError as error:
-        raise WrongUsage(f"edit {text!r}: {error}") from None
+        raise WrongUsage(f"edit {text!r}: {error}", code="usage.edit.malformed") from None
 
 
 # --- for people ---------------------------------------------------------------------------------------------------------

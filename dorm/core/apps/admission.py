@@ -79,7 +79,7 @@ def name_of(document: Any) -> str:
 def _check_name(state: State, spec: CheckedSpec, taken: dict[str, str]) -> None:
     holder = taken.get(spec.name) or state.names.get(spec.name)
     if holder:
-        text = f"an app named {spec.name!r} is there already ({holder}); cancel it or choose another name"
+        text = f"an app named {spec.name!r} already exists ({holder}); cancel it or choose another name"
         raise SpecError(text, code="spec.name.taken")
 
 

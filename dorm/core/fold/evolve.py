@@ -11,7 +11,7 @@ costs as much as several plain statements.  `dorm bench codec` measures the fold
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dorm.core.apps.admission import app_id, check_room, name_of
 from dorm.core.fold.effects import (
@@ -46,20 +46,20 @@ from dorm.core.state import (
 from events import kinds as k
 from events import subjects
 from events.codec import decode, submission_of
+from events.errors import DormError
 from events.holders import may_hold
 from events.limits import clipped
 from events.log.records import Record
 from events.spec import SpecError, check_gang
 from events.times import HarmfulTimes, SettingRefused, times_after
 
-if TYPE_CHECKING:
-    from events.errors import DormError
-
 Handler = Callable[[State, Any, Record], Folded]
 
 
-class GapError(Exception):
+class GapError(DormError):
     """A record does not follow the state's sequence: a bug or damage upstream, never to be folded over."""
+
+    code = "log.gap"
 
 
 def evolve(state: State, record: Record) -> tuple[k.Event, Folded]:

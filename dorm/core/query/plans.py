@@ -58,7 +58,7 @@ class PlanError(DormError):
 class UnknownSetting(PlanError):
     """An unknown policy, or a parameter or value that it does not accept: wrong for every cluster."""
 
-    code = "setting.unknown"
+    code = "settings.unknown"
 
 
 class NewNodes(msgspec.Struct, frozen=True):

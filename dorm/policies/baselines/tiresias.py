@@ -58,7 +58,7 @@ class TiresiasPolicy:
         if any(later <= one for one, later in pairwise(thresholds)):
             raise ParameterError(
                 f"policy tiresias: thresholds have to ascend, not {short(thresholds)}",
-                code="policy.parameter.out_of_range",
+                code="policy.parameter.not_ascending",
             )
         return {**counts, "thresholds": [float(one) for one in thresholds]}
 

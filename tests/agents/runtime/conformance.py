@@ -17,6 +17,7 @@ from agents.runtime.interface import PROGRESS_FILE, Conflict, Key, Refused, Runt
 from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, look, output, processes, says, until
 from tests.agents.killed_agent import start_and_kill
 from tests.agents.runtime.lease_conformance import LeaseConformance
+from tests.errors import raises
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -99,7 +100,7 @@ class RuntimeConformance(LeaseConformance):
         for command in ("no-such-command", "/no/such/command", "/etc/passwd", "/usr"):
             spec = harness.spec(command, "argument")
             for _ in range(2):  # the second time as the first
-                with pytest.raises(Refused, match=command) as refused:
+                with raises(Refused, "container.command.not_found", command) as refused:
                     await runtime.ensure(spec)
                 assert refused.value.cause == "command"
             assert await runtime.list() == []

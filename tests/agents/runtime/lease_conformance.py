@@ -11,6 +11,7 @@ import pytest
 from agents.runtime.interface import Unavailable
 from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, look, output, processes, says
 from tests.agents.killed_agent import start_and_kill
+from tests.errors import raises
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -47,7 +48,7 @@ class LeaseConformance:
         await runtime.extend_lease(0.0)
         spec = harness.shell("echo ran; sleep 1.5; exit 3")
         for _ in range(2):
-            with pytest.raises(Unavailable, match="lease is over"):
+            with raises(Unavailable, "node_lease.expired"):
                 await runtime.ensure(spec)
             assert [seen for seen in await runtime.list() if seen.state != "created"] == []
         await runtime.extend_lease(600.0)

@@ -11,6 +11,7 @@ from agents.runtime.docker import config
 from agents.runtime.interface import Refused
 from tests.agents.harness import POLITE, ended, output, says
 from tests.agents.runtime.conformance import lines
+from tests.errors import raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,13 +88,13 @@ def test_only_root_chooses_a_user(docker_node: Callable[..., DockerRuntime], mon
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     monkeypatch.setattr(os, "getgid", lambda: 100)
     assert docker_node(user="1000:100")._host.user == "1000:100"
-    with pytest.raises(ValueError, match="not root"):
+    with raises(ValueError, "config.user.not_root"):
         docker_node(user="0:0")
 
 
 @pytest.mark.parametrize("user", ["root", "1000:staff", "", "-1"])
 def test_a_user_is_a_number(docker_node: Callable[..., DockerRuntime], user: str) -> None:
-    with pytest.raises(ValueError, match="UID:GID"):
+    with raises(ValueError, "config.user.malformed"):
         docker_node(user=user)
 
 
@@ -210,7 +211,7 @@ async def test_a_container_made_otherwise_is_never_started(
     runtime.run_dir(spec.key).mkdir(parents=True)
     name = config.container_name(runtime._host, spec.key)
     await engine.create(name, wanted)
-    with pytest.raises(Refused, match="did not make what was asked"):
+    with raises(Refused, "container.differs"):
         await runtime.ensure(spec)
     assert await engine.inspect(name) is None
 

@@ -14,6 +14,7 @@ from agents.runtime.interface import Conflict, Refused, Unavailable
 from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, look, output, says, until
 from tests.agents.runtime.conformance import COUNT_ME, starts
 from tests.agents.wire import wired
+from tests.errors import raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,7 +177,7 @@ async def test_a_spoilt_identity_orphans_nothing(docker_node: Callable[..., Dock
     identity = tmp_path / "node" / "identity"
     kept = identity.read_text()
     identity.write_text("")
-    with pytest.raises(Conflict, match="holds no identity"):
+    with raises(Conflict, "identity.malformed"):
         await runtime.open()
     identity.write_text(kept)
     await runtime.open()  # the failure let go of the root

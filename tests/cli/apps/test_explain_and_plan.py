@@ -202,37 +202,37 @@ def test_plan_at_an_earlier_moment(here: Dorm, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "message"),
+    ("words", "code", "error"),
     [
-        (["--nodes", "3"], 2, "write +3,cpu=8,memory=32GiB, +3,like=NODE, or -NODE"),
-        (["--nodes", "+3"], 2, "write +3,cpu=8"),
-        (["--nodes", "+x,cpu=1"], 2, "write +3,cpu=8"),
-        (["--nodes", "+0,cpu=1"], 2, "between 1 and 10,000 nodes"),
-        (["--nodes", "+1,cpu=lots"], 2, "cpu: 'lots' is not a quantity"),
-        (["--nodes", "+1,label.zone=a"], 2, "say what they have"),
-        (["--nodes", "+1,cpu"], 2, "write name=amount"),
-        (["--nodes", "+1,like=n7"], 1, "there is no node 'n7'; there are n1"),
-        (["--without", "n7"], 1, "there is no node 'n7'; there are n1"),
-        (["--drain", "n7"], 1, "there is no node 'n7'"),
-        (["--cancel", "nobody"], 1, "there is no app 'nobody'; there are full, late"),
-        (["--set", "theta9=1"], 2, "unknown parameter theta9"),
-        (["--set", "theta2"], 2, "write key=value"),
-        (["--set", "theta1=7"], 2, "theta1 has to be between"),
-        (["--set", "policy=lottery"], 2, "unknown policy 'lottery'"),
-        (["--rounds", "0"], 2, "--rounds"),
-        (["--at", "99999"], 1, "the log ends at"),
-        (["nowhere.yaml"], 2, "nowhere.yaml: No such file"),
-        (["FULL"], 1, "full would be refused: an app named 'full' is there already"),
-        (["HUGE"], 1, "huge would be refused: demand.cpu: one container needs 9 cores"),
+        (["--nodes", "3"], 2, "usage.nodes.malformed"),
+        (["--nodes", "+3"], 2, "usage.nodes.malformed"),
+        (["--nodes", "+x,cpu=1"], 2, "usage.nodes.malformed"),
+        (["--nodes", "+0,cpu=1"], 2, "usage.nodes.malformed"),
+        (["--nodes", "+1,cpu=lots"], 2, "quantity.malformed"),
+        (["--nodes", "+1,label.zone=a"], 2, "usage.nodes.malformed"),
+        (["--nodes", "+1,cpu"], 2, "quantity.malformed"),
+        (["--nodes", "+1,like=n7"], 1, "node.not_found"),
+        (["--without", "n7"], 1, "node.not_found"),
+        (["--drain", "n7"], 1, "node.not_found"),
+        (["--cancel", "nobody"], 1, "app.not_found"),
+        (["--set", "theta9=1"], 2, "policy.parameter.unknown"),
+        (["--set", "theta2"], 2, "usage.not_a_pair"),
+        (["--set", "theta1=7"], 2, "policy.parameter.out_of_range"),
+        (["--set", "policy=lottery"], 2, "policy.unknown"),
+        (["--rounds", "0"], 2, "usage.bad_parameter"),
+        (["--at", "99999"], 1, "moment."),
+        (["nowhere.yaml"], 2, "system.enoent"),
+        (["FULL"], 1, "spec.name.taken"),
+        (["HUGE"], 1, "spec.demand.too_large"),
     ],
 )
 def test_plan_mistakes_get_one_line(
-    here: Dorm, words: list[str], code: int, message: str, log_file: Path, tmp_path: Path
+    here: Dorm, words: list[str], code: int, error: str, log_file: Path, tmp_path: Path
 ) -> None:
     files = {"FULL": spec_file(tmp_path, "full"), "HUGE": spec_file(tmp_path, "huge", cpu=9)}
     status, out, err = here("plan", "--file", log_file, *(files.get(word, word) for word in words))
     assert (status, out) == (code, "")
-    assert message in " ".join(err.split())
+    assert f"[{error}" in " ".join(err.split())
     assert len(err.splitlines()) == 1
 
 
@@ -258,7 +258,7 @@ async def test_on_a_cluster_that_runs(tmp_path: Path) -> None:
             code, out, err = await dorm(home, "plan", *words)
             assert code in (0, 3)
             assert err == ""
-        assert "an app named 'first' is there already" in await refused(home, "plan", first, code=1)
+        assert "[spec.name.taken]" in await refused(home, "plan", first, code=1)
         assert await written(client.log, end) == []
         # What is said of an app that waits, now and before it was there.
         await done(home, "submit", second)
@@ -271,7 +271,7 @@ async def test_on_a_cluster_that_runs(tmp_path: Path) -> None:
         assert "second waits" in " ".join(
             (await done(home, "explain", "second")).replace("It waits", "second waits").split()
         )
-        assert "no app 'second'" in await refused(home, "explain", "second", "--at", str(end), code=1)
+        assert "'second'" in await refused(home, "explain", "second", "--at", str(end), code=1)
         for command, incomplete, wanted in (
             ("plan --nodes", "", "-node-1"),
             ("plan --nodes", "+2,like=node", "+2,like=node-1"),

@@ -88,17 +88,17 @@ def test_exit_codes(dorm: Dorm) -> None:
     assert dorm("diff", "100", "--exit-code")[0] == 1
     assert dorm("diff", "100", "100", "--exit-code")[0] == 0
     code, _, err = dorm("diff", "100", "1000")
-    assert (code, err) == (1, "error: the log ends at 116, before 1000\n")
+    assert (code, "1000" in err, "[moment." in err) == (1, True, True)
     code, _, err = dorm("diff", "yesterday")
     assert code == 2
-    assert "is no moment" in err
+    assert "[moment." in err
     code, _, err = dorm("diff", "100", "--only", "nobody")
     assert code == 1
-    assert "at neither moment was there an app or node 'nobody'; there were " in err
+    assert "[name.not_found]" in err
     assert dorm("diff")[0] == 2
 
 
 def test_an_unknown_app_or_node(dorm: Dorm) -> None:
     code, _, err = dorm("state", "nobody")
     assert code == 1
-    assert "there was no app or node 'nobody'" in err
+    assert "[name.not_found]" in err

@@ -221,7 +221,7 @@ async def test_heartbeats_of_a_cluster_that_was_made_before_they_had_another_str
         await connection.bus.publish_report(subjects.report("older", "n1"), b"here")
         assert await connection.bus.last_report(subjects.report("older", "n1")) is not None
         await connection.close()
-    with pytest.raises(LogRefused, match="DORM-older-reports is there already and holds dorm"):
+    with pytest.raises(LogRefused, match="DORM-older-reports already exists and holds dorm"):
         await Connection.open(nats_server.url, "older-reports", create=True)
     await client.close()
     await delete_all(nats_server.url)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,9 +15,11 @@ from events.spec.requirements import (
     Expression,
     Not,
     Requirement,
+    RequirementError,
     is_label,
     requirement,
 )
+from tests.errors import raises
 from tests.tries import tries
 
 H100 = {"gpu_type": "h100", "zone": "a", "disk.io/size-gb": "500"}
@@ -80,45 +80,43 @@ def test_the_canonical_form(text: str, canonical: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code"),
     [
         (
             "gpu_type",
-            'expected "==", "!=", "in" or "not in" at character 9, got the end; to ask whether a node has the label, '
-            "write has gpu_type",
+            "requirement.malformed",
         ),
-        ('a = "x"', 'expected "==", "!=", "in" or "not in" at character 3, got \'=\'; write =='),
-        ("a >= 3", 'expected "==", "!=", "in" or "not in" at character 3, got \'>=\''),
-        ('a not "x"', 'expected "in" after "not" at character 7, got \'x\''),
-        ("a == h100", 'expected a value in quotes, such as "h100" at character 6, got \'h100\'; write "h100"'),
-        ("a == 8xl", 'expected a value in quotes, such as "h100" at character 6, got \'8xl\'; write "8xl"'),
-        ("a ==", 'expected a value in quotes, such as "h100" at character 5, got the end'),
-        ("a in []", "expected a value in quotes, such as \"h100\" at character 7, got ']'"),
-        ("a in 'x'", "expected \"[\" and a list of values at character 6, got 'x'"),
-        ("a in ['x' 'y']", 'expected "," or "]" at character 11, got \'y\''),
-        ("has a && has b", 'expected "and", "or" or the end at character 7, got \'&&\'; write and'),
-        ("has a OR has b", 'expected "and", "or" or the end at character 7, got \'OR\'; write or'),
-        ("(has a", 'expected "and", "or" or ")" at character 7, got the end'),
-        ("has a)", 'expected "and", "or" or the end at character 6, got \')\''),
-        ("has a and", 'expected the name of a label, "has", "not" or "(" at character 10, got the end'),
-        ("has 7", "expected the name of a label after \"has\" at character 5, got '7'"),
-        ("has in", "expected the name of a label after \"has\" at character 5, got 'in'"),
-        ("a == 'x", "the text that begins at character 6 has no closing quote"),
-        (r"a == 'x\n'", "expected a quote or a backslash after the backslash at character 8, got 'n'"),
-        ("a == 'x\n'", r"the text at character 6 can't hold '\n'"),
-        ("a == 'x\x85'", r"the text at character 6 can't hold '\x85'"),
-        ("a == '\ud800'", r"the text at character 6 can't hold '\ud800'"),
-        ("\0", 'expected the name of a label, "has", "not" or "(" at character 1, got ' + r"'\x00'"),
-        ("(" * (DEEPEST + 1) + "has a", f"more than {DEEPEST} levels of brackets and not, at character 34"),
-        ("not " * 250 + "has a", f"more than {DEEPEST} levels of brackets and not, at character 133"),
-        ("a" * (LONGEST + 1), "1,025 characters are too many; at most 1,024 are taken"),
+        ('a = "x"', "requirement.malformed"),
+        ("a >= 3", "requirement.malformed"),
+        ('a not "x"', "requirement.malformed"),
+        ("a == h100", "requirement.malformed"),
+        ("a == 8xl", "requirement.malformed"),
+        ("a ==", "requirement.malformed"),
+        ("a in []", "requirement.malformed"),
+        ("a in 'x'", "requirement.malformed"),
+        ("a in ['x' 'y']", "requirement.malformed"),
+        ("has a && has b", "requirement.malformed"),
+        ("has a OR has b", "requirement.malformed"),
+        ("(has a", "requirement.malformed"),
+        ("has a)", "requirement.malformed"),
+        ("has a and", "requirement.malformed"),
+        ("has 7", "requirement.malformed"),
+        ("has in", "requirement.malformed"),
+        ("a == 'x", "requirement.malformed"),
+        (r"a == 'x\n'", "requirement.malformed"),
+        ("a == 'x\n'", "requirement.malformed"),
+        ("a == 'x\x85'", "requirement.malformed"),
+        ("a == '\ud800'", "requirement.malformed"),
+        ("\0", "requirement.malformed"),
+        ("(" * (DEEPEST + 1) + "has a", "requirement.too_deep"),
+        ("not " * 250 + "has a", "requirement.too_deep"),
+        ("a" * (LONGEST + 1), "requirement.too_long"),
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_what_is_refused(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)) as error:
+def test_what_is_refused(text: str, code: str) -> None:
+    with raises(RequirementError, code):
         requirement(text)
-    assert str(error.value) == message
 
 
 def test_the_deepest_and_the_longest_are_taken() -> None:

@@ -85,7 +85,7 @@ async def test_an_empty_log_makes_an_empty_archive(tmp_path: Path) -> None:
 async def test_a_file_that_is_there_stays(written: list[Record], tmp_path: Path) -> None:
     path = tmp_path / "log.dorm"
     path.write_text("precious")
-    with raises(ExportError, "export.exists"):
+    with raises(ExportError, "file.exists"):
         await export(log_of(written), path)
     assert path.read_text() == "precious"
     await export(log_of(written), path, force=True)
@@ -98,7 +98,7 @@ async def test_a_file_that_comes_while_it_is_written_stays(written: list[Record]
     def meanwhile(done: int, total: int) -> None:
         path.write_text("precious")
 
-    with raises(ExportError, "export.exists"):
+    with raises(ExportError, "file.exists"):
         await export(log_of(written), path, progress=meanwhile)
     assert files(tmp_path) == ["log.dorm"]
     assert path.read_text() == "precious"

@@ -66,7 +66,7 @@ def test_a_file_that_is_there_stays(dorm: Dorm, log_file: Path, tmp_path: Path) 
     path = tmp_path / "a.json"
     path.write_text("precious")
     code, _, err = dorm("-o", path, "--file", log_file)
-    assert (code, code_in(err)) == (1, "export.exists")
+    assert (code, code_in(err)) == (1, "file.exists")
     assert str(path) in err
     assert path.read_text() == "precious"
     assert dorm("-o", path, "--file", log_file, "--force")[0] == 0

@@ -63,7 +63,7 @@ async def test_a_run_leaves_a_log_that_an_audit_can_check(tmp_path: Path) -> Non
         await log.close()
         assert report.good
         assert report.not_checked == 0
-    with raises(ExportError, "export.exists"):
+    with raises(ExportError, "file.exists"):
         run(SMALL, log=path)
     before = path.read_bytes()
     run(CONTENDERS[-1].of(SMALL), log=path, force=True)
