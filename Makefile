@@ -26,14 +26,17 @@ $(STAMP): pyproject.toml requirements/uv.txt requirements/dev.txt
 demo: setup ## three agents, contending training apps, a replay of what happened
 	@$(BIN)/dorm demo
 
+# Half of the tests wait for servers and containers most of their time, so there are two processes for each core.
+WORKERS ?= $(shell expr 2 \* $$(nproc))
+
 test: setup ## all tests: real NATS, real processes, real Docker
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 test-fast: setup ## the part without servers, Docker and processes: under two minutes
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not nats and not docker and not cluster and not slow"
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not nats and not docker and not cluster and not slow"
 
 test-long: setup ## the same as test, with many times the seeds and examples
-	DORM_TESTS=long $(BIN)/python -m pytest -q -n 2 --dist worksteal --timeout 1800
+	DORM_TESTS=long $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --timeout 1800
 
 check: setup ## lint, types and import rules
 	$(BIN)/ruff format --check .
