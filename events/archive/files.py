@@ -7,6 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from events.errors import code_of
 from events.log.records import LogRefused
 
 if TYPE_CHECKING:
@@ -20,11 +21,13 @@ def open_file(path: Path) -> int:
         # Without O_NONBLOCK, opening a pipe without a writer would block.
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise LogRefused(f"{path}: {error.strerror}") from None
+        raise LogRefused(f"{path}: {error.strerror}", code=code_of(error)) from None
     with closed_on_error(file, str(path)):
         mode = os.fstat(file).st_mode
         if not stat.S_ISREG(mode):
-            raise LogRefused(f"{path} is {'a directory' if stat.S_ISDIR(mode) else 'not a file'}")
+            raise LogRefused(
+                f"{path} is {'a directory' if stat.S_ISDIR(mode) else 'not a file'}", code="archive.not_a_file"
+            )
     return file
 
 
@@ -45,4 +48,4 @@ def refusing(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise LogRefused(f"{name}: {error.strerror}") from None
+        raise LogRefused(f"{name}: {error.strerror}", code=code_of(error)) from None

@@ -133,7 +133,7 @@ class SegmentWriter:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise LogRefused(f"the archive can't be written: {error.strerror}") from None
+            raise LogRefused(f"the archive can't be written: {error.strerror}", code="archive.not_written") from None
 
     def _flush(self) -> None:
         waiting, self._waiting, self._bytes = self._waiting, [], 0
@@ -155,7 +155,7 @@ class SegmentWriter:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise LogRefused(f"the archive can't be written: {error.strerror}") from None
+            raise LogRefused(f"the archive can't be written: {error.strerror}", code="archive.not_written") from None
         self.written += len(data)
 
 

@@ -67,7 +67,7 @@ class NatsBus(Bus):
         try:
             async for message in subscription.messages:
                 yield Record(0, 0, message.subject, message.data)
-            raise LogUnavailable(f"the connection to {self._link.url} is closed")
+            raise LogUnavailable(f"the connection to {self._link.url} is closed", code="log.closed")
         finally:
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
@@ -96,7 +96,7 @@ class NatsBus(Bus):
                 except nats.errors.TimeoutError:
                     raise LogUnavailable("the agent does not answer; is it running?", code="agent.no_answer") from None
                 except nats.errors.Error:
-                    raise LogUnavailable(f"the connection to {self._link.url} is closed") from None
+                    raise LogUnavailable(f"the connection to {self._link.url} is closed", code="log.closed") from None
                 piece = _piece(message, taken)
                 if message.reply:
                     with contextlib.suppress(nats.errors.Error):
@@ -126,7 +126,7 @@ class NatsBus(Bus):
                         task.add_done_callback(answers.discard)
                 for task in answers:  # Their askers can't be reached any more.
                     task.cancel()
-            raise LogUnavailable(f"the connection to {self._link.url} is closed")
+            raise LogUnavailable(f"the connection to {self._link.url} is closed", code="log.closed")
         finally:
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
@@ -210,5 +210,5 @@ def _piece(message: Msg, taken: int) -> bytes | None:
         raise LogRefused(message.data.decode(errors="replace"), code="agent.refused")
     number = headers.get("Dorm-End") or headers.get("Dorm-Piece", "")
     if number != str(taken + bool(message.data)):
-        raise LogUnavailable("a part of the answer was lost; ask again")
+        raise LogUnavailable("a part of the answer was lost; ask again", code="agent.answer_lost")
     return None if "Dorm-End" in headers else message.data

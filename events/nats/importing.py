@@ -23,6 +23,7 @@ import nats.errors
 import nats.js.errors
 
 from events import subjects as names
+from events.errors import code_of
 from events.log.imported import CLUSTER, HEADER, SOURCE, UPTO, header, imported_upto
 from events.log.records import LogRefused, LogUnavailable, Record
 from events.log.snapshots import identity
@@ -65,7 +66,7 @@ async def import_log(
     try:
         names.check_cluster(cluster)
     except ValueError as error:
-        raise LogRefused(str(error)) from None
+        raise LogRefused(str(error), code=code_of(error)) from None
     end = await log.end()
     link = await Link.open(url, name="dorm import", timeout=_TIMEOUT_S)
     try:
@@ -134,7 +135,10 @@ def _renamed(record: Record, cluster: str) -> Record:
     parts = record.subject.split(".", 2)
     subject = f"dorm.{cluster}.{parts[-1]}"
     if len(parts) < 3 or not names.valid(subject) or not names.matches(names.log_subjects(cluster), subject):
-        raise LogRefused(f"record {record.seq} has the subject {record.subject[:200]!r}, which no cluster's log takes")
+        raise LogRefused(
+            f"record {record.seq} has the subject {record.subject[:200]!r}, which no cluster's log takes",
+            code="import.subject",
+        )
     return Record(record.seq, record.time, subject, record.body, record.msg_id)
 
 
@@ -188,7 +192,7 @@ async def _publish(
                         progress(done, end)
     except LogUnavailable as error:
         stored = f"{done} of {end} records are stored, the same command goes on from there"
-        raise LogUnavailable(f"{error}; {stored}") from None
+        raise LogUnavailable(f"{error}; {stored}", code=error.code) from None
     finally:
         with contextlib.suppress(nats.errors.Error):
             await link.leave(subscription)
@@ -222,7 +226,8 @@ async def _store(link: Link, answers: _Answers, records: list[Record], inbox: st
     if answer.error is not None or answer.seq != records[-1].seq:
         why = (answer.error or {}).get("description", f"the last one was stored as {answer.seq}")
         raise LogRefused(
-            f"records {records[0].seq} to {records[-1].seq} can't be stored: {why}; does somebody else write to this cluster?"
+            f"records {records[0].seq} to {records[-1].seq} can't be stored: {why}; does somebody else write to this cluster?",
+            code="import.conflict",
         )
 
 

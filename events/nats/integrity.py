@@ -54,24 +54,30 @@ async def check_stream(link: Link, cluster: str) -> None:
     stream = log_stream(cluster)
     info = await checked_info(link, stream, _TIMEOUT_S, deleted_details=True)
     if trouble := missing(info["state"]):
-        raise LogDamaged(f"stream {stream} has lost records: {trouble}; {_way_back(info)}")
+        raise LogDamaged(f"stream {stream} has lost records: {trouble}; {_way_back(info)}", code="log.records_lost")
     last = info["state"].get("last_seq", 0)
     if (
         last
         and await record_at(link, stream, last, _TIMEOUT_S) is None
         and not await _goes_on_after(link, stream, last)
     ):
-        raise LogDamaged(f"stream {stream} has lost records: the last one, {last:,}, can't be read; {_way_back(info)}")
+        raise LogDamaged(
+            f"stream {stream} has lost records: the last one, {last:,}, can't be read; {_way_back(info)}",
+            code="log.records_lost",
+        )
     if lost := (info["state"].get("lost") or {}).get("bytes", 0):
         replicated = info["config"].get("num_replicas", 1) > 1  # Then the others have what one could not read.
         if lost > link.client.max_payload + _AROUND_A_MESSAGE and not replicated:
-            raise LogDamaged(f"stream {stream} has lost records: {lost:,} bytes could not be read; {_BACK}")
+            raise LogDamaged(
+                f"stream {stream} has lost records: {lost:,} bytes could not be read; {_BACK}", code="log.records_lost"
+            )
         # A message that was being written when its machine lost power was never acknowledged, so it is no loss.
         _log.warning("the server could not read the end of its data when it started", stream=stream, bytes=lost)
     if changed := unprotected(info["config"], cluster):
         raise LogDamaged(
             f"stream {stream} is not configured as the log needs it: {'; '.join(changed)}; undo that with `nats stream edit`, "
-            "and `dorm replay verify` tells whether something was altered meanwhile"
+            "and `dorm replay verify` tells whether something was altered meanwhile",
+            code="log.reconfigured",
         )
 
 

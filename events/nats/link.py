@@ -135,7 +135,8 @@ class Link:
                     f"the NATS server at {self.url} does not let us in: {detail}", code="log.no_permission"
                 )
         return LogUnavailable(
-            f"no NATS server answers at {self.url} ({details[0]}); start a cluster with `dorm up`, or name one with --url"
+            f"no NATS server answers at {self.url} ({details[0]}); start a cluster with `dorm up`, or name one with --url",
+            code="log.no_server",
         )
 
     def _check_version(self) -> None:
@@ -329,7 +330,8 @@ def log_error(error: BaseException, doing: str) -> LogError:
         return _api_error(error, doing)
     if isinstance(error, nats.js.errors.NoStreamResponseError):
         return LogUnavailable(
-            f"{doing}: nothing takes this subject: the log's stream is gone, or JetStream is starting"
+            f"{doing}: nothing takes this subject: the log's stream is gone, or JetStream is starting",
+            code="log.no_stream",
         )
     if isinstance(error, nats.errors.OutboundBufferLimitError):
         return NotSent(f"{doing}: the connection to the NATS server is lost")
@@ -351,7 +353,8 @@ def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
     if nobody:
         if error.err_code is None:
             return LogUnavailable(
-                f"{doing}: JetStream does not answer; it is starting, or off (start the server with -js)"
+                f"{doing}: JetStream does not answer; it is starting, or off (start the server with -js)",
+                code="log.no_jetstream",
             )
         if error.err_code in (10039, 10076):  # Not enabled for the account, or for the server.
             return LogRefused(f"{doing}: JetStream is off at this server; start it with -js", code="log.no_jetstream")

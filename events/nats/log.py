@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from events import subjects as names
+from events.errors import code_of
 from events.limits import LEAST_MAX_PAYLOAD
 from events.log.imported import renamed_upto
 from events.log.interface import Bus, EventLog
@@ -109,7 +110,7 @@ class Connection:
         try:
             names.check_cluster(cluster)
         except ValueError as error:
-            raise LogRefused(str(error)) from None
+            raise LogRefused(str(error), code=code_of(error)) from None
         link = await Link.open(url, name=name, timeout=timeout)
         try:
             if create:
@@ -325,7 +326,10 @@ class JetStreamLog(EventLog):
         with as_log_errors("looking up the end of the log"):
             state = await stream_state(self._link, self._stream, _RECONNECT_S)
         if state["first_seq"] > 1:
-            raise LogDamaged(f"the log begins at {state['first_seq']}: earlier records were removed behind our back")
+            raise LogDamaged(
+                f"the log begins at {state['first_seq']}: earlier records were removed behind our back",
+                code="log.records_removed",
+            )
         return int(state["last_seq"])
 
     def _ends_before(self, words: str) -> LogError:
@@ -334,18 +338,18 @@ class JetStreamLog(EventLog):
         now = asyncio.get_running_loop().time()
         self._short_since = min(self._short_since, now)
         if self._link.clustered and now - self._short_since < _STALE_S:
-            return LogUnavailable(f"{words}: one of the servers is behind the others")
+            return LogUnavailable(f"{words}: one of the servers is behind the others", code="log.behind")
         return LogDamaged(words, code="log.truncated")
 
     async def _at_a_gap(self, error: ReopenReader, seq: int) -> LogError:
         """Return the error for a record that does not come after repeated requests.  `seq` is a record that must exist, 0 if
         none is known.  If a server has it, the log is whole: the server is slow, or the connection loses messages."""
         if isinstance(error, RecordMissing):
-            return LogDamaged(f"records are missing from the log: {error}")
+            return LogDamaged(f"records are missing from the log: {error}", code="log.records_missing")
         try:
             # The end first: a stale server reports it here, and would not have the record either.
             if 0 < seq <= await self.end() and await record_at(self._link, self._stream, seq) is None:
-                return LogDamaged(f"records are missing from the log: {error}")
+                return LogDamaged(f"records are missing from the log: {error}", code="log.records_missing")
         except LogUnavailable as unavailable:
             return unavailable
         return LogUnavailable(f"reading the log: {error}: the server at {self._link.url} is too slow; try again")
@@ -372,7 +376,7 @@ class JetStreamLog(EventLog):
             middle = (low + high) // 2
             found = await record_at(self._link, self._stream, middle + 1, imported=self._imported)
             if found is None:
-                raise LogDamaged(f"record {middle + 1} is missing from the log")
+                raise LogDamaged(f"record {middle + 1} is missing from the log", code="log.records_missing")
             low, high = (middle + 1, high) if found.time <= time else (low, middle)
         return low if low < latest or latest == end else None
 

@@ -144,7 +144,8 @@ class Reader:
                 )
             if state["first_seq"] > self._after + 1:
                 raise LogDamaged(
-                    f"the log begins at {state['first_seq']}: earlier records were removed behind our back"
+                    f"the log begins at {state['first_seq']}: earlier records were removed behind our back",
+                    code="log.records_removed",
                 )
             self._subscription = await self._link.take(self._inbox, self._take)
             await _finished(manager.add_consumer(self._stream, config))
@@ -280,7 +281,8 @@ async def check_still_there(link: Link, stream: str, record: Record, *, imported
     found = await record_at(link, stream, record.seq, imported=imported)
     if found is not None and found != record:
         raise LogDamaged(
-            f"record {record.seq} is another one than was read before: the log lost records and took others in their place"
+            f"record {record.seq} is another one than was read before: the log lost records and took others in their place",
+            code="log.altered",
         )
 
 

@@ -34,7 +34,10 @@ async def checked_info(link: Link, stream: str, timeout: float, **more: bool) ->
     nats-py raises."""
     info = await api_request(link, f"STREAM.INFO.{stream}", more, timeout)
     if not leads(info):
-        raise LogUnavailable(f"stream {stream}: the server that answers for it has lost sight of the others; try again")
+        raise LogUnavailable(
+            f"stream {stream}: the server that answers for it has lost sight of the others; try again",
+            code="log.behind",
+        )
     return info
 
 

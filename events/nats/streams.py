@@ -145,7 +145,9 @@ async def make_streams(link: Link, cluster: str, timeout: float, replicas: int |
             found = await _existing(manager, config, cluster)
             if found is None:
                 if config.name == log_stream(cluster) and (left := await _left_over(manager, cluster)):
-                    raise LogDamaged(_GONE.format(cluster=cluster, url=link.url, log=config.name, left=left))
+                    raise LogDamaged(
+                        _GONE.format(cluster=cluster, url=link.url, log=config.name, left=left), code="log.gone"
+                    )
                 if await _add(link, manager, config, replicas):
                     continue
                 found = await _existing(manager, config, cluster)  # Another process was creating it at the same moment.

@@ -7,7 +7,18 @@ import math
 import pytest
 
 from events import quantities
-from events.quantities import LARGEST, LONGEST_S, Quantity, capacity, duration, humanize, resource, resources, short
+from events.quantities import (
+    LARGEST,
+    LONGEST_S,
+    Quantity,
+    QuantityError,
+    capacity,
+    duration,
+    humanize,
+    resource,
+    resources,
+    short,
+)
 from tests.errors import raises
 
 
@@ -48,7 +59,7 @@ def test_a_quantity_in_base_units(name: str, quantity: Quantity, units: int) -> 
 
 def test_a_text_is_parsed_once_for_each_resource_unless_it_is_long() -> None:
     assert resource("cpu", "7m") == 7
-    with pytest.raises(ValueError, match="unknown unit"):
+    with raises(QuantityError, "quantity.unknown_unit"):
         resource("memory", "7m")
     assert resource("cpu", "7m") == 7
     cached = quantities._cached_units.cache_info().currsize

@@ -8,7 +8,7 @@ from tests.simulation.running import Choice, command, play
 from tests.tries import tries
 
 CHUNK = 25
-SEEDS = tries(500, long=5000)
+SEEDS = tries(200, long=5000)
 
 
 def broken(seed: int) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from events.log.records import LogRefused
+from tests.errors import raises
 from tests.events.log.readable_conformance import ReadableConformance, records_of
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 class ArchiveConformance(ReadableConformance):
     async def test_it_can_not_be_followed(self, holding: Holding) -> None:
         log = await holding(records_of(3))
-        with pytest.raises(LogRefused, match="does not grow"):
+        with raises(LogRefused, "log.not_growing"):
             await anext(log.read(follow=True))
 
     async def test_it_offers_nothing_to_write_with(self, holding: Holding) -> None:

@@ -20,6 +20,7 @@ from events.archive.damage import ReadablePart, readable_end
 from events.archive.files import open_file
 from events.archive.legacy import BATCH, MAGIC, LegacyLog
 from events.log.records import LogDamaged, LogRefused, Record
+from tests.errors import raises
 from tests.events.archive.conformance import ArchiveConformance
 from tests.events.archive.legacy_files import frame, legacy_archive
 from tests.events.log.readable_conformance import ALICE, BOB, read_all, records_of
@@ -140,7 +141,7 @@ def test_any_bytes_behind_the_records_are_no_records(tail: bytes) -> None:
 def test_any_other_file_is_refused(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as home:
         before = os.listdir("/proc/self/fd")
-        with pytest.raises(LogRefused, match=r"notes\.txt is not a Dorm archive$"):
+        with raises(LogRefused, "archive.not_an_archive", "notes.txt"):
             opened(Path(home) / "notes.txt", content)
         assert os.listdir("/proc/self/fd") == before, "a file was left open"
 
@@ -151,9 +152,9 @@ def test_any_other_file_is_refused(content: bytes) -> None:
 )
 async def test_records_in_a_wrong_order_are_damage(tmp_path: Path, records: list[Record], reason: str) -> None:
     log = opened(tmp_path / "log.dorm", legacy_archive(records))
-    with pytest.raises(LogDamaged, match=reason):
+    with raises(LogDamaged, "log.damaged", reason):
         await read_all(log)
-    with pytest.raises(LogDamaged, match=reason):
+    with raises(LogDamaged, "log.damaged", reason):
         await log.end()
 
 
@@ -163,7 +164,7 @@ async def test_records_in_a_wrong_order_are_damage(tmp_path: Path, records: list
 async def test_a_payload_that_is_no_record_is_damage(tmp_path: Path, payload: bytes) -> None:
     """Its checksum is right, so a writer made it that way."""
     log = opened(tmp_path / "log.dorm", WHOLE + frame(payload))
-    with pytest.raises(LogDamaged, match=f"the record at byte {ENDS[5]} can't be decoded"):
+    with raises(LogDamaged, "log.damaged", f"byte {ENDS[5]}"):
         await read_all(log)
 
 
@@ -172,7 +173,7 @@ async def test_a_file_that_becomes_shorter_is_damage(tmp_path: Path) -> None:
     async with aclosing(log.read()) as batches:
         await anext(batches)
         os.truncate(tmp_path / "log.dorm", len(MAGIC))
-        with pytest.raises(LogDamaged, match="become shorter"):
+        with raises(LogDamaged, "log.truncated"):
             await anext(batches)
 
 

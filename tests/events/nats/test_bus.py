@@ -15,6 +15,7 @@ from events.log.interface import AskRefused
 from events.log.memory import MemoryBus
 from events.log.records import LogRefused, LogUnavailable
 from events.nats.log import Connection
+from tests.errors import raises
 from tests.lab.machines.nats_server import NatsServer
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ async def test_a_refusal_reaches_the_asker_as_it_is(buses: tuple[Bus, Bus]) -> N
 
 async def test_nobody_there_is_told_at_once(buses: tuple[Bus, Bus]) -> None:
     async with asyncio.timeout(20):
-        with pytest.raises(LogUnavailable, match="is it running"):
+        with raises(LogUnavailable, "agent.no_answer"):
             await answer(buses[0], b"", timeout=1000.0)
 
 
@@ -225,7 +226,7 @@ async def test_a_faulty_answerer_tells_the_asker_and_answers_on(nats: tuple[Bus,
         yield b"fine"
 
     async with answering(nats[1], faulty, nats[0]), asyncio.timeout(20):
-        with pytest.raises(LogRefused, match="the agent failed while it answered"):
+        with raises(LogRefused, "agent.refused", "failed"):
             await answer(nats[0], b"fail")
         assert await answer(nats[0], b"") == [b"fine"]
 
@@ -267,7 +268,7 @@ async def test_a_piece_too_large_is_refused(nats: tuple[Bus, Bus]) -> None:
     async with answering(nats[1], large, nats[0]), asyncio.timeout(20):
         asking = nats[0].ask(ASK, b"")
         assert len(await anext(asking)) == 7_000_000
-        with pytest.raises(LogRefused, match="larger than the server takes"):
+        with raises(LogRefused, "log.message.too_large"):
             await anext(asking)
 
 

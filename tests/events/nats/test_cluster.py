@@ -15,6 +15,7 @@ from events.nats.direct import read_directly
 from events.nats.log import Connection
 from events.nats.stream_state import leads
 from events.nats.streams import log_stream, stream_configs
+from tests.errors import raises
 from tests.lab.machines.nats_server import NatsCluster
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ async def test_new_streams_are_held_by_three_and_others_are_raised_where_that_is
     await connection.close()
     await (await Connection.open(cluster.url, "one", create=True, replicas=1)).close()
     assert await replicas(cluster, "one") == {3}, "it was lowered"
-    with pytest.raises(LogRefused, match="5 replicas need a NATS cluster of at least 5 servers"):
+    with raises(LogRefused, "log.replicas.too_few_servers", "5"):
         await Connection.open(cluster.url, "one", create=True, replicas=5)
 
 
@@ -97,10 +98,10 @@ async def test_a_log_that_seems_shorter_than_what_was_read_is_asked_again(
             [b"3"],
         )  # Up to what was the end when it was asked again.
         monkeypatch.setattr("events.nats.log._STALE_S", 0.5)
-        with pytest.raises(LogDamaged, match="the log ends at 3, before 7"):
+        with raises(LogDamaged, "log.truncated", "3", "7"):
             await read_after(log, 7)
     async with asyncio.timeout(40), aclosing(log.read(after=7, follow=True)) as batches:
-        with pytest.raises(LogDamaged, match="the log ends at 3, before 7"):
+        with raises(LogDamaged, "log.truncated", "3", "7"):
             await anext(batches)
     await connection.close()
 

@@ -16,6 +16,7 @@ import pytest_asyncio
 from events.log.records import LogDamaged, LogError, LogRefused, LogUnavailable, Record
 from events.nats.log import Connection
 from events.nats.reader import BATCH_BYTES
+from tests.errors import raises
 from tests.events.log.conformance import fill, follow_until
 from tests.events.log.readable_conformance import ALICE, BOB, CLUSTER, read_all
 
@@ -237,7 +238,7 @@ async def test_readers_end_when_the_connection_is_closed(server: NatsServer) -> 
     await connection.close()
     async with asyncio.timeout(10):
         for task in (following, reports):
-            with pytest.raises(LogUnavailable, match="is closed"):
+            with raises(LogUnavailable, "log.closed"):
                 await task
     with pytest.raises(LogUnavailable):
         await connection.log.append(ALICE, b"late")
@@ -287,7 +288,7 @@ async def test_a_log_that_is_gone_is_damage(connection: Connection, jetstream: J
     async with asyncio.timeout(20), aclosing(connection.log.read(follow=True)) as batches:
         assert len(await anext(batches)) == 5
         await jetstream.delete_stream(STREAM)
-        with pytest.raises(LogDamaged, match="stream not found"):
+        with raises(LogDamaged, "log.gone"):
             await anext(batches)
 
 
@@ -297,7 +298,7 @@ async def test_records_that_come_late_are_no_damage(connection: Connection, monk
     with monkeypatch.context() as patched:
         patched.setattr("events.nats.log._OVERDUE_S", -1.0)
         for subjects in ([], [ALICE]):
-            with pytest.raises(LogUnavailable, match=r"after record 0 none came, and it is not the last: .* too slow"):
+            with raises(LogUnavailable, "log.unavailable", "record 0", "too slow"):
                 await read_all(connection.log, subjects=subjects)
     assert len(await read_all(connection.log)) == 3
 
@@ -313,12 +314,12 @@ async def test_removed_records_are_damage(server: NatsServer, jetstream: JetStre
     await fill(connection.log, 10)
     await jetstream.delete_msg(STREAM, 4)
     seen: list[Record] = []
-    with pytest.raises(LogDamaged, match="after record 3 came 5"):
+    with raises(LogDamaged, "log.records_missing", "3", "5"):
         await read_into(connection.log, seen)
     assert [record.seq for record in seen] == [1, 2, 3]
     await jetstream.purge_stream(STREAM, seq=7)
     for attempt in (read_all(connection.log), follow_until(connection.log, 1), connection.log.end()):
-        with pytest.raises(LogDamaged, match="the log begins at 7"):
+        with raises(LogDamaged, "log.records_removed", "7"):
             await attempt
     assert [record.seq for record in await read_all_of(connection.log, 8)] == [9, 10]
     await connection.close()
@@ -350,7 +351,7 @@ async def test_a_bad_subject_is_refused(connection: Connection, subject: str) ->
 
 @pytest.mark.parametrize("msg_id", ["a\nb", " a", "ü", "a\x00"])
 async def test_an_id_that_is_no_header_is_refused(connection: Connection, msg_id: str) -> None:
-    with pytest.raises(LogRefused, match="is not printable ASCII"):
+    with raises(LogRefused, "log.id.malformed"):
         await connection.log.append(ALICE, b"", msg_id=msg_id)
 
 
