@@ -130,7 +130,7 @@ def test_explain_what_never_ran(here: Dorm, log_file: Path) -> None:
     assert "one container needs 9 cores" in " ".join(out.split())
     code, out, err = here("explain", "ful", "--file", log_file)
     assert (code, out) == (1, "")
-    assert "there was no app 'ful'; did you mean full?" in err
+    assert "did you mean full? [app.not_found]" in err
     assert len(err.splitlines()) == 1
 
 

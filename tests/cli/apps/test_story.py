@@ -132,12 +132,12 @@ def test_strangers_words_move_no_cursor(here: Dorm, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["story", "nobody"], 1, "until sequence 63 there was no app or node 'nobody'; `dorm state` lists them"),
+        (["story", "nobody"], 1, "[name.not_found]"),
         (["story", "twoo"], 1, "did you mean two?"),
-        (["story", "one", "--node"], 1, "there was no node 'one'"),
-        (["story", "n1", "--since", "40", "--at", "20"], 1, "begin at sequence 40, after its end at 20"),
-        (["story", "one", "--at", "yesterday"], 2, "is no moment"),
-        (["story", "one", "--at", "99"], 1, "the log ends at 63"),
+        (["story", "one", "--node"], 1, "[node.not_found]"),
+        (["story", "n1", "--since", "40", "--at", "20"], 1, "[moment.end_before_start]"),
+        (["story", "one", "--at", "yesterday"], 2, "[moment.malformed]"),
+        (["story", "one", "--at", "99"], 1, "[moment.after_end]"),
         (["story"], 2, "APP|NODE"),
         (["explain", "twoo"], 1, "did you mean two?"),
     ],

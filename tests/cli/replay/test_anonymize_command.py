@@ -74,7 +74,7 @@ def test_what_is_selected_is_named_as_it_was(dorm: Dorm, source: Path, tmp_path:
     assert b'"one"' not in (tmp_path / "one.dorm").read_bytes()
     code, _, err = dorm("replay", "export", "--file", "one.dorm", "two.dorm", "--anonymize")
     assert code == 1
-    assert "[log.refused]" in err
+    assert "[log.sparse]" in err
 
 
 def test_a_part_of_it_is_audited_too(dorm: Dorm, source: Path) -> None:

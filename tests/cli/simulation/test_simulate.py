@@ -86,7 +86,7 @@ def test_each_of_several_runs_has_a_log_of_its_own(here: Dorm, tmp_path: Path) -
     assert names == ["run-static-count-1-seed-0.dorm", "run-static-seed-0.dorm"]
     code, _, err = here(*words)
     assert code == 1
-    assert "[export." in err
+    assert "[file.exists]" in err
     assert log_file(None, "a", 1, alone=False) is None
 
 
@@ -147,8 +147,8 @@ def test_of_a_trace_fixed_counts_are_what_its_jobs_had(here: Dorm) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["lottery"], "there is no workload"),
-        (["philly:"], "write its file behind the colon"),
+        (["lottery"], "[workload.unknown]"),
+        (["philly:"], "[workload.file.missing]"),
         (["csv:/dev/null"], "write submit=COLUMN"),
         (["paper", "-p", "lottery"], "unknown policy 'lottery'"),
         (["paper", "-p", "dorm,theta1=7"], "theta1 has to be between"),
@@ -157,11 +157,11 @@ def test_of_a_trace_fixed_counts_are_what_its_jobs_had(here: Dorm) -> None:
         ([SMALL, "--nodes", "3 cpu"], "nodes "),
         ([SMALL, "--load", "0.8"], "--load needs the shape of a node"),
         ([SMALL, "--load", "0.8", "--nodes", "2x cpu=4"], "--load needs one shape"),
-        (["paper", "--timings", "slow"], "there are docker, live, free"),
+        (["paper", "--timings", "slow"], "[timings.unknown]"),
         (["paper", "--until", "soon"], "'soon' is not a duration"),
         (["paper", "--rounds", "900"], "--rounds"),
         (["paper", "--mtbf", "often"], "'often' is not a duration"),
-        (["paper", "--mtbf", "0s"], "time between failures above 0"),
+        (["paper", "--mtbf", "0s"], "[simulation.outage.out_of_range]"),
         (["paper", "-o", "comparison.pdf"], "'comparison.pdf' is none of table, wide"),
         (["paper", "--log", "-"], "-: name a file that ends in .dorm"),
         (["paper,hours=-1"], "hours"),

@@ -144,9 +144,9 @@ def test_a_fork_at_the_end_says_what_is_guessed(here: Dorm, records: list[Record
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--from", "never"), 2, "no moment"),
+        (("--from", "never"), 2, "[moment.malformed]"),
         (("--horizon", "soon"), 2, "not a duration"),
-        (("--horizon", "0s"), 2, "no time to play on"),
+        (("--horizon", "0s"), 2, "[usage.horizon.zero]"),
         (("--edit", "first"), 2, "write APP:n_max=8"),
         (("--edit", "first:size=3"), 2, "no size"),
         (("--edit", "first:n_max=0"), 2, "n_max"),
