@@ -292,7 +292,7 @@ async def test_ctrl_c_in_a_terminal_prints_what_there_is(tmp_path: Path) -> None
     assert document["settings"]["interrupted"] is True
     assert document["figures"]["instances"]["value"] >= 3
     assert b"Traceback" not in said
-    assert said.count(b" [interrupted]") == 1
+    assert said.count(b'"code": "interrupted"') == 1
     _, alive = psutil.wait_procs(measuring, timeout=20)
     assert alive == []
 

@@ -44,6 +44,9 @@ LOG = "guard.log"
 STARTING = "starting"
 KILLED = "lease"
 LOOK_S = 0.5
+FIRST_LOOK_S = 0.02
+"""Seconds between looks before the first record was read.  It is written right after the guard has started, and if ROOT went
+away before it was read, nothing would end what runs."""
 ASK_S = 2.0
 AGAIN_S = 2.0
 """Seconds between calls to an engine that has reported that nothing runs, or did not answer."""
@@ -96,7 +99,7 @@ class Guard:
             if ended:
                 return os.waitstatus_to_exitcode(status) == 0
             self._remember()
-            time.sleep(LOOK_S)
+            time.sleep(self._pause())
 
     def _remember(self) -> "int | None":
         """Remember, in case ROOT disappears, the deadline, which is returned, and whose processes to look for."""
@@ -105,6 +108,9 @@ class Guard:
             with contextlib.suppress(OSError):
                 self._notes = self._read_notes()
         return self._deadline
+
+    def _pause(self) -> float:
+        return FIRST_LOOK_S if self._deadline is None else LOOK_S
 
     def _there(self) -> bool:
         """Return whether ROOT is still the same folder: a recreated one is another node's, with another lease."""
@@ -135,7 +141,7 @@ class Guard:
                 done = False
             if done:
                 return True
-            time.sleep(LOOK_S)
+            time.sleep(self._pause())
 
     def _enforce(self) -> bool:
         """Kill everything that runs; return True once surely nothing does."""

@@ -16,6 +16,7 @@ from dorm.cli.tables import show_nodes
 
 if TYPE_CHECKING:
     from dorm.client.client import Client
+    from dorm.core.state import State
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", autocompletion=complete_node)]
 
@@ -102,10 +103,16 @@ def drain(
     run(work())
 
 
+def _left(state: State, node: str) -> list[str]:
+    """Return what is left on a node, and what each app there waits for."""
+    from dorm.core.query.views import leaving
+
+    return [f"{one.name}: {counted(one.containers, 'container')}, {one.next}" for one in leaving(state, node)]
+
+
 async def _until_empty(connected: Client, node: str, timeout: float) -> None:
     """Show what is left on the node until it is empty."""
     from dorm.cli.apps.waiting import NOBODY, Leaderless, telling_who_is_missing
-    from dorm.core.query.views import leaving
 
     begun = time.monotonic()
     shown: list[str] = []
@@ -118,14 +125,15 @@ async def _until_empty(connected: Client, node: str, timeout: float) -> None:
                     known = state.nodes.get(node)
                     if known is None or (known.condition == "up" and not known.draining):
                         raise Fail(f"{node} is used again: somebody has undone the drain", code="node.used_again")
-                    left = leaving(state, node)
-                    if not left:
+                    shown = _left(state, node)
+                    if not shown:
                         gone = "" if known.condition == "up" else f" ({known.condition})"
                         break
-                    shown = [f"{one.name}: {counted(one.containers, 'container')}, {one.next}" for one in left]
                     status.update(Text("\n".join(shown)))
         console.print(Text(f"{node} is empty{gone} after {time.monotonic() - begun:.1f} s"))
     except TimeoutError:
+        if not shown:  # The time was over before the first look was.
+            shown = _left(await connected.state(), node)
         why = "; ".join([NOBODY, *shown] if leaderless.now else shown)
         raise Fail(
             f"{node} is not empty after {timeout:g} s, and stays drained: {why}", code="node.not_empty"
