@@ -363,7 +363,7 @@ def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:
     if nobody or error.code in (409, 500) or error.err_code in (*_NOW_NOBODY, _NOT_STORED):
         return LogUnavailable(f"{doing}: {error.description}")
     if error.err_code in _NOTHING_THERE and "message" not in str(error.description):
-        return LogDamaged(f"{doing}: {error.description}")
+        return LogDamaged(f"{doing}: {error.description}", code="log.gone")
     return LogRefused(f"{doing}: {error.description}")
 
 

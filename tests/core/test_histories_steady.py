@@ -75,7 +75,7 @@ FREE: tuple[float | None, ...] = (0.0,)
 @pytest.mark.parametrize("adjust", [ANY, FREE])
 @pytest.mark.parametrize("params", [{}, {"theta2": 1.0}, {"theta1": 0.0, "max_changes": 1}])
 def test_rounds_without_events_come_to_rest(adjust: tuple[float | None, ...], params: dict[str, float]) -> None:
-    for seed in range(tries(2, 12)):
+    for seed in range(tries(1, 12)):
         history, chance = cluster(seed, adjust, params)
         history.settle(REST)
         assert len(history.apps) > 2
@@ -97,7 +97,7 @@ def test_rounds_without_events_come_to_rest(adjust: tuple[float | None, ...], pa
 @pytest.mark.parametrize("adjust", [ANY, FREE])
 def test_an_event_changes_each_app_a_few_times_at_most(adjust: tuple[float | None, ...]) -> None:
     changed = events = apps = 0
-    seeds = tries(2, 12)
+    seeds = tries(1, 12)
     for seed in range(seeds):
         history, chance = cluster(seed, adjust)
         history.settle(REST)

@@ -150,7 +150,7 @@ def test_export(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
         (["export", "log.csv", "--file", "LOG"], 2, "export.format.unknown"),
         (["export", "--since", "yesterday", "--file", "LOG"], 2, "moment.malformed"),
         (["export", "/nowhere/log.dorm", "--file", "LOG"], 1, "export.not_written"),
-        (["verify", "--url", "nats://127.0.0.1:1"], 1, "log.unavailable"),
+        (["verify", "--url", "nats://127.0.0.1:1"], 1, "log.no_server"),
     ],
 )
 def test_mistakes_get_one_line(

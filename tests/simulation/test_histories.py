@@ -7,8 +7,8 @@ import pytest
 from tests.simulation.running import Choice, command, play
 from tests.tries import tries
 
-CHUNK = 25
-SEEDS = tries(200, long=5000)
+CHUNK = 10
+SEEDS = tries(100, long=5000)
 
 
 def broken(seed: int) -> str:
