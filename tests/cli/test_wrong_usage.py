@@ -112,7 +112,7 @@ async def test_nobody_answers(tmp_path: Path, command: str) -> None:
     code, out, err = await dorm(tmp_path, command, "--url", "nats://127.0.0.1:1")
     assert (code, out) == (1, "")
     assert "nats://127.0.0.1:1" in err
-    assert err.endswith(" [log.unavailable]\n")
+    assert err.endswith(" [log.no_server]\n")
     assert "Traceback" not in err
 
 

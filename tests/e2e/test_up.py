@@ -210,7 +210,7 @@ async def test_a_cluster_is_found_by_url_too(cluster: Up, tmp_path: Path) -> Non
     by_file = json.loads(await done(cluster.home, "nodes", "-o", "json"))
     assert json.loads(await done(nowhere, "nodes", "-o", "json", "--url", cluster.url)) == by_file
     assert json.loads(await done(nowhere, "nodes", "-o", "json", env={"DORM_URL": cluster.url})) == by_file
-    assert "[log.unavailable]" in await refused(nowhere, "nodes", "--url", "nats://127.0.0.1:1", code=1)
+    assert "[log.no_server]" in await refused(nowhere, "nodes", "--url", "nats://127.0.0.1:1", code=1)
     # A flag wins over the environment.
     env = {"DORM_URL": "nats://127.0.0.1:1"}
     assert json.loads(await done(nowhere, "nodes", "-o", "json", "--url", cluster.url, env=env)) == by_file

@@ -198,6 +198,6 @@ async def test_a_stale_note_of_a_killed_cluster(tmp_path: Path) -> None:
             await until_gone(folder)
             code, _, err = await dorm(cluster.home, "ps")
             assert (code, len(err.splitlines())) == (1, 1)
-            assert err.endswith(" [log.unavailable]\n")
+            assert err.endswith(" [log.no_server]\n")
         async with up(folder) as cluster:
             assert "no app" in await done(cluster.home, "ps")
