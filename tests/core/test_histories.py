@@ -105,7 +105,7 @@ def test_nor_over_long_histories(losses: bool, tiny: bool, monkeypatch: pytest.M
         beyond = 0
         for theta2, cap in ((0.0, 50), (0.1, 50), (1.0, 1)):
             params = {"theta2": theta2, "max_changes": float(cap), "patience_s": PATIENCE_S}
-            beyond += check_waits(stream(seed, tries(30, 100), params, losses=losses))
+            beyond += check_waits(stream(seed, tries(50 if tiny else 30, 100), params, losses=losses))
         assert beyond > 0, "nobody's patience was tried"
 
 
