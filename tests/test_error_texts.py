@@ -6,11 +6,13 @@ Everything else asserts codes, so a sentence is changed here and in the code, no
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 from dorm.core.settings import policy_after
 from dorm.core.state import Settings
+from dorm.policies import registry
 from events import positions, subjects
 from events.errors import DormError
 from events.kinds import PolicyChanged
@@ -37,6 +39,13 @@ def times(**change: Any) -> Callable[[], object]:
 
 def settings(**change: Any) -> Callable[[], object]:
     return lambda: policy_after(Settings(), PolicyChanged(**change))
+
+
+def unknown_policy() -> object:
+    """Other tests of this process may have registered policies of their own."""
+    ours = {name: place for name, place in registry._REGISTRY.items() if place[0].startswith("dorm.")}
+    with mock.patch.object(registry, "_REGISTRY", ours):
+        return settings(policy="fifo")()
 
 
 TABLE: list[tuple[str, Callable[[], object], str]] = [
@@ -135,7 +144,7 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
     ),
     (
         "policy.unknown",
-        settings(policy="fifo"),
+        unknown_policy,
         "unknown policy 'fifo' (known: app-level, dorm, dorm-exact, optimus, static, task-level, tiresias)",
     ),
     (
