@@ -48,7 +48,7 @@ async def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
         (".", "archive.not_a_file"),
         ("notes/deeper", "system.enotdir"),
     ):
-        with raises(LogRefused, reason, name):
+        with raises(LogRefused, reason):
             await open_archive(tmp_path / name)
     assert os.listdir("/proc/self/fd") == before, "a file was left open"
 

@@ -268,7 +268,7 @@ async def test_a_piece_too_large_is_refused(nats: tuple[Bus, Bus]) -> None:
     async with answering(nats[1], large, nats[0]), asyncio.timeout(20):
         asking = nats[0].ask(ASK, b"")
         assert len(await anext(asking)) == 7_000_000
-        with raises(LogRefused, "log.message.too_large"):
+        with raises(LogRefused, "agent.refused", "larger"):
             await anext(asking)
 
 
