@@ -218,8 +218,8 @@ class JetStreamLog(EventLog):
         except LogUnavailable as error:
             if isinstance(error.__cause__, TimeoutError) and await self._only_stores_nothing():
                 raise LogUnavailable(
-                    f"append: the NATS server answers and stores nothing: is its disk full ({self._link.url})? With room "
-                    "there again it has to be started anew; its log says more",
+                    f"append: the NATS server answers and stores nothing: is its disk full ({self._link.url})? Make "
+                    "room and restart it; its log says more",
                     code="log.stores_nothing",
                 ) from None
             raise

@@ -179,11 +179,8 @@ async def test_a_lease_outlives_the_server(tmp_path: Path) -> None:
             while renewed is None:
                 with contextlib.suppress(LogUnavailable):
                     renewed = await connection.leadership.renew(held)
-                    if renewed is None:  # An earlier try may have been stored, and its answer lost.
-                        renewed = await connection.leadership.look()
-                        assert renewed is not None
-                        assert renewed.holder == held.holder, "it is still its"
-                        assert renewed.revision > held.revision
+                    assert renewed is not None, "it is still its"
+                await asyncio.sleep(0.05)  # Without a connection it fails at once, and the loop has to make one.
         await connection.close()
     finally:
         await server.stop()

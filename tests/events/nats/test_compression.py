@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from events.log.records import Record
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -154,7 +156,12 @@ async def test_two_of_three_servers_that_are_killed_at_once_lose_nothing(cluster
                 while len(acknowledged) < before + 50:
                     await asyncio.sleep(0.1)
         over.set()
-    records = [record async for batch in connection.log.read() for record in batch]
+    records: list[Record] = []
+    async with asyncio.timeout(60):
+        while not records:
+            with contextlib.suppress(LogUnavailable):  # The servers may still be busy with each other.
+                records = [record async for batch in connection.log.read() for record in batch]
+            await asyncio.sleep(0.1)
     assert {record.msg_id: record.seq for record in records}.items() >= acknowledged.items()
     folders = {
         server.name: server.home / "data/jetstream/$G/streams" / log_stream("killed") for server in cluster.servers
