@@ -12,6 +12,7 @@ Approach", arXiv 1704.06738).  This package holds the side that decides:
     local/      a whole cluster on this machine, built from its real parts
     bench/      measurements, all in one form
     cli/        the command line over all of them
+    elastic/    for training code: resized while it runs; a distribution of its own, so it imports none of these
 
 The vocabulary and the log are in `events`, the nodes' side in `agents`, time travel and audit in `replay`.
 """

@@ -1,0 +1,36 @@
+"""Training that is resized while it runs: no sample is lost, and none is used twice.
+
+    from dorm import elastic
+
+    with elastic.join(state={"model": model, "optimizer": optimizer}) as job:
+        for step in job.steps(data, batch=256, epochs=10):
+            loss = train(step.indices)      # this member's samples of the step
+            step.allreduce(gradients)       # in place: the mean over the whole batch
+            optimizer.step()
+            step.report(loss=loss)
+
+Members join and leave between two steps while the others train; one that dies is removed, and the step in flight comes
+again.  The batch of a step is the same however many members there are, and each sample is used exactly once an epoch: a
+digest of all samples used goes to the log at the end of each epoch, where anybody can check it.  Outside a cluster the same
+script runs alone.
+
+This follows Kaufmann et al., *Addressing Algorithmic Bottlenecks in Elastic Machine Learning with Chicle* (arXiv
+1909.04885): one task per worker, data in chunks that move at iteration boundaries.
+
+    job          what a script uses: join, steps, sums
+    chunks       which samples a step uses; ownership: who has which chunk; ledger: the proof; summing: sums of fixed order
+    state        what is kept through resizes; values: how it travels; checkpoints: how it outlives all members
+    protocol/    how members agree, without I/O
+    network/     members over TCP
+    contract     environment, announcements, progress file
+    errors       what a script may see
+
+A distribution of its own, `dorm-elastic`: it needs NumPy and nothing else, and imports nothing else of this project.
+"""
+
+from __future__ import annotations
+
+from dorm.elastic.errors import ContractError, ElasticError, LeftBehind, PeerError, StateError
+from dorm.elastic.job import Job, Step, join
+
+__all__ = ["ContractError", "ElasticError", "Job", "LeftBehind", "PeerError", "StateError", "Step", "join"]

@@ -1,0 +1,69 @@
+"""Which member owns which chunk.
+
+Chunks move only as far as needed: members that leave give away all of theirs, newcomers take from those with the most, and
+balancing moves single chunks from slow members to fast ones (Chicle, section 4).  Each choice prefers chunks next to those
+that the receiver already has, so that partial sums stay few.  Pure and deterministic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["owned_by", "shared_out", "targets"]
+
+Owners = tuple[int, ...]
+"""The owner's slot, by chunk; -1 where nobody owns it."""
+
+
+def owned_by(owners: Sequence[int], slot: int) -> list[int]:
+    return [chunk for chunk, owner in enumerate(owners) if owner == slot]
+
+
+def targets(count: int, members: Sequence[int], rates: Mapping[int, float]) -> dict[int, int]:
+    """Return how many chunks each member should own, in proportion to its rate (samples per second; members without a known
+    one count as average), by largest remainders; at least one each where there are enough."""
+    known = [rate for slot, rate in rates.items() if slot in members and rate > 0]
+    average = sum(known) / len(known) if known else 1.0
+    weights = {slot: rates.get(slot, 0.0) or average for slot in members}
+    total = sum(weights[slot] for slot in members)
+    least = 1 if count >= len(members) else 0
+    spare = count - least * len(members)
+    exact = {slot: spare * weights[slot] / total for slot in members}
+    counts = {slot: least + int(exact[slot]) for slot in members}
+    by_remainder = sorted(members, key=lambda slot: (int(exact[slot]) - exact[slot], slot))
+    for slot in by_remainder[: count - sum(counts.values())]:
+        counts[slot] += 1
+    return counts
+
+
+def shared_out(owners: Sequence[int], members: Sequence[int], rates: Mapping[int, float], slack: float = 0.0) -> Owners:
+    """Return the owners for these members, with as few moves as the targets allow.  With `slack` (a share of the target), a
+    member that owns nearly what it should keeps what it has."""
+    count = len(owners)
+    wanted = targets(count, members, rates)
+    new = [owner if owner in wanted else -1 for owner in owners]
+    held = {slot: owned_by(new, slot) for slot in members}
+    if (
+        -1 not in new
+        and all(held.values())
+        and all(abs(len(held[s]) - wanted[s]) <= slack * wanted[s] for s in members)
+    ):
+        return tuple(new)
+    free = [chunk for chunk, owner in enumerate(new) if owner == -1]
+    for slot in sorted(members):
+        surplus = len(held[slot]) - wanted[slot]
+        for chunk in reversed(held[slot][len(held[slot]) - surplus :] if surplus > 0 else []):
+            new[chunk] = -1
+            free.append(chunk)
+    free.sort()
+    for slot in sorted(members):
+        mine = set(owned_by(new, slot))
+        while free and len(mine) < wanted[slot]:
+            chunk = min(free, key=lambda c: (min((abs(c - m) for m in mine), default=0), c))
+            free.remove(chunk)
+            mine.add(chunk)
+            new[chunk] = slot
+    return tuple(new)

@@ -1,0 +1,48 @@
+"""`dorm-elastic` alone: what a training image installs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.elastic.processes import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+def test_its_wheel_trains_without_the_control_plane(tmp_path: Path) -> None:
+    built = tmp_path / "built"
+    source = tmp_path / "source"
+    subprocess.run(["cp", "-r", ROOT / "dorm" / "elastic", source], check=True)
+    build = "import setuptools.build_meta as b, sys; b.build_wheel(sys.argv[1])"
+    built.mkdir()
+    subprocess.run([sys.executable, "-c", build, built], cwd=source, check=True, capture_output=True)
+    (wheel,) = built.glob("dorm_elastic-*.whl")
+    installed = tmp_path / "installed"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(installed)
+    packaged = {path.relative_to(installed / "dorm" / "elastic") for path in installed.rglob("*.py")}
+    assert packaged == {p.relative_to(ROOT / "dorm" / "elastic") for p in (ROOT / "dorm" / "elastic").rglob("*.py")}
+    # The environment of these tests finds the project by a hook of its own, which a training image does not have.
+    code = (
+        "import sys\nsys.meta_path = [f for f in sys.meta_path if 'editable' not in type(f).__module__ + getattr(f, '__name__', '')]\n"
+        "import numpy as np\nfrom dorm import elastic\nw = np.zeros(1)\n"
+        "with elastic.join(state={'w': w}) as job:\n"
+        "    for step in job.steps(10, batch=5, epochs=2):\n"
+        "        w += step.sum_over(lambda samples: float(samples.sum()))\n"
+        "print(w[0])\n"
+        "try:\n    import dorm.core\nexcept ImportError:\n    print('alone')\n"
+    )
+    environment = {"PYTHONPATH": str(installed), "PATH": ""}
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("90.0\nalone\n", "")
+
+
+def test_both_distributions_have_one_version() -> None:
+    versions = [tomllib.loads((ROOT / p / "pyproject.toml").read_text())["project"]["version"] for p in (".", "dorm/elastic")]
+    assert versions[0] == versions[1]

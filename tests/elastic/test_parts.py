@@ -1,0 +1,185 @@
+"""The pure parts: which samples a step uses, who owns them, what the ledger shows, and how sums are ordered."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dorm.elastic
+from dorm.elastic import ledger
+from dorm.elastic.chunks import Chunks
+from dorm.elastic.errors import ContractError, StateError
+from dorm.elastic.ownership import owned_by, shared_out, targets
+from dorm.elastic.state import Keeper
+from dorm.elastic.summing import combine, partial_sums
+from dorm.elastic.values import pack, unpack
+
+FOLDER = Path(dorm.elastic.__file__).parent
+
+
+FIRST_ORDER = [16, 9, 8, 10, 19, 7, 5, 12, 13, 17, 2, 11, 0, 14, 6, 15, 18, 1, 3, 4]
+
+
+class TestChunks:
+    @settings(deadline=None)
+    @given(st.integers(1, 300), st.integers(1, 80), st.data())
+    def test_an_epoch_uses_each_sample_exactly_once(self, samples: int, batch: int, data: st.DataObject) -> None:
+        chunks = Chunks(samples, batch, data.draw(st.integers(1, samples)), seed=data.draw(st.integers(0, 9)))
+        epoch = data.draw(st.integers(0, 3))
+        seen: list[int] = []
+        for step in range(epoch * chunks.steps_per_epoch, (epoch + 1) * chunks.steps_per_epoch):
+            parts = [chunks.part(step, chunk) for chunk in range(chunks.count)]
+            size = sum(map(len, parts))
+            assert size == batch or (chunks.ends_epoch(step) and size == samples - batch * (chunks.steps_per_epoch - 1))
+            for chunk, part in enumerate(parts):
+                assert set(part) <= set(chunks.samples_of(chunk))
+            seen += itertools.chain.from_iterable(parts)
+        assert sorted(seen) == list(range(samples))
+
+    def test_each_epoch_has_an_order_of_its_own_which_never_changes(self) -> None:
+        chunks = Chunks(20, 20, 1, seed=3)
+        # Written down: another order would let a job that continues from a checkpoint use samples twice.
+        assert chunks.part(0, 0).tolist() == FIRST_ORDER
+        assert chunks.part(1, 0).tolist() != FIRST_ORDER
+
+    @pytest.mark.parametrize(
+        ("arguments", "code"),
+        [((0, 1, 1), "no_samples"), ((5, 0, 1), "batch"), ((5, 1, 6), "chunks"), ((5, 1, 0), "chunks")],
+    )
+    def test_what_cannot_be_divided_is_refused(self, arguments: tuple[int, int, int], code: str) -> None:
+        with pytest.raises(ContractError) as error:
+            Chunks(*arguments)
+        assert error.value.code == f"elastic.contract.{code}"
+
+
+class TestLedger:
+    @given(st.integers(1, 200), st.randoms(use_true_random=False))
+    def test_the_digest_is_that_of_every_sample_once_in_any_order(self, samples: int, random: object) -> None:
+        order = list(range(samples))
+        random.shuffle(order)  # type: ignore[attr-defined]
+        cut = samples // 3
+        total = ledger.entry_of([np.array(order[:cut], dtype=np.int64)]) + ledger.entry_of(
+            [np.array(order[cut:], dtype=np.int64)]
+        )
+        assert total == ledger.expected(samples)
+
+    @given(st.integers(2, 200), st.data())
+    def test_a_lost_a_repeated_and_an_exchanged_sample_change_it(self, samples: int, data: st.DataObject) -> None:
+        one, other = data.draw(st.lists(st.integers(0, samples - 1), min_size=2, max_size=2, unique=True))
+        whole = list(range(samples))
+        for wrong in ([s for s in whole if s != one], [*whole, one], [other if s == one else s for s in whole]):
+            assert ledger.entry_of([np.array(wrong, dtype=np.int64)]) != ledger.expected(samples)
+
+
+class TestOwnership:
+    @given(
+        st.integers(1, 40),
+        st.sets(st.integers(0, 12), min_size=1, max_size=8),
+        st.sets(st.integers(0, 12), min_size=1, max_size=8),
+        st.dictionaries(st.integers(0, 12), st.floats(0.1, 100)),
+    )
+    def test_each_chunk_has_one_owner_and_few_move(
+        self, count: int, old: set[int], new: set[int], rates: dict[int, float]
+    ) -> None:
+        before = shared_out([-1] * count, sorted(old), {})
+        after = shared_out(before, sorted(new), rates)
+        wanted = targets(count, sorted(new), rates)
+        assert {slot: len(owned_by(after, slot)) for slot in new} == wanted
+        stayed = sum(was == now for was, now in zip(before, after, strict=True))
+        assert stayed == sum(min(wanted[slot], len(owned_by(before, slot))) for slot in new & old)
+
+    def test_a_slow_member_gets_fewer(self) -> None:
+        assert targets(30, [0, 1], {0: 100.0, 1: 50.0}) == {0: 20, 1: 10}
+
+
+class TestSums:
+    @given(st.integers(1, 24), st.data())
+    def test_the_bits_do_not_depend_on_who_owns_what(self, count: int, data: st.DataObject) -> None:
+        parts = [np.array([data.draw(st.floats(-1e6, 1e6)), 1e-3 * chunk]) for chunk in range(count)]
+        alone = combine(count, partial_sums(count, range(count), lambda chunk: [parts[chunk]]))
+        owners = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+        sent: dict[tuple[int, int], list[np.ndarray]] = {}
+        for slot in range(4):
+            sent.update(partial_sums(count, owned_by(owners, slot), lambda chunk: [parts[chunk]]))
+        assert [a.tobytes() for a in combine(count, sent)] == [a.tobytes() for a in alone]
+
+    def test_a_missing_chunk_and_parts_of_different_shapes_are_refused(self) -> None:
+        sums = partial_sums(4, [0, 1, 3], lambda chunk: [np.zeros(2)])
+        with pytest.raises(ContractError) as error:
+            combine(4, sums)
+        assert error.value.code == "elastic.contract.missing_chunk"
+        with pytest.raises(ContractError) as error:
+            partial_sums(2, [0, 1], lambda chunk: [np.zeros(1 + chunk)])
+        assert error.value.code == "elastic.contract.shapes"
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.integers() | st.text(), inner),
+)
+
+
+class TestValues:
+    @given(values)
+    def test_what_is_packed_comes_back(self, value: object) -> None:
+        assert unpack(*pack(value)) == value
+
+    def test_arrays_come_back_with_their_kind(self) -> None:
+        value: dict[str, Any] = {
+            "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+            "b": np.float32(0.5),
+            "empty": np.zeros((0, 3), dtype=np.int8),
+        }
+        back = unpack(*pack(value))
+        assert {name: (one.dtype, one.shape) for name, one in back.items()} == {
+            n: (o.dtype, o.shape) for n, o in value.items()
+        }
+        assert back["a"].tobytes() == value["a"].tobytes()
+
+    @pytest.mark.parametrize("value", [object(), np.array([object()]), {"a": [set()]}, np.array(["text"])])
+    def test_what_cannot_travel_is_refused_by_name(self, value: object) -> None:
+        with pytest.raises(StateError) as error:
+            pack(value)
+        assert error.value.code == "elastic.state.kind"
+
+    def test_a_state_must_fit_the_script(self) -> None:
+        keeper = Keeper({"w": np.zeros(3)})
+        for other, code in (
+            ({"v": np.zeros(3)}, "names"),
+            ({"w": np.zeros(4)}, "shape"),
+            ({"w": np.zeros(3, np.float32)}, "shape"),
+        ):
+            with pytest.raises(StateError) as error:
+                keeper.load(pack(other))
+            assert error.value.code == f"elastic.state.{code}"
+        with pytest.raises(StateError) as error:
+            Keeper({"w": [1, 2]})
+        assert error.value.code == "elastic.state.kind"
+
+
+class TestTheDistribution:
+    def test_it_is_for_python_3_9_and_imports_numpy_alone(self) -> None:
+        import sys
+
+        for path in sorted(FOLDER.rglob("*.py")):
+            tree = ast.parse(path.read_text(), feature_version=(3, 9))
+            for node in ast.walk(tree):
+                assert not isinstance(node, ast.Match), path
+                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                for name in names:
+                    top = name.split(".")[0]
+                    known = (
+                        name.startswith("dorm.elastic")
+                        or name == "dorm"
+                        or top in ("numpy", "torch")
+                        or top in sys.stdlib_module_names
+                    )
+                    assert known, f"{path} imports {name}"

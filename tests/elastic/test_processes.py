@@ -1,0 +1,150 @@
+"""Real members: processes that train while others join, leave, die and freeze."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dorm.elastic import ledger
+from tests.elastic.processes import ROOT, Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = str(Path(__file__).with_name("logistic.py"))
+EXPECTED = ledger.expected(1000).digest
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    workers = Workers(tmp_path, SCRIPT, "12", "0.01")
+    yield workers
+    workers.close()
+
+
+@pytest.fixture(scope="module")
+def alone() -> str:
+    """What the script prints outside a cluster: the weights of a rigid run."""
+    ran = subprocess.run(
+        [sys.executable, SCRIPT, "12", "0"],
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ran.stdout
+
+
+def reached(workers: Workers, epoch: int) -> None:
+    workers.until(lambda: epoch in workers.epochs())
+
+
+def changed(workers: Workers, cause: str, count: int = 1) -> None:
+    workers.until(lambda: sum(change["cause"] == cause for change in workers.changes()) >= count)
+
+
+def test_members_join_and_leave_and_the_model_is_that_of_a_rigid_run(workers: Workers, alone: str) -> None:
+    workers.announce(0, 1)
+    reached(workers, 0)
+    workers.announce(0, 1, 2, 3)
+    changed(workers, "grow")
+    workers.announce(1, 3)
+    changed(workers, "shrink")
+    assert workers.wait(0, 1, 2, 3) == [0, 0, 0, 0]
+    assert [workers.output(slot) for slot in (1, 3)] == [alone, alone]
+    assert [workers.output(slot).split()[0] for slot in (0, 2)] == ["left", "left"]
+    assert workers.epochs() == dict.fromkeys(range(12), EXPECTED)
+    grown = next(change for change in workers.changes() if change["cause"] == "grow")
+    assert grown["members"] == [0, 1, 2, 3]
+    assert grown["bytes_moved"] == 2 * 20 * 8  # the weights, for two newcomers
+
+
+@pytest.mark.parametrize("victims", [[2], [0], [0, 1], [1, 2]])
+def test_members_that_are_killed_are_removed_and_nothing_is_lost(
+    workers: Workers, alone: str, victims: list[int]
+) -> None:
+    workers.announce(0, 1, 2, 3)
+    reached(workers, 1)
+    for slot in victims:
+        workers.signal(slot, signal.SIGKILL)
+    left = sorted({0, 1, 2, 3} - set(victims))
+    assert workers.wait(*left) == [0] * len(left)
+    assert {workers.output(slot) for slot in left} == {alone}
+    assert workers.epochs() == dict.fromkeys(range(12), EXPECTED)
+    assert [change["members"] for change in workers.changes() if change["cause"] == "death"][-1] == left
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_frozen_member_is_removed_and_ends_when_it_wakes(workers: Workers, alone: str, victim: int) -> None:
+    workers.announce(0, 1)
+    reached(workers, 1)
+    workers.signal(victim, signal.SIGSTOP)
+    changed(workers, "death")
+    workers.signal(victim, signal.SIGCONT)
+    other = 1 - victim
+    assert workers.wait(other, victim) == [0, 1]
+    assert workers.output(other) == alone
+    assert "LeftBehind" in workers.output(victim)
+    assert workers.epochs() == dict.fromkeys(range(12), EXPECTED)
+
+
+def test_sigterm_saves_and_the_next_generation_goes_on_to_the_same_model(tmp_path: Path, alone: str) -> None:
+    workers = Workers(tmp_path, SCRIPT, "12", "0.01")
+    try:
+        workers.announce(0, 1, 2)
+        reached(workers, 3)
+        workers.signal(1, signal.SIGTERM)
+        assert workers.wait(0, 1, 2) == [0, 0, 0]
+        assert workers.output(0).startswith("stopped")
+        saved = [fact["checkpoint"] for fact in workers.facts() if "checkpoint" in fact]
+        assert len(saved) == 1
+        first = workers.epochs()
+        for slot in (0, 1, 2):
+            del workers.processes[slot]
+            (workers.of(slot) / "output").unlink()
+        workers.generation, workers.membership = 2, 0
+        workers.announce(0, 1)
+        assert workers.wait(0, 1) == [0, 0]
+        assert workers.output(0) == alone
+        steps = [fact["step"] for fact in workers.facts() if fact.get("cause") == "start"]
+        assert steps == [0, saved[0]]
+        assert {**first, **workers.epochs()} == dict.fromkeys(range(12), EXPECTED)
+    finally:
+        workers.close()
+
+
+def test_strangers_at_the_port_change_nothing(workers: Workers, alone: str) -> None:
+    workers.announce(0, 1)
+    reached(workers, 0)
+    for slot in (0, 1):
+        for words in (b"", b"GET / HTTP/1.1\r\n\r\n", b"DRM1\xff\xff\xff\xff", b"DRM1\0\0\0\2{}", FORGED):
+            with socket.create_connection(("127.0.0.1", workers.port(slot)), timeout=5) as stranger:
+                stranger.sendall(words)
+    assert workers.wait(0, 1) == [0, 0]
+    assert workers.output(0) == alone
+
+
+def _frame(text: bytes) -> bytes:
+    return b"DRM1" + len(text).to_bytes(4, "big") + text
+
+
+FORGED = _frame(b'{"group":"test/1","slot":7,"to":1,"challenge":"00","arrays":[]}') + _frame(
+    b'{"proof":"00","arrays":[]}'
+)
+"""A caller who knows the names, but not the key in the shared folder."""
+
+
+def test_a_taken_port_ends_with_the_code_that_the_contract_gives_it(workers: Workers) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", workers.port(0)))
+        other.listen()
+        workers.announce(0)
+        assert workers.wait(0) == [98]
