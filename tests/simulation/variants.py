@@ -422,7 +422,7 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "a repeated submission is a new one": (26,),
     "anybody may speak for a node": (4,),
     "decisions that were overtaken count": (27,),
-    "no fence at the log, and rounds of a stale basis count": (4,),
+    "no fence at the log, and rounds of a stale basis count": (7,),
     "a heartbeat that was not stored extends the lease": (2,),
     "facts are dropped in an outage": (2,),
     "facts are sent again with a new id": (16,),
