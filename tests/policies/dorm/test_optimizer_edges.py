@@ -61,9 +61,9 @@ def played(apps: int, nodes: int, shapes: int, events: int, order: Random | None
 
 
 @functools.cache
-def in_order(*size: int) -> list[Allocation]:
+def in_order(apps: int, nodes: int, shapes: int, events: int) -> list[Allocation]:
     """As `played`, once for all tests of this process."""
-    return played(*size)
+    return played(apps, nodes, shapes, events)
 
 
 SIZES = [(6, 5, 3, 6), (30, 20, 3, 3), (200, 300, 12, 2)]
