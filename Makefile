@@ -11,9 +11,10 @@ help: ## list the targets
 setup: $(STAMP) ## make the virtual environment and install the project
 
 # requirements/*.txt says what is installed, every file by its hash.  pip installs uv, which installs the rest in a tenth of the
-# time.  What has to be built (nkeys has no wheel) is built with the setuptools that is locked too.
+# time.  What has to be built (nkeys has no wheel) is built with the setuptools that is locked too.  uv compiles only when asked,
+# and where PYTHONDONTWRITEBYTECODE is set (container images often do that) each start of `dorm` would compile 500 modules again.
 UV := UV_SYSTEM_CERTS=1 $(BIN)/uv
-INSTALL := $(UV) pip install --quiet --python $(BIN)/python
+INSTALL := $(UV) pip install --quiet --compile-bytecode --python $(BIN)/python
 LOCKED := --build-constraints requirements/dev.txt --require-hashes --requirement
 
 $(STAMP): pyproject.toml requirements/uv.txt requirements/dev.txt

@@ -87,7 +87,7 @@ def check_waits(history: History) -> int:
 
 
 @pytest.mark.timeout(600)  # An end by time would look to hypothesis like a failure that comes and goes.
-@settings(slow_machine, max_examples=tries(5, 60))
+@settings(slow_machine, max_examples=tries(3, 60))
 @given(st.integers(0, 10**6), PARAMS, st.booleans())
 def test_nobody_waits_longer_than_its_turn_takes(seed: int, params: dict[str, float], losses: bool) -> None:
     history = stream(seed, 40, params, losses=losses)
@@ -105,7 +105,7 @@ def test_nor_over_long_histories(losses: bool, tiny: bool, monkeypatch: pytest.M
         beyond = 0
         for theta2, cap in ((0.0, 50), (0.1, 50), (1.0, 1)):
             params = {"theta2": theta2, "max_changes": float(cap), "patience_s": PATIENCE_S}
-            beyond += check_waits(stream(seed, tries(50 if tiny else 30, 100), params, losses=losses))
+            beyond += check_waits(stream(seed, tries(50 if tiny else 20, 100), params, losses=losses))
         assert beyond > 0, "nobody's patience was tried"
 
 

@@ -19,6 +19,7 @@ from events import subjects
 from events.log.records import LogError
 from events.nats.log import Connection
 from events.nats.streams import log_stream
+from tests.events.nats.reading import all_records
 from tests.lab.chaos.replicas import compare, differences, stored
 from tests.lab.machines.nats_server import NatsCluster, NatsServer
 from tests.master.leading import folded, refusal, running, say
@@ -50,7 +51,7 @@ def flip(server: NatsServer, part: float, seed: int, *, block: int = 0) -> None:
 @contextlib.asynccontextmanager
 async def leading(url: str, *, may_end: bool = False) -> AsyncIterator[Master]:
     """A master that knows nothing but the log and the lease.  Raises what ends it before it leads."""
-    connection = await Connection.open(url, CLUSTER, create=True)
+    connection = await Connection.open(url, CLUSTER, create=True, patient=True)
     master = Master(
         connection.log,
         connection.bus,
@@ -73,7 +74,7 @@ async def lived(url: str, body: bytes = b"") -> list[Record]:
         log = master._log
         await say(log, CLUSTER, RECORDS, reason="x" * 200, body=body)
         await folded(master, max(RECORDS + 1, await log.end()))
-        return [record async for batch in log.read() for record in batch]
+        return await all_records(log)
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])

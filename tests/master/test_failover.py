@@ -275,10 +275,8 @@ class Masters:
         texts = [log.read_text() for log in self.logs.values()]
         return all("leading" in text or "following" in text for text in texts)
 
-    def signal(self, name: str, number: signal.Signals) -> int:
-        """When it was sent, by the clock that the server's log time is of, too."""
+    def signal(self, name: str, number: signal.Signals) -> None:
         os.kill(self.processes[name].pid, number)
-        return time.time_ns()
 
 
 async def flood(client: Client, answered: list[str]) -> None:
@@ -309,14 +307,12 @@ async def test_masters_that_are_killed_and_frozen_are_followed_by_others(
         flooding = asyncio.create_task(flood(client, answered))
         stack.callback(flooding.cancel)
 
-        first, _ = await leads(client)
-        killed_at = masters.signal(first, signal.SIGKILL)
-        second, took_over_at = await leads(client, instead_of=first)
-        print(f"from kill -9 to the next MasterElected: {(took_over_at - killed_at) / 1e9:.2f} s")
-        assert took_over_at - killed_at < 10 * 10**9
+        first = await leads(client)
+        masters.signal(first, signal.SIGKILL)
+        second = await leads(client, instead_of=first)
 
         masters.signal(second, signal.SIGSTOP)
-        third, _ = await leads(client, instead_of=second)
+        third = await leads(client, instead_of=second)
         assert third != first
         asked = ("masters", "-o", "json", "--url", nats_server.url, "--cluster", name)
         async with asyncio.timeout(PATIENCE_S):  # On a busy machine one of its renewals may be late.
@@ -329,7 +325,7 @@ async def test_masters_that_are_killed_and_frozen_are_followed_by_others(
         await until_said(masters.logs[second], "leading no longer", masters.processes[second])
         masters.signal(third, signal.SIGTERM)
         assert await asyncio.wait_for(masters.processes[third].wait(), PATIENCE_S) == 0
-        assert (await leads(client, instead_of=third))[0] == second
+        assert await leads(client, instead_of=third) == second
         seen = len(answered)
         await until(lambda: len(answered) > seen + 5)
         assert not flooding.done()
@@ -340,24 +336,26 @@ async def test_masters_that_are_killed_and_frozen_are_followed_by_others(
         assert "Traceback" not in log.read_text()
 
 
-async def leads(client: Client, *, instead_of: str = "") -> tuple[str, int]:
-    """Which of the masters, and since when by log time."""
+async def leads(client: Client, *, instead_of: str = "") -> str:
+    """Return which of the masters leads, once one other than `instead_of` does."""
     async with asyncio.timeout(PATIENCE_S):
         async for state, _ in client.watch():
             leader = state.leader.rsplit("-", 1)[0]
             if leader and leader != instead_of:
-                return leader, state.elected_at
+                return leader
     raise AssertionError("a log that is followed does not end")
 
 
 async def check_one_line_of_decisions(client: Client, answered: list[str]) -> None:
-    """Each round knows the one before it, none was void, and each submission has one answer."""
-    rounds, accepted, last = 0, list[str](), 0
+    """Each round knows the one before it, none was void, each epoch has one master, and each submission has one answer."""
+    accepted, last, leaders = list[str](), 0, list[str]()
     async for record in client.records():
         event = decode(record)
         if isinstance(event, Round):
             assert last <= event.basis < record.seq
-            last, rounds = record.seq, rounds + 1
+            last = record.seq
+            leaders += [event.by] if any(isinstance(fact, MasterElected) for fact in event.events) else []
+            assert (event.epoch, event.by) == (len(leaders), leaders[-1])
             accepted += [fact.app for fact in event.events if isinstance(fact, AppAccepted)]
     assert (await client.state()).counters.void_rounds == 0
     assert len(accepted) == len(set(accepted))

@@ -11,7 +11,7 @@ from tests.simulation.variants import Variant, _all, _code
 from tests.simulation.world.connection import SimLog
 from tests.tries import tries
 
-_SEEDS = tries(25, 2000)
+_SEEDS = tries(15, 2000)
 
 
 def test_nothing_is_led_from_a_log_that_lost_records() -> None:

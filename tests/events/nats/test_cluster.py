@@ -16,6 +16,7 @@ from events.nats.log import Connection
 from events.nats.stream_state import leads
 from events.nats.streams import log_stream, stream_configs
 from tests.errors import raises
+from tests.events.nats.reading import all_records
 from tests.lab.machines.nats_server import NatsCluster
 
 if TYPE_CHECKING:
@@ -252,7 +253,7 @@ async def test_whatever_happens_to_its_servers_a_log_loses_nothing_and_stores_no
         for writer in writers:
             await writer
         last.set_result((await logs[0].append("dorm.traffic.A.x", b"last", msg_id="last")).seq)
-    records = [record async for batch in logs[0].read() for record in batch]
+    records = await all_records(logs[0])
     assert {record.msg_id: record.seq for record in records[:-1]}.items() >= traffic.acknowledged.items()
     assert len({record.msg_id for record in records}) == len(records), "something is stored twice"
     assert [record.seq for record in records] == list(range(1, len(records) + 1))

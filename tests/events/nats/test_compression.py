@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from events.nats.compression import _not_restarted, _without_compression, compre
 from events.nats.log import Connection
 from events.nats.streams import log_stream, report_stream, stream_configs
 from tests.e2e.commands import done, running, until_said
+from tests.events.nats.reading import all_records
 from tests.lab.chaos.replicas import compare
 from tests.lab.machines.nats_server import NatsCluster
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from events.log.records import Record
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -156,12 +155,7 @@ async def test_two_of_three_servers_that_are_killed_at_once_lose_nothing(cluster
                 while len(acknowledged) < before + 50:
                     await asyncio.sleep(0.1)
         over.set()
-    records: list[Record] = []
-    async with asyncio.timeout(60):
-        while not records:
-            with contextlib.suppress(LogUnavailable):  # The servers may still be busy with each other.
-                records = [record async for batch in connection.log.read() for record in batch]
-            await asyncio.sleep(0.1)
+    records = await all_records(connection.log)
     assert {record.msg_id: record.seq for record in records}.items() >= acknowledged.items()
     folders = {
         server.name: server.home / "data/jetstream/$G/streams" / log_stream("killed") for server in cluster.servers

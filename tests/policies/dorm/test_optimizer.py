@@ -98,9 +98,9 @@ class Compared:
 @pytest.mark.slow
 def test_small_clusters_are_within_a_thousandth_of_the_bound_and_miss_no_n_min() -> None:
     compared = Compared()
-    for problem in small_worlds(tries(20, 60), 5, apps=(2, 6), nodes=(1, 5)):
+    for problem in small_worlds(tries(12, 60), 5, apps=(2, 6), nodes=(1, 5)):
         compared.add(problem, {})
-    assert compared.number >= 100
+    assert compared.number >= 60
     assert (compared.missed, compared.unfair) == (0, 0)
     assert len(compared.gaps) >= 0.96 * compared.number
     assert sum(compared.gaps) / len(compared.gaps) < 1e-4

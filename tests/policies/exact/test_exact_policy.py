@@ -118,7 +118,7 @@ def test_the_hash_seed_decides_nothing() -> None:
         "sys.stdout.buffer.write(msgspec.json.encode([solve(sample(seed)) for seed in range(3)]))"
     )
     here = msgspec.json.encode([solve(sample(seed)) for seed in range(3)])
-    for seed in ("0", "1", "31337"):
+    for seed in ("0", "31337"):
         run = subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "PYTHONHASHSEED": seed},
