@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 PROGRESS_FILE: Final = "progress.jsonl"
 """The file that DORM_PROGRESS names, in a container's private directory."""
 TIMED_OUT: Final = 124
@@ -99,6 +100,8 @@ class ContainerSpec(msgspec.Struct, frozen=True):
     """Time between SIGTERM and SIGKILL."""
     devices: tuple[str, ...] = ()
     """GPU ids, chosen by the agent."""
+    files: dict[str, str] = {}
+    """Text of files that lie in the container's private directory before it starts, by name."""
 
 
 def spec_hash(spec: ContainerSpec) -> str:
@@ -135,6 +138,9 @@ def check_spec(spec: ContainerSpec) -> None:
     for name in spec.env:
         if not name or "=" in name or "\0" in name:
             raise Refused("spec", f"no environment variable can be called {name!r}", code="container.env.malformed")
+    for name in spec.files:
+        if not _FILE.fullmatch(name) or name == PROGRESS_FILE:
+            raise Refused("spec", f"no file of a container can be called {name!r}", code="container.file.malformed")
     for name, amount in spec.resources.items():
         if amount < 0:
             raise Refused(
@@ -185,6 +191,8 @@ class Runtime(Protocol):
     """Whether it limits containers to their resources."""
     checkpoint_mount: str
     """Where a container sees its checkpoint directory ('' if it sees the host's own path)."""
+    run_mount: str
+    """Where a container sees its private directory, likewise."""
 
     async def open(self) -> None: ...
     async def close(self) -> None:
