@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +15,14 @@ from tests.e2e.story import undisturbed
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.nats, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.nats,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (shutil.which("mpirun") and importlib.util.find_spec("mpi4py")) and "CI" not in os.environ,
+        reason="needs mpirun (Debian: openmpi-bin) and mpi4py (the extra `mpi`)",
+    ),
+]
 STEPS = 150
 
 
