@@ -1,17 +1,18 @@
-"""Starts an MPI job over the containers of one generation, without ssh: `python3 dorm-launcher.py ROLE …`.
+"""Starts and ends a job over the containers of one generation, without ssh: `python3 dorm-launcher.py ROLE …`.
 
 The agent writes this file into every container, where it runs with nothing but Python's standard library.
 
-    head    the first container: waits until all others have connected, runs mpirun, ends with its exit code
-    worker  every other container: connects to the head, runs the daemon of Open MPI that the head sends, ends as the head says
+    head    the first container: waits until all others have connected, runs its command (mpirun), ends with its exit code
+    worker  every other container: connects to the head, runs the daemons of Open MPI that the head sends, or a command of its
+            own (a TensorFlow server, which never ends by itself), ends when the head does and as it does
     agent   what mpirun calls instead of ssh, `agent HOST COMMAND…`: has the head pass the command to that host's container
     rank    started by mpirun's daemons, one for each process of the job: notes its process id, then becomes the app's command
 
 Workers connect to the head, never the other way, so no container takes commands from a caller.  Only an agent that knows the
 head's token, which lies in mpirun's environment, can have a command passed on.  The network is trusted, as it is by MPI.
 
-mpirun and its daemons run in process groups of their own: SIGTERM reaches this program alone, which passes it to the app's
-processes in its container.  They save and end; mpirun ends after them, and everything else with it.
+All of that runs in process groups of its own: SIGTERM reaches this program alone, which passes it to the processes that were
+started by `rank`.  They save and end; the head's command ends after them, and everything else with it.
 """
 
 from __future__ import annotations
@@ -182,15 +183,16 @@ async def head(address: str, port: int, size: int, command: list[str]) -> int:
         say("stopped before all containers had connected: there is nothing to save")
         return STOPPED
     os.environ.update({TOKEN: mine.token, HEAD: f"{address} {port}"})
-    mpirun = await started(*command)
+    job = await started(*command)
     passing = asyncio.ensure_future(stop.pass_on())
-    ended = asyncio.ensure_future(mpirun.wait())
+    ended = asyncio.ensure_future(job.wait())
     await asyncio.wait([ended, mine.lost], return_when=asyncio.FIRST_COMPLETED)
     if ended.done():
         code = shown(ended.result())
     else:
         say(f"the container of rank {mine.lost.result()} is gone")
-        await finish(mpirun)
+        # Asked to stop, it may still save; Dorm's grace time bounds that.
+        await finish(job, None if stop.asked.is_set() else 0.0)
         code = STOPPED if stop.asked.is_set() else 1
     passing.cancel()
     await mine.end(code)
@@ -198,7 +200,7 @@ async def head(address: str, port: int, size: int, command: list[str]) -> int:
     return code
 
 
-async def worker(address: str, port: int, rank: int) -> int:
+async def worker(address: str, port: int, rank: int, command: list[str]) -> int:
     stop = Stop()
     connecting = asyncio.ensure_future(connected(address, port))
     if await first(asyncio.shield(connecting), stop.asked.wait()) == 1:
@@ -206,31 +208,45 @@ async def worker(address: str, port: int, rank: int) -> int:
         return STOPPED
     reader, writer = await connecting
     send(writer, {**identity(), "rank": rank})
-    passing = asyncio.ensure_future(stop.pass_on())
-    tasks: set[asyncio.Future[None]] = set()
-    daemons: list[Process] = []
-
-    async def run(command: str) -> None:
-        daemon = await started("/bin/sh", "-c", command)
-        daemons.append(daemon)
-        send(writer, {"exited": shown(await daemon.wait())})
-
-    code = STOPPED if stop.asked.is_set() else 1
-    while (message := await read(reader)) is not None:
+    processes = [await started(*command)] if command else []
+    failing = asyncio.ensure_future(failure(processes))
+    # What has a command of its own serves the head, which may need it to save.
+    passing = None if command else asyncio.ensure_future(stop.pass_on())
+    reports: set[asyncio.Future[None]] = set()
+    while True:
+        reading = asyncio.ensure_future(read(reader))
+        await asyncio.wait([reading, failing], return_when=asyncio.FIRST_COMPLETED)
+        if failing.done():
+            code = failing.result()
+            break
+        message = reading.result()
+        if message is None:
+            say("the first container is gone")
+            code = STOPPED if stop.asked.is_set() else 1
+            break
         if "end" in message:
             code = int(message["end"])
             break
-        tasks.add(asyncio.ensure_future(run(str(message.get("run", "")))))
-    else:
-        say("the first container is gone")
-        code = STOPPED if stop.asked.is_set() else 1
-    passing.cancel()
-    for daemon in daemons:
-        await finish(daemon, END_S)
-    for task in tasks:
-        task.cancel()
+        daemon = await started("/bin/sh", "-c", str(message.get("run", "")))
+        processes.append(daemon)
+        reports.add(asyncio.ensure_future(report(daemon, writer)))
+    for process in processes:
+        await finish(process, 0.0 if command else END_S)
+    for task in (failing, passing, reading, *reports):
+        if task is not None:
+            task.cancel()
     await close(writer)
     return code
+
+
+async def failure(processes: list[Process]) -> int:
+    """Return the exit code of a command that failed; never return without a command or after one that succeeded."""
+    code = shown(await processes[0].wait()) if processes else 0
+    return code or await asyncio.get_running_loop().create_future()
+
+
+async def report(daemon: Process, writer: StreamWriter) -> None:
+    send(writer, {"exited": shown(await daemon.wait())})
 
 
 async def agent(host: str, command: str) -> int:
@@ -263,8 +279,9 @@ async def started(*command: str) -> Process:
     return await asyncio.create_subprocess_exec(*command, preexec_fn=os.setpgrp)
 
 
-async def finish(process: Process, patience_s: float = 0.0) -> None:
-    """Wait for the end of a process and its group: by itself, after SIGTERM, after SIGKILL."""
+async def finish(process: Process, patience_s: float | None) -> None:
+    """Wait for the end of a process and its group: by itself for `patience_s` (None: without a limit), then by SIGTERM, then by
+    SIGKILL."""
     for patience, number in ((patience_s, signal.SIGTERM), (END_S, signal.SIGKILL)):
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(process.wait(), patience)
@@ -319,7 +336,7 @@ def main(words: list[str]) -> int:
     os.environ[DIRECTORY] = os.getcwd()
     if role == "head":
         return asyncio.run(head(rest[0], int(rest[1]), int(rest[2]), rest[3:]))
-    return asyncio.run(worker(rest[0], int(rest[1]), int(rest[2])))
+    return asyncio.run(worker(rest[0], int(rest[1]), int(rest[2]), rest[3:]))
 
 
 if __name__ == "__main__":

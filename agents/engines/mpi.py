@@ -10,39 +10,26 @@ The names of Open MPI's settings differ between releases: up to 4 `OMPI_MCA_plm_
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agents.engines import launcher
+from agents.engines import launcher, launching
 from agents.engines.interface import Launch
 
 if TYPE_CHECKING:
     from agents.engines.interface import Place
 
 HOSTFILE: Final = "dorm-hostfile"
-LAUNCHER: Final = "dorm-launcher.py"
-_RANK: Final = ("/bin/sh", "-c", f'exec python3 "${launcher.FOLDER}/{LAUNCHER}" rank "$@"', "sh")
-"""Each container has the launcher in a folder of its own."""
-_SOURCE: Final = Path(launcher.__file__).read_text()
-"""Read once, when the agent starts."""
 
 
 def prepare(place: Place) -> Launch:
-    script = place.path(LAUNCHER)
-    python = ("python3", script)
     processes = place.spec.engine_options.processes
     hostfile = "".join(f"{launcher.HOST_PREFIX}{rank} slots={processes}\n" for rank in range(place.size))
-    head = (place.master_address, str(place.master_port))
-    command: tuple[str, ...]
-    if place.rank:
-        command = (*python, "worker", *head, str(place.rank))
-    else:
-        command = (*python, "head", *head, str(place.size), *_mpirun(place), *_RANK, *place.command)
+    own = (*_mpirun(place), *launching.RANK, *place.command) if place.rank == 0 else ()
     return Launch(
-        command,
-        env={**_agent(script, place.size), "DORM_HOSTFILE": place.path(HOSTFILE)},
+        launching.command(place, own),
+        env={**_agent(place), "DORM_HOSTFILE": place.path(HOSTFILE)},
         defaults=_DEFAULTS,
-        files={LAUNCHER: _SOURCE, HOSTFILE: hostfile},
+        files={**launching.FILES, HOSTFILE: hostfile},
     )
 
 
@@ -53,15 +40,15 @@ def _mpirun(place: Place) -> tuple[str, ...]:
     return "mpirun", "-n", ranks, *where
 
 
-def _agent(script: str, size: int) -> dict[str, str]:
+def _agent(place: Place) -> dict[str, str]:
     # Daemons stay children of the launcher, which ends them with the job.
     found = {"OMPI_MCA_orte_leave_session_attached": "1", "PRTE_MCA_prte_leave_session_attached": "1"}
     for family in ("OMPI_MCA_plm_rsh", "PRTE_MCA_plm_ssh"):
-        found[f"{family}_agent"] = f"python3 {script} agent"
+        found[f"{family}_agent"] = f"python3 {place.path(launching.LAUNCHER)} agent"
         # Else, beyond 64 containers, daemons would start daemons, with an agent that only the first container has.
         found[f"{family}_no_tree_spawn"] = "1"
         # As many agents wait as there are daemons; mpirun's own limit of 128 would stop it from starting the rest.
-        found[f"{family}_num_concurrent"] = str(max(128, size))
+        found[f"{family}_num_concurrent"] = str(max(128, place.size))
     return found
 
 

@@ -1,7 +1,8 @@
 """Which containers of a generation are parameter servers, for the engines that have them.
 
-The number of servers follows from the spec and the size of the partition, so a resize keeps the ratio.  Servers carry the
-traffic of all workers; therefore they go to different nodes first, and to each node's lowest slots.
+The number of servers follows from the spec and the size of the partition, so a resize keeps the ratio.  The first container is
+always a worker: it leads, and the rendezvous port is at its address.  Servers carry the traffic of all workers; therefore they
+go to different nodes first.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ def servers_and_workers(place: Place) -> tuple[tuple[Placed, ...], tuple[Placed,
 
 
 def _spread(placement: Sequence[Placed], count: int) -> list[int]:
-    """Return the slots of `count` containers: the first of each node, then the second of each, and so on."""
+    """Return the slots of `count` containers, never the first one: one on each node, then a second on each, and so on."""
     turns: dict[str, int] = {}
     order: list[tuple[int, int]] = []
     for placed in placement:
         turn = turns.get(placed.node, 0)
         turns[placed.node] = turn + 1
         order.append((turn, placed.slot))
-    return [slot for _, slot in sorted(order)[:count]]
+    return [slot for _, slot in sorted(order[1:])[:count]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from compose.apps.learning import digits, options, training
@@ -38,9 +37,7 @@ def main(program: Program, stop: Stop, arguments: Sequence[str] | None = None) -
         model = program.build(data, chosen.sizes)
         if chosen.batch > model.rows:
             raise BadSetting(f"--batch is {chosen.batch}, but there are {model.rows} rows to train on")
-        # Worker 0 saves, whatever its rank, so it is the one that makes the folder.
-        saves = replace(place, rank=int(role.serves or role.number != 0))
-        state = training.first_state(saves, model, chosen, training.settings_of(program, chosen, data))
+        state = training.first_state(place, model, chosen, training.settings_of(program, chosen, data))
         work = _serve if role.serves else _train
         return work(program, stop, chosen, place, role, model, state)
     except AppFailure as failure:

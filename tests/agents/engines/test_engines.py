@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import os
+import subprocess
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +14,9 @@ from agents.runtime.interface import ContainerSpec, Key, check_spec
 from events.kinds import Placed
 from events.spec import ENGINES
 from tests.agents.engines.places import PLACEMENT, SLOTS, prepared
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -95,9 +100,9 @@ def roles(engine: str, variable: str, **options: Any) -> list[Any]:
 
 
 def test_servers_go_to_different_nodes_first() -> None:
-    assert roles("ps", "DMLC_ROLE") == ["server", "worker", "worker", "worker"]
-    assert roles("ps", "DMLC_ROLE", servers=2) == ["server", "worker", "server", "worker"]
-    assert roles("ps", "DMLC_ROLE", servers=3) == ["server", "worker", "server", "server"]
+    assert roles("ps", "DMLC_ROLE") == ["worker", "worker", "server", "worker"]
+    assert roles("ps", "DMLC_ROLE", servers=2) == ["worker", "worker", "server", "server"]
+    assert roles("ps", "DMLC_ROLE", servers=3) == ["worker", "server", "server", "server"]
 
 
 @pytest.mark.parametrize(
@@ -111,11 +116,11 @@ def test_the_number_of_servers_follows_the_size_of_the_partition(size: int, rati
 
 def test_ps_names_what_ps_lite_reads() -> None:
     env = prepared(7, "ps", servers=2).env
-    assert (env["DMLC_ROLE"], env["DMLC_WORKER_ID"], env["DMLC_TASK_ID"]) == ("worker", "1", "1")
+    assert (env["DMLC_ROLE"], env["DMLC_SERVER_ID"], env["DMLC_TASK_ID"]) == ("server", "1", "1")
     assert (env["DMLC_PS_ROOT_URI"], env["DMLC_PS_ROOT_PORT"]) == ("10.0.0.1", "20042")
     assert (env["DMLC_NODE_HOST"], env["PORT"]) == ("fd00::3", "20003")
-    assert env["DORM_SERVERS"] == "10.0.0.1:20001,10.0.0.2:20009"
-    assert "DMLC_SERVER_ID" not in env
+    assert env["DORM_WORKERS"] == "10.0.0.1:20001,10.0.0.1:20002"
+    assert "DMLC_WORKER_ID" not in env
 
 
 def test_only_the_first_container_runs_the_scheduler_and_only_if_asked() -> None:
@@ -126,6 +131,18 @@ def test_only_the_first_container_runs_the_scheduler_and_only_if_asked() -> None
     assert first[-2:] == ("work", "--hard")
 
 
+def test_the_scheduler_runs_beside_the_first_container_and_ends_with_it(tmp_path: Path) -> None:
+    """Run as a runtime runs it: in a session of its own, which ends with the command."""
+    launch = prepared(1, "ps", scheduler=True)
+    script = (
+        "echo $DMLC_ROLE >> roles; [ $DMLC_ROLE = scheduler ] || while [ $(wc -l < roles) -lt 2 ]; do sleep 0.01; done"
+    )
+    command = [*launch.command[:-2], "sh", "-c", script]
+    done = subprocess.run(command, env={**os.environ, **launch.env}, cwd=tmp_path, timeout=60, check=False)
+    assert done.returncode == 0
+    assert sorted((tmp_path / "roles").read_text().split()) == ["scheduler", "worker"]
+
+
 def test_tensorflow_without_servers_has_workers_alone() -> None:
     config = json.loads(prepared(7, "tensorflow").env["TF_CONFIG"])
     assert config == {
@@ -134,10 +151,12 @@ def test_tensorflow_without_servers_has_workers_alone() -> None:
     }
 
 
-def test_tensorflow_with_servers_has_one_chief() -> None:
-    configs = [json.loads(prepared(slot, "tensorflow", servers=1).env["TF_CONFIG"]) for slot in SLOTS]
+def test_tensorflow_with_servers_has_one_chief_and_ends_with_it() -> None:
+    launches = [prepared(slot, "tensorflow", servers=1) for slot in SLOTS]
+    configs = [json.loads(launch.env["TF_CONFIG"]) for launch in launches]
     tasks = [(config["task"]["type"], config["task"]["index"]) for config in configs]
-    assert tasks == [("ps", 0), ("chief", 0), ("worker", 0), ("worker", 1)]
+    assert tasks == [("chief", 0), ("worker", 0), ("ps", 0), ("worker", 1)]
     assert all(config["cluster"] == configs[0]["cluster"] for config in configs)
-    assert configs[0]["cluster"]["chief"] == ["10.0.0.1:20002"]
-    assert PLACEMENT[0].port == 20001
+    assert configs[0]["cluster"]["chief"] == [f"{PLACEMENT[0].address}:{PLACEMENT[0].port}"]
+    assert [launch.command[2] for launch in launches] == ["head", "worker", "worker", "worker"]
+    assert all(launch.command[-2:] == ("work", "--hard") for launch in launches)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.engines import launcher, mpi
+from agents.engines import launcher, launching
 from tests.apps.partition import PATIENCE_S, free_ports
 
 if TYPE_CHECKING:
@@ -34,21 +34,22 @@ class Job:
     def path(self, rank: int) -> Path:
         return self.folder / str(rank)
 
-    def start(self, rank: int, size: int, script: str = "", *, generation: int = 1) -> None:
-        """Start one container; the first one runs `script` in place of mpirun, which finds its launcher as $L."""
+    def start(self, rank: int, size: int, script: str = "", *, own: str = "", generation: int = 1) -> None:
+        """Start one container; the first one runs `script` in place of mpirun, which finds its launcher as $L, another one its
+        `own` if it has any."""
         folder = self.path(rank)
         folder.mkdir()
-        (folder / mpi.LAUNCHER).write_text(Path(launcher.__file__).read_text())
-        command = [sys.executable, str(folder / mpi.LAUNCHER)]
+        (folder / launching.LAUNCHER).write_text(Path(launcher.__file__).read_text())
+        command = [sys.executable, str(folder / launching.LAUNCHER)]
         if rank == 0:
             command += ["head", "127.0.0.1", str(self.port), str(size), "sh", "-c", script]
         else:
-            command += ["worker", "127.0.0.1", str(self.port), str(rank)]
+            command += ["worker", "127.0.0.1", str(self.port), str(rank), *(["sh", "-c", own] if own else [])]
         env = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "DORM_APP": "app",
             "DORM_GENERATION": str(generation),
-            "L": f"{sys.executable} {folder / mpi.LAUNCHER}",
+            "L": f"{sys.executable} {folder / launching.LAUNCHER}",
         }
         with (folder / "log").open("wb") as log:
             self.processes[rank] = subprocess.Popen(
@@ -143,6 +144,31 @@ def test_sigterm_reaches_the_apps_processes_which_save_and_end_the_job(job: Job)
     assert job.exit_codes() == [9, 9]
     assert (job.path(1) / "saved").exists()
     assert (job.path(0) / "after").exists()
+
+
+def test_a_server_that_never_ends_ends_with_the_head(job: Job) -> None:
+    job.start(1, 3, own="touch serves; exec sleep 600")
+    job.start(2, 3, own="exit 0")
+    job.start(0, 3, "until [ -e ../1/serves ]; do sleep 0.05; done; exit 0")
+    assert job.exit_codes() == [0, 0, 0]
+
+
+def test_a_server_that_fails_ends_the_head(job: Job) -> None:
+    job.start(1, 2, own="exit 3")
+    job.start(0, 2, "exec sleep 600")
+    assert job.exit_codes() == [1, 3]
+
+
+def test_servers_are_there_until_the_head_has_saved(job: Job) -> None:
+    job.start(1, 2, own="trap 'touch asked; exit 0' TERM; while :; do sleep 0.05; done")
+    save = "trap 'sleep 0.5; ls ../1 > seen; exit 143' TERM; touch runs; while :; do sleep 0.05; done"
+    job.start(0, 2, f'exec $L rank sh -c "{save}"')
+    job.until((job.path(0) / "runs").exists, "the head runs")
+    for process in job.processes.values():
+        os.killpg(process.pid, signal.SIGTERM)
+    assert job.exit_codes() == [143, 143]
+    assert "asked" not in (job.path(0) / "seen").read_text().split()
+    assert (job.path(1) / "asked").exists(), "it is asked once the head has ended"
 
 
 def test_asked_to_stop_before_all_are_there_it_stops_at_once(job: Job) -> None:
