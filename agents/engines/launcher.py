@@ -280,8 +280,8 @@ async def started(*command: str) -> Process:
 
 
 async def finish(process: Process, patience_s: float | None) -> None:
-    """Wait for the end of a process and its group: by itself for `patience_s` (None: without a limit), then by SIGTERM, then by
-    SIGKILL."""
+    """Wait for the end of a process and its group: by itself for `patience_s` (None: without a limit), then by SIGTERM, then
+    by SIGKILL."""
     for patience, number in ((patience_s, signal.SIGTERM), (END_S, signal.SIGKILL)):
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(process.wait(), patience)
