@@ -15,9 +15,10 @@ if __name__ == "__main__":
 
 from compose.apps import logistic
 from compose.apps.learning import training
-from compose.apps.ring import over_mpi
 
 PROGRAM = replace(logistic.PROGRAM, summary="Multinomial logistic regression over MPI.")
 
 if __name__ == "__main__":
+    from compose.apps.ring import over_mpi  # joins MPI's world when it is imported
+
     sys.exit(training.main(PROGRAM, stop, presence, read_place=over_mpi.read_place, join=over_mpi.join))
