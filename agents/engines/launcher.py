@@ -93,6 +93,14 @@ def start_time_of(pid: int) -> int:
         return 0
 
 
+def terminate(note: str) -> None:
+    """Send SIGTERM to the process that a note names, unless it has ended."""
+    with contextlib.suppress(OSError, ValueError):  # the folder is the app's own, so there may be other files in it
+        _, pid, start_time = note.split(".")
+        if start_time_of(int(pid)) == int(start_time):  # else another has its number
+            os.kill(int(pid), signal.SIGTERM)
+
+
 class Stop:
     """A request to end, passed as SIGTERM to the app's processes in this container, also to those that start later."""
 
@@ -106,12 +114,9 @@ class Stop:
         await self.asked.wait()
         while True:
             for name in os.listdir(os.environ[FOLDER]):
-                kind, *process = name.split(".")
-                if kind == NOTE and name not in self._done:
+                if name.startswith(NOTE + ".") and name not in self._done:
                     self._done.add(name)
-                    pid, start_time = map(int, process)
-                    if start_time_of(pid) == start_time:  # else it has ended, and another has its number
-                        os.kill(pid, signal.SIGTERM)
+                    terminate(name)
             await asyncio.sleep(RETRY_S)
 
 
@@ -140,7 +145,7 @@ class Head:
             rank = hello.get("rank")
             if not isinstance(rank, int) or not 0 < rank < self.size:
                 return
-            if hmac.compare_digest(str(hello.get("token", "")), self.token):
+            if hmac.compare_digest(str(hello.get("token", "")).encode(), self.token.encode()):
                 await self._agent(rank, str(hello.get("command", "")), writer)
             elif rank not in self._workers and all(hello.get(key) == value for key, value in identity().items()):
                 await self._worker(rank, reader, writer)
@@ -154,8 +159,8 @@ class Head:
         self._exits[rank] = asyncio.get_running_loop().create_future()
         if len(self._workers) == self.size - 1:
             self.complete.set()
-        while (message := await read(reader)) is not None:
-            settle(self._exits[rank], int(message.get("exited", 1)))
+        while (message := await read(reader)) is not None and isinstance(message.get("exited"), int):
+            settle(self._exits[rank], message["exited"])
         settle(self._exits[rank], 1)
         settle(self.lost, rank)
 

@@ -101,6 +101,7 @@ def test_a_stranger_can_run_nothing(job: Job) -> None:
     job.until(lambda: listening in Path("/proc/net/tcp").read_text(), "the head listens")
     for said in (
         {"token": "", "rank": 1, "command": "touch broken"},
+        {"token": "ü" * 32, "rank": 1, "command": "touch broken"},
         {"token": "x" * 32, "rank": 1, "command": "touch broken"},
         {"app": "app", "generation": "0", "rank": 1},
         {"app": "app", "generation": "1", "rank": 9},
@@ -139,6 +140,8 @@ def test_sigterm_reaches_the_apps_processes_which_save_and_end_the_job(job: Job)
     job.start(1, 2)
     job.start(0, 2, f"{agent(1, rank)}; touch after; exit 9")
     job.until((job.path(1) / "runs").exists, "the rank runs")
+    for junk in ("dorm-pid.", "dorm-pid.x.y", "dorm-pid.1", f"dorm-pid.{os.getpid()}.1"):
+        (job.path(1) / junk).touch()
     for process in job.processes.values():
         os.killpg(process.pid, signal.SIGTERM)
     assert job.exit_codes() == [9, 9]
