@@ -83,8 +83,8 @@ class Key(NamedTuple):
     slot: int
 
 
-class ContainerSpec(msgspec.Struct, frozen=True):
-    """All that is needed to create one container.  Narrow and typed: nothing from an app's spec reaches the engine raw."""
+class _WithoutFiles(msgspec.Struct, frozen=True):
+    """What every container has, in the order in which its hash reads it."""
 
     key: Key
     image: str
@@ -100,6 +100,11 @@ class ContainerSpec(msgspec.Struct, frozen=True):
     """Time between SIGTERM and SIGKILL."""
     devices: tuple[str, ...] = ()
     """GPU ids, chosen by the agent."""
+
+
+class ContainerSpec(_WithoutFiles, frozen=True):
+    """All that is needed to create one container.  Narrow and typed: nothing from an app's spec reaches the engine raw."""
+
     files: dict[str, str] = {}
     """Text of files that lie in the container's private directory before it starts, by name."""
 
@@ -107,9 +112,11 @@ class ContainerSpec(msgspec.Struct, frozen=True):
 def spec_hash(spec: ContainerSpec) -> str:
     """Return a hash of a spec: equal specs give equal hashes in every process, whatever the order of their maps.
 
-    BLAKE2b (RFC 7693) of 128 bits over the spec's MessagePack with sorted keys, in hex.
+    BLAKE2b (RFC 7693) of 128 bits over the spec's MessagePack with sorted keys, in hex.  Containers that releases without
+    files started carry the hash of a spec without that field.
     """
-    return hashlib.blake2b(msgspec.msgpack.encode(spec, order="deterministic"), digest_size=16).hexdigest()
+    hashed = spec if spec.files else _WithoutFiles(*(getattr(spec, name) for name in _WithoutFiles.__struct_fields__))
+    return hashlib.blake2b(msgspec.msgpack.encode(hashed, order="deterministic"), digest_size=16).hexdigest()
 
 
 _APP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
