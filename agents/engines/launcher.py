@@ -169,6 +169,10 @@ class Head:
         await self._workers[rank].drain()
         send(writer, {"exited": await self._exits[rank]})
 
+    def code_of(self, rank: int) -> int:
+        """Return the exit code of a container that is gone, 1 if it said none."""
+        return self._exits[rank].result() or 1
+
     async def end(self, code: int) -> None:
         """Let all workers end with this exit code."""
         for writer in self._workers.values():
@@ -198,7 +202,8 @@ async def head(address: str, port: int, size: int, command: list[str]) -> int:
         say(f"the container of rank {mine.lost.result()} is gone")
         # Asked to stop, it may still save; Dorm's grace time bounds that.
         await finish(job, None if stop.asked.is_set() else 0.0)
-        code = STOPPED if stop.asked.is_set() else 1
+        # Its own exit code, since Dorm tells causes apart by it: a taken port is no failure of the app.
+        code = STOPPED if stop.asked.is_set() else mine.code_of(mine.lost.result())
     passing.cancel()
     await mine.end(code)
     server.close()
@@ -223,6 +228,7 @@ async def worker(address: str, port: int, rank: int, command: list[str]) -> int:
         await asyncio.wait([reading, failing], return_when=asyncio.FIRST_COMPLETED)
         if failing.done():
             code = failing.result()
+            send(writer, {"exited": code})
             break
         message = reading.result()
         if message is None:

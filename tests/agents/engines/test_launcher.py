@@ -156,10 +156,12 @@ def test_a_server_that_never_ends_ends_with_the_head(job: Job) -> None:
     assert job.exit_codes() == [0, 0, 0]
 
 
-def test_a_server_that_fails_ends_the_head(job: Job) -> None:
-    job.start(1, 2, own="exit 3")
-    job.start(0, 2, "exec sleep 600")
-    assert job.exit_codes() == [1, 3]
+def test_a_server_that_fails_ends_all_with_its_exit_code(job: Job) -> None:
+    """Such as 98, for a port that is taken."""
+    job.start(1, 3, own="exit 98")
+    job.start(2, 3, own="exec sleep 600")
+    job.start(0, 3, "exec sleep 600")
+    assert job.exit_codes() == [98, 98, 98]
 
 
 def test_servers_are_there_until_the_head_has_saved(job: Job) -> None:

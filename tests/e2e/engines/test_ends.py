@@ -21,7 +21,10 @@ import json, os, socket, time
 config = json.loads(os.environ["TF_CONFIG"])
 kind, index = config["task"]["type"], config["task"]["index"]
 host, port = config["cluster"][kind][index].rsplit(":", 1)
-server = socket.create_server((host, int(port)))
+try:
+    server = socket.create_server((host, int(port)))
+except OSError as error:
+    raise SystemExit(error.errno)  # 98 where the port is taken, which is no failure of the app
 others = [task.rsplit(":", 1) for tasks in config["cluster"].values() for task in tasks]
 for other_host, other_port in others:
     while True:
