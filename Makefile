@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test test-fast test-long fuzz simulate chaos overload check format docs wheel lock mutation evaluation clean
+.PHONY: help setup demo test test-fast test-engines test-long fuzz simulate chaos overload check format docs wheel lock mutation evaluation clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,11 @@ test: setup ## all tests: real NATS, real processes, real Docker
 
 test-fast: setup ## the part without servers, Docker and processes: under two minutes
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not nats and not docker and not cluster and not slow"
+
+# PyTorch is large, and which build pip finds differs between machines, so it is neither locked nor part of `make setup`.
+test-engines: setup ## the engines' sample apps on a real cluster: installs PyTorch; Open MPI comes from the system
+	$(INSTALL) --no-build-isolation --editable '.[torch]'
+	$(BIN)/python -m pytest -q -n 2 tests/agents/engines tests/e2e/engines
 
 test-long: setup ## the same as test, with many times the seeds and examples
 	DORM_TESTS=long $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --timeout 1800

@@ -2,7 +2,7 @@
 
     desired      pure: folds rounds and the node's own facts into what should run here
     reconcile    pure: compares desired with seen containers, and returns actions
-    contract     pure: what a container finds in its environment, and which command starts it
+    contract     pure: what a container finds in its environment and its folder, and which command starts it
     progress     an app's progress file
     agent        the shell: joins the node, keeps its lease, converges;  actions: what reconciliation asked for, carried out
     follower     the log as the node reads it;  desired_file: its folded state on disk
@@ -13,6 +13,7 @@
     config       the settings of a node;  ports: where containers listen
 
     reporting/   what the node publishes: facts about containers, heartbeats, container output
+    engines/     pure: what each kind of app (torchrun, MPI, parameter servers, …) finds beyond that
     runtime/     the interface to an engine;  docker/ and process/ implement it
 
 Start with `agent`, then `desired` and `reconcile`.  Agents are level-triggered: a restart, a crash, a lost connection or a

@@ -144,6 +144,7 @@ class Actions:
             key.slot,
             checkpoint_dir=str(checkpoint_dir),
             checkpoint_mount=self._runtime.checkpoint_mount,
+            run_dir=self._runtime.run_mount or str(self._runtime.run_dir(key)),
             devices=devices,
         )
         try:

@@ -1,4 +1,4 @@
-"""The contract between Dorm and an app: a container's environment, and the command that starts it.
+"""The contract between Dorm and an app: a container's environment, its files, and the command that starts it.
 
 No library is needed inside.  `DORM_PEERS` is `host:port` by rank, so that a worker can listen on its own entry and reach all
 others; a rank is the position of a slot among the generation's slots.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
+from agents.engines import registry
+from agents.engines.interface import Place
 from agents.runtime.interface import ContainerSpec, Key
 from events.quantities import CPU
 
@@ -24,23 +26,43 @@ PORT_TAKEN = errno.EADDRINUSE
 
 
 def container_spec(
-    app_id: str, app: DesiredApp, slot: int, *, checkpoint_dir: str, checkpoint_mount: str, devices: tuple[str, ...]
+    app_id: str,
+    app: DesiredApp,
+    slot: int,
+    *,
+    checkpoint_dir: str,
+    checkpoint_mount: str,
+    run_dir: str,
+    devices: tuple[str, ...],
 ) -> ContainerSpec:
     """Return everything that a runtime needs for one slot of the app's released generation.
 
     `checkpoint_dir` is the host's path of the app's checkpoints, `checkpoint_mount` the path inside the container ('' for the
-    same path).
+    same path), `run_dir` the container's private folder as the container sees it.
     """
     spec, placement = app.spec, sorted(app.placement, key=lambda placed: placed.slot)
     command = (spec.resume or spec.command) if app.resume else spec.command
+    launch = registry.prepare(
+        Place(
+            app=app_id,
+            generation=app.generation,
+            spec=spec,
+            placement=tuple(placement),
+            slot=slot,
+            master_port=app.master_port,
+            command=tuple(command),
+            folder=run_dir,
+        )
+    )
     return ContainerSpec(
         key=Key(app_id, app.generation, slot),
         image=spec.image,
-        command=tuple(command),
+        command=launch.command,
         env={
             **_defaults(spec),
+            **launch.defaults,
             **spec.env,
-            **_engine(spec, app_id, app, slot),
+            **launch.env,
             **_dorm(app_id, app, placement, slot),
             "DORM_CHECKPOINT_DIR": checkpoint_mount or checkpoint_dir,
         },
@@ -48,6 +70,7 @@ def container_spec(
         checkpoint_dir=checkpoint_dir,
         grace_s=spec.grace_s,
         devices=devices,
+        files=launch.files,
     )
 
 
@@ -67,30 +90,6 @@ def _dorm(app_id: str, app: DesiredApp, placement: Sequence[Placed], slot: int) 
         "DORM_PEERS": ",".join(f"{placed.address}:{placed.port}" for placed in placement),
         "DORM_MASTER_ADDR": placement[0].address,
         "DORM_MASTER_PORT": str(app.master_port),
-    }
-
-
-def _engine(spec: AppSpec, app_id: str, app: DesiredApp, slot: int) -> dict[str, str]:
-    """Return what the engine's own launcher would set.  For torchrun each container is one worker that sees only its own
-    devices, so its local rank is 0 (PyTorch, "torchrun: environment variables")."""
-    if spec.engine != "torchrun":
-        return {}
-    placement = sorted(app.placement, key=lambda placed: placed.slot)
-    rank = rank_of(placement, slot)
-    return {
-        "MASTER_ADDR": placement[0].address,
-        "MASTER_PORT": str(app.master_port),
-        "RANK": str(rank),
-        "WORLD_SIZE": str(len(placement)),
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "GROUP_RANK": str(rank),
-        "GROUP_WORLD_SIZE": str(len(placement)),
-        "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": str(len(placement)),
-        "TORCHELASTIC_RESTART_COUNT": str(app.generation - 1),
-        "TORCHELASTIC_RUN_ID": app_id,
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
 
 

@@ -70,7 +70,11 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
         spec(name="App"),
         "name: expected lower-case letters, digits and dashes, at most 48, got 'App'",
     ),
-    ("spec.engine.not_a_choice", spec(engine="mpi"), "engine: expected plain or torchrun, got 'mpi'"),
+    (
+        "spec.engine.not_a_choice",
+        spec(engine="spark"),
+        "engine: expected plain, torchrun, mpi, tensorflow, ps or elastic, got 'spark'",
+    ),
     ("spec.n_min.above_n_max", spec(n_min=3, n_max=2), "n_min: 3 is more than n_max, which is 2"),
     (
         "spec.n_max.splits_gang",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 PROGRESS_FILE: Final = "progress.jsonl"
 """The file that DORM_PROGRESS names, in a container's private directory."""
 TIMED_OUT: Final = 124
@@ -82,8 +83,8 @@ class Key(NamedTuple):
     slot: int
 
 
-class ContainerSpec(msgspec.Struct, frozen=True):
-    """All that is needed to create one container.  Narrow and typed: nothing from an app's spec reaches the engine raw."""
+class _WithoutFiles(msgspec.Struct, frozen=True):
+    """What every container has, in the order in which its hash reads it."""
 
     key: Key
     image: str
@@ -101,12 +102,21 @@ class ContainerSpec(msgspec.Struct, frozen=True):
     """GPU ids, chosen by the agent."""
 
 
+class ContainerSpec(_WithoutFiles, frozen=True):
+    """All that is needed to create one container.  Narrow and typed: nothing from an app's spec reaches the engine raw."""
+
+    files: dict[str, str] = {}
+    """Text of files that lie in the container's private directory before it starts, by name."""
+
+
 def spec_hash(spec: ContainerSpec) -> str:
     """Return a hash of a spec: equal specs give equal hashes in every process, whatever the order of their maps.
 
-    BLAKE2b (RFC 7693) of 128 bits over the spec's MessagePack with sorted keys, in hex.
+    BLAKE2b (RFC 7693) of 128 bits over the spec's MessagePack with sorted keys, in hex.  Containers that releases without
+    files started carry the hash of a spec without that field.
     """
-    return hashlib.blake2b(msgspec.msgpack.encode(spec, order="deterministic"), digest_size=16).hexdigest()
+    hashed = spec if spec.files else _WithoutFiles(*(getattr(spec, name) for name in _WithoutFiles.__struct_fields__))
+    return hashlib.blake2b(msgspec.msgpack.encode(hashed, order="deterministic"), digest_size=16).hexdigest()
 
 
 _APP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
@@ -135,6 +145,9 @@ def check_spec(spec: ContainerSpec) -> None:
     for name in spec.env:
         if not name or "=" in name or "\0" in name:
             raise Refused("spec", f"no environment variable can be called {name!r}", code="container.env.malformed")
+    for name in spec.files:
+        if not _FILE.fullmatch(name) or name == PROGRESS_FILE:
+            raise Refused("spec", f"no file of a container can be called {name!r}", code="container.file.malformed")
     for name, amount in spec.resources.items():
         if amount < 0:
             raise Refused(
@@ -185,6 +198,8 @@ class Runtime(Protocol):
     """Whether it limits containers to their resources."""
     checkpoint_mount: str
     """Where a container sees its checkpoint directory ('' if it sees the host's own path)."""
+    run_mount: str
+    """Where a container sees its private directory, likewise."""
 
     async def open(self) -> None: ...
     async def close(self) -> None:

@@ -5,7 +5,7 @@
     ROOT/identity        the root's permanent id; on a shared engine, only containers that carry it are the node's
     ROOT/APP-GEN-SLOT/   one container: the runtime's own records, out of the app's reach if it is confined
     ROOT/APP-GEN-SLOT/run/                the private directory that the app sees
-    ROOT/APP-GEN-SLOT/run/progress.jsonl  what DORM_PROGRESS names
+    ROOT/APP-GEN-SLOT/run/progress.jsonl  what DORM_PROGRESS names, beside the files that the app's engine wants there
 
 A folder is filled under a name with a leading dot and then renamed, and renamed before it is emptied, so a visible folder is
 always complete.  Every method blocks: call it from a thread.
@@ -29,7 +29,7 @@ from agents import lease
 from agents.runtime.interface import PROGRESS_FILE, Conflict, Displaced, Key, Unavailable, key_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 
 _IDENTITY: Final = re.compile(r"[0-9a-f]{32}\n")
@@ -176,14 +176,17 @@ class RunDirs:
                 found.append(Key(app, int(numbers[0]), int(numbers[1])))
         return sorted(found)
 
-    def make(self, key: Key, fill: Callable[[Path], None] | None = None) -> bool:
-        """Create one container's folder, let `fill` put records in it, then make it visible.  Return False if it existed."""
+    def make(
+        self, key: Key, fill: Callable[[Path], None] | None = None, *, files: Mapping[str, str] | None = None
+    ) -> bool:
+        """Create one container's folder with `files` in its private directory, let `fill` put records in it, then make it
+        visible.  Return False if it existed."""
         final = self.container_dir(key)
         if final.is_dir():
             return False
         new = Path(tempfile.mkdtemp(prefix=".new-", dir=self.root))
         try:
-            self._make_run(new / "run")
+            self._make_run(new / "run", files or {})
             if fill is not None:
                 fill(new)
             os.rename(new, final)  # refuses a target that is not empty, created by another call
@@ -194,13 +197,18 @@ class RunDirs:
             raise
         return True
 
-    def _make_run(self, run: Path) -> None:
+    def _make_run(self, run: Path, files: Mapping[str, str]) -> None:
+        """Fill the private directory before any program can see it, so that no link of an app's leads the agent astray."""
         run.mkdir(mode=0o700)
-        progress = run / PROGRESS_FILE
-        progress.touch(mode=0o600)
-        if self.owner is None or self.owner == (os.getuid(), os.getgid()):
-            return
-        for path in (progress, run):
+        for name, text in {PROGRESS_FILE: "", **files}.items():
+            path = run / name
+            path.touch(mode=0o600)
+            path.write_text(text)
+            self._give(path)
+        self._give(run)
+
+    def _give(self, path: Path) -> None:
+        if self.owner is not None and self.owner != (os.getuid(), os.getgid()):
             os.chown(path, *self.owner)
 
     def remove(self, key: Key) -> None:

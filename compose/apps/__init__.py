@@ -1,13 +1,16 @@
 """Sample apps: real data-parallel training in NumPy over TCP, written against Dorm's contract with apps and nothing else.
 
     logistic, factorize, mlp   programs and their models: `python3 -m compose.apps.logistic --steps 400 [--resume]`
+    logistic_ps, logistic_tf, logistic_mpi   the first of them for the engines `ps`, `tensorflow` and `mpi`
+    torch_mlp    a PyTorch program for the engine `torchrun`, in one file
 
     learning/    training, as all three do it: the loop, data, checkpoints, command line
-    ring/        the ring that sums over workers
+    ring/        the ring that sums over workers;  served/: parameter servers and their workers
     worker/      what any worker needs: the contract with Dorm, signals, progress, exit codes
 
 Copy a program and its spec to write one of your own; the packages are the machinery that it imports.  Python and NumPy are
-all they need.  They run under any cluster manager that keeps the contract, and standalone.
+all they need, but for `logistic_mpi` (mpi4py) and `torch_mlp` (PyTorch).  They run under any cluster manager that keeps the
+contract; those of the engine `plain` run standalone, too.
 
 **What makes a resize harmless.**  The samples of a step are a function of seed and step.  They are cut into 24 shards whose
 number never changes.  A worker computes a contiguous run of them, and a sum travels the workers in rank order, to which each

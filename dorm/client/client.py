@@ -57,7 +57,7 @@ from events.kinds import (
 from events.log.records import LogFull, LogRefused, LogUnavailable, NotSent
 from events.nats.log import Connection
 from events.requests import LogQuestion
-from events.spec import AppSpec, CheckedSpec, SpecError, check_gang, check_spec
+from events.spec import AppSpec, CheckedSpec, SpecError, check_gang, check_roles, check_spec
 from events.times import SettingRefused
 
 if TYPE_CHECKING:
@@ -288,6 +288,8 @@ class Client:
         given = {name: bound for name, bound in (("n_min", n_min), ("n_max", n_max)) if bound is not None}
         try:
             check_gang(app.spec.gang, **given)
+            if n_min is not None:
+                check_roles(app.spec, n_min)
         except SpecError as error:
             raise Refused(str(error), code=error.code) from None
         lower = n_min if n_min is not None else app.n_min

@@ -1,6 +1,7 @@
 """An app's spec, which any client may send.
 
     spec          the fields, and the one gate: `check_spec` makes a `CheckedSpec`
+    engines       the engines, and their options
     requirements  which nodes an app may use: an expression over node labels
     faults        what is wrong with a document, in one line for its author
 
@@ -9,6 +10,8 @@ Start with `spec`.  Imports `events.quantities` and `events.errors`.
 
 from __future__ import annotations
 
+from events.spec.engines import ENGINES, EngineName, EngineOptions, server_count
+from events.spec.faults import SpecError
 from events.spec.spec import (
     LARGEST_ARGUMENT,
     LARGEST_SPEC,
@@ -17,24 +20,29 @@ from events.spec.spec import (
     CheckedSpec,
     Deadlines,
     Retries,
-    SpecError,
     check_gang,
+    check_roles,
     check_spec,
     document_of,
     spec_schema,
 )
 
 __all__ = [
+    "ENGINES",
     "LARGEST_ARGUMENT",
     "LARGEST_SPEC",
     "OWN_LIMITS",
     "AppSpec",
     "CheckedSpec",
     "Deadlines",
+    "EngineName",
+    "EngineOptions",
     "Retries",
     "SpecError",
     "check_gang",
+    "check_roles",
     "check_spec",
     "document_of",
+    "server_count",
     "spec_schema",
 ]

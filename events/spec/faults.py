@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from events.errors import DormError
 from events.quantities import short
 
 if TYPE_CHECKING:
@@ -43,6 +44,26 @@ class Fault(NamedTuple):
 
     def __str__(self) -> str:
         return self.text
+
+
+class SpecError(DormError, ValueError):
+    """A spec is refused; the message is one line that says what to change."""
+
+    code = "spec.invalid"
+
+    def within(self, file: str) -> SpecError:
+        """Return the same error, with the file that it is about before the text."""
+        return SpecError(f"{file}: {self}", code=self.code)
+
+    @classmethod
+    def of(cls, fault: Fault, document: str = "spec") -> SpecError:
+        """Return the error of a fault; `document` is the first word of its code."""
+        return cls(fault.text, code=f"{document}.{fault.code}")
+
+    @classmethod
+    def at(cls, field: str, error: DormError) -> SpecError:
+        """Return the error of one field (`deadlines.start`) for what is wrong with its value."""
+        return cls(f"{field}: {error}", code=f"spec.{field}.{error.problem}")
 
 
 def unknown_field(document: Mapping[Any, Any], known: Sequence[str], where: str = "") -> Fault | None:

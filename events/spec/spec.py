@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from events.errors import DormError
 from events.quantities import Quantity, QuantityError, duration, resource, resources, short
-from events.spec.faults import Fault, readable, unknown_field
+from events.spec.engines import ENGINES, EngineName, EngineOptions, check_options, check_role_counts
+from events.spec.faults import SpecError, readable, unknown_field
 from events.spec.requirements import LONGEST, RequirementError, requirement
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"
@@ -46,30 +46,11 @@ LARGEST_ARGUMENT = 128 * 1024 - 1
 _FORMATS = {
     "name": "lower-case letters, digits and dashes, at most 48",
     "user": "letters, digits and _ @ + -, at most 64",
-    "engine": "plain or torchrun",
+    "engine": f"{', '.join(ENGINES[:-1])} or {ENGINES[-1]}",
+    "engine_options.rendezvous": "static or c10d",
     "placement": "spread or pack",
     "demand": "a resource name (letters, digits and _ . / -, at most 63)",
 }
-
-
-class SpecError(DormError, ValueError):
-    """A spec is refused; the message is one line that says what to change."""
-
-    code = "spec.invalid"
-
-    def within(self, file: str) -> SpecError:
-        """Return the same error, with the file that it is about before the text."""
-        return SpecError(f"{file}: {self}", code=self.code)
-
-    @classmethod
-    def of(cls, fault: Fault, document: str = "spec") -> SpecError:
-        """Return the error of a fault; `document` is the first word of its code."""
-        return cls(fault.text, code=f"{document}.{fault.code}")
-
-    @classmethod
-    def at(cls, field: str, error: DormError) -> SpecError:
-        """Return the error of one field (`deadlines.start`) for what is wrong with its value."""
-        return cls(f"{field}: {error}", code=f"spec.{field}.{error.problem}")
 
 
 Limit = Annotated[int, msgspec.Meta(ge=0, le=1000)]
@@ -207,7 +188,8 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             examples=[[[1, 2.5], [2, 4.7], [4, 8.1]]],
         ),
     ] = []
-    engine: Literal["plain", "torchrun"] = "plain"
+    engine: EngineName = "plain"
+    engine_options: EngineOptions = EngineOptions()
     image: Annotated[str, msgspec.Meta(max_length=512, description="ignored where nodes run plain processes")] = ""
     resume: Annotated[Command, msgspec.Meta(description="starts a worker from the checkpoint; default: `command`")] = []
     checkpoint: Annotated[
@@ -257,6 +239,7 @@ def check_spec(document: object) -> CheckedSpec:
     check_gang(spec.gang, n_min=spec.n_min, n_max=spec.n_max)
     if spec.n_min > spec.n_max:
         raise SpecError(f"n_min: {spec.n_min} is more than n_max, which is {spec.n_max}", code="spec.n_min.above_n_max")
+    check_roles(spec, spec.n_min)
     _check_speed(spec)
     try:
         requirement(spec.require)
@@ -296,7 +279,8 @@ def _defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 _DEFAULTS = _defaults_of(AppSpec)
-_NESTED = {"retries": _defaults_of(Retries), "deadlines": _defaults_of(Deadlines)}
+_PARTS: dict[str, type[msgspec.Struct]] = {"engine_options": EngineOptions, "retries": Retries, "deadlines": Deadlines}
+_NESTED = {name: _defaults_of(kind) for name, kind in _PARTS.items()}
 
 
 def check_gang(gang: int, **bounds: int) -> None:
@@ -311,9 +295,16 @@ def check_gang(gang: int, **bounds: int) -> None:
             )
 
 
+def check_roles(spec: AppSpec, n_min: int) -> None:
+    """Refuse options that the engine does not have, and an n_min with which a role would have no container.  Raises
+    SpecError."""
+    check_options(spec.engine, spec.engine_options)
+    check_role_counts(spec.engine, spec.engine_options, n_min)
+
+
 def _check_fields(document: dict[Any, Any]) -> None:
     fault = unknown_field(document, AppSpec.__struct_encode_fields__)
-    for name, kind in (("retries", Retries), ("deadlines", Deadlines)):
+    for name, kind in _PARTS.items():
         nested = document.get(name)
         if not fault and isinstance(nested, dict):
             fault = unknown_field(nested, kind.__struct_encode_fields__, f"{name}.")

@@ -23,7 +23,7 @@ from dorm.policies.registry import names as policy_names
 from dorm.policies.registry import policy
 from events.kinds import NO_FOLDER
 from events.quantities import duration, resource
-from events.spec import AppSpec, Deadlines, Retries, SpecError, check_spec
+from events.spec import AppSpec, Deadlines, EngineOptions, Retries, SpecError, check_spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +50,7 @@ _FOLDER = re.compile(r"[0-9a-f]{32}")
 _POSITION = re.compile(r"[0-9]+(\.[0-9]+)?")
 _RUNTIMES = ("process", "docker")
 _RETRIES, _DEADLINES = set(Retries.__struct_fields__), set(Deadlines.__struct_fields__)
+_ENGINE = set(EngineOptions.__struct_fields__)
 _PAUSES = ("backoff", "longest", "reset")
 _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
@@ -186,7 +187,7 @@ def _harmless(spec: dict[str, Any]) -> bool:
         waits += [one for one in deadlines.values() if one != ""]
         amounts = [resource(name, amount) for name, amount in spec.get("demand", {}).items()]
         known = not spec.keys() - set(AppSpec.__struct_fields__) and not retries.keys() - _RETRIES
-        known = known and not deadlines.keys() - _DEADLINES
+        known = known and not deadlines.keys() - _DEADLINES and not spec.get("engine_options", {}).keys() - _ENGINE
         return known and min([*amounts, *map(duration, waits)]) >= 0 and name_of(spec) == spec["name"]
     except (msgspec.ValidationError, ValueError):
         return False

@@ -30,7 +30,7 @@ def made(slot: int, *, resumes: bool = False, mount: str = "", **fields: Any) ->
         resume=resumes,
     )
     return container_spec(
-        "app-x", app, slot, checkpoint_dir="/shared/app-x", checkpoint_mount=mount, devices=("0", "2")
+        "app-x", app, slot, checkpoint_dir="/shared/app-x", checkpoint_mount=mount, run_dir="/run/x", devices=("0", "2")
     )
 
 

@@ -128,10 +128,12 @@ def test_specs_are_valid_and_run_what_they_name(file: Path) -> None:
     spec = check_spec(yaml.safe_load(file.read_text()))
     assert spec.resume == [*spec.command, "--resume"]
     assert spec.command[:3] == ["python3", "-m", f"compose.apps.{file.stem}"]
+    if file.stem == "torch_mlp":
+        return  # PyTorch is no part of the usual environment; tests/e2e/engines runs this spec
     chosen = options.parse(program(file.stem), spec.resume[3:])
     assert chosen.resume
     assert chosen.pace > 0
 
 
 def test_every_program_has_a_spec() -> None:
-    assert [file.stem for file in SPECS] == ["factorize", "logistic", "mlp"]
+    assert [file.stem for file in SPECS] == sorted(path.stem for path in APPS.glob("*.py") if path.stem != "__init__")

@@ -12,7 +12,7 @@ import dorm.policies
 import events.log
 from docs.site import codes, commands, kinds, spec
 from events.kinds import Event, MasterFact, Published
-from events.spec import AppSpec, Deadlines, Retries
+from events.spec import AppSpec, Deadlines, EngineOptions, Retries
 from tests.docs.shown import REPOSITORY
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def test_every_kind_of_event_has_a_section_under_its_writer() -> None:
 
 def test_every_field_of_a_spec_is_listed() -> None:
     page = spec.page()
-    fields = [name for name in AppSpec.__struct_fields__ if name not in ("retries", "deadlines")]
+    fields = [name for name in AppSpec.__struct_fields__ if name not in ("engine_options", "retries", "deadlines")]
+    fields += [f"engine_options.{name}" for name in EngineOptions.__struct_fields__]
     fields += [f"retries.{name}" for name in Retries.__struct_fields__]
     fields += [f"deadlines.{name}" for name in Deadlines.__struct_fields__]
     for name in fields:

@@ -22,17 +22,17 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     (
         "spec.unknown_field",
         spec({"x y": 3}),
-        "'x y': unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, engine, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "'x y': unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, engine, engine_options, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.unknown_field",
         spec({7: 3}),
-        "7: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, engine, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "7: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, engine, engine_options, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.unknown_field",
         spec({10**5000: 3}),
-        "a huge number: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, engine, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "a huge number: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, engine, engine_options, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.name.malformed",
@@ -221,7 +221,36 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
         "n_max: 2 is not a multiple of gang, which is 4; write 4",
     ),
     ("spec.n_min.above_n_max", spec({"gang": 4, "n_min": 8, "n_max": 4}), "n_min: 8 is more than n_max, which is 4"),
-    ("spec.engine.not_a_choice", spec({"engine": "spark"}), "engine: expected plain or torchrun, got 'spark'"),
+    (
+        "spec.engine.not_a_choice",
+        spec({"engine": "spark"}),
+        "engine: expected plain, torchrun, mpi, tensorflow, ps or elastic, got 'spark'",
+    ),
+    (
+        "spec.engine_options.of_another_engine",
+        spec({"engine": "plain", "engine_options": {"processes": 2}}),
+        "engine_options.processes: the engine plain has no such option; it belongs to torchrun and mpi",
+    ),
+    (
+        "spec.engine_options.restarts.without_c10d",
+        spec({"engine": "torchrun", "engine_options": {"restarts": 2}}),
+        "engine_options.restarts: needs `rendezvous: c10d`; with a static one Dorm's own `retries` apply",
+    ),
+    (
+        "spec.engine_options.servers.given_twice",
+        spec({"engine": "ps", "n_min": 4, "engine_options": {"servers": 1, "workers_per_server": 2}}),
+        "engine_options.workers_per_server: `servers` already says how many there are; leave out one of the two",
+    ),
+    (
+        "spec.engine_options.rendezvous.not_a_choice",
+        spec({"engine": "torchrun", "engine_options": {"rendezvous": "etcd"}}),
+        "engine_options.rendezvous: expected static or c10d, got 'etcd'",
+    ),
+    (
+        "spec.n_min.below_roles",
+        spec({"engine": "ps", "engine_options": {"servers": 2}}),
+        "n_min: 1 is too few for the engine ps, which needs 2 servers and a worker; write at least 3",
+    ),
     ("spec.image.malformed", spec({"image": "a\0"}), "image: can't hold a NUL character"),
     (
         "spec.image.out_of_range",

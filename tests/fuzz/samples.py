@@ -162,6 +162,7 @@ SPECS: list[dict[str, Any]] = [
         "name": "all-of-it", "command": ["torchrun", "train.py"], "n_min": 2, "n_max": 8, "weight": 2.5, "gang": 2,
         "demand": {"cpu": 2, "memory": "2GiB", "gpu": 1, "licence": 0.5}, "steps": 1000, "speed": [[1, 2.5], [2, 4.7]],
         "require": 'gpu_type == "h100" and not has spot', "placement": "pack", "engine": "torchrun", "image": "x:1",
+        "engine_options": {"processes": 2, "rendezvous": "c10d", "restarts": 1},
         "resume": ["r"], "checkpoint": ["c"], "env": {"A": "b", "LONG": "x" * 100}, "grace": "10s", "user": "ann",
         "retries": {"limit": 3, "backoff": "1s", "longest": "5m"}, "labels": {"team": "vision"},
     },

@@ -57,7 +57,7 @@ class Launcher:
         wanted = config.container_config(host, spec, self._dirs.run_dir(spec.key), checkpoints)
         info = await self._engine.inspect(name)
         if info is None:
-            await self._make_dir(spec.key)
+            await self._make_dir(spec)
             try:
                 info = await self._create(name, wanted)
             except (Refused, NoImage):
@@ -70,14 +70,14 @@ class Launcher:
             )
         found = self._seen(spec.key, info)
         if found.state == "created":
-            found = await self._start(name, spec.key, wanted, info, swap_limit=host.swap_limit)
+            found = await self._start(name, spec, wanted, info, swap_limit=host.swap_limit)
         elif config.never_ran(found):
             await self._discard(name, spec.key)
             raise _fault(name, found.error)
         return found
 
-    async def _make_dir(self, key: Key) -> None:
-        await self._on_disk(key, lambda: self._dirs.make(key))
+    async def _make_dir(self, spec: ContainerSpec) -> None:
+        await self._on_disk(spec.key, lambda: self._dirs.make(spec.key, files=spec.files))
 
     async def _on_disk(self, key: Key, work: Callable[[], object]) -> None:
         """Run `work` in a thread.  Raises `Unavailable` if the node's disk refuses the write."""
@@ -109,8 +109,9 @@ class Launcher:
             await asyncio.sleep(_SETTLE_S)
         raise Conflict(f"{name} is gone right after it was made", code="container.removed")
 
-    async def _start(self, name: str, key: Key, wanted: Json, info: Json, *, swap_limit: bool) -> Seen:
-        await self._make_dir(key)
+    async def _start(self, name: str, spec: ContainerSpec, wanted: Json, info: Json, *, swap_limit: bool) -> Seen:
+        key = spec.key
+        await self._make_dir(spec)
         if differences := config.differences(wanted, info, swap_limit=swap_limit):
             await self._discard(name, key)
             raise Refused(

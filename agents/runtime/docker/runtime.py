@@ -74,6 +74,7 @@ class DockerRuntime:
     name = "docker"
     limits = True
     checkpoint_mount = config.CHECKPOINT_MOUNT
+    run_mount = config.RUN_MOUNT
 
     def __init__(
         self,

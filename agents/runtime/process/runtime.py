@@ -67,6 +67,7 @@ class ProcessRuntime:
     name = "process"
     limits = False
     checkpoint_mount = ""
+    run_mount = ""
 
     def __init__(self, node: str, root: Path, *, log_cap: int = LOG_CAP) -> None:
         self.node = node
@@ -169,7 +170,7 @@ class ProcessRuntime:
             (new / "tmp").mkdir(mode=0o700)
             records.write_launch(new, records.Launch(str(run), spec.command, variables), self._log_cap, wanted)
 
-        self._dirs.make(spec.key, fill)
+        self._dirs.make(spec.key, fill, files=spec.files)
 
     def _supervise(self, key: Key) -> None:
         """Start a supervisor; return when it has started the program, has left it to another one, or has found that the lease

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -29,36 +29,64 @@ from compose.apps.worker.process import EXIT_STOPPED
 from compose.apps.worker.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from compose.apps.learning.digits import Digits
     from compose.apps.learning.model import Model, Program
     from compose.apps.learning.options import Options
-    from compose.apps.ring.collective import Ring
+    from compose.apps.worker.arrays import Vector
     from compose.apps.worker.contract import Place
     from compose.apps.worker.process import Stop
 
 
-def main(program: Program, stop: Stop, presence: Presence, arguments: Sequence[str] | None = None) -> int:
-    """Run one worker to its end; return the exit code, after printing the reason if it is not 0."""
+class Sum(Protocol):
+    """What adds up the workers' parts, in rank order: the ring, or what an engine offers."""
+
+    def sum(self, step: int, parts: Sequence[Vector], size: int, stop: Callable[[], bool]) -> tuple[Vector, bool]:
+        """Return the sum of all workers' parts, and whether any worker was asked to stop.  Raises `PeerLost`."""
+        ...
+
+    def give_up(self, reason: str) -> None:
+        """Tell the others why this worker leaves.  Never raises."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Join(Protocol):
+    """Joins all workers that share `run`, a digest of settings and state.  Raises `AppFailure`."""
+
+    def __call__(self, place: Place, run: str, *, connect_timeout_s: float, peer_timeout_s: float) -> Sum: ...
+
+
+def main(
+    program: Program,
+    stop: Stop,
+    presence: Presence,
+    arguments: Sequence[str] | None = None,
+    *,
+    read_place: Callable[[Mapping[str, str]], Place] = contract.read_place,
+    join: Join = collective.join,
+) -> int:
+    """Run one worker to its end; return the exit code, after printing the reason if it is not 0.
+
+    `read_place` reads the worker's place from the environment, and `join` connects the workers.
+    """
     try:
-        return _work(program, stop, presence, options.parse(program, arguments))
+        return _work(program, stop, presence, options.parse(program, arguments), read_place(os.environ), join)
     except AppFailure as failure:
         print(f"{program.name}: {failure}", file=sys.stderr, flush=True)
         return failure.exit_code
 
 
-def _work(program: Program, stop: Stop, presence: Presence, chosen: Options) -> int:
-    place = contract.read_place(os.environ)
+def _work(program: Program, stop: Stop, presence: Presence, chosen: Options, place: Place, join: Join) -> int:
     data = digits.load(os.environ)
     model = program.build(data, chosen.sizes)
     if chosen.batch > model.rows:
         raise BadSetting(f"--batch is {chosen.batch}, but there are {model.rows} rows to train on")
-    state = _first_state(place, model, chosen, _settings(program, chosen, data))
+    state = first_state(place, model, chosen, settings_of(program, chosen, data))
     progress = Progress(place.progress if place.rank == 0 else None)
-    ring = collective.join(
-        place, state.digest(), connect_timeout_s=chosen.connect_timeout, peer_timeout_s=chosen.peer_timeout
-    )
+    ring = join(place, state.digest(), connect_timeout_s=chosen.connect_timeout, peer_timeout_s=chosen.peer_timeout)
     stop.begin_training()
     worker = Worker(place, model, chosen, ring, stop, progress, presence)
     how = f"goes on after step {state.step}" if chosen.resume else "starts"
@@ -81,7 +109,7 @@ def _work(program: Program, stop: Stop, presence: Presence, chosen: Options) -> 
     return 0
 
 
-def _settings(program: Program, chosen: Options, data: Digits) -> dict[str, Any]:
+def settings_of(program: Program, chosen: Options, data: Digits) -> dict[str, Any]:
     """Return everything that determines the course of training, but not its length and speed."""
     return {
         "program": program.name,
@@ -95,7 +123,7 @@ def _settings(program: Program, chosen: Options, data: Digits) -> dict[str, Any]
     }
 
 
-def _first_state(place: Place, model: Model, chosen: Options, settings: dict[str, Any]) -> Checkpoint:
+def first_state(place: Place, model: Model, chosen: Options, settings: dict[str, Any]) -> Checkpoint:
     """Return the state that training starts from.  An unusable checkpoint folder is detected here, not an hour later."""
     if place.rank == 0 and place.checkpoint_dir is not None:
         try:
@@ -119,7 +147,7 @@ class Worker:
     place: Place
     model: Model
     chosen: Options
-    ring: Ring
+    ring: Sum
     stop: Stop
     progress: Progress
     presence: Presence = field(default_factory=Presence)

@@ -47,7 +47,7 @@ class _Meeting:
         self._hello = {"app": place.app, "generation": place.generation, "world_size": place.world_size, "run": run}
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
-        self._listener = _listen(place)
+        self._listener = listen(place)
         self._callers: dict[socket.socket, float] = {}
         """Accepted callers not heard yet, each with the deadline of its hello."""
         self._before: socket.socket | None = None
@@ -176,7 +176,8 @@ class _Meeting:
         return AppFailure(f"{self._place.label} and rank {rank} have other settings, data or checkpoints")
 
 
-def _listen(place: Place) -> socket.socket:
+def listen(place: Place) -> socket.socket:
+    """Listen at this worker's entry of DORM_PEERS.  Raises `PortTaken`, `AppFailure`."""
     host, port = place.peers[place.rank]
     try:
         # Only on the announced address.  Behind address translation that is not this machine's own: then on all.

@@ -1,6 +1,6 @@
 """What any worker of an app needs, whatever it computes.
 
-    contract     the DORM_* environment
+    contract     the DORM_* environment;  tf_config: a place from TF_CONFIG
     process      signals and threads of a worker, set before NumPy loads
     progress     the lines in DORM_PROGRESS;  presence: each worker's own record of its running time
     failures     everything that ends a worker, and its exit code

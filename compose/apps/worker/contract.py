@@ -37,18 +37,18 @@ class Place:
 
 def read_place(environment: Mapping[str, str]) -> Place:
     """Return the worker's place.  Raises `BadSetting` naming the variable that is wrong."""
-    world_size = _whole(environment, "DORM_WORLD_SIZE", default=1, least=1)
-    rank = _whole(environment, "DORM_RANK", default=0, least=0)
+    world_size = whole(environment, "DORM_WORLD_SIZE", default=1, least=1)
+    rank = whole(environment, "DORM_RANK", default=0, least=0)
     if rank >= world_size:
         raise BadSetting(f"DORM_RANK is {rank}, but ranks end at {world_size - 1} (DORM_WORLD_SIZE is {world_size})")
-    peers = tuple(_address(text.strip()) for text in environment.get("DORM_PEERS", "").split(",") if text.strip())
+    peers = tuple(address(text.strip()) for text in environment.get("DORM_PEERS", "").split(",") if text.strip())
     if len(peers) != world_size and (peers or world_size > 1):
         raise BadSetting(f"DORM_PEERS names {len(peers)} workers, DORM_WORLD_SIZE is {world_size}")
     checkpoint_dir = environment.get("DORM_CHECKPOINT_DIR")
     progress = environment.get("DORM_PROGRESS")
     return Place(
         app=environment.get("DORM_APP", ""),
-        generation=_whole(environment, "DORM_GENERATION", default=0, least=0),
+        generation=whole(environment, "DORM_GENERATION", default=0, least=0),
         rank=rank,
         world_size=world_size,
         peers=peers,
@@ -57,10 +57,13 @@ def read_place(environment: Mapping[str, str]) -> Place:
     )
 
 
-def _whole(environment: Mapping[str, str], name: str, *, default: int, least: int) -> int:
+def whole(environment: Mapping[str, str], name: str, *, default: int, least: int) -> int:
+    """Return a variable that is a whole number.  Raises `BadSetting`."""
     text = environment.get(name)
-    if text is None:
+    if text is None and default >= least:
         return default
+    if text is None:
+        raise BadSetting(f"{name} is missing")
     try:
         value = int(text)
     except ValueError:
@@ -70,8 +73,9 @@ def _whole(environment: Mapping[str, str], name: str, *, default: int, least: in
     return value
 
 
-def _address(text: str) -> tuple[str, int]:
+def address(text: str, variable: str = "DORM_PEERS") -> tuple[str, int]:
+    """Return host and port.  Raises `BadSetting`."""
     host, colon, port = text.rpartition(":")
     if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise BadSetting(f"DORM_PEERS holds {text!r}, which is not host:port")
+        raise BadSetting(f"{variable} holds {text!r}, which is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)

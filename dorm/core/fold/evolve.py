@@ -50,7 +50,7 @@ from events.errors import DormError
 from events.holders import may_hold
 from events.limits import clipped
 from events.log.records import Record
-from events.spec import SpecError, check_gang
+from events.spec import SpecError, check_gang, check_roles
 from events.times import HarmfulTimes, SettingRefused, times_after
 
 Handler = Callable[[State, Any, Record], Folded]
@@ -172,6 +172,7 @@ def _updatable(state: State, event: k.AppUpdated) -> App:
     n_max = event.n_max if event.n_max is not None else app.n_max
     changed = {name: bound for name, bound in (("n_min", event.n_min), ("n_max", event.n_max)) if bound is not None}
     check_gang(app.spec.gang, **changed)
+    check_roles(app.spec, n_min)
     if n_min > n_max:
         text = f"n_min would be {n_min} and n_max {n_max}; n_min can't be the larger"
         raise SpecError(text, code="spec.n_min.above_n_max")

@@ -269,6 +269,27 @@ class RuntimeConformance(LeaseConformance):
         await says(runtime, spec.key, b"ready")
         assert file.read_text() == '{"step": 1}\n'
 
+    async def test_files_are_there_before_it_starts_and_are_its_own(self, harness: Harness, runtime: Runtime) -> None:
+        spec = harness.shell('cat "$FILE" && echo mine > "$FILE" && cat "$FILE"')
+        where = runtime.run_mount or str(runtime.run_dir(spec.key))
+        files = {"dorm-hosts": "a\nb\n", "dorm-launcher.py": "print(1)\n"}
+        spec = msgspec.structs.replace(spec, files=files, env={**spec.env, "FILE": f"{where}/dorm-hosts"})
+        await runtime.ensure(spec)
+        assert (await ended(runtime, spec.key)).exit_code == 0
+        assert await output(runtime, spec.key) == b"a\nb\nmine\n"
+        assert (await runtime.ensure(spec)).state == "exited", "it is the same container, and keeps what it wrote"
+        assert (runtime.run_dir(spec.key) / "dorm-hosts").read_text() == "mine\n"
+
+    @pytest.mark.parametrize("name", ["../out", "/etc/motd", "", ".hidden", "a/b", PROGRESS_FILE, "a\0", "a\n"])
+    async def test_a_file_lies_in_the_containers_folder_or_nowhere(
+        self, harness: Harness, runtime: Runtime, name: str
+    ) -> None:
+        spec = msgspec.structs.replace(harness.shell("true"), files={name: "x"})
+        with pytest.raises(Refused) as refused:
+            await runtime.ensure(spec)
+        assert (refused.value.cause, refused.value.code) == ("spec", "container.file.malformed")
+        assert await runtime.list() == []
+
     async def test_checkpoints_are_shared(self, harness: Harness, runtime: Runtime) -> None:
         folder = harness.checkpoint_root / "app"
         folder.mkdir()

@@ -146,6 +146,18 @@ def test_an_update_may_break_no_gang(bounds: dict[str, Any], reason: str) -> Non
     assert (app.n_min, app.n_max) == (4, 4)
 
 
+def test_an_update_may_leave_no_role_without_a_container() -> None:
+    bench = labelled()
+    bench.submit(engine="ps", n_min=3, n_max=4, engine_options={"servers": 2})
+    bench.decide()
+    app = bench.app()
+    bench.add(k.AppUpdated(app=app.id, n_min=2))
+    (said,) = bench.decide()
+    assert isinstance(said, k.AppRejected)
+    assert (said.refused, said.code) == ("update", "spec.n_min.below_roles")
+    assert app.n_min == 3
+
+
 def test_an_update_by_whole_gangs() -> None:
     bench = labelled()
     bench.submit(require="zone == 'a'", **GANG)

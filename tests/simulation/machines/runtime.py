@@ -42,6 +42,7 @@ class SimRuntime:
     name = "simulated"
     limits = True
     checkpoint_mount = ""
+    run_mount = ""
 
     def __init__(self, machine: Machine, chance: Random) -> None:
         self._machine = machine

@@ -1,0 +1,118 @@
+"""The engines that an app may have, their options, and which options belong to which engine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, get_args
+
+import msgspec
+
+from events.spec.faults import SpecError
+
+EngineName = Literal["plain", "torchrun", "mpi", "tensorflow", "ps", "elastic"]
+ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
+
+
+class EngineOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an app may choose about its engine.  An option that the engine does not have is refused."""
+
+    processes: Annotated[
+        int,
+        msgspec.Meta(
+            ge=1, le=1024, description="torchrun, mpi: workers that the engine's launcher starts in each container"
+        ),
+    ] = 1
+    rendezvous: Annotated[
+        Literal["static", "c10d"],
+        msgspec.Meta(
+            description="torchrun: static, where ranks are the containers' ranks and any failure ends the generation; or "
+            "c10d, where torchrun starts the workers again itself"
+        ),
+    ] = "static"
+    restarts: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=1000, description="torchrun with c10d: how often it starts all workers again"),
+    ] = 0
+    servers: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            le=100_000,
+            description="ps, tensorflow: containers that are parameter servers; default: 1 for ps, none for tensorflow",
+        ),
+    ] = 0
+    workers_per_server: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            le=100_000,
+            description="ps, tensorflow: a ratio instead of `servers`: a server for each so many workers, or part of them",
+        ),
+    ] = 0
+    scheduler: Annotated[
+        bool,
+        msgspec.Meta(
+            description="ps: run the command a second time in the first container, as the scheduler of ps-lite and MXNet"
+        ),
+    ] = False
+
+
+_LAUNCHED: Final = ("torchrun", "mpi")
+_WITH_SERVERS: Final = ("ps", "tensorflow")
+_BELONGS: Final[dict[str, tuple[EngineName, ...]]] = {
+    "processes": _LAUNCHED,
+    "rendezvous": ("torchrun",),
+    "restarts": ("torchrun",),
+    "servers": _WITH_SERVERS,
+    "workers_per_server": _WITH_SERVERS,
+    "scheduler": ("ps",),
+}
+
+
+def check_options(engine: EngineName, options: EngineOptions) -> None:
+    """Refuse options that make no sense with this engine or with each other.  Raises SpecError."""
+    given = [name for name in options.__struct_fields__ if getattr(options, name) != getattr(EngineOptions(), name)]
+    for name in given:
+        if engine not in _BELONGS[name]:
+            raise SpecError(
+                f"engine_options.{name}: the engine {engine} has no such option; it belongs to {' and '.join(_BELONGS[name])}",
+                code="spec.engine_options.of_another_engine",
+            )
+    if options.restarts and options.rendezvous != "c10d":
+        raise SpecError(
+            "engine_options.restarts: needs `rendezvous: c10d`; with a static one Dorm's own `retries` apply",
+            code="spec.engine_options.restarts.without_c10d",
+        )
+    if options.servers and options.workers_per_server:
+        raise SpecError(
+            "engine_options.workers_per_server: `servers` already says how many there are; leave out one of the two",
+            code="spec.engine_options.servers.given_twice",
+        )
+
+
+def check_role_counts(engine: EngineName, options: EngineOptions, n_min: int) -> None:
+    """Refuse an n_min with which some role of the engine would have no container.  Raises SpecError."""
+    least, roles = _least(engine, options)
+    if n_min < least:
+        raise SpecError(
+            f"n_min: {n_min} is too few for the engine {engine}, which needs {roles}; write at least {least}",
+            code="spec.n_min.below_roles",
+        )
+
+
+def _least(engine: EngineName, options: EngineOptions) -> tuple[int, str]:
+    servers = server_count(engine, options, 2)
+    counted = "a server" if servers == 1 else f"{servers} servers"
+    if engine == "ps":
+        return servers + 1, f"{counted} and a worker"
+    if engine == "tensorflow" and servers:
+        return servers + 2, f"{counted}, a chief and a worker"
+    return 1, ""
+
+
+def server_count(engine: EngineName, options: EngineOptions, size: int) -> int:
+    """Return how many of `size` containers should be servers."""
+    if engine not in _WITH_SERVERS:
+        return 0
+    if options.workers_per_server:
+        return -(-size // (options.workers_per_server + 1))
+    return options.servers or int(engine == "ps")
