@@ -22,6 +22,7 @@ This follows Kaufmann et al., *Addressing Algorithmic Bottlenecks in Elastic Mac
     state        what is kept through resizes; values: how it travels; checkpoints: how it outlives all members
     protocol/    how members agree, without I/O
     network/     members over TCP
+    solvers/     algorithms that use all of a member's samples at once
     contract     environment, announcements, progress file
     errors       what a script may see
 

@@ -312,6 +312,11 @@ class Step:
         return dict(self._parts)
 
     @property
+    def chunk_samples(self) -> dict[int, range]:
+        """All samples of this member's chunks, whether they are part of this step or not."""
+        return {chunk: self._plan.samples_of(chunk) for chunk in self.chunks}
+
+    @property
     def indices(self) -> npt.NDArray[np.int64]:
         """The samples of this member: shape (k,), k >= 0."""
         return np.concatenate(list(self._parts.values())) if self._parts else np.zeros(0, dtype=np.int64)

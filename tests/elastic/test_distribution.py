@@ -6,11 +6,14 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.elastic.processes import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 
@@ -44,5 +47,7 @@ def test_its_wheel_trains_without_the_control_plane(tmp_path: Path) -> None:
 
 
 def test_both_distributions_have_one_version() -> None:
-    versions = [tomllib.loads((ROOT / p / "pyproject.toml").read_text())["project"]["version"] for p in (".", "dorm/elastic")]
+    versions = [
+        tomllib.loads((ROOT / p / "pyproject.toml").read_text())["project"]["version"] for p in (".", "dorm/elastic")
+    ]
     assert versions[0] == versions[1]
