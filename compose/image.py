@@ -1,4 +1,4 @@
-"""The sample apps' image: Python, NumPy, the apps of `compose.apps` and the data they train on.
+"""The sample apps' image: Python, NumPy, `dorm.elastic`, the apps of `compose.apps` and the data they train on.
 
     python -m compose.image [--host URL] [--save FILE]
 
@@ -239,6 +239,9 @@ def _context() -> bytes:
     files = {"Dockerfile": _HERE / "Dockerfile", "digits.csv.gz": _digits()}
     for path in [_HERE / "__init__.py", *sorted((_HERE / "apps").rglob("*.py"))]:
         files[f"compose/{path.relative_to(_HERE)}"] = path
+    elastic = _elastic()
+    for path in sorted(elastic.rglob("*.py")):
+        files[f"dorm/elastic/{path.relative_to(elastic)}"] = path
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, path in files.items():
@@ -247,6 +250,14 @@ def _context() -> bytes:
             info.size, info.mode = len(data), 0o644
             tar.addfile(info, io.BytesIO(data))
     return buffer.getvalue()
+
+
+def _elastic() -> Path:
+    """Return the folder of the library for apps that are resized while they train (the distribution `dorm-elastic`)."""
+    package = importlib.util.find_spec("dorm.elastic")
+    if package is None or package.origin is None:
+        raise ImageUnavailable("dorm.elastic, which a sample app needs, is missing: pip install dorm-elastic")
+    return Path(package.origin).parent
 
 
 def _digits() -> Path:

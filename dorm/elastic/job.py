@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "Step", "join"]
 
+_STOPPED = 128 + signal.SIGTERM
 _REPORT_S = 0.5
 """Seconds between two reports of progress."""
 
@@ -49,6 +50,8 @@ def join(
     or a dictionary of such.  It is changed in place.  A newcomer receives it from a member; before that, `warm_up` is
     called with a recent state loaded, for whatever takes time once (compiling, reading data), while the others train.
 
+    Where the job was asked to stop (SIGTERM), the process ends with 143 after the block: 0 would mean that it is complete.
+
     Raises ContractError, StateError, LeftBehind.
     """
     job = Job(state, contract if contract is not None else Contract.from_environment())
@@ -60,6 +63,8 @@ def join(
         job.close()
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
+    if job.stopping:
+        raise SystemExit(_STOPPED)
 
 
 class Job:
