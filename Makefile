@@ -39,7 +39,7 @@ test-fast: setup ## the part without servers, Docker and processes: under two mi
 # PyTorch is large, and which build pip finds differs between machines, so it is neither locked nor part of `make setup`.
 test-engines: setup ## the engines' sample apps on a real cluster: installs PyTorch; Open MPI comes from the system
 	$(INSTALL) --no-build-isolation --editable '.[torch]'
-	$(BIN)/python -m pytest -q -n 2 tests/agents/engines tests/e2e/engines
+	$(BIN)/python -m pytest -q -n 2 tests/agents/engines tests/e2e/engines tests/elastic
 
 test-long: setup ## the same as test, with many times the seeds and examples
 	DORM_TESTS=long $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --timeout 1800
