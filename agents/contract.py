@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from agents.runtime.interface import ContainerSpec, Key
+from agents.runtime.interface import MEMBERS_FILE, ContainerSpec, Key
 from events.quantities import CPU
 
 if TYPE_CHECKING:
@@ -24,14 +24,21 @@ PORT_TAKEN = errno.EADDRINUSE
 
 
 def container_spec(
-    app_id: str, app: DesiredApp, slot: int, *, checkpoint_dir: str, checkpoint_mount: str, devices: tuple[str, ...]
+    app_id: str,
+    app: DesiredApp,
+    slot: int,
+    *,
+    checkpoint_dir: str,
+    checkpoint_mount: str,
+    devices: tuple[str, ...],
+    run_mount: str = "",
 ) -> ContainerSpec:
     """Return everything that a runtime needs for one slot of the app's released generation.
 
     `checkpoint_dir` is the host's path of the app's checkpoints, `checkpoint_mount` the path inside the container ('' for the
-    same path).
+    same path), `run_mount` the container's private directory as it sees it itself.
     """
-    spec, placement = app.spec, sorted(app.placement, key=lambda placed: placed.slot)
+    spec, placement = app.spec, sorted(app.joined_as(slot), key=lambda placed: placed.slot)
     command = (spec.resume or spec.command) if app.resume else spec.command
     return ContainerSpec(
         key=Key(app_id, app.generation, slot),
@@ -43,6 +50,7 @@ def container_spec(
             **_engine(spec, app_id, app, slot),
             **_dorm(app_id, app, placement, slot),
             "DORM_CHECKPOINT_DIR": checkpoint_mount or checkpoint_dir,
+            **({"DORM_MEMBERS": f"{run_mount}/{MEMBERS_FILE}"} if app.live else {}),
         },
         resources=spec.resources(),
         checkpoint_dir=checkpoint_dir,
@@ -75,7 +83,7 @@ def _engine(spec: AppSpec, app_id: str, app: DesiredApp, slot: int) -> dict[str,
     devices, so its local rank is 0 (PyTorch, "torchrun: environment variables")."""
     if spec.engine != "torchrun":
         return {}
-    placement = sorted(app.placement, key=lambda placed: placed.slot)
+    placement = sorted(app.joined_as(slot), key=lambda placed: placed.slot)
     rank = rank_of(placement, slot)
     return {
         "MASTER_ADDR": placement[0].address,

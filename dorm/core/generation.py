@@ -141,7 +141,7 @@ class Generation(msgspec.Struct):
         stay = {slot: self.containers[slot] for slot in change.stay if slot in self.containers}
         return {**stay, **change.newcomers}
 
-    def holding(self) -> Iterator[Container]:
+    def all_containers(self) -> Iterator[Container]:
         """Members, and containers that may run beside them: newcomers that were released, and those that leave."""
         yield from self.containers.values()
         if self.change is not None and self.change.released_at:

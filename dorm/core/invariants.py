@@ -43,7 +43,7 @@ def _overfull(state: State) -> Iterator[str]:
             for generation in app.generations.values():
                 if not generation.released:
                     continue
-                for container in generation.holding():
+                for container in generation.all_containers():
                     if container.node == node.id and container.state != "exited":
                         _add(used, app.demand)
                         since = min(since, generation.decided_seq)
@@ -154,7 +154,7 @@ def _ports(state: State) -> Iterator[str]:
 
 def _twice(taken: dict[tuple[str, int], str], app: App, generation: Generation, *, exited: bool) -> Iterator[str]:
     """Ports of the generation that another holds; `exited` counts those of containers that have exited."""
-    containers = generation.planned.values() if exited else generation.holding()
+    containers = generation.planned.values() if exited else generation.all_containers()
     held = [(c.address, c.port, f"slot {c.slot}") for c in containers if exited or c.state != "exited"]
     if generation.master_port and generation.containers:
         held.append((generation.master_address, generation.master_port, "the rendezvous"))

@@ -261,7 +261,7 @@ class App(msgspec.Struct):
         total = self.served_ns
         for generation in self.generations.values():
             if generation.running or generation.leaving or generation.change is not None:
-                for container in generation.holding():
+                for container in generation.all_containers():
                     if container.state == "running":
                         total += max(0, now - container.started_at)
         return total

@@ -118,8 +118,12 @@ def caught_within(most: int, *, first: int = 0, agents_rejoin: bool = True) -> i
 
 
 MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
-    "the barrier is ignored": (deciding, "if all(g.ended for g in earlier):", "if True:"),
-    "room is not checked": (deciding, "if _take_room(state, free, app, generation)", "if True"),
+    "the barrier is ignored": (
+        deciding,
+        "if not all(g.ended for number, g in app.generations.items() if number < current.number):",
+        "if False:",
+    ),
+    "room is not checked": (deciding, "if _take_room(state, free, one)", "if True"),
     "an asked exit counts as done": (failures, "exit_code == 0 and not container.asked", "exit_code == 0"),
     "what runs takes no room": (deciding, 'container.state != "exited" and', 'container.state == "desired" and'),
     "overtaken decisions stand": (rounds, "app.changed_seq > basis or _nodes_changed(", "False and _nodes_changed("),

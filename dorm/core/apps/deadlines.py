@@ -101,7 +101,7 @@ def _last_sign(generation: Generation) -> int:
 def _heard_since(state: State, generation: Generation) -> int | None:
     """Return since when every node with a container that may run has been heard, None while one is not."""
     since = state.elected_at
-    for container in generation.holding():
+    for container in generation.all_containers():
         if container.state != "exited":
             node = state.nodes.get(container.node)
             if node is None or node.condition != "up":

@@ -234,7 +234,7 @@ def _surely_free(state: State, nodes: Collection[str]) -> _Free:
             if generation.ended:
                 continue
             held.update(dict.fromkeys(held_ports(generation)))
-            for container in generation.holding():
+            for container in generation.all_containers():
                 if container.state != "exited" and container.node in free:
                     room = free[container.node]
                     for name, amount in app.demand.items():

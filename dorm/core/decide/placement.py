@@ -321,7 +321,7 @@ def all_ports(generation: Generation) -> Iterator[tuple[str, int]]:
 
 def held_ports(generation: Generation) -> Iterator[tuple[str, int]]:
     """Yield ports that may still be in use: of containers that have not exited, and the rendezvous while one has not."""
-    for container in generation.holding():
+    for container in generation.all_containers():
         if container.state != "exited":
             yield container.address, container.port
     if generation.master_port and not generation.ended:

@@ -102,7 +102,7 @@ def end_containers_on(state: State, node: str, message: str) -> None:
         app = state.apps[name]
         for number in sorted(app.generations):
             generation = app.generations[number]
-            for container in list(generation.holding()):
+            for container in list(generation.all_containers()):
                 if container.node == node and container.state != "exited" and generation.released:
                     end_container(state, app, generation, container, "lost", message)
         if app.ended:

@@ -415,7 +415,7 @@ def _works(state: State, app: App, generation: Generation) -> None:
 
 def _part_of(generation: Generation, who: str) -> str:
     """Return the node with this token on which a container of it lies, "" for none."""
-    for container in generation.holding():
+    for container in generation.all_containers():
         if subjects.token(container.node) == who:
             return container.node
     return ""

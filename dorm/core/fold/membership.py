@@ -111,7 +111,7 @@ def membership_changed(state: State, event: k.MembershipChanged, record: Record)
     if app is None or generation is None or generation.number != app.generation or generation.failed or app.ended:
         return False
     who = subjects.who_of(record.subject)
-    if not generation.released or not any(subjects.token(one.node) == who for one in generation.holding()):
+    if not generation.released or not any(subjects.token(one.node) == who for one in generation.all_containers()):
         return False
     app.step, app.reports_progress, app.missed_live = event.step, True, False
     if not generation.worked:
@@ -135,7 +135,7 @@ def _accuse(state: State, app: App, generation: Generation, event: k.MembershipC
         and known.state != "exited"
     }
     if gone:
-        generation.accused = sorted(gone.union(generation.accused))
+        generation.accused = sorted({*gone, *generation.accused})
         app.changed_seq = state.seq
         mark_dirty(state)
 
@@ -147,7 +147,7 @@ def _commit(state: State, app: App, generation: Generation, change: LiveChange, 
         note_ran(state, app, generation)
     stay = set(change.stay)
     for slot in [slot for slot in generation.containers if slot not in stay]:
-        _dismiss(state, app, generation, slot)
+        _dismiss(generation, slot)
     for slot, newcomer in change.newcomers.items():
         generation.containers[slot] = newcomer
     generation.change = None
@@ -181,7 +181,7 @@ def _commit(state: State, app: App, generation: Generation, change: LiveChange, 
     mark_dirty(state)
 
 
-def _dismiss(state: State, app: App, generation: Generation, slot: int) -> None:
+def _dismiss(generation: Generation, slot: int) -> None:
     """A container that is no member any more: it holds its room until it has exited."""
     container = generation.containers.pop(slot)
     if container.state != "exited":
@@ -204,7 +204,7 @@ def members_lost(state: State, event: k.MembersLost) -> None:
     members = {placed.slot for placed in event.members}
     keep = members.union(event.leavers).difference(event.lost)
     for slot in [slot for slot in generation.containers if slot not in keep]:
-        _dismiss(state, app, generation, slot)
+        _dismiss(generation, slot)
     newcomers = {slot: one for slot, one in joining.items() if slot in members}
     generation.leaving |= {s: one for s, one in joining.items() if s not in members and one.state != "exited"}
     adjust_counts(generation)

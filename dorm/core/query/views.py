@@ -153,7 +153,7 @@ def _held(app: App) -> dict[str, int]:
     running: dict[str, int] = {}
     for generation in app.generations.values():
         if generation.released:
-            for container in generation.holding():
+            for container in generation.all_containers():
                 if container.state != "exited":
                     running[container.node] = running.get(container.node, 0) + 1
     placed = sizes(app)
@@ -242,7 +242,7 @@ def describe(app: App, now: int) -> dict[str, Any]:
         "steps": app.spec.steps or None,
         "spec": msgspec.to_builtins(app.spec),
         "containers_now": [
-            msgspec.to_builtins(container) for container in (generation.holding() if generation else [])
+            msgspec.to_builtins(container) for container in (generation.all_containers() if generation else [])
         ],
         "adjustments_done": [adjustment(app, index) for index in range(len(app.history))],
     }

@@ -23,7 +23,7 @@ from agents.runtime.interface import (
 from tests.simulation.machines.apps import SAVE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Mapping
     from pathlib import Path
     from random import Random
 
@@ -100,7 +100,7 @@ class SimRuntime:
             lambda: [self._machine.containers[key].seen() for key in sorted(self._machine.containers)]
         )
 
-    async def ensure(self, spec: ContainerSpec) -> Seen:
+    async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes] | None = None) -> Seen:
         check_spec(spec)
         async with self._locks.setdefault(spec.key, asyncio.Lock()):
             made = await self._ask(lambda: self._machine.create(spec))
@@ -108,6 +108,8 @@ class SimRuntime:
                 left = await self.lease_left()
                 if left is not None and left <= 0:
                     raise Unavailable("the node's lease is over, so nothing is started until it is extended")
+                for name, content in (files or {}).items():
+                    await self.put(spec.key, name, content)
                 await self._ask(lambda: self._machine.launch(spec.key))
             return await self._ask(made.seen)
 
@@ -176,6 +178,12 @@ class SimRuntime:
         if container is None:
             return self._machine.folder / "runs" / "none"
         return container.folder
+
+    def run_mount(self, key: Key) -> str:
+        return str(self.run_dir(key))
+
+    async def put(self, key: Key, name: str, content: bytes) -> None:
+        await self._ask(lambda: self._machine.put(key, name, content))
 
     async def hints(self) -> AsyncGenerator[None, None]:
         while not self._closed:
