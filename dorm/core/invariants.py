@@ -127,6 +127,8 @@ def _membership(app: App, generation: Generation) -> Iterator[str]:
         yield f"trains in membership {generation.membership}, and {generation.announced} was announced last"
     if any(container.state == "exited" for container in leaving.values()):
         yield "waits for the end of a container that has exited"
+    if any(slot not in generation.containers for slot in generation.accused):
+        yield f"slots {generation.accused} are reported as gone, and are no members"
     kept = [*generation.containers, *leaving]
     if change is not None:
         if not change.stay or any(slot not in generation.containers for slot in change.stay):

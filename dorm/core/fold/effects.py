@@ -125,6 +125,8 @@ def end_container(
     if member:
         note_ran(state, app, generation)
         generation.exited += 1
+        if container.slot in generation.accused:
+            generation.accused = [slot for slot in generation.accused if slot != container.slot]
     if container.state == "running":
         generation.running -= member
         served = app.served_ns + state.time - container.started_at

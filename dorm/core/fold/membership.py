@@ -127,15 +127,13 @@ def membership_changed(state: State, event: k.MembershipChanged, record: Record)
 
 
 def _accuse(state: State, app: App, generation: Generation, event: k.MembershipChanged) -> None:
-    gone = {
+    gone = [
         slot
-        for slot in event.lost
-        if slot not in event.members
-        and (known := generation.containers.get(slot)) is not None
-        and known.state != "exited"
-    }
+        for slot, member in generation.containers.items()
+        if slot in event.lost and slot not in event.members and member.state != "exited"
+    ]
     if gone:
-        generation.accused = sorted({*gone, *generation.accused})
+        generation.accused = sorted(dict.fromkeys([*gone, *generation.accused]))
         app.changed_seq = state.seq
         mark_dirty(state)
 
@@ -145,12 +143,12 @@ def _commit(state: State, app: App, generation: Generation, change: LiveChange, 
     had_exited = generation.exited > 0
     if any(newcomer.state == "exited" for newcomer in change.newcomers.values()):
         note_ran(state, app, generation)
-    stay = set(change.stay)
-    for slot in [slot for slot in generation.containers if slot not in stay]:
+    for slot in [slot for slot in generation.containers if slot not in change.stay]:
         _dismiss(generation, slot)
     for slot, newcomer in change.newcomers.items():
         generation.containers[slot] = newcomer
     generation.change = None
+    generation.accused = [slot for slot in generation.accused if slot in generation.containers]
     adjust_counts(generation)
     if had_exited and not generation.exited:
         generation.started_at = state.time
