@@ -65,7 +65,11 @@ async def test_an_app_shrinks_and_grows_while_it_trains(tmp_path: Path) -> None:
         app = await client.submit(live("elastic"))
         await until(client, lambda s: s.apps[app.id].step >= 10, "it trains")
         other = await client.submit(neighbor())
-        state = await until(client, lambda s: s.apps[other.id].phase == "running", "it makes room")
+        state = await until(
+            client,
+            lambda s: s.apps[other.id].phase == "running" and s.apps[app.id].adjustments > 0,
+            "it makes room",
+        )
         kept = members(state.apps[app.id])
         assert len(kept) == 2
         shrunk = state.apps[app.id].history[-1]
