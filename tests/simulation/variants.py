@@ -247,11 +247,9 @@ VARIANTS: dict[str, Variant] = {
     ),
     # the core
     "no barrier: released before the last generation has ended": Variant(
-        _code(decide._releases, ("if all(g.ended for g in earlier):", "if earlier is not None:"))
+        _code(decide._candidate, ("if not all(g.ended for number, g in", "if not all(True for number, g in"))
     ),
-    "released without room": Variant(
-        _code(decide._releases, ("if _take_room(state, free, app, generation)", "if generation"))
-    ),
+    "released without room": Variant(_code(decide._releases, ("if _take_room(state, free, one)", "if one"))),
     "ports are not counted": Variant(
         _all(
             _code(placement.with_ports, ("most = max(size", "most = 1 << 40 or max(size")),
@@ -287,7 +285,7 @@ VARIANTS: dict[str, Variant] = {
         _code(evolving._own, ("if subjects.who_of(record.subject) == subjects.token(event.node):", "if True:"))
     ),
     "decisions that were overtaken count": Variant(
-        _code(rounds._resized, ("app.changed_seq > basis or _nodes_changed(", "False and _nodes_changed("))
+        _code(rounds._next_generation, ("app.changed_seq > basis or _nodes_changed(", "False and _nodes_changed("))
     ),
     "no fence at the log, and rounds of a stale basis count": Variant(
         _all(_server(fence=False), _code(rounds.fold_round, _ROUND_CHECK), _code(Desired._round, _DESIRED_CHECK))
@@ -308,7 +306,7 @@ VARIANTS: dict[str, Variant] = {
         _code(bounds.settles_until, ("return until if until > now else 0", "return 0"))
     ),
     "others make room for a crash loop again and again": Variant(
-        _code(rounds._count_debt, ("app.debt, app.barred = app.debt + 1, app.disturbs or app.room_taken", "pass"))
+        _code(rounds._count_own_debt, ("app.debt, app.barred = app.debt + 1, app.disturbs or app.room_taken", "pass"))
     ),
     "after a restart of the cluster it is first come, first served": Variant(
         _all(
