@@ -25,7 +25,7 @@ from dorm.core.fold.effects import (
     void_plans_on,
 )
 from dorm.core.fold.folded import Folded, ignored
-from dorm.core.fold.membership import membership_changed
+from dorm.core.fold.membership import epoch_completed, membership_changed
 from dorm.core.fold.rounds import fold_round
 from dorm.core.fold.shared_folder import check_folder, counts_in, settle_anew, settle_folder
 from dorm.core.settings import TIMES, policy_after, times_of
@@ -426,13 +426,7 @@ def _membership_changed(state: State, event: k.MembershipChanged, record: Record
 
 
 def _epoch_completed(state: State, event: k.EpochCompleted, record: Record) -> Folded:
-    app = state.apps.get(event.app)
-    generation = app.generations.get(event.generation) if app else None
-    if app is None or generation is None or not _part_of(generation, subjects.who_of(record.subject)):
-        return ignored(state)
-    app.epoch, app.step = event.epoch, event.step
-    _works(state, app, generation)
-    return "applied"
+    return "applied" if epoch_completed(state, event, record) else ignored(state)
 
 
 def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Folded:

@@ -106,16 +106,10 @@ def members_released(state: State, event: k.MembersReleased) -> None:
 
 def membership_changed(state: State, event: k.MembershipChanged, record: Record) -> bool:
     """Return False if the event is not about the present generation, or not from a node of its."""
-    app = state.apps.get(event.app)
-    generation = app.generations.get(event.generation) if app else None
-    if app is None or generation is None or generation.number != app.generation or generation.failed or app.ended:
+    app, generation = _reported(state, event, record)
+    if app is None or generation is None:
         return False
-    who = subjects.who_of(record.subject)
-    if not generation.released or not any(subjects.token(one.node) == who for one in generation.all_containers()):
-        return False
-    app.step, app.reports_progress, app.missed_live = event.step, True, False
-    if not generation.worked:
-        note_work(state, app, generation)
+    app.missed_live = False
     change = generation.change
     if change is not None and change.released_at and event.membership == change.membership:
         target = {*change.stay, *change.newcomers}
@@ -124,6 +118,32 @@ def membership_changed(state: State, event: k.MembershipChanged, record: Record)
     if event.change == "death" and event.membership == generation.membership:
         _accuse(state, app, generation, event)
     return True
+
+
+def epoch_completed(state: State, event: k.EpochCompleted, record: Record) -> bool:
+    """Return False as for `membership_changed`."""
+    app, _ = _reported(state, event, record)
+    if app is None:
+        return False
+    app.epoch = event.epoch
+    return True
+
+
+def _reported(
+    state: State, event: k.MembershipChanged | k.EpochCompleted, record: Record
+) -> tuple[App, Generation] | tuple[None, None]:
+    """Note that the present generation works, if a node of its says so."""
+    app = state.apps.get(event.app)
+    generation = app.generations.get(event.generation) if app else None
+    if app is None or generation is None or generation.number != app.generation or generation.failed or app.ended:
+        return None, None
+    who = subjects.who_of(record.subject)
+    if not generation.released or not any(subjects.token(one.node) == who for one in generation.all_containers()):
+        return None, None
+    app.step, app.reports_progress = event.step, True
+    if not generation.worked:
+        note_work(state, app, generation)
+    return app, generation
 
 
 def _accuse(state: State, app: App, generation: Generation, event: k.MembershipChanged) -> None:
@@ -199,18 +219,18 @@ def members_lost(state: State, event: k.MembersLost) -> None:
     if not had_exited:
         note_ran(state, app, generation)
     before, joining = generation.change, generation.change.newcomers if generation.change is not None else {}
-    members = {placed.slot for placed in event.members}
-    keep = members.union(event.leavers).difference(event.lost)
+    named = {placed.slot for placed in event.members}
+    keep = named.union(event.leavers).difference(event.lost)
     for slot in [slot for slot in generation.containers if slot not in keep]:
         _dismiss(generation, slot)
-    newcomers = {slot: one for slot, one in joining.items() if slot in members}
-    generation.leaving |= {s: one for s, one in joining.items() if s not in members and one.state != "exited"}
+    newcomers = {slot: one for slot, one in joining.items() if slot in named}
+    generation.leaving |= {s: one for s, one in joining.items() if s not in named and one.state != "exited"}
     adjust_counts(generation)
     generation.change, generation.announced, generation.accused = None, event.membership, []
     generation.rests_until = event.resize_at
     if generation.started_at and not generation.exited:
         generation.started_at = state.time
-    if newcomers or any(slot not in members for slot in generation.containers):
+    if newcomers or any(slot not in named for slot in generation.containers):
         generation.change = LiveChange(
             membership=event.membership,
             stay=stay,

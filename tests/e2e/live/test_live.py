@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
-MEMBER = Path(__file__).with_name("live_member.py")
+MEMBER = Path(__file__).with_name("member.py")
 
 
 def options(data: Path) -> LocalOptions:

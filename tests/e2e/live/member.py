@@ -1,6 +1,6 @@
 """A member of a live app that keeps to the contract and trains nothing: it counts steps, with its peers on the same machine.
 
-    python live_member.py follows|ignores STEPS
+    python member.py follows|ignores STEPS
 
 Members meet in a folder below the checkpoints.  `state.json` there is the membership that trains, written by its leader.
 What a library does over sockets (warming up, the barrier, noticing deaths), they do by looking at files and processes.
