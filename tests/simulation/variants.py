@@ -32,6 +32,7 @@ from dorm.core.decide import placement
 from dorm.core.decide.liveness import conclude
 from dorm.core.fold import rounds
 from dorm.core.fold.evolve import evolve
+from dorm.core.generation import Generation
 from dorm.core.state import Node
 from dorm.master.failure_detector import FailureDetector
 from dorm.master.lease import Lease
@@ -250,6 +251,15 @@ VARIANTS: dict[str, Variant] = {
         _code(decide._candidate, ("if not all(g.ended for number, g in", "if not all(True for number, g in"))
     ),
     "released without room": Variant(_code(decide._releases, ("if _take_room(state, free, one)", "if one"))),
+    "a newcomer starts before its room is free": Variant(
+        _code(
+            decide._releases,
+            ("if _take_room(state, free, one)", "if one.change is not None or _take_room(state, free, one)"),
+        )
+    ),
+    "the room of members that leave is given away at once": Variant(
+        _code(Generation.all_containers, ("yield from self.leaving.values()", "pass"))
+    ),
     "ports are not counted": Variant(
         _all(
             _code(placement.with_ports, ("most = max(size", "most = 1 << 40 or max(size")),

@@ -19,6 +19,7 @@ from agents.runtime.interface import (
     Unavailable,
     Use,
     check_spec,
+    key_name,
 )
 from tests.simulation.machines.apps import SAVE
 
@@ -180,7 +181,7 @@ class SimRuntime:
         return container.folder
 
     def run_mount(self, key: Key) -> str:
-        return str(self.run_dir(key))
+        return str(self._machine.folder / "runs" / key_name(key))
 
     async def put(self, key: Key, name: str, content: bytes) -> None:
         await self._ask(lambda: self._machine.put(key, name, content))
