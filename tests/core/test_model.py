@@ -109,7 +109,7 @@ def audit(world: World) -> None:
 
 
 def caught_within(
-    most: int, *, first: int = 0, agents_rejoin: bool = True, live: float = 0.3, steps: int = 200
+    most: int, *, first: int = 0, agents_rejoin: bool = True, live: float = 0.0, steps: int = 200
 ) -> int | None:
     """The number of histories after which a broken core was caught, from the seed `first` on; None for never."""
     for seed in range(first, first + most):

@@ -62,7 +62,7 @@ class World:
         policies: tuple[str, ...] = (any_policy.NAME, any_policy.NAME, "static"),
         outages: float = 0.0,
         agents_rejoin: bool = True,
-        live: float = 0.3,
+        live: float = 0.0,
     ) -> None:
         """`live`: how many of the apps declare live resizing; where it is 1.0 they run for long and may grow far."""
         any_policy.register()
@@ -237,7 +237,7 @@ class World:
             (14, self.agent_step),
             (8, self.master_step),
             (3, self.engines_tick),
-            (2, self.live.step),
+            *([(2, self.live.step)] if self.live.share else []),
             (3, self.time_passes),
             (2, self.client_step),
             (0.8 * self.faults, self.fault),
@@ -253,16 +253,8 @@ class World:
             return
         self.slipping = True
         for _ in range(self.chance.randint(1, 4)):
-            way = self.chance.choice(
-                [
-                    self.agent_step,
-                    self.agent_step,
-                    self.engines_tick,
-                    self.client_step,
-                    self.operator_step,
-                    self.live.step,
-                ]
-            )
+            ways = [self.agent_step, self.agent_step, self.engines_tick, self.client_step, self.operator_step]
+            way = self.chance.choice([*ways, self.live.step] if self.live.share else ways)
             way()
             if self.chance.random() < 0.1 * self.faults:
                 self.chance.choice([self.fault, self.nonsense])()

@@ -28,7 +28,7 @@ class LiveApps:
 
     def words(self) -> dict[str, Any]:
         """Return the words of a spec, now and then."""
-        if self.world.chance.random() >= self.share:
+        if not self.share or self.world.chance.random() >= self.share:
             return {}
         return {"elastic": "live"}
 

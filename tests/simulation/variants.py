@@ -25,6 +25,7 @@ from agents.desired import Desired
 from agents.progress import ProgressFact, ProgressFile
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
+from agents.runtime.interface import Key
 from dorm.client.client import Client
 from dorm.core.apps import bounds, claims, failures
 from dorm.core.decide import next_round as decide
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from events import kinds as k
     from tests.simulation.history import History, Outcome
 
 MOST_SEEDS = 120
@@ -84,6 +86,25 @@ def _code(function: Any, *changes: tuple[str, str]) -> Callable[[pytest.MonkeyPa
         patch.setattr(function, "__code__", changed[function.__name__].__code__)
 
     return apply
+
+
+def _announced_by_the_decision(patch: pytest.MonkeyPatch) -> None:
+    """Agents take the decision for the release."""
+    resize = Desired._resize
+
+    def announced(desired: Desired, change: k.Resize) -> None:
+        app = desired.apps.get(change.app)
+        if app is None or change.adjustment != "live" or app.generation != change.to_generation:
+            resize(desired, change)
+            return
+        known = {placed.slot for placed in app.placement}
+        app.membership, app.members = change.membership, change.placement
+        for placed in change.placement:
+            if placed.node == desired.node and placed.slot not in known:
+                app.first[placed.slot] = change.placement
+                desired.due.add(Key(change.app, app.generation, placed.slot))
+
+    patch.setattr(Desired, "_resize", announced)
 
 
 def _server(**settings: Any) -> Callable[[pytest.MonkeyPatch], Callable[[History], None]]:
@@ -257,6 +278,7 @@ VARIANTS: dict[str, Variant] = {
             ("if _take_room(state, free, one)", "if one.change is not None or _take_room(state, free, one)"),
         )
     ),
+    "a membership is announced before its release": Variant(_announced_by_the_decision),
     "the room of members that leave is given away at once": Variant(
         _code(Generation.all_containers, ("yield from self.leaving.values()", "pass"))
     ),
