@@ -5,7 +5,7 @@ Pure, like all decisions.  `dorm.core.fold.membership` folds these facts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dorm.core.apps import deadlines, failures
 from dorm.core.apps.failures import Fault
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dorm.core.state import App, Container, Generation, LiveChange, State
+    from events.kinds import GenerationFailed
 
 
 def committed(app: App, generation: Generation) -> list[MembershipCommitted]:
@@ -80,8 +81,10 @@ def members_lost(state: State, app: App, generation: Generation, now: int) -> Me
     running = [slot for slot, one in generation.containers.items() if slot in slots and one.state == "running"]
     if len(running) < max(1, app.n_min):
         return None
-    follows = failures.consequence(app, generation, _fault(state, generation, dead), now)
-    if isinstance(follows, AppFailed):
+    found = _fault(state, generation, dead)
+    follows = failures.consequence(app, generation, found, now)
+    joining = not any(slot in generation.containers for slot in dead)
+    if isinstance(follows, AppFailed) and not joining:
         return follows
     leave = (
         s for s, one in generation.containers.items() if s not in slots and s not in dead and one.state != "exited"
@@ -93,15 +96,25 @@ def members_lost(state: State, app: App, generation: Generation, now: int) -> Me
         members=_placed(keep),
         lost=dead,
         leavers=sorted(leave),
-        reason=follows.reason,
-        counted=follows.counted,
-        port=follows.port,
-        failure=follows.failure,
-        retries=follows.retries,
-        limit=follows.limit,
-        anew=follows.anew,
-        resize_at=follows.retry_at,
+        reason=found.reason,
+        failure=found.failure,
+        **_cost(app, follows, now, joining=joining),
     )
+
+
+def _cost(app: App, follows: GenerationFailed | AppFailed, now: int, *, joining: bool) -> dict[str, Any]:
+    """Return what the failure costs.  Newcomers that never joined cost no retry, and never end an app whose members train: the
+    app stays at the size that works (`dorm.core.apps.bounds`)."""
+    if isinstance(follows, AppFailed) or joining:
+        return {"counted": False, "resize_at": now + int(app.spec.retries.longest_s * SECOND)}
+    return {
+        "counted": follows.counted,
+        "port": follows.port,
+        "retries": follows.retries,
+        "limit": follows.limit,
+        "anew": follows.anew,
+        "resize_at": follows.retry_at,
+    }
 
 
 def _dead(generation: Generation) -> list[int]:

@@ -23,7 +23,7 @@ from dorm.core.fold.effects import (
     note_ran,
     note_work,
 )
-from dorm.core.state import HISTORY, AdjustmentRecord, Container, LiveChange
+from dorm.core.state import HISTORY, AdjustmentRecord, Container, Held, LiveChange
 from events import subjects
 
 if TYPE_CHECKING:
@@ -204,6 +204,17 @@ def _dismiss(generation: Generation, slot: int) -> None:
     container = generation.containers.pop(slot)
     if container.state != "exited":
         generation.leaving[slot] = container
+
+
+def growth_that_failed(app: App, event: k.MembersLost) -> Held | None:
+    """Return what the app is held at, where its newcomers failed by themselves before they joined; None where others did."""
+    current = app.current
+    if current is None or current.change is None or event.failure in ("lost", "stopped", ""):
+        return None
+    before, after = len(current.containers), len(current.planned)
+    if after <= before or any(slot in current.containers for slot in event.lost):
+        return None
+    return Held(current.number, after, before)
 
 
 def members_lost(state: State, event: k.MembersLost) -> None:

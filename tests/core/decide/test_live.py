@@ -293,3 +293,21 @@ def test_all_members_done_completes_it_though_newcomers_never_joined() -> None:
     bench.all_exited()
     assert kinds(bench.decide()) == ["AppCompleted"]
     assert sorted(bench.app().generations[1].leaving) == [3]
+
+
+def test_newcomers_that_fail_cost_no_retry_and_are_not_tried_again_at_once() -> None:
+    bench = bench_of(2, 2)
+    live_app(bench, n_max=3, retries={"limit": 0})
+    bench.add(k.AppUpdated(app="app", n_max=4))
+    assert only(bench.settle(), k.MembersReleased).newcomers == [3]
+    newcomer = current(bench).find(3)
+    assert newcomer is not None
+    bench.add(k.ContainerExited(app=bench.app().id, generation=1, slot=3, node=newcomer.node, reason="image"))
+    lost = only(bench.settle(), k.MembersLost)
+    assert (lost.lost, lost.counted, lost.failure) == ([3], False, "image")
+    assert (bench.app().failures, len(current(bench).containers), bench.app().phase) == (0, 3, "running")
+    bench.wait(600)
+    assert "MembersReleased" not in kinds(bench.settle())
+    held = bench.app().held_most
+    assert held is not None
+    assert (held.containers, held.worked_with) == (4, 3)

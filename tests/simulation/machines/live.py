@@ -78,10 +78,11 @@ class LiveProgram(Program):
         return group.step >= self._plan.steps or (self.calm and group.step >= group.begun + 3)
 
     def _first_membership(self) -> None:
+        """The one announced last: a member may have failed before any trained."""
         membership, slots = self.announced()
-        if membership == 1 and self._slot == slots[0] and self._group.ready_for(1, slots):
+        if self._slot == slots[0] and self._group.ready_for(membership, slots):
             self._group.step = self._group.begun = self.step
-            self._switch(1, slots, "start")
+            self._switch(membership, slots, "start")
 
     def _lead(self) -> None:
         group = self._group
