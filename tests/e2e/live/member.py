@@ -58,7 +58,7 @@ def save(*_: object) -> None:
     sys.exit(0)
 
 
-def lead(state: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+def lead(state: dict[str, Any], told: dict[str, Any]) -> None:
     """One step of the leader: deaths, then a new membership whose members are all ready, then work."""
     lost = [slot for slot in state["members"] if not lives(slot)]
     if lost:
@@ -70,21 +70,17 @@ def lead(state: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
         lives(slot) and get(f"{slot}.ready") == told["membership"] for slot in wanted
     ):  # fmt: skip
         before, state["members"], state["membership"] = state["members"], wanted, told["membership"]
-        put("state.json", state)
         joined, left = set(wanted) - set(before), set(before) - set(wanted)
         cause = "move" if joined and left else "grow" if joined else "shrink" if left else "death"
-        teller = state["members"][0]
-        if teller == SLOT:
-            say(membership=state["membership"], step=state["step"], members=wanted, cause=cause, warm_up_s=0.1,
-                barrier_s=0.001, pause_s=0.004, bytes_moved=1000)  # fmt: skip
-        return state
+        state["cause"] = cause
+        put("state.json", state)
+        return
     state["step"] += 1
     if state["step"] % 10 == 0:
         say(step=state["step"], loss=1 / state["step"])
     if state["step"] % 100 == 0:
         say(epoch=state["step"] // 100, step=state["step"], samples=1000, ledger="ab" * 32)
     put("state.json", state)
-    return state
 
 
 follows, steps = sys.argv[1] == "follows", int(sys.argv[2])
@@ -99,7 +95,7 @@ if told["membership"] == 1 and told["members"][0]["slot"] == SLOT:
         time.sleep(TICK_S)
     put("state.json", {"membership": 1, "members": members, "step": step})
     say(membership=1, step=step, members=members, cause="start")
-joined = False
+joined, known = False, 1
 while True:
     told = json.loads(Path(os.environ["DORM_MEMBERS"]).read_text())
     if get(f"{SLOT}.ready") != told["membership"]:
@@ -109,6 +105,10 @@ while True:
         if state["step"] >= steps or (joined and SLOT not in state["members"]):
             sys.exit(0)
         joined |= SLOT in state["members"]
+        if state["membership"] > known and state["members"][0] == SLOT:  # The old leader may have left.
+            say(membership=state["membership"], step=state["step"], members=state["members"], cause=state["cause"],
+                warm_up_s=0.1, barrier_s=0.001, pause_s=0.004, bytes_moved=1000)  # fmt: skip
+        known = max(known, state["membership"])
         if joined and next((slot for slot in state["members"] if lives(slot)), None) == SLOT:
             lead(state, told)
     time.sleep(TICK_S)
