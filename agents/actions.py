@@ -15,8 +15,9 @@ import structlog
 from agents import reconcile as r
 from agents.checkpoint_folder import NotShared
 from agents.contract import container_spec
+from agents.members import announcement
 from agents.ports import ports_of
-from agents.runtime.interface import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable
+from agents.runtime.interface import MEMBERS_FILE, Conflict, Key, Refused, RuntimeFault, Seen, Unavailable
 from events.quantities import GPU
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Actions:
         """Containers with an action under way: a list made meanwhile may be wrong about them."""
         self.launching: set[Key] = set()
         """Containers being launched, which the runtime may not list as running yet."""
+        self.announced: dict[Key, int] = {}
+        """The membership that was last written for each container of a live app; empty after a restart."""
         self._config = config
         self._desired = desired
         self._runtime = runtime
@@ -98,6 +101,8 @@ class Actions:
                     self.launching.discard(key)
             case r.Halt(key):
                 await self._halt(key)
+            case r.Announce(key):
+                await self._announce(key)
             case r.ReportStarted(seen):
                 await self._reporter.started(seen)
             case r.ReportExited(key, seen):
@@ -105,6 +110,7 @@ class Actions:
             case r.Discard(key):
                 await self._runtime.remove(key)
                 await self._reporter.forget(key)
+                self.announced.pop(key, None)
                 if not any(seen.key.app == key.app and seen.key != key for seen in self._seen()):
                     await self._forget_ended(key.app)
 
@@ -120,7 +126,7 @@ class Actions:
         app = self._desired.wanted().get(key)
         if app is None or not await self._may_launch():
             return
-        ports = ports_of(app.placement, key.slot, app.master_port)
+        ports = ports_of(app.joined_as(key.slot), key.slot, app.master_port)
         taken = next((port for address, port in ports if self._port_taken(address, port)), 0)
         if taken:
             await self._reporter.refused(key, "port", f"port {taken} is in use on {self._config.address}")
@@ -144,11 +150,12 @@ class Actions:
             key.slot,
             checkpoint_dir=str(checkpoint_dir),
             checkpoint_mount=self._runtime.checkpoint_mount,
-            run_dir=self._runtime.run_mount or str(self._runtime.run_dir(key)),
+            run_dir=self._runtime.run_mount(key),
             devices=devices,
         )
+        files = {MEMBERS_FILE: announcement(app)} if app.live else {}
         try:
-            seen = await self._runtime.ensure(spec)
+            seen = await self._runtime.ensure(spec, files)
         except Refused as error:
             mounted = await self._looks.shared()
             await self._reporter.refused(key, error.cause if mounted else "checkpoints", str(error))
@@ -158,6 +165,16 @@ class Actions:
             _log.info("started", app=key.app, generation=key.generation, slot=key.slot, node=self._config.name)
             if seen.state == "running" and key not in self._desired.started:
                 await self._reporter.started(seen)
+
+    async def _announce(self, key: Key) -> None:
+        """Write the membership that was announced last, where the container reads it."""
+        app = self._desired.wanted().get(key)
+        if app is None:
+            return
+        membership = app.membership
+        with contextlib.suppress(KeyError):  # it has been removed
+            await self._runtime.put(key, MEMBERS_FILE, announcement(app))
+            self.announced[key] = membership
 
     async def _halt(self, key: Key) -> None:
         """Run the checkpoint command, if the app has one, then stop with SIGTERM and the grace time.  Kill at once if the log

@@ -440,7 +440,7 @@ class Agent:
                 continue
             self._answered_at = asyncio.get_running_loop().time()
             self._reporter.look(self._seen)
-            actions = r.reconcile(self.desired, self._seen, self._follower.log_time())
+            actions = r.reconcile(self.desired, self._seen, self._follower.log_time(), self._actions.announced)
             for action in actions:
                 if action.key not in unsure and not (self._leaving and isinstance(action, r.Launch)):
                     self._actions.start(action, tasks)

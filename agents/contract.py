@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from agents.engines import registry
 from agents.engines.interface import Place
-from agents.runtime.interface import ContainerSpec, Key
+from agents.runtime.interface import MEMBERS_FILE, ContainerSpec, Key
 from events.quantities import CPU
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def container_spec(
     `checkpoint_dir` is the host's path of the app's checkpoints, `checkpoint_mount` the path inside the container ('' for the
     same path), `run_dir` the container's private folder as the container sees it.
     """
-    spec, placement = app.spec, sorted(app.placement, key=lambda placed: placed.slot)
+    spec, placement = app.spec, sorted(app.joined_as(slot), key=lambda placed: placed.slot)
     command = (spec.resume or spec.command) if app.resume else spec.command
     launch = registry.prepare(
         Place(
@@ -65,6 +65,7 @@ def container_spec(
             **launch.env,
             **_dorm(app_id, app, placement, slot),
             "DORM_CHECKPOINT_DIR": checkpoint_mount or checkpoint_dir,
+            **({"DORM_MEMBERS": f"{run_dir}/{MEMBERS_FILE}"} if app.live else {}),
         },
         resources=spec.resources(),
         checkpoint_dir=checkpoint_dir,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from agents.progress import Told
+from agents.progress import TOLD, Told
 from agents.runtime.interface import Key
 from events import kinds as k
 from events import subjects
@@ -48,6 +48,13 @@ class DesiredApp(msgspec.Struct):
     spec: AppSpec
     generation: int = 0
     placement: list[Placed] = []
+    """The containers of the generation: of a live app, its members."""
+    members: list[Placed] = []
+    """Of a live app: the membership that was announced last, which replaces `placement` once it is committed."""
+    membership: int = 0
+    """The number of that membership; 0 before the release."""
+    first: dict[int, list[Placed]] = {}
+    """By slot, for newcomers on this node: the membership that they joined, from which their environment follows."""
     master_port: int = 0
     released: bool = False
     failed: bool = False
@@ -56,6 +63,19 @@ class DesiredApp(msgspec.Struct):
     """The folder of checkpoints in which the generation works, "" where no node has announced one."""
     ended_at: int = 0
     """Log time (UTC ns) of its end, 0 while it lives."""
+
+    @property
+    def live(self) -> bool:
+        return self.spec.elastic == "live"
+
+    def here(self, node: str) -> list[Placed]:
+        """Return its members on a node, and those that join or leave."""
+        both = {placed.slot: placed for placed in [*self.placement, *self.members]}
+        return [placed for _, placed in sorted(both.items()) if placed.node == node]
+
+    def joined_as(self, slot: int) -> list[Placed]:
+        """Return the membership with which this slot started."""
+        return self.first.get(slot, self.placement)
 
 
 class Desired(msgspec.Struct):
@@ -104,7 +124,7 @@ class Desired(msgspec.Struct):
                     self.started.add(key)
             case k.ContainerExited() if own and self._of_holder(event):
                 self._end(Key(event.app, event.generation, event.slot))
-            case k.AppCheckpointed() | k.AppProgressed() if own:
+            case k.AppCheckpointed() | k.AppProgressed() | k.MembershipChanged() | k.EpochCompleted() if own:
                 self._tell(event)
             case k.NodeJoined() if own and event.node == self.node and self.may_hold(event.identity):
                 self.condition, self.lease_ended = "up", False
@@ -129,7 +149,7 @@ class Desired(msgspec.Struct):
         """Apply the master's rule: reports of another machine with this name do not concern this node's containers."""
         return event.node == self.node and event.identity == self.holder
 
-    def _tell(self, event: k.AppCheckpointed | k.AppProgressed) -> None:
+    def _tell(self, event: k.AppCheckpointed | k.AppProgressed | k.MembershipChanged | k.EpochCompleted) -> None:
         """Note a stored progress fact; its id names container and line (`agents.progress`)."""
         name, _, end = event.id.rpartition(f".{type(event).__name__}.")
         slot = name.removeprefix(f"{self.node}.{event.app}-{event.generation}-")
@@ -139,10 +159,8 @@ class Desired(msgspec.Struct):
         if key not in self.due and key not in self.started:
             return
         told = self.told.setdefault(key, Told())
-        if isinstance(event, k.AppCheckpointed):
-            told.checkpointed = max(told.checkpointed, int(end))
-        else:
-            told.progressed = max(told.progressed, int(end))
+        field = TOLD[type(event)]
+        setattr(told, field, max(getattr(told, field), int(end)))
 
     def _end(self, key: Key) -> None:
         if key in self.due:
@@ -168,6 +186,12 @@ class Desired(msgspec.Struct):
                         self._resize(change)
                 case k.GenerationReleased() if app := self._current(fact.app, fact.generation):
                     self._release(fact, app)
+                case k.MembersReleased() | k.MembersLost() if app := self._current(fact.app, fact.generation):
+                    self._announce(fact, app)
+                case k.MembershipCommitted() if app := self._current(fact.app, fact.generation):
+                    app.placement = app.members
+                case k.LiveResizeFailed():
+                    self._resize(fact.restart)
                 case k.GenerationFailed() if app := self._current(fact.app, fact.generation):
                     app.failed = True
                 case k.AppCompleted() | k.AppFailed() | k.AppCancelled():
@@ -195,15 +219,17 @@ class Desired(msgspec.Struct):
 
     def _resize(self, change: k.Resize) -> None:
         app = self.apps.get(change.app)
-        if app is None or change.to_generation != app.generation + 1:
-            return
+        if app is None or change.adjustment == "live" or change.to_generation != app.generation + 1:
+            return  # A live adjustment begins with its release.
         app.generation, app.placement, app.master_port = change.to_generation, change.placement, change.master_port
+        app.members, app.membership, app.first = [], 0, {}
         app.released = app.failed = app.resume = False
 
     def _release(self, fact: k.GenerationReleased, app: DesiredApp) -> None:
         if app.released:
             return
         app.released, app.resume, app.checkpoints = True, fact.resume, fact.checkpoints
+        app.members, app.membership = app.placement, 1
         for placed in app.placement:
             if placed.node == self.node:
                 self.due.add(Key(fact.app, fact.generation, placed.slot))
@@ -218,6 +244,25 @@ class Desired(msgspec.Struct):
         if not any(key.app == name for known in (self.due, self.started, self.exited) for key in known):
             # It was never here: an agent must not remember every app of the cluster.
             del self.apps[name]
+
+    # --- memberships ----------------------------------------------------------------------------------------------------
+
+    def _announce(self, fact: k.MembersReleased | k.MembersLost, app: DesiredApp) -> None:
+        """Newcomers here start; every member hears of the membership."""
+        if not app.released or app.failed or app.ended_at or fact.membership != app.membership + 1:
+            return
+        lost = fact.lost if isinstance(fact, k.MembersLost) else []
+        known = {placed.slot for placed in [*app.placement, *app.members]}
+        app.membership, app.members = fact.membership, fact.members
+        app.placement = [placed for placed in app.placement if placed.slot not in lost]
+        for placed in fact.members:
+            if placed.node != self.node or placed.slot in known:
+                continue
+            key = Key(fact.app, fact.generation, placed.slot)
+            app.first[placed.slot] = fact.members
+            self.due.add(key)
+            if self.condition == "left" or self.lease_ended:
+                self._end(key)
 
     @property
     def lease_s(self) -> float:
@@ -238,8 +283,7 @@ class Desired(msgspec.Struct):
             Key(name, app.generation, placed.slot): app
             for name, app in sorted(self.apps.items())
             if app.released and not app.failed and not app.ended_at
-            for placed in app.placement
-            if placed.node == self.node
+            for placed in app.here(self.node)
         }
 
     def forget(self, app: str) -> None:

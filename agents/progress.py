@@ -3,7 +3,12 @@
     {"step": 120, "loss": 0.31, "samples_per_s": 950}      progress
     {"checkpoint": 120}                                    saved up to this step
 
-Each fact is the latest of its kind: at most one progress and one checkpoint are published in `interval_s`.  What the rate
+and of live apps (`elastic: live`), whose other words are in events/kinds/agents.py
+
+    {"membership": 5, "step": 1200, "members": [0, 3], "cause": "grow", "pause_s": 0.012}    a membership trains
+    {"epoch": 3, "step": 1260, "samples": 1797, "ledger": "64 hex digits"}                   an epoch of data has ended
+
+Each fact is the latest of its kind: at most one of each is published in `interval_s`.  What the rate
 held back is published when the container has ended, before its end is reported.
 
 The file is the app's, and may hold anything: lines that are not of this form are skipped, half-written ones wait for their
@@ -21,12 +26,12 @@ import errno
 import math
 import os
 import stat
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from events.kinds import AppCheckpointed, AppProgressed
+from events.kinds import AppCheckpointed, AppProgressed, EpochCompleted, MembershipChanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +49,7 @@ MOST_TRIES = 64
 """Lines of one read that are decoded for each kind of fact."""
 _LARGEST_STEP = 2**53
 
-ProgressFact = AppProgressed | AppCheckpointed
+ProgressFact = AppProgressed | AppCheckpointed | MembershipChanged | EpochCompleted
 
 
 class Told(msgspec.Struct):
@@ -52,17 +57,34 @@ class Told(msgspec.Struct):
 
     checkpointed: int = 0
     progressed: int = 0
+    membership: int = 0
+    epoch: int = 0
+
+
+TOLD: dict[type[ProgressFact], Literal["checkpointed", "progressed", "membership", "epoch"]] = {
+    AppCheckpointed: "checkpointed",
+    AppProgressed: "progressed",
+    MembershipChanged: "membership",
+    EpochCompleted: "epoch",
+}
+"""The field of `Told` for each kind of fact."""
+_LIVE = (MembershipChanged, EpochCompleted)
 
 
 class ProgressFile:
     """One container's file and how far it was read; `told` is how much of it the log has."""
 
-    def __init__(self, key: Key, path: Path, interval_s: float, told: Told | None = None) -> None:
+    def __init__(
+        self, key: Key, path: Path, interval_s: float, told: Told | None = None, *, live: bool = False
+    ) -> None:
+        """`live` also reads what members of a live app write."""
         self._key = key
         self._path = path
         self._interval_s = interval_s
         self._told = told or Told()
-        self._offset = min(self._told.checkpointed, self._told.progressed)
+        self._live = live
+        kinds = [field for kind, field in TOLD.items() if live or kind not in _LIVE]
+        self._offset = min(getattr(self._told, field) for field in kinds)
         self._cut = 0
         """Bytes by which the file was ever shortened: positions in ids only grow."""
         self._rest = b""
@@ -73,6 +95,9 @@ class ProgressFile:
         self._progress_at = -math.inf
         self._checkpoint: AppCheckpointed | None = None
         self._checkpoint_at = -math.inf
+        self._held: dict[type[ProgressFact], ProgressFact] = {}
+        """The newest fact of each kind that only live apps have, until it is due."""
+        self._held_at: dict[type[ProgressFact], float] = {}
         self.skipped = 0
         """Bytes never read: of lines that are too long, and where the app writes faster than it is read."""
 
@@ -90,6 +115,12 @@ class ProgressFile:
 
     def _due(self, now_s: float, *, final: bool) -> list[ProgressFact]:
         facts: list[ProgressFact] = []
+        for kind in _LIVE:  # The membership first: what follows was done in it.
+            held = self._held.get(kind)
+            if held is not None and (final or now_s - self._held_at.get(kind, -math.inf) >= self._interval_s):
+                facts.append(held)
+                self._held_at[kind] = now_s
+                del self._held[kind]
         saved, done = self._checkpoint, self._progress
         if saved is not None and (final or now_s - self._checkpoint_at >= self._interval_s):
             # Progress up to the checkpoint comes first, so that lost work is never counted twice.
@@ -169,7 +200,7 @@ class ProgressFile:
                     self._checkpoint = _placed(AppCheckpointed(app=app, generation=generation, step=saved), begin + end)
                 break
         for end, words in self._newest_first(text[:whole], b'"step"'):
-            step = _step(words.get("step"))
+            step = _step(words.get("step")) if not self._live or not {"membership", "epoch"} & words.keys() else None
             if step is not None:
                 if begin + end > self._told.progressed:
                     self._progress = _placed(
@@ -182,6 +213,22 @@ class ProgressFile:
                         ),
                         begin + end,
                     )
+                break
+
+        if self._live:
+            self._take_live(text[:whole], begin)
+
+    def _take_live(self, lines: bytes, begin: int) -> None:
+        """Keep the newest membership and the newest epoch of these lines, which begin there in the file."""
+        app, generation, _ = self._key
+        about = {"app": app, "generation": generation}
+        for kind, word in ((MembershipChanged, b'"membership"'), (EpochCompleted, b'"epoch"')):
+            for end, words in self._newest_first(lines, word):
+                fact = _live_fact(kind, words, about)
+                if fact is None:
+                    continue
+                if begin + end > getattr(self._told, TOLD[kind]):
+                    self._held[kind] = replace(fact, id=f"{kind.__name__}.{begin + end}")
                 break
 
     def _newest_first(self, lines: bytes, word: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -204,6 +251,26 @@ class ProgressFile:
                 yield end, words
 
 
+def _live_fact(
+    kind: type[MembershipChanged] | type[EpochCompleted], words: dict[str, Any], about: dict[str, Any]
+) -> MembershipChanged | EpochCompleted | None:
+    """Return the fact of a line that a member of a live app wrote; None if it is not of that form.  Unknown words are ignored,
+    and words that only the agent may say."""
+    said = {name: words[name] for name in _SAID[kind] if name in words}
+    if kind is MembershipChanged and "cause" in words:
+        said["change"] = words["cause"]  # An event's own `cause` is what led to it on the log.
+    try:
+        return msgspec.convert({"kind": kind.__name__, **said, **about}, kind)
+    except (msgspec.ValidationError, RecursionError):
+        return None
+
+
+_SAID: dict[type[ProgressFact], tuple[str, ...]] = {
+    MembershipChanged: (
+        "membership", "step", "members", "lost", "repeated", "warm_up_s", "barrier_s", "pause_s", "bytes_moved"
+    ),
+    EpochCompleted: ("epoch", "step", "samples", "ledger"),
+}  # fmt: skip
 _Fact = TypeVar("_Fact", AppProgressed, AppCheckpointed)
 
 

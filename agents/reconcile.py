@@ -4,6 +4,7 @@
     wanted, unseen, reported as started     it was lost: report its exit
     released, unseen, no longer wanted      report its exit: it never started, and its room is waited for
     seen running, not reported              report its start
+    seen running, a live app's membership is newer than its file    announce it
     seen running, not wanted                halt it (checkpoint, SIGTERM, grace, SIGKILL)
     seen exited, not reported               report its exit
     seen exited, on the log, kept long      discard it, logs and all
@@ -21,7 +22,7 @@ import msgspec
 from agents.runtime.interface import Key, Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from agents.desired import Desired
 
@@ -42,6 +43,12 @@ class ReportStarted(msgspec.Struct, frozen=True):
         return self.seen.key
 
 
+class Announce(msgspec.Struct, frozen=True):
+    key: Key
+    membership: int
+    """Of a live app."""
+
+
 class ReportExited(msgspec.Struct, frozen=True):
     key: Key
     seen: Seen | None
@@ -52,17 +59,23 @@ class Discard(msgspec.Struct, frozen=True):
     key: Key
 
 
-Action = Launch | Halt | ReportStarted | ReportExited | Discard
+Action = Launch | Halt | Announce | ReportStarted | ReportExited | Discard
 
 
-def reconcile(desired: Desired, seen: Sequence[Seen], now: int) -> list[Action]:
-    """Return the actions due now, in order of keys.  `now` is log time (UTC ns): a machine's clock may be off by hours."""
+def reconcile(
+    desired: Desired, seen: Sequence[Seen], now: int, announced: Mapping[Key, int] | None = None
+) -> list[Action]:
+    """Return the actions due now, in order of keys.  `now` is log time (UTC ns): a machine's clock may be off by hours.
+    `announced` is the membership that this process last wrote for each container of a live app; a restarted agent has written
+    none, and announces all of them again."""
     wanted = desired.wanted()
     found = {container.key: container for container in seen}
     actions: list[Action] = []
     has_zombie = any(container.state == "running" and _ended(container.key, desired) for container in seen)
     for key in sorted({*wanted, *found, *desired.started, *desired.announced, *desired.due}):
         action = _for(key, key in wanted, found.get(key), desired, now)
+        if action is None and key in wanted and wanted[key].live:
+            action = _announcement(key, wanted[key].membership, found.get(key), announced or {})
         if action is not None and not (has_zombie and isinstance(action, Launch)):
             actions.append(action)
     return actions
@@ -93,6 +106,11 @@ def _for(key: Key, wanted: bool, seen: Seen | None, desired: Desired, now: int) 
     if not exited and key.app in desired.apps:
         return ReportExited(key, seen)
     return Discard(key) if _kept_long_enough(key, seen, desired, now) else None
+
+
+def _announcement(key: Key, membership: int, seen: Seen | None, announced: Mapping[Key, int]) -> Announce | None:
+    runs = seen is not None and seen.state == "running"
+    return Announce(key, membership) if runs and announced.get(key) != membership else None
 
 
 def _kept_long_enough(key: Key, seen: Seen, desired: Desired, now: int) -> bool:

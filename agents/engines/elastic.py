@@ -1,8 +1,8 @@
 """The engine `elastic`: the command as it is, and a file that announces the members of the generation.
 
 `DORM_MEMBERS` names the file.  A program that follows it learns all changes from there and needs no other variable.  At the
-start of a generation the membership is 1 and holds every container of the placement.  While the app is adjusted by checkpoint
-and restart, the file never changes: each generation has a new one.
+start of a generation the membership is 1 and holds every container of the placement.  For an app that is adjusted by
+checkpoint and restart the file never changes: each generation has a new one.  With `elastic: live` the agent replaces it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ _DEADLINE_S: Final = 60.0
 
 
 def prepare(place: Place) -> Launch:
+    if place.spec.elastic == "live":
+        return Launch(place.command)  # The agent announces each membership (`agents.members`), the first one too.
     announcement = {
         "generation": place.generation,
         "membership": 1,

@@ -214,8 +214,9 @@ class Reporter:
         follower = self._progress.get(key)
         if follower is None:
             path = self._runtime.run_dir(key) / PROGRESS_FILE
-            told = self._desired.told.get(key)
-            follower = _Follower(ProgressFile(key, path, self._config.progress_interval_s, told))
+            told, app = self._desired.told.get(key), self._desired.apps.get(key.app)
+            live = app is not None and app.live
+            follower = _Follower(ProgressFile(key, path, self._config.progress_interval_s, told, live=live))
             self._progress[key] = follower
         async with follower.lock:  # so that facts of one container stay in the order of their lines
             await self._tell_progress(key, follower, final)

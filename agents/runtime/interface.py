@@ -21,12 +21,14 @@ import msgspec
 from events.errors import DormError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Mapping
     from pathlib import Path
 
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 PROGRESS_FILE: Final = "progress.jsonl"
 """The file that DORM_PROGRESS names, in a container's private directory."""
+MEMBERS_FILE: Final = "members.json"
+"""The file that DORM_MEMBERS names, beside it (`agents.members`)."""
 TIMED_OUT: Final = 124
 """The exit code that `Runtime.run` returns for a command it had to kill, as coreutils' timeout does."""
 NOT_FOUND: Final = 127
@@ -198,8 +200,6 @@ class Runtime(Protocol):
     """Whether it limits containers to their resources."""
     checkpoint_mount: str
     """Where a container sees its checkpoint directory ('' if it sees the host's own path)."""
-    run_mount: str
-    """Where a container sees its private directory, likewise."""
 
     async def open(self) -> None: ...
     async def close(self) -> None:
@@ -210,12 +210,13 @@ class Runtime(Protocol):
         """Return all containers that Dorm created on this node, ended ones included, sorted by key."""
         ...
 
-    async def ensure(self, spec: ContainerSpec) -> Seen:
-        """Create and start it unless it already ran: at most one container ever starts for a key, even after a crash between
-        create and start.  Limits are checked after creation.  The lease is checked right before the start: this process, the
-        machine or a pull of the image may have taken longer than the lease had left, and by then the container may have a
-        successor elsewhere.  Raises `Refused` (and nothing is left of the container), `Conflict`, or `Unavailable` if the
-        lease has expired.  On cancellation, a start under way still completes."""
+    async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes] | None = None) -> Seen:
+        """Create and start it unless it already ran, with `files` (by name) in its private directory: at most one container
+        ever starts for a key, even after a crash between create and start.  Limits are checked after creation.  The lease is
+        checked right before the start: this process, the machine or a pull of the image may have taken longer than the lease
+        had left, and by then the container may have a successor elsewhere.  Raises `Refused` (and nothing is left of the
+        container), `Conflict`, or `Unavailable` if the lease has expired.  On cancellation, a start under way still
+        completes."""
         ...
 
     async def stop(self, key: Key, grace_s: float) -> bool:
@@ -262,6 +263,15 @@ class Runtime(Protocol):
         """Return the container's private directory on the host; inside, DORM_PROGRESS names `progress.jsonl` in it.
 
         The app may write anything there, links included: open files in it with O_NOFOLLOW."""
+        ...
+
+    def run_mount(self, key: Key) -> str:
+        """Return the path of that directory as the container sees it."""
+        ...
+
+    async def put(self, key: Key, name: str, content: bytes) -> None:
+        """Replace a file in that directory in one step.  KeyError if there is no such container; `Unavailable` if the disk
+        refuses."""
         ...
 
     def hints(self) -> AsyncGenerator[None, None]:

@@ -211,6 +211,41 @@ class RunDirs:
         if self.owner is not None and self.owner != (os.getuid(), os.getgid()):
             os.chown(path, *self.owner)
 
+    async def put_file(self, key: Key, name: str, content: bytes) -> None:
+        """Replace a file in the private directory.  Raises KeyError, `Unavailable`."""
+        try:
+            await asyncio.to_thread(self.put, key, name, content)
+        except OSError as failure:
+            raise Unavailable(
+                f"{key}: {name} cannot be written: {failure.strerror}", code="container.folder.not_writable"
+            ) from failure
+
+    def put(self, key: Key, name: str, content: bytes) -> None:
+        """Replace a file in the private directory in one step.  The app may have put links there, so none is followed.  Raises
+        KeyError if there is no such directory, OSError."""
+        try:
+            folder = os.open(self.run_dir(key), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise KeyError(key) from None
+        try:
+            self._put(folder, name, content)
+        finally:
+            os.close(folder)
+
+    def _put(self, folder: int, name: str, content: bytes) -> None:
+        aside = f".{name}.{secrets.token_hex(8)}"
+        file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        try:
+            with os.fdopen(file, "wb") as writable:
+                writable.write(content)
+                if self.owner is not None and self.owner != (os.getuid(), os.getgid()):
+                    os.fchown(writable.fileno(), *self.owner)
+            os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(aside, dir_fd=folder)
+            raise
+
     def remove(self, key: Key) -> None:
         """Delete one container's folder; a missing one is no error."""
         gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.root))

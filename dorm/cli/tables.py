@@ -88,7 +88,7 @@ def show_app(d: dict[str, Any]) -> None:
         ("containers", f"{d['containers']} on {counted(d['nodes'], 'node')} (n_min {d['n_min']}, n_max {d['n_max']}, weight {d['weight']:g})"),
         ("of each", ", ".join(d["demand"].values())), ("require", " ".join(d["require"].splitlines())),
         ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
-        ("generation", d["generation"]),
+        ("generation", d["generation"]), ("elastic", _elastic(d)),
         ("progress", f"step {d['step']}" + (f" of {d['steps']}" if d["steps"] else "") + (f", loss {d['loss']:.6g}" if d["loss"] is not None else "")
          + (f", {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] is not None else "")),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
@@ -100,7 +100,17 @@ def show_app(d: dict[str, Any]) -> None:
         if value != "":
             console.print(Text(f"  {label:<12}").append(cell(value)))
     show_containers(d["containers_now"])
-    _titled("adjustments", [_in_seconds(row) for row in d["adjustments_done"]], _ADJUSTMENTS)
+    done = d["adjustments_done"]
+    live = [("PAUSE s", "pause_s")] if any(row["live"] for row in done) else []
+    _titled("adjustments", [_in_seconds(row) for row in done], [*_ADJUSTMENTS, *live])
+
+
+def _elastic(d: dict[str, Any]) -> str:
+    """Return `live, membership 3, epoch 12` for an app that is resized while it runs."""
+    if not d["elastic"]:
+        return ""
+    epoch = f", epoch {d['epoch']}" if d["epoch"] else ""
+    return f"{d['elastic']}, membership {d['membership'] or '-'}{epoch}"
 
 
 def _failures(d: dict[str, Any]) -> str:

@@ -43,7 +43,7 @@ def _overfull(state: State) -> Iterator[str]:
             for generation in app.generations.values():
                 if not generation.released:
                     continue
-                for container in generation.containers.values():
+                for container in generation.all_containers():
                     if container.node == node.id and container.state != "exited":
                         _add(used, app.demand)
                         since = min(since, generation.decided_seq)
@@ -63,7 +63,7 @@ def _overplanned(state: State) -> Iterator[str]:
         since = state.seq
         for app in state.live_apps():
             current = app.current
-            for container in current.containers.values() if current else ():
+            for container in current.planned.values() if current else ():
                 if current and container.node == node.id:
                     _add(planned, app.demand)
                     since = min(since, current.decided_seq)
@@ -115,6 +115,31 @@ def _generation(app: App, number: int, generation: Generation) -> Iterator[str]:
         yield "has ended, but nobody noted when"
     if app.ended and number != app.generation and generation.ended:
         yield "is of no use to anybody any more"
+    yield from _membership(app, generation)
+
+
+def _membership(app: App, generation: Generation) -> Iterator[str]:
+    """Who joins and leaves while a generation goes on."""
+    change, leaving = generation.change, generation.leaving
+    if (change is not None or generation.accused) and (not generation.released or generation.failed or app.ended):
+        yield "changes its members though it does not go on"
+    if not 1 <= generation.membership <= generation.announced:
+        yield f"trains in membership {generation.membership}, and {generation.announced} was announced last"
+    if any(container.state == "exited" for container in leaving.values()):
+        yield "waits for the end of a container that has exited"
+    if any(slot not in generation.containers for slot in generation.accused):
+        yield f"slots {generation.accused} are reported as gone, and are no members"
+    kept = [*generation.containers, *leaving]
+    if change is not None:
+        if not change.stay or any(slot not in generation.containers for slot in change.stay):
+            yield f"members {change.stay} stay, of {sorted(generation.containers)}"
+        if change.membership != generation.announced + (not change.released_at):
+            yield f"plans membership {change.membership}, and {generation.announced} was announced last"
+        if not change.released_at and any(one.state != "desired" for one in change.newcomers.values()):
+            yield "a newcomer ran before its room was free"
+        kept += change.newcomers if change.released_at else []
+    if len(kept) != len(set(kept)) or any(slot >= generation.next_slot for slot in kept):
+        yield f"slots {sorted(kept)} are not one container each, below {generation.next_slot}"
 
 
 def _ports(state: State) -> Iterator[str]:
@@ -131,12 +156,10 @@ def _ports(state: State) -> Iterator[str]:
 
 def _twice(taken: dict[tuple[str, int], str], app: App, generation: Generation, *, exited: bool) -> Iterator[str]:
     """Ports of the generation that another holds; `exited` counts those of containers that have exited."""
-    held = [
-        (c.address, c.port, f"slot {c.slot}") for c in generation.containers.values() if exited or c.state != "exited"
-    ]
-    first = next(iter(generation.containers.values()), None)
-    if generation.master_port and first is not None:
-        held.append((first.address, generation.master_port, "the rendezvous"))
+    containers = generation.planned.values() if exited else generation.all_containers()
+    held = [(c.address, c.port, f"slot {c.slot}") for c in containers if exited or c.state != "exited"]
+    if generation.master_port and generation.containers:
+        held.append((generation.master_address, generation.master_port, "the rendezvous"))
     for address, port, what in held:
         owner = f"{what} of {app.id} generation {generation.number}"
         if (other := taken.setdefault((address, port), owner)) != owner:

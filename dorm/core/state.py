@@ -11,11 +11,40 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
 from events.kinds import Waiting
 from events.spec import AppSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+__all__ = [
+    "HISTORY",
+    "MOST",
+    "REFUSED_CHANGES",
+    "SCHEMA",
+    "AdjustmentRecord",
+    "App",
+    "Container",
+    "ContainerState",
+    "Counters",
+    "Ended",
+    "Figures",
+    "Generation",
+    "Held",
+    "LiveChange",
+    "Node",
+    "NodeCondition",
+    "Pace",
+    "Refused",
+    "RefusedChange",
+    "Settings",
+    "ShortenedTime",
+    "State",
+    "Submission",
+    "can_be_kept",
+    "digest",
+]
 
 SCHEMA = 5
 """Counts changes of meaning in this module and `evolve`: digests of different schemas are not comparable."""
@@ -85,90 +114,6 @@ class Submission(msgspec.Struct):
     """The sender by the record's subject, which the server's permissions enforce; `by` is the sender's own claim."""
 
 
-class Pace(msgspec.Struct, gc=False):
-    """How fast a generation works, from the first and the last progress that it reported: log times and steps."""
-
-    first_at: int
-    first_step: int
-    last_at: int
-    last_step: int
-
-    @property
-    def steps_per_s(self) -> float:
-        """Steps per second, 0 while unknown."""
-        steps, time = self.last_step - self.first_step, self.last_at - self.first_at
-        return steps * 1e9 / time if steps > 0 and time > 0 else 0.0
-
-
-ContainerState = Literal["desired", "running", "exited"]
-
-
-class Container(msgspec.Struct, gc=False):
-    """One slot of a generation, as far as the log shows."""
-
-    slot: int
-    node: str
-    address: str
-    port: int
-    state: ContainerState = "desired"
-    started_at: int = 0
-    exited_at: int = 0
-    exit_code: int | None = None
-    asked: bool = False
-    killed: bool = False
-    """It did not exit within its grace time."""
-    reason: str = ""
-    message: str = ""
-
-
-class Generation(msgspec.Struct):
-    """One partition of an app, from the decision to its last container's end."""
-
-    number: int
-    containers: dict[int, Container]
-    """By slot."""
-    adjustment: str
-    decided_at: int
-    decided_seq: int
-    master_port: int = 0
-    void: bool = False
-    """Overtaken between its basis and its decision: it is never released, another decision follows."""
-    released_at: int = 0
-    started_at: int = 0
-    """When the last of its containers had started."""
-    resume: bool = False
-    failed: bool = False
-    """A `GenerationFailed` of it is on the log."""
-    stopped_at: int = 0
-    """When its last container had ended."""
-    running: int = 0
-    exited: int = 0
-    """How many containers are in these states: kept as counters, since every start and exit needs them."""
-    pace: Pace | None = None
-    checkpointed_at: int = 0
-    """When it last reported a checkpoint."""
-    folder: str = ""
-    """The cluster's folder of checkpoints when it was released."""
-    worked: bool = False
-    """Whether it has worked (`dorm.core.apps.bounds`)."""
-
-    @property
-    def released(self) -> bool:
-        return self.released_at > 0
-
-    @property
-    def ended(self) -> bool:
-        """Nothing of it may still run: never released, or every container has exited."""
-        return self.released_at <= 0 or self.exited == len(self.containers)
-
-    def by_node(self) -> dict[str, int]:
-        """How many containers it has on each node, sorted by node."""
-        counts: dict[str, int] = {}
-        for container in self.containers.values():
-            counts[container.node] = counts.get(container.node, 0) + 1
-        return dict(sorted(counts.items()))
-
-
 class AdjustmentRecord(msgspec.Struct, gc=False):
     """One finished adjustment, by its phases (log times)."""
 
@@ -190,6 +135,13 @@ class AdjustmentRecord(msgspec.Struct, gc=False):
     """The step that it reported then."""
     steps_per_s: float = 0.0
     """How fast the previous generation worked, with `containers_before`; 0 if unknown."""
+    live: bool = False
+    """It kept its generation: `released_at` is when the membership was announced, `started_at` when it trained.  The next
+    four are what its leader reported."""
+    warm_up_s: float = 0.0
+    barrier_s: float = 0.0
+    pause_s: float = 0.0
+    bytes_moved: int = 0
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
@@ -283,6 +235,10 @@ class App(msgspec.Struct):
     lost_steps: int = 0
     served_ns: int = 0
     """Its attained service: container-nanoseconds, by log times, of its containers that have started and exited."""
+    epoch: int = 0
+    """The last epoch of data that a live app completed."""
+    missed_live: bool = False
+    """Its last live resize missed its deadline, and it has not reported a membership since: it is restarted instead."""
     history: list[AdjustmentRecord] = []
     """The latest adjustments, at most `HISTORY`."""
 
@@ -298,14 +254,14 @@ class App(msgspec.Struct):
     def settled(self) -> bool:
         """Runs as decided: every container of the latest generation is up and nothing earlier is left."""
         current = self.current
-        return current is not None and len(self.generations) == 1 and current.running == len(current.containers)
+        return current is not None and len(self.generations) == 1 and current.settled
 
     def served_until(self, now: int) -> int:
         """Return `served_ns` plus the service of its running containers up to `now` (UTC ns)."""
         total = self.served_ns
         for generation in self.generations.values():
-            if generation.running:
-                for container in generation.containers.values():
+            if generation.running or generation.leaving or generation.change is not None:
+                for container in generation.all_containers():
                     if container.state == "running":
                         total += max(0, now - container.started_at)
         return total
@@ -323,6 +279,8 @@ class App(msgspec.Struct):
             return "retrying" if self.retry_at else "waiting"
         if not current.released:
             return "adjusting" if stopping or current.adjustment == "restart" else "starting"
+        if current.change is not None:
+            return "adjusting"
         if not current.exited:
             return "running" if current.started_at else "starting"
         return "ending"

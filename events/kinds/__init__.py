@@ -3,8 +3,10 @@
     clients    AppSubmitted AppUpdated AppCancelRequested
     operators  NodeDrainRequested PolicyChanged SealRequested
     agents     NodeJoined NodeReported NodeLeft ContainerStarted ContainerExited AppCheckpointed AppProgressed
+               MembershipChanged EpochCompleted
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
-               GenerationFailed IdleTicked Resized NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
+               GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked Resized
+               NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
 
 Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
 raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,
@@ -24,7 +26,9 @@ from events.kinds.agents import (
     ContainerExited,
     ContainerStarted,
     ContainerUse,
+    EpochCompleted,
     ExitReason,
+    MembershipChanged,
     NodeJoined,
     NodeLeft,
     NodeReported,
@@ -49,9 +53,14 @@ from events.kinds.master import (
     GenerationFailed,
     GenerationReleased,
     IdleTicked,
+    LiveReason,
+    LiveResizeFailed,
     LogSealed,
     MasterElected,
     MasterFact,
+    MembershipCommitted,
+    MembersLost,
+    MembersReleased,
     NodeLeaseEnded,
     NodeLost,
     NodeRecovered,
@@ -82,6 +91,7 @@ __all__ = [
     "ContainerExited",
     "ContainerStarted",
     "ContainerUse",
+    "EpochCompleted",
     "Event",
     "ExitCode",
     "ExitReason",
@@ -91,9 +101,15 @@ __all__ = [
     "GenerationReleased",
     "Identity",
     "IdleTicked",
+    "LiveReason",
+    "LiveResizeFailed",
     "LogSealed",
     "MasterElected",
     "MasterFact",
+    "MembersLost",
+    "MembersReleased",
+    "MembershipChanged",
+    "MembershipCommitted",
     "NodeDrainRequested",
     "NodeJoined",
     "NodeLeaseEnded",

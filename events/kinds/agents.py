@@ -9,6 +9,11 @@ import msgspec
 from events.kinds.base import Address, Amount, Event, ExitCode, FolderId, Identity, Port, Step
 from events.limits import Moment, Name, Number, Seconds, Slot
 
+Duration = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+"""Seconds that a program measured."""
+Members = Annotated[list[Slot], msgspec.Meta(max_length=4096)]
+"""Slots, ascending."""
+
 
 class NodeJoined(Event, frozen=True):
     """An agent has started on this node and states what the node has."""
@@ -109,3 +114,39 @@ class AppProgressed(Event, frozen=True):
     step: Step
     loss: float | None = None
     samples_per_s: float | None = None
+
+
+class MembershipChanged(Event, frozen=True):
+    """The leader of a live app (its lowest slot) reports that a membership trains: the first one of a generation, one that
+    was announced, or what is left of one after a death.  It commits an announced membership."""
+
+    app: Name
+    generation: Number
+    membership: Number
+    step: Step
+    """The first step of this membership."""
+    members: Members
+    change: Literal["start", "grow", "shrink", "move", "death"]
+    lost: Members = []
+    """After a death: members that are gone, as their peers see it."""
+    repeated: bool = False
+    """After a death: whether the step in flight was repeated."""
+    warm_up_s: Duration = 0.0
+    """How long the slowest newcomer imported, connected, received state and warmed up, while the others trained."""
+    barrier_s: Duration = 0.0
+    """How long the members waited for each other at the iteration boundary."""
+    pause_s: Duration = 0.0
+    """How long no member trained, the barrier included."""
+    bytes_moved: Amount = 0
+
+
+class EpochCompleted(Event, frozen=True):
+    """The leader of a live app reports the end of an epoch of data."""
+
+    app: Name
+    generation: Number
+    epoch: Number
+    step: Step
+    samples: Number
+    ledger: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """Digest of which samples were used in this epoch."""

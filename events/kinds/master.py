@@ -134,11 +134,17 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
     port: PortOrNone
 
 
-Adjustment = Literal["start", "restart", "stop"]
+Adjustment = Literal["start", "restart", "stop", "live"]
+LiveReason = Literal["", "members_stay", "no_member_stays", "missed_deadline"]
+"""Why an app with `elastic: live` is resized live or restarted: members stay and train on; none would stay; it missed the
+deadline of its last live resize.  "" for other apps."""
 
 
 class Resize(msgspec.Struct, frozen=True, gc=False):
-    """One app's adjustment from one generation to the next.  An empty placement means that it has to wait."""
+    """One app's adjustment from one generation to the next.  An empty placement means that it has to wait.
+
+    A live adjustment keeps the generation: `to_generation` is `from_generation`, and the placement is the whole target
+    membership.  Members that stay keep slot, node, address and port; newcomers have slots that the generation never had."""
 
     app: Name
     from_generation: Number
@@ -147,6 +153,69 @@ class Resize(msgspec.Struct, frozen=True, gc=False):
     adjustment: Adjustment
     master_port: PortOrNone = 0
     """A free port on the first slot's address, for engines that need a rendezvous."""
+    membership: Number = 0
+    """The membership that a live adjustment leads to, counted from 1 in each generation; 0 for other adjustments."""
+    why: LiveReason = ""
+
+
+class MembersReleased(Event, frozen=True):
+    """A live adjustment may start: the room of its newcomers is free.  Agents start them, and announce this membership to all
+    members, old and new."""
+
+    app: Name
+    generation: Number
+    membership: Number
+    members: list[Placed]
+    """The whole target membership, by slot."""
+    newcomers: list[Slot] = []
+    leavers: list[Slot] = []
+    """Members of the present membership that are to leave by themselves."""
+    wait_s: Seconds = 0.0
+    """Seconds from the decision until this release: waiting for room."""
+    checkpoints: FolderId = ""
+    """As in GenerationReleased."""
+
+
+class MembersLost(Event, frozen=True):
+    """Members of a live app ended unasked, and enough still run: these go on, and agents announce this membership to them.
+    Failure and retries as in GenerationFailed; the generation goes on."""
+
+    app: Name
+    generation: Number
+    membership: Number
+    members: list[Placed]
+    """The whole membership without the lost members, by slot."""
+    lost: list[Slot]
+    leavers: list[Slot] = []
+    """Members that are to leave: by the adjustment in progress, or since a gang is whole or not there."""
+    reason: str = ""
+    counted: bool = True
+    port: bool = False
+    failure: Failure = ""
+    retries: Number = 0
+    limit: Number = 0
+    anew: bool = False
+    resize_at: Moment = 0
+    """UTC ns before which the app is not resized again."""
+
+
+class MembershipCommitted(Event, frozen=True):
+    """An announced membership trains (`MembershipChanged`).  Agents stop the members that it leaves out and that still run."""
+
+    app: Name
+    generation: Number
+    membership: Number
+
+
+class LiveResizeFailed(Event, frozen=True):
+    """An announced membership did not train within the app's live deadline: the app is restarted from its checkpoint, with
+    the target placement as far as its nodes are there."""
+
+    app: Name
+    generation: Number
+    membership: Number
+    reason: str
+    restart: Resize
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
@@ -248,6 +317,10 @@ MasterFact = (
     | NodeRecovered
     | NodeLeaseEnded
     | GenerationReleased
+    | MembersReleased
+    | MembersLost
+    | MembershipCommitted
+    | LiveResizeFailed
     | IdleTicked
     | Resized
     | MasterElected

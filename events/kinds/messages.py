@@ -7,6 +7,8 @@ from events.kinds.agents import (
     AppProgressed,
     ContainerExited,
     ContainerStarted,
+    EpochCompleted,
+    MembershipChanged,
     NodeJoined,
     NodeLeft,
     NodeReported,
@@ -66,6 +68,8 @@ Published = (
     | ContainerExited
     | AppCheckpointed
     | AppProgressed
+    | MembershipChanged
+    | EpochCompleted
     | Round
 )
 """What one message on the log may hold."""

@@ -49,6 +49,7 @@ _FORMATS = {
     "engine": f"{', '.join(ENGINES[:-1])} or {ENGINES[-1]}",
     "engine_options.rendezvous": "static or c10d",
     "placement": "spread or pack",
+    "elastic": "live",
     "demand": "a resource name (letters, digits and _ . / -, at most 63)",
 }
 
@@ -114,6 +115,16 @@ class Deadlines(msgspec.Struct, frozen=True, omit_defaults=True):
             examples=["15m"],
         ),
     ] = ""
+    live: Annotated[
+        Duration,
+        msgspec.Meta(
+            description="with `elastic: live`: until an announced membership trains; after that it is restarted instead"
+        ),
+    ] = "60s"
+
+    @property
+    def live_s(self) -> float:
+        return _seconds(self.live)
 
     @property
     def start_s(self) -> float | None:
@@ -190,6 +201,13 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     ] = []
     engine: EngineName = "plain"
     engine_options: EngineOptions = EngineOptions()
+    elastic: Annotated[
+        Literal["", "live"],
+        msgspec.Meta(
+            description="live: members join and leave while the others train (`DORM_MEMBERS`); "
+            "default: it is resized by checkpoint and restart"
+        ),
+    ] = ""
     image: Annotated[str, msgspec.Meta(max_length=512, description="ignored where nodes run plain processes")] = ""
     resume: Annotated[Command, msgspec.Meta(description="starts a worker from the checkpoint; default: `command`")] = []
     checkpoint: Annotated[
@@ -324,15 +342,18 @@ def _check_quantities(spec: AppSpec) -> None:
     durations = {
         "grace": spec.grace,
         **{f"retries.{name}": getattr(retries, name) for name in ("backoff", "longest", "reset")},
-        **{f"deadlines.{name}": getattr(deadlines, name) for name in ("start", "progress")},
+        **{f"deadlines.{name}": getattr(deadlines, name) for name in ("start", "progress", "live")},
     }
     for path, quantity in durations.items():
-        if quantity == "" and path.startswith("deadlines."):
+        if quantity == "" and path in ("deadlines.start", "deadlines.progress"):
             continue
         try:
             duration(quantity)
         except QuantityError as error:
             raise SpecError.at(path, error) from None
+    if not duration(deadlines.live):
+        text = "deadlines.live: 0 would leave no time for a live resize; write a time such as 60s"
+        raise SpecError(text, code="spec.deadlines.live.zero")
     try:
         amounts = [resource(name, quantity) for name, quantity in spec.demand.items()]
     except QuantityError as error:

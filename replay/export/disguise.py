@@ -55,9 +55,11 @@ _PAUSES = ("backoff", "longest", "reset")
 _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
+    "MembershipChanged.change", "Resize.why",
     "AppRejected.refused", "ContainerExited.reason", "Container.reason",
 }  # fmt: skip
 """Fields that hold the core's own words."""
+_HEX = re.compile(r"[0-9a-f]{64}")
 _DROPPED = {"build", "by", "chain", "digest", "id", "key", "marks", "name", "signature", "subject"}
 """Fields that cannot hold under other names, or that the rewriter fills in from the record."""
 _NAMES = {
@@ -238,11 +240,16 @@ def _folder(disguise: Disguise, value: str) -> str:
     return value if value in ("", NO_FOLDER) or _FOLDER.fullmatch(value) else WITHHELD
 
 
+def _digest(disguise: Disguise, value: str) -> str:
+    """Keep digests of what an app counted, which reveal nothing; drop any other text."""
+    return value if _HEX.fullmatch(value) else ""
+
+
 _RULES: dict[str, Rule] = {
     **{field: _of(kind) for field, kind in _NAMES.items()},
     **dict.fromkeys(_TEXTS, _withheld),
     **dict.fromkeys(_DROPPED, _nothing),
-    "checkpoints": _folder, "checkpoint_in": _folder,
+    "checkpoints": _folder, "checkpoint_in": _folder, "ledger": _digest, "master_address": _of("addresses"),
     "capacity": _keys("resources"), "used": _keys("resources"), "App.demand": _keys("resources"),
     "NodeJoined.labels": Disguise.labels, "Node.labels": Disguise.labels,
     "GenerationReleased.lease_ended": _list("nodes"),

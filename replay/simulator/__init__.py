@@ -5,6 +5,7 @@
     agenda       virtual time: acts in one order
     master       when rounds are decided
     agents       how agents and apps react;  partitions: the containers and their work
+    live         apps that are resized while they work
     timings      how long the phases of a start and of an adjustment take
     outages      when nodes fail
     workloads/   apps to submit, clusters, and real traces

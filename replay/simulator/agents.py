@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dorm.core.invariants import may_run
 from events import kinds as k
 from events.quantities import SECOND
+from replay.simulator.live import LiveMembers
 from replay.simulator.partitions import NEVER, Partition
 from replay.simulator.timings import FREE
 
@@ -41,6 +42,7 @@ class VirtualAgents:
         self._scenario = scenario
         self._append = append
         self._master = master
+        self._live = LiveMembers(agenda, append, is_up=self._is_up, exited=self._left, work=self._work)
         self._up = {node.id: node.condition == "up" for node in state.nodes.values()}
         self._outages: dict[str, int] = {}
         """Number of a node's present outages, which may overlap."""
@@ -58,6 +60,7 @@ class VirtualAgents:
             model=model,
             timings=FREE if tasks else model.timings or self._scenario.timings,
             efficiency=tasks.efficiency if tasks else 1.0,
+            live=model.spec.elastic == "live",
         )
         return partition
 
@@ -65,12 +68,15 @@ class VirtualAgents:
 
     def _resized(self, fact: k.Resized) -> None:
         for change in fact.changes:
-            partition = self.partitions.get(change.app)
-            if partition is None or change.to_generation <= partition.generation:
-                continue
-            partition.generation = change.to_generation
-            partition.placement = {placed.slot: placed.node for placed in change.placement}
-            self._stop(partition, self._agenda.now)
+            self._change(change)
+
+    def _change(self, change: k.Resize) -> None:
+        partition = self.partitions.get(change.app)
+        if partition is None or change.to_generation <= partition.generation:
+            return  # A live adjustment keeps the generation, and begins with its release.
+        partition.generation = change.to_generation
+        partition.placement = {placed.slot: placed.node for placed in change.placement}
+        self._stop(partition, self._agenda.now)
 
     def _released(self, fact: k.GenerationReleased) -> None:
         partition = self.partitions.get(fact.app)
@@ -78,12 +84,20 @@ class VirtualAgents:
             return
         partition.runs = dict(partition.placement)
         partition.runs_generation = fact.generation
-        partition.started = set()
+        partition.started, partition.membership, partition.joining = set(), 1, {}
         if not fact.resume:
             partition.saved = 0.0
         partition.fall_back()
         partition.turn_to("starting")
         self._after(partition, partition.timings.start_s, self._start)
+
+    def _members(self, fact: k.MembersReleased | k.MembersLost) -> None:
+        partition = self.partitions.get(fact.app)
+        if partition is not None:
+            self._live.released(partition, fact)
+
+    def _live_failed(self, fact: k.LiveResizeFailed) -> None:
+        self._change(fact.restart)
 
     def _failed(self, fact: k.GenerationFailed) -> None:
         partition = self.partitions.get(fact.app)
@@ -95,6 +109,7 @@ class VirtualAgents:
         if partition is None:
             return
         partition.ended = True
+        partition.give_up_joining()
         if not partition.runs:
             del self.partitions[fact.app]
         elif not partition.stopping:
@@ -105,6 +120,7 @@ class VirtualAgents:
         if isinstance(fact, k.NodeLeft):
             self._up[fact.node] = False
         for partition in list(self.partitions.values()):
+            partition.joining = {slot: node for slot, node in partition.joining.items() if node != fact.node}
             if fact.node in partition.runs.values():
                 self._stand_still(partition)
                 self._forget(partition, [slot for slot, node in partition.runs.items() if node == fact.node])
@@ -209,6 +225,7 @@ class VirtualAgents:
 
     def _stop(self, partition: Partition, since: int) -> None:
         """Stop an earlier generation, as decided at `since` (UTC ns): save, then exit."""
+        partition.give_up_joining()
         if not partition.runs or partition.stopping:
             return
         timings = partition.timings
@@ -227,6 +244,7 @@ class VirtualAgents:
         self._at(partition, stops_at, self._leave)
 
     def _leave_after(self, partition: Partition, seconds: float) -> None:
+        partition.give_up_joining()
         partition.rest(self._agenda.now, "leaving")
         self._after(partition, seconds, self._leave)
 
@@ -239,6 +257,10 @@ class VirtualAgents:
         self._forget(partition, list(gone))
         for slot, node in gone.items():
             self._say_exited(partition, slot, node, exit_code, asked=asked)
+
+    def _left(self, partition: Partition, slot: int, node: str) -> None:
+        """Report that a member of a live app has left by itself."""
+        self._say_exited(partition, slot, node, DONE, asked=False)
 
     def _say_exited(self, partition: Partition, slot: int, node: str, exit_code: int, *, asked: bool) -> None:
         self._append(
@@ -265,10 +287,12 @@ class VirtualAgents:
             self.partitions.pop(partition.app, None)
 
     def _stand_still(self, partition: Partition) -> None:
-        """Lose a part of the app, with its unsaved work.  Starting and leaving containers continue as before."""
-        if partition.doing in ("booting", "working"):
+        """Lose a part of the app, with its unsaved work, unless the rest of a live app may go on.  Starting and leaving
+        containers continue as before."""
+        if partition.doing in ("booting", "working", "agreeing"):
             partition.rest(self._agenda.now, "standing")
-            partition.fall_back()
+            if not partition.live:
+                partition.fall_back()
         elif partition.doing == "saving":
             self._leave_after(partition, partition.timings.stop_s)
             partition.fall_back()
@@ -311,6 +335,9 @@ class VirtualAgents:
         for partition in list(self.partitions.values()):
             lost = sorted(slot for slot, where in partition.runs.items() if where == node.name)
             self._forget(partition, lost)
+            gone = sorted(slot for slot, where in partition.joining.items() if where == node.name)
+            partition.joining = {slot: where for slot, where in partition.joining.items() if slot not in gone}
+            lost += gone
             for slot in lost:
                 self._append(
                     k.ContainerExited(
@@ -347,6 +374,7 @@ class VirtualAgents:
         partition.runs_generation = ran.number
         partition.started = {slot for slot, c in left.items() if c.state == "running"}
         self._go_on(partition, app, ran)
+        self._live.adopt(partition, ran)
 
     def _go_on(self, partition: Partition, app: App, ran: Generation) -> None:
         timings, now = partition.timings, self._agenda.now
@@ -387,6 +415,9 @@ class VirtualAgents:
 _REACTIONS: dict[type, Callable[[VirtualAgents, Any], None]] = {
     k.Resized: VirtualAgents._resized,
     k.GenerationReleased: VirtualAgents._released,
+    k.MembersReleased: VirtualAgents._members,
+    k.MembersLost: VirtualAgents._members,
+    k.LiveResizeFailed: VirtualAgents._live_failed,
     k.GenerationFailed: VirtualAgents._failed,
     k.AppCompleted: VirtualAgents._ended,
     k.AppFailed: VirtualAgents._ended,

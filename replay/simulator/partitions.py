@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 NEVER = 2**62
 """UTC ns (the year 2116): later times are taken as never, so every time fits into the log."""
 
-Doing = Literal["", "starting", "booting", "working", "standing", "saving", "leaving"]
+Doing = Literal["", "starting", "booting", "working", "standing", "agreeing", "saving", "leaving"]
 """Nothing (it has no containers); starting its containers; from there to its first work; working; nothing, since a part of it
-is gone; saving; leaving.  The last two follow a request to stop."""
+is gone; agreeing on another membership; saving; leaving.  The last two follow a request to stop."""
 
 
 @dataclass
@@ -36,6 +36,14 @@ class Partition:
     runs_generation: int = 0
     started: set[int] = field(default_factory=set)
     """Slots whose container has started."""
+    live: bool = False
+    """Whether it is resized while it works."""
+    membership: int = 1
+    """Of a live app: the one that was announced last."""
+    target: dict[int, str] = field(default_factory=dict)
+    """Of that membership: node by slot."""
+    joining: dict[int, str] = field(default_factory=dict)
+    """Newcomers, which exist and do not work yet: node by slot."""
     doing: Doing = ""
     done: float = 0.0
     """Units of work at `since`."""
@@ -54,6 +62,15 @@ class Partition:
     @property
     def stopping(self) -> bool:
         return self.doing in ("saving", "leaving")
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it goes on: it ended, or is to stop, or has nothing left."""
+        return self.ended or self.stopping or not self.runs or self.runs_generation != self.generation
+
+    def give_up_joining(self) -> None:
+        """Newcomers stop with the rest."""
+        self.runs, self.joining = {**self.runs, **self.joining}, {}
 
     @property
     def counts(self) -> tuple[int, ...]:

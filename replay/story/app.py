@@ -16,7 +16,7 @@ from dorm.core.apps.costs import cost_s
 from dorm.core.query.views import sizes
 from events import kinds as k
 from events.quantities import SECOND
-from replay.story import words
+from replay.story import live, words
 from replay.story.app_nodes import AppNodes
 from replay.story.chapters import Cause, Changed, Chapter, Exit, Phases, Places, Work, gained
 from replay.story.settings import blaming, killed_because, settings_changed
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dorm.core.fold.folded import Folded
-    from dorm.core.state import App, State
+    from dorm.core.state import App, Generation, State
     from events.log.records import Record
     from replay.story.chapters import AppTotals
 
 _PROGRESS = (k.AppProgressed, k.AppCheckpointed)
 _NODES = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
 _ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled)
+_LIVE = (k.MembersReleased, k.MembersLost, k.LiveResizeFailed)
 
 
 class AppTeller:
@@ -289,6 +290,8 @@ class AppTeller:
             return
         elif kind is k.GenerationReleased:
             self._generation_released(state, position, fact)
+        elif kind in _LIVE:
+            self._live(state, position, fact)
         elif kind is k.GenerationFailed:
             self._generation_failed(state, position, fact)
         elif kind in _ENDS:
@@ -329,7 +332,7 @@ class AppTeller:
         code = app.waiting.code if app.waiting else ""
         if change is not None:
             generation = app.generations.get(change.to_generation)
-            if generation is not None and generation.decided_seq == state.seq:
+            if generation is not None and _applied(generation, change, state.seq):
                 self._change(state, event, position, fact, change)
         elif reason is not None and code != self._code:
             waits = app.current is None
@@ -356,6 +359,7 @@ class AppTeller:
             still_waiting=[name_in(state, other) for other in sorted(fact.shortage) if other != self.id][:3],
             reason=fact.reasons.get(self.id),
             overtaken=app.generations[change.to_generation].void,
+            why=change.why,
         )
         what = _what(found, first=not self._sizes)
         causes = self.around.behind(state, event, fact, self.id)
@@ -395,6 +399,22 @@ class AppTeller:
         self._sizes = {number: size for number, size in self._sizes.items() if number >= fact.generation}
         self._failing = {number: one for number, one in self._failing.items() if number >= fact.generation}
 
+    def _live(self, state: State, position: str, fact: k.MembersReleased | k.MembersLost | k.LiveResizeFailed) -> None:
+        if isinstance(fact, k.MembersReleased):
+            self._ready = self._tell(state, position, "announced", live.released(fact), [self._decided])
+        elif isinstance(fact, k.MembersLost):
+            first, _ = self._failing.pop(fact.generation, (self._exit, 0))
+            self._decided = self._tell(state, position, "members_lost", live.lost(fact), [first])
+        else:
+            self._decided = self._tell(state, position, "live_failed", live.failed(fact), [self._ready])
+            self._sizes[fact.restart.to_generation] = len(fact.restart.placement)
+            self._ready, self._phases, self._exit = self._decided, None, None
+
+    def _membership(self, state: State, event: k.MembershipChanged) -> None:
+        if event.app == self.id and not self._ended:
+            text = live.trains(self._found, event, state.time)
+            self._tell(state, str(state.seq), "membership", text, [self._ready])
+
     def _generation_failed(self, state: State, position: str, fact: k.GenerationFailed) -> None:
         app = self._found
         if fact.generation <= self._last_failed or fact.generation not in app.generations:
@@ -432,11 +452,19 @@ _HANDLERS: dict[type, Callable[[AppTeller, State, Any], None]] = {
     k.AppCancelRequested: AppTeller._cancel_requested,
     k.ContainerStarted: AppTeller._started,
     k.ContainerExited: AppTeller._exited,
+    k.MembershipChanged: AppTeller._membership,
     k.PolicyChanged: AppTeller._settings,
     k.NodeJoined: AppTeller._node_event,
     k.NodeLeft: AppTeller._node_event,
     k.NodeDrainRequested: AppTeller._node_event,
 }
+
+
+def _applied(generation: Generation, change: k.Resize, seq: int) -> bool:
+    """Return whether the decision in record `seq` took effect; one that was overtaken later did."""
+    if change.adjustment == "live":
+        return generation.change is not None and generation.change.decided_seq == seq
+    return generation.decided_seq == seq
 
 
 def _what(change: Changed, *, first: bool) -> str:

@@ -65,6 +65,8 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Names of apps that still waited for their n_min: room that no app took may be kept for them."""
     reason: Waiting | None = None
     """Why it has no more."""
+    why: str = ""
+    """Of an app that is resized live: why it is, or is not (`events.kinds.LiveReason`)."""
     overtaken: bool = False
     """Something happened between the decision's basis and its round, so it never took effect."""
 

@@ -8,7 +8,7 @@ from events.quantities import SECOND
 from replay.words import containers, moment, span
 
 if TYPE_CHECKING:
-    from dorm.core.state import App, State
+    from dorm.core.state import App, LiveChange, State
     from replay.story.explanation import Explanation, Witness
 
 
@@ -102,6 +102,8 @@ def _why_not_more(app: App, found: Explanation) -> list[str]:
 
 def _on_its_way(state: State, app: App) -> list[str]:
     current = app.current
+    if current is not None and current.change is not None:
+        return [_changing(current.change, len(current.planned))]
     if current is None or current.started_at:
         return []
     size = containers(len(current.containers))
@@ -116,10 +118,21 @@ def _on_its_way(state: State, app: App) -> list[str]:
     return [f"Its {size} start as soon as their room is free."]
 
 
+def _changing(change: LiveChange, count: int) -> str:
+    if not change.released_at:
+        return f"It is resized live to {containers(count)} as soon as their room is free, and trains on meanwhile."
+    started = sum(1 for one in change.newcomers.values() if one.state == "running")
+    joining = f"; {started} of {len(change.newcomers)} newcomers have started" if change.newcomers else ""
+    return f"It is resized live to {containers(count)}, as membership {change.membership}{joining}."
+
+
 def _cost(app: App, found: Explanation) -> list[str]:
     if not found.history:
         return []
     last = found.history[-1]
+    if last["live"]:
+        paused = f"{last['pause_s'] * 1e3:.3g} ms"
+        return [f"Its last adjustment ({last['containers']} containers) was live: it paused for {paused}."]
     total = f"took {span(last['total_s'])}" if last["total_s"] is not None else "has not ended yet"
     lost = last["lost_steps"]
     redone = f", and {lost} step{' was' if lost == 1 else 's were'} repeated" if lost else ", and no work was lost"

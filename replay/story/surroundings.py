@@ -91,7 +91,7 @@ class Surroundings:
         elif kind in _APPS:
             self._app_fact(state, position, fact, _APPS[kind])
             self._place(state, fact.app)  # type: ignore[union-attr]  # these have one
-        elif isinstance(fact, k.GenerationReleased):
+        elif isinstance(fact, k.GenerationReleased | k.MembersReleased | k.MembersLost | k.LiveResizeFailed):
             self._place(state, fact.app)
 
     def _app_fact(self, state: State, position: str, fact: Any, what: str) -> None:
@@ -111,9 +111,17 @@ class Surroundings:
     def _started(self, state: State, event: k.ContainerStarted) -> None:
         app = state.apps[event.app]
         generation = app.generations[event.generation]
-        if generation.running == len(generation.containers) and generation is app.current:
+        member = event.slot in generation.containers
+        if member and generation.running == len(generation.containers) and generation is app.current:
             text = f"{app.name} ran with {containers(generation.running)}"
             self._note_cause(state, str(state.seq), text, app=app.id, weight=1, since=generation.decided_at)
+
+    def _membership(self, state: State, event: k.MembershipChanged) -> None:
+        app = state.apps[event.app]
+        last = app.history[-1] if app.history else None
+        if last is not None and last.live and last.started_at == state.time:
+            text = f"{app.name} was resized live to {containers(len(event.members))}"
+            self._note_cause(state, str(state.seq), text, app=app.id, weight=1, since=last.decided_at)
 
     def _exited(self, state: State, event: k.ContainerExited) -> None:
         self._exit = (state.seq, event)
@@ -309,6 +317,7 @@ _RECORDS: dict[type, Callable[[Surroundings, State, Any], None]] = {
     k.AppUpdated: Surroundings._updated,
     k.ContainerStarted: Surroundings._started,
     k.ContainerExited: Surroundings._exited,
+    k.MembershipChanged: Surroundings._membership,
     k.NodeJoined: Surroundings._node,
     k.NodeLeft: Surroundings._node,
     k.NodeDrainRequested: Surroundings._drain,

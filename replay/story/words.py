@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dorm.core.apps.failures import SHARED, counts_against
 from events.quantities import humanize
+from replay.story.live import WHY
 from replay.words import containers, moment, span
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def changed(what: str, change: Changed) -> str:
     else:
         sized = f"{what} from {before} to {containers(after)}" if before != after else "moved"
         text = f"{sized}: {_ways(change.before, change.after)}"
-    parts = [text, *_sakes(change)]
+    parts = [text, *([WHY[change.why]] if change.why in WHY else []), *_sakes(change)]
     if change.reason is not None:
         parts.append(f"it has no more because {change.reason.text} ({change.reason.code})")
     if change.overtaken:

@@ -59,7 +59,10 @@ _NODE_WORDS = {
     "NodeRecovered": "heard again",
     "NodeLeaseEnded": "lease ended",
 }
-_APP_FACTS = (k.AppAccepted, k.AppCompleted, k.AppFailed, k.AppCancelled, k.GenerationFailed, k.GenerationReleased)
+_APP_FACTS = (
+    k.AppAccepted, k.AppCompleted, k.AppFailed, k.AppCancelled, k.GenerationFailed, k.GenerationReleased, k.MembersReleased,
+    k.MembersLost, k.MembershipCommitted, k.LiveResizeFailed,
+)  # fmt: skip
 
 
 async def timeline(
@@ -174,6 +177,10 @@ class Watcher:
             self._round(state, event, folded)
         elif isinstance(event, k.ContainerStarted | k.ContainerExited):
             self._container(state, event, cause)
+        elif isinstance(event, k.MembershipChanged):
+            if event.app in state.apps:
+                self._look_at(state.apps[event.app], cause)
+                self._membership(state, event)
         elif isinstance(event, _ALL_APPS):
             self._node_event(state, event, cause)
         elif isinstance(event, k.PolicyChanged):
@@ -273,9 +280,25 @@ class Watcher:
             counted = "" if fact.counted else ", not counted against its retries"
             what = f"generation {fact.generation} failed{counted}"
             self._mark("failed", position, what, fact.reason, app=fact.app, weight=30)
+        elif isinstance(fact, k.MembersLost):
+            if lane is not None:
+                lane.failures += 1
+            counted = "" if fact.counted else ", not counted against its retries"
+            what = f"{len(fact.lost)} of its members lost{counted}"
+            self._mark("failed", position, what, fact.reason, app=fact.app, weight=20)
+        elif isinstance(fact, k.LiveResizeFailed):
+            self._mark("failed", position, "live resize failed", fact.reason, app=fact.app, weight=20)
         elif isinstance(fact, k.AppCompleted | k.AppFailed | k.AppCancelled):
             what = type(fact).__name__.removeprefix("App").lower()
             self._mark("ended", position, what, getattr(fact, "reason", ""), app=fact.app, weight=40)
+
+    def _membership(self, state: State, event: k.MembershipChanged) -> None:
+        """Mark a live adjustment that this event committed, with its pause."""
+        app = state.apps[event.app]
+        last = app.history[-1] if app.history else None
+        if last is not None and last.live and last.started_at == self._time:
+            what = f"resized live: {last.containers_before} -> {last.containers_after}"
+            self._mark("live", str(state.seq), what, f"pause {event.pause_s * 1e3:.3g} ms", app=app.id, weight=8)
 
     def _released(self, fact: k.GenerationReleased) -> None:
         lane = self.picture.apps.get(fact.app)
@@ -335,17 +358,19 @@ class Watcher:
         starting = running = stopping = 0
         nodes: dict[str, int] = {}
         for generation in app.generations.values():
-            held = len(generation.containers) - generation.exited
+            held = sum(1 for one in generation.all_containers() if one.state != "exited")
             if not generation.released or not held:
                 continue
             if generation is current:
-                running, starting = generation.running, held - generation.running
+                stopping += len(generation.leaving)
+                running = generation.running
+                starting = held - generation.running - len(generation.leaving)
             else:
                 stopping += held
-            for container in generation.containers.values():
+            for container in generation.all_containers():
                 if container.state != "exited":
                     nodes[container.node] = nodes.get(container.node, 0) + 1
-        lane.sizes.put(self._time, Size(len(current.containers) if current else 0, starting, running, stopping))
+        lane.sizes.put(self._time, Size(len(current.planned) if current else 0, starting, running, stopping))
         return nodes
 
     def _look_at_partition(self, app: App, lane: AppLane, number: int) -> None:
@@ -421,7 +446,13 @@ class Watcher:
         """Return the change, or None if the fold did not apply it."""
         app = state.apps.get(change.app)
         generation = app.generations.get(change.to_generation) if app else None
-        if app is None or (generation is not None and generation.decided_seq != state.seq):
+        if app is None:
+            return None
+        if change.adjustment == "live":
+            planned = generation.change if generation is not None else None
+            if planned is None or planned.decided_seq != state.seq:
+                return None
+        elif generation is not None and generation.decided_seq != state.seq:
             return None
         lane = self.picture.apps.get(app.id)
         before = lane.sizes.last.decided if lane and lane.sizes.last else 0

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
 _KINDS = {
     "decision": ("Resized",),
-    "failure": ("AppFailed", "GenerationFailed", "NodeLost", "NodeLeaseEnded", "ContainerExited"),
+    "failure": (
+        "AppFailed",
+        "GenerationFailed",
+        "MembersLost",
+        "LiveResizeFailed",
+        "NodeLost",
+        "NodeLeaseEnded",
+        "ContainerExited",
+    ),
 }
 _FIELDS = {"kind": "kinds", "app": "apps", "user": "users", "node": "nodes"}
 _KINDS_BY_LOWER: dict[str, str] = {kind.lower(): kind for kind in KINDS}

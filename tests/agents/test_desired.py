@@ -213,3 +213,68 @@ def test_a_server_can_filter_by_what_an_agent_reads() -> None:
     """Patterns of which two match the same subject are filtered by the reader, who is then sent the whole log."""
     patterns = subjects_of("demo", "master")
     assert not any(subjects.overlap(a, b) for index, a in enumerate(patterns) for b in patterns[:index])
+
+
+# --- live apps ----------------------------------------------------------------------------------------------------------
+
+
+def _membership(bench: Bench, number: int, members: list[int], change: Any) -> None:
+    app = bench.app()
+    said = k.MembershipChanged(app=app.id, generation=1, membership=number, step=1, members=members, change=change)
+    bench.add(said, NODE)
+
+
+def test_members_that_leave_are_wanted_until_the_membership_is_committed() -> None:
+    bench = Bench(a=2)
+    bench.running(n_max=2, elastic="live")
+    bench.submit("other", n_max=1)
+    bench.settle()
+    desired = fold(bench)
+    app = desired.apps[bench.app().id]
+    assert wanted(desired) == [(1, 0), (1, 1)], "it trains on"
+    assert (app.membership, [placed.slot for placed in app.members]) == (2, [0])
+    _membership(bench, 2, [0], "shrink")
+    assert wanted(fold(bench)) == [(1, 0), (1, 1)], "the master has the last word"
+    bench.settle()
+    assert wanted(fold(bench)) == [(1, 0)]
+
+
+def test_newcomers_are_wanted_from_their_release_on_with_the_membership_that_they_join() -> None:
+    bench = Bench(a=3)
+    bench.running(n_max=2, elastic="live")
+    bench.running("other", n_max=1)
+    bench.add(k.AppUpdated(app="app", n_max=3))
+    bench.add(k.AppCancelRequested(app="other"))
+    bench.settle()
+    assert [key.slot for key in fold(bench).wanted() if key.app == bench.app().id] == [0, 1], "its room is not free"
+    bench.all_exited("other", 143, asked=True)
+    bench.settle()
+    desired = fold(bench)
+    app = desired.apps[bench.app().id]
+    assert [key.slot for key in desired.wanted()] == [0, 1, 2]
+    assert Key(bench.app().id, 1, 2) in desired.due
+    assert [placed.slot for placed in app.joined_as(2)] == [0, 1, 2]
+    assert [placed.slot for placed in app.joined_as(0)] == [0, 1]
+
+
+def test_a_lost_member_is_not_wanted_again() -> None:
+    bench = Bench(a=2)
+    bench.running(n_max=2, elastic="live")
+    bench.exited(slot=1, code=1)
+    bench.decide()
+    desired = fold(bench)
+    assert wanted(desired) == [(1, 0)]
+    assert desired.apps[bench.app().id].membership == 2
+
+
+def test_after_a_missed_deadline_the_old_generation_is_stopped() -> None:
+    bench = Bench(a=2)
+    bench.running(n_max=2, elastic="live")
+    bench.submit("other", n_max=1)
+    bench.settle()
+    bench.wait(100)
+    bench.decide()
+    assert wanted(fold(bench)) == []
+    bench.all_exited(generation=1, code=143, asked=True)
+    bench.settle()
+    assert sorted(wanted(fold(bench))) == [(1, 0), (2, 0)]

@@ -10,7 +10,7 @@ import pytest
 
 from agents.progress import LONGEST_LINE, LONGEST_READ, MOST_BEHIND, MOST_TRIES, ProgressFile, Told
 from agents.runtime.interface import Key
-from events.kinds import AppCheckpointed, AppProgressed
+from events.kinds import AppCheckpointed, AppProgressed, EpochCompleted, MembershipChanged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -288,3 +288,87 @@ def test_the_longest_line_is_read(path: Path) -> None:
     assert said(file, 0) == []
     write(path, "\n")
     assert said(file, 1) == [("Checkpointed", 1)]
+
+
+# --- live apps ----------------------------------------------------------------------------------------------------------
+
+
+CHANGED = (
+    '{"membership": 5, "step": 12, "members": [0, 3], "cause": "grow", "warm_up_s": 1.5, "barrier_s": 0.003, '
+    '"pause_s": 0.012, "bytes_moved": 123456, "mood": "good"}\n'
+)
+
+
+def live(path: Path, interval_s: float = 5.0, told: Told | None = None) -> ProgressFile:
+    return ProgressFile(Key("app", 2, 0), path, interval_s, told, live=True)
+
+
+def test_a_membership_that_trains_is_said(path: Path) -> None:
+    write(path, CHANGED)
+    assert live(path).read(0) == [
+        MembershipChanged(
+            id=f"MembershipChanged.{len(CHANGED)}",
+            app="app",
+            generation=2,
+            membership=5,
+            step=12,
+            members=[0, 3],
+            change="grow",
+            warm_up_s=1.5,
+            barrier_s=0.003,
+            pause_s=0.012,
+            bytes_moved=123456,
+        )
+    ]
+    assert [type(fact) for fact in ProgressFile(Key("app", 2, 0), path, 5.0).read(0)] == [AppProgressed], (
+        "the words mean nothing in other apps"
+    )
+
+
+def test_a_death_names_who_is_gone(path: Path) -> None:
+    write(path, '{"membership": 5, "step": 9, "members": [0], "cause": "death", "lost": [3], "repeated": true}\n')
+    (fact,) = live(path).read(0)
+    assert isinstance(fact, MembershipChanged)
+    assert (fact.change, fact.lost, fact.repeated) == ("death", [3], True)
+
+
+def test_the_end_of_an_epoch_is_said_with_its_ledger(path: Path) -> None:
+    write(path, '{"epoch": 3, "step": 1260, "samples": 1797, "ledger": "%s"}\n{"step": 1261}\n' % ("ab" * 32))
+    epoch, progress = live(path).read(0)
+    assert isinstance(epoch, EpochCompleted)
+    assert (epoch.epoch, epoch.samples, epoch.ledger) == (3, 1797, "ab" * 32)
+    assert isinstance(progress, AppProgressed)
+    assert progress.step == 1261
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"membership": 5}',
+        '{"membership": -1, "step": 1, "members": [0], "cause": "grow"}',
+        '{"membership": 5, "step": 1, "members": [0], "cause": "whim"}',
+        '{"membership": 5, "step": 1, "members": "all", "cause": "grow"}',
+        '{"membership": 5, "step": 1, "members": [0], "cause": "grow", "pause_s": -1}',
+        '{"membership": 5, "step": 1, "members": [0], "cause": "grow", "pause_s": 1e999}',
+        f'{{"membership": 5, "step": 1, "members": {list(range(5000))}, "cause": "grow"}}',
+        '{"epoch": 1, "step": 1, "samples": 1, "ledger": "no digest"}',
+        '{"epoch": "1", "step": 1, "samples": 1}',
+        '{"membership": 5, "step": 1, "members": [0], "cause": "grow", "app": "another", "generation": 9, "v": 7}x',
+    ],
+)
+def test_nonsense_of_live_apps_is_skipped(path: Path, line: str) -> None:
+    write(path, CHANGED + line + "\n")
+    assert [fact.id for fact in live(path).read(0)] == [f"MembershipChanged.{len(CHANGED)}"]
+
+
+def test_memberships_are_said_at_a_limited_rate_and_once(path: Path) -> None:
+    file = live(path)
+    write(path, CHANGED)
+    assert len(file.read(0)) == 1
+    write(path, CHANGED.replace("5", "6", 1) + CHANGED.replace("5", "7", 1))
+    assert file.read(1) == []
+    (fact,) = file.read(6)
+    assert isinstance(fact, MembershipChanged)
+    assert fact.membership == 7
+    told = Told(membership=3 * len(CHANGED))
+    assert live(path, told=told).read(0, final=True) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agents.desired import Desired, DesiredApp
-from agents.reconcile import Action, Discard, Halt, Launch, ReportExited, ReportStarted, reconcile
+from agents.reconcile import Action, Announce, Discard, Halt, Launch, ReportExited, ReportStarted, reconcile
 from agents.runtime.interface import Key, Seen
 from agents.runtime.interface import State as EngineState
 from events.kinds import Placed
@@ -111,3 +111,14 @@ def test_a_partition_that_is_being_stopped_holds_no_other_app_back() -> None:
     stopping = Key("other", 1, 0)
     wish.due.add(stopping)
     assert reconcile(wish, [seen("running", stopping)], NOW) == [Launch(KEY), Halt(stopping)]
+
+
+def test_a_live_app_hears_of_each_membership_once() -> None:
+    live = desired(wanted=True, started=True)
+    live.apps["app"].spec = check_spec(document(elastic="live"))
+    live.apps["app"].membership = 3
+    assert reconcile(live, [seen("running")], NOW) == [Announce(KEY, 3)], "a restarted agent announces it again"
+    assert reconcile(live, [seen("running")], NOW, {KEY: 2}) == [Announce(KEY, 3)]
+    assert reconcile(live, [seen("running")], NOW, {KEY: 3}) == []
+    assert Announce(KEY, 3) not in reconcile(live, [seen("exited")], NOW, {KEY: 2})
+    assert reconcile(desired(wanted=True, started=True), [seen("running")], NOW) == [], "others hear of none"

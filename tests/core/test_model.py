@@ -5,7 +5,7 @@ A failure names its seed: `World(seed).run()` plays it again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +23,7 @@ import dorm.core.fold.evolve as evolving
 import dorm.core.fold.rounds as rounds
 import dorm.core.leader as leading
 from agents.desired import Desired
+from dorm.core.generation import Generation
 from dorm.core.state import State, digest
 from events import kinds as k
 from events.codec import decode
@@ -107,19 +108,25 @@ def audit(world: World) -> None:
 # --- mutants ------------------------------------------------------------------------------------------------------------
 
 
-def caught_within(most: int, *, first: int = 0, agents_rejoin: bool = True) -> int | None:
+def caught_within(
+    most: int, *, first: int = 0, agents_rejoin: bool = True, live: float = 0.0, steps: int = 200
+) -> int | None:
     """The number of histories after which a broken core was caught, from the seed `first` on; None for never."""
     for seed in range(first, first + most):
         try:
-            World(seed, outages=0.8 * (seed % 2), agents_rejoin=agents_rejoin).run()
+            World(seed, steps=steps, outages=0.8 * (seed % 2), agents_rejoin=agents_rejoin, live=live).run()
         except AssertionError:
             return seed - first + 1
     return None
 
 
 MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
-    "the barrier is ignored": (deciding, "if all(g.ended for g in earlier):", "if True:"),
-    "room is not checked": (deciding, "if _take_room(state, free, app, generation)", "if True"),
+    "the barrier is ignored": (
+        deciding,
+        "if not all(g.ended for number, g in app.generations.items() if number < current.number):",
+        "if False:",
+    ),
+    "room is not checked": (deciding, "if _take_room(state, free, one)", "if True"),
     "an asked exit counts as done": (failures, "exit_code == 0 and not container.asked", "exit_code == 0"),
     "what runs takes no room": (deciding, 'container.state != "exited" and', 'container.state == "desired" and'),
     "overtaken decisions stand": (rounds, "app.changed_seq > basis or _nodes_changed(", "False and _nodes_changed("),
@@ -182,6 +189,61 @@ def test_a_broken_core_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     mutate(monkeypatch, module, old, new)
     _repoint(monkeypatch)
     assert caught_within(400, first=SEEN_AT.get(name, 0)) is not None
+
+
+@pytest.mark.parametrize("first", range(0, tries(40, 800), 10))
+def test_histories_of_live_apps_keep_every_promise(first: int) -> None:
+    for seed in range(first, first + 10):
+        World(seed, steps=400, outages=0.3 * (seed % 2), live=1.0).run()
+
+
+def test_these_histories_resize_live_and_lose_members() -> None:
+    """What the histories above are for does happen in them."""
+    facts = [fact for seed in range(20, 32) for fact in _facts(World(seed, steps=400, live=1.0, outages=0.3).run())]
+    assert sum(isinstance(fact, k.MembershipCommitted) for fact in facts) > 2
+    assert any(isinstance(fact, k.MembersLost) for fact in facts)
+
+
+def _facts(world: World) -> list[Any]:
+    rounds_said = [event for event in map(decode, world.log) if isinstance(event, k.Round)]
+    return [fact for event in rounds_said for fact in event.events]
+
+
+LIVE_MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
+    "newcomers start before their room is free": (
+        deciding,
+        "if _take_room(state, free, one)",
+        "if one.change is not None or _take_room(state, free, one)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIVE_MUTANTS)
+def test_broken_live_adjustments_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, old, new = LIVE_MUTANTS[name]
+    mutate(monkeypatch, module, old, new)
+    _repoint(monkeypatch)
+    assert caught_within(300, live=1.0, steps=400) is not None
+
+
+def test_room_of_members_that_have_not_left_yet_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate_method(monkeypatch, Generation, "all_containers", "yield from self.leaving.values()", "pass")
+    assert caught_within(300, live=1.0, steps=400) is not None
+
+
+def test_an_agent_that_starts_newcomers_before_their_release_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a decision for a release."""
+    mutate_method(
+        monkeypatch,
+        Desired,
+        "_resize",
+        "app = self.apps.get(change.app)",
+        """app = self.apps.get(change.app)
+    if app is not None and change.adjustment == "live" and app.generation == change.to_generation:
+        app.members = change.placement
+        self.due.update(Key(change.app, app.generation, p.slot) for p in change.placement if p.node == self.node)""",
+    )
+    assert caught_within(300, live=1.0, steps=400) is not None
 
 
 def test_an_agent_that_starts_before_the_release_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

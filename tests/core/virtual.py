@@ -26,6 +26,7 @@ from events.log.records import Record
 from events.quantities import SECOND
 from tests.core.nonsense import nonsense
 from tests.core.records import CLUSTER, START, document, subject_of
+from tests.core.virtual_live import LiveApps
 from tests.core.virtual_master import VirtualMaster
 from tests.core.virtual_node import Toy, VirtualNode
 from tests.policies import any_policy
@@ -61,7 +62,9 @@ class World:
         policies: tuple[str, ...] = (any_policy.NAME, any_policy.NAME, "static"),
         outages: float = 0.0,
         agents_rejoin: bool = True,
+        live: float = 0.0,
     ) -> None:
+        """`live`: how many of the apps declare live resizing; where it is 1.0 they run for long and may grow far."""
         any_policy.register()
         self.seed, self.steps, self.policies = seed, steps, policies
         self.outages = outages
@@ -69,7 +72,7 @@ class World:
         self.agents_rejoin = agents_rejoin
         """Whether an agent that was cut off for longer than the lease joins anew before it starts anything."""
         self.chance = random.Random(seed)
-        self.faults = self.chance.choice([0.3, 1.0, 1.0])
+        self.faults = self.chance.choice([0.3, 1.0, 1.0] if live < 1.0 else [0.1, 0.3, 1.0])
         self.now = START
         self.log: list[Record] = []
         self.ids: dict[str, int] = {}
@@ -82,6 +85,7 @@ class World:
         self.paused: list[VirtualMaster] = []
         self.finished: set[Key] = set()
         """Containers that ended by themselves with code 0."""
+        self.live = LiveApps(self, live)
         self.slipping = False
         self.last_tick = 0
         """Basis of the last tick that changed nothing; 0 when a decision has left something since."""
@@ -89,7 +93,7 @@ class World:
             VirtualNode(
                 self,
                 name,
-                self.chance.choice([1000, 2000, 3000, 4000]),
+                self.chance.choice([1000, 2000, 3000, 4000]) * (3 if live == 1.0 else 1),
                 (20000, 20000 + self.chance.choice([9, 30, 999])),
             )
             for name in "xyz"[: self.chance.randint(1, 3)]
@@ -123,7 +127,7 @@ class World:
             self.check_ticks_end(event, dirty)
         if isinstance(event, k.Round):
             for fact in event.events:
-                if isinstance(fact, k.GenerationReleased):
+                if isinstance(fact, k.GenerationReleased | k.MembersReleased):
                     self.released_from.setdefault((fact.app, fact.generation), event.basis)
         return record.seq
 
@@ -204,6 +208,8 @@ class World:
             outcome = chance.choice([1, 137, 2, None])
         life = chance.choice([0, 3, 20, 100, 100]) if self.faults else 2
         stubborn = chance.choice([0, 0, 1, 5])
+        if self.live.share == 1.0:
+            life *= 10
         toy = Toy(key, demand, "created", life, outcome, stubborn, gets_killed=stubborn == 5)
         toy.hangs = chance.random() < 0.05 * self.faults
         return toy
@@ -231,6 +237,7 @@ class World:
             (14, self.agent_step),
             (8, self.master_step),
             (3, self.engines_tick),
+            *([(2, self.live.step)] if self.live.share else []),
             (3, self.time_passes),
             (2, self.client_step),
             (0.8 * self.faults, self.fault),
@@ -246,9 +253,8 @@ class World:
             return
         self.slipping = True
         for _ in range(self.chance.randint(1, 4)):
-            way = self.chance.choice(
-                [self.agent_step, self.agent_step, self.engines_tick, self.client_step, self.operator_step]
-            )
+            ways = [self.agent_step, self.agent_step, self.engines_tick, self.client_step, self.operator_step]
+            way = self.chance.choice([*ways, self.live.step] if self.live.share else ways)
             way()
             if self.chance.random() < 0.1 * self.faults:
                 self.chance.choice([self.fault, self.nonsense])()
@@ -318,10 +324,11 @@ class World:
                     name,
                     cpu=chance.choice([0.5, 1, 1, 2]),
                     n_min=n_min,
-                    n_max=n_min + chance.choice([0, 1, 3]),
+                    n_max=n_min + chance.choice([0, 1, 3] if self.live.share < 1.0 else [2, 3, 5]),
                     weight=chance.choice([1.0, 2.0]),
                     retries=chance.choice(RETRIES),
                     deadlines=chance.choice([{}, {"start": "20s"}, {"start": "", "progress": "15s"}]),
+                    **self.live.words(),
                 )
                 self.publish(k.AppSubmitted(id=chance.choice(["", f"{len(self.log)}"]), spec=spec), "ann")
             case "cancel":
@@ -464,6 +471,7 @@ class World:
             acted = node.act(1000) or acted
             node.flush(1000)
             node.tick()
+        self.live.step()
         if self.master.dead:
             self.master = VirtualMaster(self)
         self.master.fold(len(self.log))

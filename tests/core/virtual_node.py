@@ -39,6 +39,8 @@ class Toy:
     exited_at: int = 0
     exit_code: int | None = None
     out_of_memory: bool = False
+    file: tuple[int, tuple[int, ...]] = (0, ())
+    """Of a live app: the membership that it was told of last, and its slots."""
 
     def end(self, code: int | None, now: int, *, out_of_memory: bool = False) -> None:
         self.state, self.exit_code, self.exited_at, self.out_of_memory = "exited", code, now, out_of_memory
@@ -81,6 +83,10 @@ class VirtualNode:
     lease_until: int = 0
     """Kept by the machine, not by the agent's process: what runs here when it is over is killed.  0: nothing was said yet."""
     outbox: list[k.Event] = field(default_factory=list)
+    announced: dict[Key, int] = field(default_factory=dict)
+    """What this agent's process has written."""
+    lines: list[k.Event] = field(default_factory=list)
+    """What members of live apps wrote into their files, and no agent has read yet."""
     life: int = 0
 
     # --- the agent's process --------------------------------------------------------------------------------------------
@@ -88,7 +94,7 @@ class VirtualNode:
     def start(self) -> None:
         """A fresh agent process: all it knows is the log, the engine and the ledger."""
         self.agent_up, self.leaving, self.life = True, False, self.life + 1
-        self.desired, self.position, self.outbox = Desired(self.name), 0, []
+        self.desired, self.position, self.outbox, self.announced = Desired(self.name), 0, [], {}
         self.join_seq = 0
 
     def join(self) -> None:
@@ -136,7 +142,7 @@ class VirtualNode:
         if not self.ready:
             return False
         actions = reconciling.reconcile(
-            self.desired, [self.engine[key].seen() for key in sorted(self.engine)], self.world.now
+            self.desired, [self.engine[key].seen() for key in sorted(self.engine)], self.world.now, self.announced
         )
         for action in actions[:most]:
             self._do(action)
@@ -151,6 +157,10 @@ class VirtualNode:
             case reconciling.Halt(key):
                 self.asked.add(key)
                 self.engine[key].stopping = True
+            case reconciling.Announce(key, membership):
+                self.tell(self.engine[key])
+                assert self.engine[key].file[0] == membership
+                self.announced[key] = membership
             case reconciling.ReportStarted(seen):
                 self._report_started(seen.key)
             case reconciling.ReportExited(key, seen):
@@ -161,6 +171,11 @@ class VirtualNode:
                 app = self.desired.apps.get(key.app)
                 if app is not None and app.ended_at and not any(other.app == key.app for other in self.engine):
                     self.desired.forget(key.app)
+
+    def tell(self, toy: Toy) -> None:
+        """Write its membership."""
+        app = self.desired.apps[toy.key.app]
+        toy.file = app.membership, tuple(sorted(placed.slot for placed in app.members))
 
     def _launch(self, key: Key) -> None:
         chance = self.world.chance
@@ -178,6 +193,8 @@ class VirtualNode:
                 return None  # it crashed between making and starting
         assert key not in self.launched, f"{key} is started a second time"
         self.launched.add(key)
+        if self.desired.apps[key.app].live:
+            self.tell(toy)
         toy.state = "running"
         self.world.check_truth()
         if chance.random() < 0.5:
@@ -214,13 +231,20 @@ class VirtualNode:
 
     def flush(self, most: int) -> None:
         """Store some of what waits to be told."""
+        if self.agent_up:
+            self.outbox, self.lines = self.outbox + self.lines, []
         while self.outbox and self.agent_up and self.connected and most:
             event, most = self.outbox.pop(0), most - 1
-            assert isinstance(event, k.ContainerStarted | k.ContainerExited | k.AppCheckpointed | k.AppProgressed)
+            assert isinstance(
+                event,
+                k.ContainerStarted | k.ContainerExited | k.AppCheckpointed | k.AppProgressed | k.MembershipChanged,
+            )
             slot = getattr(event, "slot", "")
             msg_id = f"{self.name}.{event.app}.{event.generation}.{slot}.{type(event).__name__}"
             if isinstance(event, k.AppCheckpointed | k.AppProgressed):
                 msg_id += f".{event.step}.{self.world.now}"
+            if isinstance(event, k.MembershipChanged):
+                msg_id = f"{self.name}.{event.id}"
             self.world.publish(event, self.name, msg_id)
 
     @property

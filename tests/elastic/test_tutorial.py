@@ -59,7 +59,9 @@ def written(tmp_path: Path, before: str, code: str, after: str) -> str:
 
 def test_the_script_in_numpy(tmp_path: Path) -> None:
     after = "print(job.left, np.mean((predict(data, weights) > 0.5) == labels) > 0.85, flush=True)\n"
-    slower = script("A script that can be resized").replace("step.report(loss=loss)", "step.report(loss=loss); time.sleep(0.06)")
+    slower = script("A script that can be resized").replace(
+        "step.report(loss=loss)", "step.report(loss=loss); time.sleep(0.06)"
+    )
     workers = Workers(tmp_path / "job", written(tmp_path, "import time\n" + _NUMPY, slower, after))
     try:
         workers.announce(0)
@@ -76,7 +78,7 @@ def test_ten_lines_make_a_pytorch_script_elastic(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs PyTorch: `make test-engines`")
     code = script("With PyTorch")
     assert len(re.findall(r"# \d+$", code, re.MULTILINE)) <= 10
-    slower = code.replace("        optimizer.step()\n", "        optimizer.step()\n        time.sleep(0.03)\n")
+    slower = code.replace("        optimizer.step()\n", "        optimizer.step()\n        time.sleep(0.3)\n")
     after = """
 with torch.no_grad():
     print(job.left, float((model(x).argmax(1) == y).float().mean()) > 0.85, flush=True)

@@ -22,17 +22,17 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     (
         "spec.unknown_field",
         spec({"x y": 3}),
-        "'x y': unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, engine, engine_options, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "'x y': unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.unknown_field",
         spec({7: 3}),
-        "7: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, engine, engine_options, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "7: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.unknown_field",
         spec({10**5000: 3}),
-        "a huge number: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, engine, engine_options, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
+        "a huge number: unknown field; the fields are name, command, demand, n_min, n_max, weight, require, placement, gang, steps, speed, engine, engine_options, elastic, image, resume, checkpoint, env, grace, retries, deadlines, user, labels",
     ),
     (
         "spec.name.malformed",
@@ -318,7 +318,12 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     (
         "spec.deadlines.unknown_field",
         spec({"deadlines": {"stop": "1m"}}),
-        "deadlines.stop: unknown field; the fields are start, progress",
+        "deadlines.stop: unknown field; the fields are start, progress, live",
+    ),
+    (
+        "spec.deadlines.live.zero",
+        spec({"deadlines": {"live": "0s"}}),
+        "deadlines.live: 0 would leave no time for a live resize; write a time such as 60s",
     ),
     ("spec.user.malformed", spec({"user": "a b"}), "user: expected letters, digits and _ @ + -, at most 64, got 'a b'"),
     ("spec.user.malformed", spec({"user": "a\n"}), "user: 'a\\n' can't hold a line end"),

@@ -25,6 +25,7 @@ from tests.simulation.checks import ending
 from tests.simulation.checks.checks import STRANGER, Checks
 from tests.simulation.clients import Customer
 from tests.simulation.machines.apps import PLAN, STRANGERS, AppPlan, Program, draw_app
+from tests.simulation.machines.live import Group, LiveProgram
 from tests.simulation.machines.machine import Container, Machine
 from tests.simulation.machines.runtime import SimRuntime
 from tests.simulation.world.shells import AgentProcess, MasterProcess, start_agent, start_master
@@ -130,6 +131,8 @@ class History:
         self.recoveries: list[float] = []
         self._pending: list[tuple[float, str]] = []
         self._lives = 0
+        self._groups: dict[tuple[str, int], Group] = {}
+        """Members of live apps, by app and generation."""
         self._words: list[tuple[str, bytes, str]] = []
         """Of strangers and operators, which the server has not been told yet."""
 
@@ -245,6 +248,9 @@ class History:
     def _program(self, container: Container, machine: Machine) -> Program:
         index = int(container.spec.env[PLAN])
         plan = self.strangers.get(index) or next((plan for plan in self.apps if plan.index == index), STRANGERS)
+        if plan.live and container.spec.env.get("DORM_MEMBERS"):
+            group = self._groups.setdefault(container.key[:2], Group())
+            return LiveProgram(container, plan, self.seed, machine.later, group, calm=machine.calm)
         return Program(container, plan, self.seed, machine.later, calm=machine.calm)
 
     # --- processes and who starts them again ---------------------------------------------------------------------------

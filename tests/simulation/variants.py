@@ -25,6 +25,7 @@ from agents.desired import Desired
 from agents.progress import ProgressFact, ProgressFile
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
+from agents.runtime.interface import Key
 from dorm.client.client import Client
 from dorm.core.apps import bounds, claims, failures
 from dorm.core.decide import next_round as decide
@@ -32,6 +33,7 @@ from dorm.core.decide import placement
 from dorm.core.decide.liveness import conclude
 from dorm.core.fold import rounds
 from dorm.core.fold.evolve import evolve
+from dorm.core.generation import Generation
 from dorm.core.state import Node
 from dorm.master.failure_detector import FailureDetector
 from dorm.master.lease import Lease
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from events import kinds as k
     from tests.simulation.history import History, Outcome
 
 MOST_SEEDS = 120
@@ -83,6 +86,25 @@ def _code(function: Any, *changes: tuple[str, str]) -> Callable[[pytest.MonkeyPa
         patch.setattr(function, "__code__", changed[function.__name__].__code__)
 
     return apply
+
+
+def _announced_by_the_decision(patch: pytest.MonkeyPatch) -> None:
+    """Agents take the decision for the release."""
+    resize = Desired._resize
+
+    def announced(desired: Desired, change: k.Resize) -> None:
+        app = desired.apps.get(change.app)
+        if app is None or change.adjustment != "live" or app.generation != change.to_generation:
+            resize(desired, change)
+            return
+        known = {placed.slot for placed in app.placement}
+        app.membership, app.members = change.membership, change.placement
+        for placed in change.placement:
+            if placed.node == desired.node and placed.slot not in known:
+                app.first[placed.slot] = change.placement
+                desired.due.add(Key(change.app, app.generation, placed.slot))
+
+    patch.setattr(Desired, "_resize", announced)
 
 
 def _server(**settings: Any) -> Callable[[pytest.MonkeyPatch], Callable[[History], None]]:
@@ -247,10 +269,18 @@ VARIANTS: dict[str, Variant] = {
     ),
     # the core
     "no barrier: released before the last generation has ended": Variant(
-        _code(decide._releases, ("if all(g.ended for g in earlier):", "if earlier is not None:"))
+        _code(decide._candidate, ("if not all(g.ended for number, g in", "if not all(True for number, g in"))
     ),
-    "released without room": Variant(
-        _code(decide._releases, ("if _take_room(state, free, app, generation)", "if generation"))
+    "released without room": Variant(_code(decide._releases, ("if _take_room(state, free, one)", "if one"))),
+    "a newcomer starts before its room is free": Variant(
+        _code(
+            decide._releases,
+            ("if _take_room(state, free, one)", "if one.change is not None or _take_room(state, free, one)"),
+        )
+    ),
+    "a membership is announced before its release": Variant(_announced_by_the_decision),
+    "the room of members that leave is given away at once": Variant(
+        _code(Generation.all_containers, ("yield from self.leaving.values()", "pass"))
     ),
     "ports are not counted": Variant(
         _all(
@@ -287,7 +317,7 @@ VARIANTS: dict[str, Variant] = {
         _code(evolving._own, ("if subjects.who_of(record.subject) == subjects.token(event.node):", "if True:"))
     ),
     "decisions that were overtaken count": Variant(
-        _code(rounds._resized, ("app.changed_seq > basis or _nodes_changed(", "False and _nodes_changed("))
+        _code(rounds._next_generation, ("app.changed_seq > basis or _nodes_changed(", "False and _nodes_changed("))
     ),
     "no fence at the log, and rounds of a stale basis count": Variant(
         _all(_server(fence=False), _code(rounds.fold_round, _ROUND_CHECK), _code(Desired._round, _DESIRED_CHECK))
@@ -308,7 +338,7 @@ VARIANTS: dict[str, Variant] = {
         _code(bounds.settles_until, ("return until if until > now else 0", "return 0"))
     ),
     "others make room for a crash loop again and again": Variant(
-        _code(rounds._count_debt, ("app.debt, app.barred = app.debt + 1, app.disturbs or app.room_taken", "pass"))
+        _code(rounds._count_own_debt, ("app.debt, app.barred = app.debt + 1, app.disturbs or app.room_taken", "pass"))
     ),
     "after a restart of the cluster it is first come, first served": Variant(
         _all(

@@ -49,7 +49,9 @@ def played(simulation: Simulation) -> Written:
 
 def app(name: str, at_s: float, work: float, **fields: object) -> SimulatedApp:
     """One of containers with 1 core each; fields of the spec (n_min, n_max, cpu, retries) are told from its own."""
-    of_spec: dict[str, object] = {key: fields.pop(key) for key in ("n_min", "n_max", "retries") if key in fields}
+    of_spec: dict[str, object] = {
+        key: fields.pop(key) for key in ("n_min", "n_max", "retries", "elastic") if key in fields
+    }
     demand = {"cpu": fields.pop("cpu", 1), "memory": "1GiB"}
     spec = check_spec({"name": name, "command": ["train"], "demand": demand, **of_spec})
     return SimulatedApp(**{"at_s": at_s, "spec": spec, "work": work, "speed": Linear(), **fields})  # type: ignore[arg-type]
@@ -91,6 +93,7 @@ def apps(draw: st.DrawFn, most: int = 5) -> tuple[SimulatedApp, ...]:
                 n_max=n_min + draw(st.integers(0, 6)),
                 cpu=draw(st.sampled_from((1, 2, 3))),
                 retries={"limit": draw(st.integers(0, 2)), "backoff": "7s"},
+                elastic=draw(st.sampled_from(("", "live"))),
                 speed=draw(_speeds),
                 timings=draw(st.none() | _timings),
                 cancel_at_s=draw(st.none() | st.none() | _seconds),

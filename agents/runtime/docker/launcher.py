@@ -21,7 +21,7 @@ from agents.runtime.docker.engine import Engine, Json, Rejected
 from agents.runtime.interface import Conflict, Key, Refused, Seen, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from agents.runtime.interface import ContainerSpec
     from agents.runtime.run_dirs import RunDirs
@@ -49,7 +49,7 @@ class Launcher:
         self._commands: set[tuple[str, tuple[str, ...]]] = set()
         """Commands found in an image."""
 
-    async def ensure(self, spec: ContainerSpec, host: config.Host) -> Seen:
+    async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes], host: config.Host) -> Seen:
         """Create and start it unless it was started before.  The caller holds the container's lock.  Raises `NoImage`,
         `Refused`, `Conflict`, `Unavailable`."""
         name = config.container_name(host, spec.key)
@@ -70,7 +70,7 @@ class Launcher:
             )
         found = self._seen(spec.key, info)
         if found.state == "created":
-            found = await self._start(name, spec, wanted, info, swap_limit=host.swap_limit)
+            found = await self._start(name, spec, files, wanted, info, swap_limit=host.swap_limit)
         elif config.never_ran(found):
             await self._discard(name, spec.key)
             raise _fault(name, found.error)
@@ -109,9 +109,13 @@ class Launcher:
             await asyncio.sleep(_SETTLE_S)
         raise Conflict(f"{name} is gone right after it was made", code="container.removed")
 
-    async def _start(self, name: str, spec: ContainerSpec, wanted: Json, info: Json, *, swap_limit: bool) -> Seen:
+    async def _start(
+        self, name: str, spec: ContainerSpec, files: Mapping[str, bytes], wanted: Json, info: Json, *, swap_limit: bool
+    ) -> Seen:
         key = spec.key
         await self._make_dir(spec)
+        for file, content in files.items():
+            await self._dirs.put_file(key, file, content)
         if differences := config.differences(wanted, info, swap_limit=swap_limit):
             await self._discard(name, key)
             raise Refused(

@@ -51,7 +51,7 @@ from agents.runtime.interface import (
 from agents.runtime.run_dirs import RunDirs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Mapping
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +74,6 @@ class DockerRuntime:
     name = "docker"
     limits = True
     checkpoint_mount = config.CHECKPOINT_MOUNT
-    run_mount = config.RUN_MOUNT
 
     def __init__(
         self,
@@ -191,7 +190,7 @@ class DockerRuntime:
             return msgspec.structs.replace(found, lease_ended=True)
         return found
 
-    async def ensure(self, spec: ContainerSpec) -> Seen:
+    async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes] | None = None) -> Seen:
         """Create and start it unless it was started before; a missing image is pulled.
 
         Raises `Refused`, `Conflict`, or `Unavailable` while a long pull is under way or if the node's lease has expired.
@@ -205,21 +204,21 @@ class DockerRuntime:
             )
         ended = self._images.ended
         with contextlib.suppress(NoImage):
-            return await self._inflight.run(self._ensure(spec))
+            return await self._inflight.run(self._ensure(spec, files or {}))
         if self._images.ended != ended:  # A pull has ended since the engine was called, and may have brought the image.
             with contextlib.suppress(NoImage):
-                return await self._inflight.run(self._ensure(spec))
+                return await self._inflight.run(self._ensure(spec, files or {}))
         await self._images.fetch(spec.image)  # holds no lock: a stop need not wait for it
         try:
-            return await self._inflight.run(self._ensure(spec))
+            return await self._inflight.run(self._ensure(spec, files or {}))
         except NoImage as failure:
             raise Refused(
                 "image", f"{spec.image} was pulled and is not there: {failure}", code="container.image.unavailable"
             ) from failure
 
-    async def _ensure(self, spec: ContainerSpec) -> Seen:
+    async def _ensure(self, spec: ContainerSpec, files: Mapping[str, bytes]) -> Seen:
         async with self._lock(spec.key):
-            return await self._launcher.ensure(spec, self._host)
+            return await self._launcher.ensure(spec, files, self._host)
 
     async def extend_lease(self, seconds: float) -> None:
         """Extend the lease.  A guard enforces it (`agents.runtime.docker.guard`), which is started if there is none."""
@@ -347,6 +346,14 @@ class DockerRuntime:
     def run_dir(self, key: Key) -> Path:
         """Return the private directory, mounted inside as /dorm/run."""
         return self._dirs.run_dir(key)
+
+    def run_mount(self, key: Key) -> str:
+        """Return where it is mounted."""
+        return config.RUN_MOUNT
+
+    async def put(self, key: Key, name: str, content: bytes) -> None:
+        """Replace a file in the private directory."""
+        await self._dirs.put_file(key, name, content)
 
     async def hints(self) -> AsyncGenerator[None, None]:
         """Yield for each of the engine's events about our containers, and once after each connection."""

@@ -47,7 +47,7 @@ from agents.runtime.process.logs import read_log
 from agents.runtime.run_dirs import RunDirs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Mapping
 
 log = structlog.get_logger(__name__)
 
@@ -67,7 +67,6 @@ class ProcessRuntime:
     name = "process"
     limits = False
     checkpoint_mount = ""
-    run_mount = ""
 
     def __init__(self, node: str, root: Path, *, log_cap: int = LOG_CAP) -> None:
         self.node = node
@@ -110,12 +109,12 @@ class ProcessRuntime:
         """Return those without a folder; the others were started after all folders were read."""
         return tuple(Seen(key, "running", "") for key in keys if not self._dirs.container_dir(key).exists())
 
-    async def ensure(self, spec: ContainerSpec) -> Seen:
+    async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes] | None = None) -> Seen:
         """Start it unless it was started before.  Raises `Refused`, `Conflict` or `Unavailable`."""
         check_spec(spec)
-        return await self._inflight.run(self._ensure(spec))
+        return await self._inflight.run(self._ensure(spec, files or {}))
 
-    async def _ensure(self, spec: ContainerSpec) -> Seen:
+    async def _ensure(self, spec: ContainerSpec, files: Mapping[str, bytes]) -> Seen:
         key, wanted = spec.key, spec_hash(spec)
         async with self._lock(key):
             try:
@@ -149,6 +148,8 @@ class ProcessRuntime:
                         code="container.checkpoints.not_found",
                     )
                 else:
+                    for name, content in files.items():
+                        await self._dirs.put_file(key, name, content)
                     await self._dirs.check_lease()
                     await asyncio.to_thread(self._supervise, key)
 
@@ -299,6 +300,14 @@ class ProcessRuntime:
     def run_dir(self, key: Key) -> Path:
         """Return its working directory."""
         return self._dirs.run_dir(key)
+
+    def run_mount(self, key: Key) -> str:
+        """Return its working directory."""
+        return str(self._dirs.run_dir(key))
+
+    async def put(self, key: Key, name: str, content: bytes) -> None:
+        """Replace a file in its working directory."""
+        await self._dirs.put_file(key, name, content)
 
     async def hints(self) -> AsyncGenerator[None, None]:
         """Yield when a container starts or ends."""

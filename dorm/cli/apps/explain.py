@@ -163,10 +163,13 @@ def _lines(found: Explanation) -> list[tuple[str, str]]:
         lines.append(("last change", f"{change.position}, {moment(change.time)}: {what}"))
     if found.history:
         last = found.history[-1]
-        phases = [
-            f"{name} {last[f'{name}_s']:.3f} s" for name in ("stop", "wait", "start") if last[f"{name}_s"] is not None
-        ]
-        cost = f"; one costs {found.adjust_s:.1f} s of its work" if found.adjust_s is not None else ""
+        names = ("wait", "warm_up", "barrier", "pause") if last["live"] else ("stop", "wait", "start")
+        phases = [f"{name} {last[f'{name}_s']:.3f} s" for name in names if last[f"{name}_s"] is not None]
+        cost = (
+            f"; one costs {found.adjust_s:.{1 if found.adjust_s >= 0.1 else 3}f} s of its work"
+            if found.adjust_s is not None
+            else ""
+        )
         times = f"{counted(found.adjustments, 'time')}, {counted(found.lost_steps, 'step')} lost"
         lines.append(("adjusted", f"{times}; the last: {', '.join(phases)}{cost}"))
     return lines

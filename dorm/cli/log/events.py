@@ -215,7 +215,7 @@ def _columns(one: Logged, whole: bool) -> tuple[str, str, str]:
 
 _STYLES = {
     "AppFailed": "bold red", "AppRejected": "bold red", "GenerationFailed": "bold red", "NodeLost": "bold red",
-    "NodeLeaseEnded": "bold red", "Unreadable": "bold red", "Unknown": "bold yellow", "AppCompleted": "bold green",
+    "NodeLeaseEnded": "bold red", "MembersLost": "bold red", "LiveResizeFailed": "bold red", "Unreadable": "bold red", "Unknown": "bold yellow", "AppCompleted": "bold green",
 }  # fmt: skip
 
 
@@ -231,7 +231,8 @@ def _coloured(one: Logged, whole: bool) -> Text:
 
 def in_words(event: Event, *, whole: bool = False) -> str:
     """Return the gist of an event in one line, without anything that moves a terminal's cursor; `whole` cuts no value."""
-    text = _resized_in_words(event) if type(event).__name__ == "Resized" else _fields_in_words(event, whole)
+    words = {"Resized": _resized_in_words, "MembershipChanged": _membership_in_words}.get(type(event).__name__)
+    text = words(event) if words is not None else _fields_in_words(event, whole)
     return one_line(text)
 
 
@@ -254,9 +255,19 @@ def _resized_in_words(event: Any) -> str:
         for placed in change.placement:
             nodes[placed.node] = nodes.get(placed.node, 0) + 1
         where = " ".join(f"{node}×{count}" for node, count in nodes.items()) or "nowhere"
-        parts.append(f"{change.app} {change.adjustment} g{change.to_generation} -> {len(change.placement)} ({where})")
+        number = f"g{change.to_generation}" + (f" m{change.membership}" if change.membership else "")
+        parts.append(f"{change.app} {change.adjustment} {number} -> {len(change.placement)} ({where})")
     changed = "; ".join(parts) or "no change, new reasons"
     return f"{changed}  [U={event.utilization:.2f} F={event.fairness_loss:.2f} overhead={event.overhead}]"
+
+
+def _membership_in_words(event: Any) -> str:
+    lost = f" lost={event.lost}" if event.lost else ""
+    moved = f" bytes_moved={event.bytes_moved}" if event.bytes_moved else ""
+    phases = f"warm_up_s={event.warm_up_s:.4g} barrier_s={event.barrier_s:.4g} pause_s={event.pause_s:.4g}"
+    members = f"members={_short(event.members, False)}"
+    where = f"app={event.app} generation={event.generation} membership={event.membership}"
+    return f"{where} {event.change} {members}{lost} step={event.step} {phases}{moved}"
 
 
 def _short(value: Any, whole: bool) -> str:

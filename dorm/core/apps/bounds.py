@@ -69,7 +69,7 @@ def bounds(app: App, now: int, claimed: int = 0) -> Bounds:
         failed = "1 generation has" if app.failed_trials == 1 else f"{app.failed_trials} generations have"
         why.append(f"held at {low} until it works: {failed} failed before they did")
     if in_debt(app, now) and app.disturbs:
-        high = max(low, min(high, len(app.current.containers) if app.current is not None else claimed))
+        high = max(low, min(high, len(app.current.planned) if app.current is not None else claimed))
         failed = "1 failure" if app.debt == 1 else f"{app.debt} failures"
         least = app.debt * STABLE_S // 60
         why.append(f"others made room for it after {failed}: gets no more before it has run for {least} min")

@@ -20,11 +20,24 @@ LATEST = 5
 checkpoints grow."""
 
 
+UNMEASURED_LIVE_S = 1.0
+"""What a live resize is assumed to cost until one was measured: members agree on it within a few iterations."""
+
+
 def adjust_s(app: App) -> float | None:
     """Return the seconds of its work that one adjustment of this app costs: the mean over its latest few finished ones of
-    pause and lost work, to the millisecond; None if none was measured."""
-    costs = [cost for record in app.history if (cost := cost_s(record)) is not None][-LATEST:]
-    return round(sum(costs) / len(costs), 3) if costs else None
+    pause and lost work, to the millisecond; None if none was measured.  For an app that is resized live only its live
+    adjustments count, and for others only restarts."""
+    live = is_live(app)
+    costs = [cost for record in app.history if record.live == live and (cost := cost_s(record)) is not None][-LATEST:]
+    if not costs:
+        return UNMEASURED_LIVE_S if live else None
+    return round(sum(costs) / len(costs), 3)
+
+
+def is_live(app: App) -> bool:
+    """Return whether the app's next adjustment is a live one, as long as a member of it stays."""
+    return app.spec.elastic == "live" and not app.missed_live
 
 
 def cost_s(record: AdjustmentRecord) -> float | None:
@@ -36,7 +49,11 @@ def cost_s(record: AdjustmentRecord) -> float | None:
     pace, scaled by the containers: an app may report progress seldom, and one that shrank takes longer for each step.  Until
     it has checkpointed and stopped, the app may still work, so this is an upper bound of its standstill; work done meanwhile
     can't be distinguished from lost work.  Lost work is the steps done after the checkpoint, at the earlier pace.
+
+    A live adjustment costs the pause that its leader reported: the app works until then and loses nothing.
     """
+    if record.live:
+        return record.pause_s
     if not record.started_at or bool(record.steps_per_s) != bool(record.resumed_at):
         return None
     ran_at = record.started_at

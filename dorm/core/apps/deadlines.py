@@ -2,6 +2,7 @@
 
     start      from its release until all its containers have started
     progress   without progress or a checkpoint, from its start on
+    live       from the announcement of a membership until it trains; it costs no retry, but a restart
 
 Unknown is not failed.  While one of its nodes is not heard no deadline runs, and it restarts when the node is back, or when
 another master is elected (which can't know what the previous one heard).  A node falls silent some time before that is
@@ -34,20 +35,36 @@ class Deadline(NamedTuple):
 
 def missed(state: State, app: App, now: int) -> Deadline | None:
     """Return the deadline that the app's latest generation has missed by `now` (UTC ns), None for none."""
-    due = due_at(state, app)
-    return _deadline(state, app, words=True) if due is not None and due <= now else None
+    deadline = _deadline(state, app, words=False)
+    return _deadline(state, app, words=True) if deadline is not None and deadline.due <= now else None
+
+
+def live_due_at(state: State, app: App) -> int | None:
+    """Return when (UTC ns) an announced membership has to train; None where none is awaited, or a node of it is not heard."""
+    current = app.current
+    change = current.change if current is not None else None
+    if current is None or change is None or not change.released_at or app.ended or app.cancel_requested:
+        return None
+    heard = _heard_since(state, current)
+    if heard is None:
+        return None
+    allowed_s = app.spec.deadlines.live_s + state.settings.node_grace_s + MARGIN_S
+    return max(change.released_at, heard) + int(allowed_s * SECOND)
 
 
 def due_at(state: State, app: App) -> int | None:
     """Return when (UTC ns) a deadline is missed if nothing happens; None if none runs.  Cheap: called on each app after each
     record."""
-    deadline = _deadline(state, app, words=False)
-    return None if deadline is None else deadline.due
+    deadline, live = _deadline(state, app, words=False), live_due_at(state, app)
+    if deadline is None or live is None:
+        return live if deadline is None else deadline.due
+    return min(deadline.due, live)
 
 
 def may_have_one(app: App, generation: Generation) -> bool:
     """A fast check that rules out most apps."""
-    return generation.running < len(generation.containers) or app.spec.deadlines.progress != ""
+    waits = generation.running < len(generation.containers) or generation.change is not None
+    return waits or app.spec.deadlines.progress != ""
 
 
 def _deadline(state: State, app: App, *, words: bool) -> Deadline | None:
@@ -63,7 +80,7 @@ def _deadline(state: State, app: App, *, words: bool) -> Deadline | None:
     allowed = app.spec.deadlines.start_s if failure == "start" else app.spec.deadlines.progress_s
     if allowed is None:
         return None
-    since = generation.released_at if failure == "start" else _last_sign(generation)
+    since = max(generation.released_at, generation.committed_at) if failure == "start" else _last_sign(generation)
     heard = _heard_since(state, generation)
     if heard is None:
         return None
@@ -84,7 +101,7 @@ def _last_sign(generation: Generation) -> int:
 def _heard_since(state: State, generation: Generation) -> int | None:
     """Return since when every node with a container that may run has been heard, None while one is not."""
     since = state.elected_at
-    for container in generation.containers.values():
+    for container in generation.all_containers():
         if container.state != "exited":
             node = state.nodes.get(container.node)
             if node is None or node.condition != "up":

@@ -19,11 +19,13 @@ import msgspec
 from dorm.core.apps import deadlines
 from dorm.core.apps.bounds import ran_well
 from dorm.core.round_size import MOST_NAMED
-from events.kinds import AppFailed, Failure, GenerationFailed
+from events.kinds import AppFailed, Failure, GenerationFailed, MembersLost
 from events.quantities import SECOND
 from events.spec import OWN_LIMITS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dorm.core.state import App, Container, Generation, State
 
 MOST_PORTS = 10
@@ -55,10 +57,15 @@ def fault(state: State, app: App, generation: Generation, now: int) -> Fault | N
     """Return the fault of the latest generation at `now` (UTC ns); None if there is none."""
     failed = [c for c in generation.containers.values() if c.state == "exited" and not done(c)]
     if failed:
-        first = min(failed, key=lambda container: (container.exited_at, container.slot))
-        return Fault(_failure_of(first), _why(first), first.exited_at, first.exit_code)
+        return fault_of(failed)
     missed = deadlines.missed(state, app, now)
     return Fault(missed.failure, missed.reason, missed.since) if missed is not None else None
+
+
+def fault_of(failed: Sequence[Container]) -> Fault:
+    """Return the fault of containers of one generation that ended and are not done: the first one's."""
+    first = min(failed, key=lambda container: (container.exited_at, container.slot))
+    return Fault(_failure_of(first), _why(first), first.exited_at, first.exit_code)
 
 
 def _failure_of(container: Container) -> Failure:
@@ -100,7 +107,7 @@ def consequence(app: App, generation: Generation, found: Fault, now: int) -> App
     )
 
 
-def is_interruption(event: GenerationFailed) -> bool:
+def is_interruption(event: GenerationFailed | MembersLost) -> bool:
     """Return whether nothing was wrong with the app: its node was lost, or it was stopped without a request.  A taken port is
     only the app's own claim, so it does not count."""
     return not event.counted and not event.port

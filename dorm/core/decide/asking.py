@@ -130,7 +130,12 @@ def _demand_of(state: State, app: App, claim: Claim | None, now: int) -> AppDema
         n_max=min(may_have.n_max if claim is None else claim.n_max, MOST_CONTAINERS - MOST_CONTAINERS % app.spec.gang),
         current=current.by_node() if current else claim.place if claim else {},
         pinned=current is not None
-        and not (app.settled and _nodes_heard(state, current) and _may_move(state, current, now)),
+        and not (
+            app.settled
+            and current.rests_until <= now
+            and _nodes_heard(state, current)
+            and _may_move(state, current, now)
+        ),
         absent=claim is not None,
         require=app.spec.require,
         placement=app.spec.placement,

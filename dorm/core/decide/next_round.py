@@ -8,16 +8,27 @@ and at `timing.next_deadline`; facts published now are folded first).
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from dorm.core.apps import deadlines, failures
 from dorm.core.apps.admission import answer
+from dorm.core.decide import live
 from dorm.core.decide.allocation import allocate_now
 from dorm.core.decide.placement import all_ports, held_ports
 from dorm.core.round_size import MOST_NAMED, first_that_fit, size
-from events.kinds import AppAccepted, AppCancelled, AppCompleted, AppFailed, Event, GenerationFailed, GenerationReleased
+from events.kinds import (
+    AppAccepted,
+    AppCancelled,
+    AppCompleted,
+    AppFailed,
+    Event,
+    GenerationFailed,
+    GenerationReleased,
+    LiveResizeFailed,
+    MembersLost,
+)
 from events.limits import LARGEST_FACTS
 from events.quantities import SECOND
 from events.spec import LARGEST_SPEC
@@ -25,8 +36,10 @@ from events.spec import LARGEST_SPEC
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from dorm.core.state import App, Generation, State, Submission
+    from dorm.core.state import App, Container, Generation, LiveChange, State, Submission
 
+_ENDS = AppCancelled | AppCompleted | AppFailed | GenerationFailed | MembersLost | LiveResizeFailed
+"""Facts about an app after which nothing of it is released in the same round."""
 MOST_ANSWERS = 1000
 LARGEST_ANSWERS = LARGEST_FACTS // 2
 """Bytes of answers that one round carries: a flood of submissions must not delay ends and releases."""
@@ -42,7 +55,7 @@ class Decision(msgspec.Struct, frozen=True):
 def decide(state: State, now: int, *, allocate: bool) -> Decision:
     """Return the next round's facts.  `now` (UTC ns) is the `at` of that round.  Does not change the state."""
     facts: list[Event] = [*_answers(state), *_ends_and_failures(state, now)]
-    ended = {fact.app for fact in facts if isinstance(fact, AppCancelled | AppCompleted | AppFailed | GenerationFailed)}
+    ended = {fact.app for fact in facts if isinstance(fact, _ENDS)}
     facts += _releases(state, now, ended)
     if facts or not allocate:
         return Decision(first_that_fit(facts), allocated=False)
@@ -122,10 +135,20 @@ def _ends_and_failures(state: State, now: int) -> list[Event]:
         if all(failures.done(container) for container in ran.containers.values()):
             facts.append(AppCompleted(app=app.id, generation=ran.number))
         elif ran.number == app.generation and not ran.failed:
-            found = failures.fault(state, app, ran, now)
-            if found is not None:
-                facts.append(failures.consequence(app, ran, found, now))
+            facts += live.committed(app, ran)
+            facts += _failures(state, app, ran, now)
     return facts
+
+
+def _failures(state: State, app: App, generation: Generation, now: int) -> list[Event]:
+    lost = live.members_lost(state, app, generation, now)
+    if lost is not None:
+        return [lost]
+    found = live.fault(state, app, generation, now)
+    if found is not None:
+        return [failures.consequence(app, generation, found, now)]
+    missed = live.missed(state, app, generation, now)
+    return [missed] if missed is not None else []
 
 
 def _may_have_news(app: App) -> bool:
@@ -138,31 +161,59 @@ def _may_have_news(app: App) -> bool:
     for generation in app.generations.values():
         if generation.exited or not generation.containers or deadlines.may_have_one(app, generation):
             return True
+        if generation.untold or generation.accused:
+            return True
     return False
 
 
 # --- releases -----------------------------------------------------------------------------------------------------------
 
 
+class _Candidate(NamedTuple):
+    """Containers that wait for room: of a generation, or the newcomers of a live adjustment."""
+
+    app: App
+    generation: Generation
+    decided_seq: int
+    containers: list[Container]
+    ports: list[tuple[str, int]]
+    change: LiveChange | None
+
+
 def _releases(state: State, now: int, ended: set[str]) -> list[Event]:
-    """Release generations whose predecessors have surely ended and whose room and ports are surely free, first decided
-    first."""
+    """Release what has surely free room and ports, first decided first: generations whose predecessors have surely ended, and
+    newcomers of live adjustments."""
     candidates = []
     for app in state.apps.values():
-        generation = app.generations.get(app.generation)
-        if app.ended or generation is None or generation.released or app.current is None or app.id in ended:
+        if app.ended or app.id in ended or app.current is None:
             continue
-        earlier = [g for number, g in sorted(app.generations.items()) if number < generation.number]
-        if all(g.ended for g in earlier):
-            candidates.append((app, generation, earlier))
+        candidate = _candidate(state, app, app.current)
+        if candidate is not None:
+            candidates.append(candidate)
     if not candidates:
         return []
-    free = _surely_free(state, {c.node for _, generation, _ in candidates for c in generation.containers.values()})
+    free = _surely_free(state, {c.node for candidate in candidates for c in candidate.containers})
     return [
-        _release(state, app, generation, earlier, now)
-        for app, generation, earlier in sorted(candidates, key=lambda c: (c[1].decided_seq, c[0].seq, c[0].id))
-        if _take_room(state, free, app, generation)
+        _release(state, one.app, one.generation, now)
+        if one.change is None
+        else live.release(state, one.app, one.generation, one.change, now)
+        for one in sorted(candidates, key=lambda c: (c.decided_seq, c.app.seq, c.app.id))
+        if _take_room(state, free, one)
     ]
+
+
+def _candidate(state: State, app: App, current: Generation) -> _Candidate | None:
+    if current.released:
+        change = live.to_release(state, app)
+        if change is None:
+            return None
+        joining = list(change.newcomers.values())
+        ports = [(one.address, one.port) for one in joining]
+        return _Candidate(app, current, change.decided_seq, joining, ports, change)
+    if not all(g.ended for number, g in app.generations.items() if number < current.number):
+        return None
+    containers = list(current.containers.values())
+    return _Candidate(app, current, current.decided_seq, containers, list(all_ports(current)), None)
 
 
 class _Free(msgspec.Struct):
@@ -183,7 +234,7 @@ def _surely_free(state: State, nodes: Collection[str]) -> _Free:
             if generation.ended:
                 continue
             held.update(dict.fromkeys(held_ports(generation)))
-            for container in generation.containers.values():
+            for container in generation.all_containers():
                 if container.state != "exited" and container.node in free:
                     room = free[container.node]
                     for name, amount in app.demand.items():
@@ -191,9 +242,9 @@ def _surely_free(state: State, nodes: Collection[str]) -> _Free:
     return _Free(free, held)
 
 
-def _take_room(state: State, surely: _Free, app: App, generation: Generation) -> bool:
-    counts, free = generation.by_node(), surely.room
-    ports = dict.fromkeys(all_ports(generation))
+def _take_room(state: State, surely: _Free, wanted: _Candidate) -> bool:
+    counts, free, app = Counter(one.node for one in wanted.containers), surely.room, wanted.app
+    ports = dict.fromkeys(wanted.ports)
     if any(port in surely.held for port in ports):
         return False
     for node, count in counts.items():
@@ -208,7 +259,8 @@ def _take_room(state: State, surely: _Free, app: App, generation: Generation) ->
     return True
 
 
-def _release(state: State, app: App, generation: Generation, earlier: list[Generation], now: int) -> GenerationReleased:
+def _release(state: State, app: App, generation: Generation, now: int) -> GenerationReleased:
+    earlier = [g for number, g in sorted(app.generations.items()) if number < generation.number]
     previous = next((g for g in reversed(earlier) if g.released), None)
     stopped_at = max(previous.stopped_at, generation.decided_at) if previous else generation.decided_at
     resume = app.checkpoint is not None

@@ -13,6 +13,7 @@ left.  An app that is left out holds nothing and blocks no other app.
 
 from __future__ import annotations
 
+from itertools import count as counting
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,9 +29,9 @@ from events.kinds import Placed, Resize, Waiting
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from dorm.core.state import App, Generation, Node, State
+    from dorm.core.state import App, Container, Generation, Node, State
     from dorm.policies.problem import Allocation, AppDemand
-    from events.kinds import Adjustment
+    from events.kinds import Adjustment, LiveReason
 
 MOST_QUESTIONS = 8
 """How often a policy is run for one decision because of ports; the last answer changes no app that can't be placed."""
@@ -161,11 +162,13 @@ class _Draft:
             self._place(changing, lend=False)
 
     def _place(self, changing: list[AppDemand], *, lend: bool) -> None:
-        ports = _Ports(self.state, {app.id for app in changing}, lend=lend)
+        stay = {app.id: self._stay(app) for app in changing}
+        ports = _Ports(self.state, stay, lend=lend)
         self.changes, self.short, self.unplaced = [], {}, {}
         for demand in changing:
             app, wanted = self.state.apps[demand.id], self.answer.counts.get(demand.id, {})
-            given = ports.place(app, _slots(app.current, wanted))
+            live = _is_live(app, wanted)
+            given = ports.place(app, _slots(app.current, wanted, live=live), stay[app.id])
             if isinstance(given, dict):
                 self.unplaced[app.id] = given
                 for node, missing in given.items():
@@ -176,12 +179,22 @@ class _Draft:
                 Resize(
                     app=app.id,
                     from_generation=app.generation,
-                    to_generation=app.generation + 1,
+                    to_generation=app.generation + (not live),
                     placement=placement,
-                    adjustment=_adjustment(demand, wanted),
+                    adjustment="live" if live else _adjustment(demand, wanted),
                     master_port=master_port,
+                    membership=app.current.announced + 1 if live and app.current is not None else 0,
+                    why=_why(app, wanted) if demand.holds and wanted else "",
                 )
             )
+
+    def _stay(self, demand: AppDemand) -> dict[int, Container]:
+        """Return the members of a live app that stay in this answer; none for one that is restarted."""
+        app, wanted = self.state.apps[demand.id], self.answer.counts.get(demand.id, {})
+        if app.current is None or not _is_live(app, wanted):
+            return {}
+        containers = app.current.containers
+        return {slot: containers[slot] for slot, _ in _kept(app.current, wanted)}
 
     def _changes(self, app: AppDemand) -> bool:
         return not app.pinned and app.id not in self.kept and self.answer.counts.get(app.id, {}) != app.holds
@@ -251,45 +264,77 @@ def _adjustment(demand: AppDemand, wanted: dict[str, int]) -> Adjustment:
     return "restart" if demand.holds else "start"
 
 
-def _slots(current: Generation | None, wanted: dict[str, int]) -> list[tuple[int, str]]:
-    """Return (slot, node) for each container, by slot."""
+def _why(app: App, wanted: dict[str, int]) -> LiveReason:
+    """Return why an app that runs is resized live or restarted."""
+    current = app.current
+    if app.spec.elastic != "live" or current is None or not current.released:
+        return ""
+    if app.missed_live:
+        return "missed_deadline"
+    return "members_stay" if _kept(current, wanted) else "no_member_stays"
+
+
+def _is_live(app: App, wanted: dict[str, int]) -> bool:
+    return _why(app, wanted) == "members_stay"
+
+
+def _kept(current: Generation | None, wanted: dict[str, int]) -> list[tuple[int, str]]:
+    """Return (slot, node) for each container that can stay, lowest slots first."""
     kept: list[tuple[int, str]] = []
     left = dict(wanted)
     for slot, container in sorted(current.containers.items()) if current else []:
         if left.get(container.node, 0) > 0:
             left[container.node] -= 1
             kept.append((slot, container.node))
+    return kept
+
+
+def _slots(current: Generation | None, wanted: dict[str, int], *, live: bool) -> list[tuple[int, str]]:
+    """Return (slot, node) for each container, by slot.  Newcomers of a live adjustment get slots that the generation never
+    had."""
+    kept = _kept(current, wanted)
+    left = dict(wanted)
+    for _, node in kept:
+        left[node] -= 1
     used = {slot for slot, _ in kept}
-    free = (slot for slot in range(sum(wanted.values()) + len(used) + 1) if slot not in used)
+    first = current.next_slot if live and current is not None else 0
+    free = (slot for slot in counting(first) if slot not in used)
     new = [(next(free), node) for node in sorted(left) for _ in range(left[node])]
     return sorted(kept + new)
 
 
+def restarted(state: State, app: App, slots: list[tuple[int, str]]) -> tuple[list[Placed], int] | None:
+    """Return slots and nodes with ports of their own and one for the rendezvous, for a generation that replaces the app's
+    present one; None where there are not enough ports."""
+    given = _Ports(state, {app.id: {}}, lend=True).place(app, slots, {})
+    return None if isinstance(given, dict) else given
+
+
 def all_ports(generation: Generation) -> Iterator[tuple[str, int]]:
-    """Yield address and port of each container, and of the rendezvous on the first one's node."""
-    containers = [generation.containers[slot] for slot in sorted(generation.containers)]
-    for container in containers:
-        yield container.address, container.port
+    """Yield address and port of each container that it has or is to have, and of the rendezvous."""
+    containers = {**generation.containers, **generation.planned}
+    for slot in sorted(containers):
+        yield containers[slot].address, containers[slot].port
     if generation.master_port and containers:
-        yield containers[0].address, generation.master_port
+        yield generation.master_address, generation.master_port
 
 
 def held_ports(generation: Generation) -> Iterator[tuple[str, int]]:
     """Yield ports that may still be in use: of containers that have not exited, and the rendezvous while one has not."""
-    containers = [generation.containers[slot] for slot in sorted(generation.containers)]
-    for container in containers:
+    for container in generation.all_containers():
         if container.state != "exited":
             yield container.address, container.port
-    if generation.master_port and containers and not generation.ended:
-        yield containers[0].address, generation.master_port
+    if generation.master_port and not generation.ended:
+        yield generation.master_address, generation.master_port
 
 
 class _Ports:
     """Ports that this decision may assign, by address, which several nodes may share."""
 
-    def __init__(self, state: State, changing: Collection[str], *, lend: bool) -> None:
-        """Generations of apps that are `changing` make way, as do those of apps that ended, failed or are cancelled.  Without
-        `lend`, the ports of the former go to their own apps only."""
+    def __init__(self, state: State, changing: Mapping[str, Mapping[int, Container]], *, lend: bool) -> None:
+        """`changing` has the members that stay of each app that changes, none of one that is restarted.  Generations of
+        other changing apps make way, as do those of apps that ended, failed or are cancelled.  Without `lend`, the ports of
+        the former go to their own apps only."""
         self._kept_for = frozenset[str]() if lend else frozenset(changing)
         self._nodes = state.nodes
         self._cursor = {node.id: node.port_cursor for node in state.nodes.values()}
@@ -303,13 +348,22 @@ class _Ports:
                     self._taken.update(dict.fromkeys(all_ports(generation)))
                 elif may_run(generation):
                     self._leaving.update(dict.fromkeys(all_ports(generation), app.id))
+                    if stays and (stay := changing.get(app.id)):
+                        rendezvous = (generation.master_address, generation.master_port)
+                        kept = [*((one.address, one.port) for one in stay.values()), rendezvous]
+                        self._taken.update(dict.fromkeys(kept))
+                leaving = ((one.address, one.port) for one in generation.leaving.values())
+                self._leaving.update(dict.fromkeys(leaving, app.id))
 
-    def place(self, app: App, slots: list[tuple[int, str]]) -> tuple[list[Placed], int] | dict[str, int]:
+    def place(
+        self, app: App, slots: list[tuple[int, str]], stay: Mapping[int, Container]
+    ) -> tuple[list[Placed], int] | dict[str, int]:
         """Assign a port for each slot and one for the rendezvous on the first slot's node (0 without slots); or return how
-        many ports its nodes lack, and assign none."""
+        many ports its nodes lack, and assign none.  Members that `stay` keep theirs, and with them the rendezvous."""
         cursor, given = dict(self._cursor), []
         missing: dict[str, int] = {}
-        for node in [*(node for _, node in slots), *(node for _, node in slots[:1])]:
+        new = [(slot, node) for slot, node in slots if slot not in stay]
+        for node in [*(node for _, node in new), *([] if stay else [node for _, node in slots[:1]])]:
             port = self._take(self._nodes[node], app.id)
             if port is None:
                 missing[node] = missing.get(node, 0) + 1
@@ -323,9 +377,12 @@ class _Ports:
         ports = [port for _, port in given if port is not None]
         placement = [
             Placed(slot=slot, node=node, address=self._nodes[node].address, port=port)
-            for (slot, node), port in zip(slots, ports, strict=False)
+            for (slot, node), port in zip(new, ports, strict=False)
         ]
-        return placement, ports[-1] if slots else 0
+        if not stay or app.current is None:
+            return placement, ports[-1] if slots else 0
+        kept = [Placed(slot=one.slot, node=one.node, address=one.address, port=one.port) for one in stay.values()]
+        return sorted(kept + placement, key=lambda placed: placed.slot), app.current.master_port
 
     def _take(self, node: Node, app: str) -> int | None:
         """Return the next port of this node after the last one assigned: an unused one, else one that the app's own last

@@ -2,6 +2,7 @@
 
     retries    an app's pause after a failure is over
     patience   an app has waited for so long that it goes before others (`patience_s`, of policies that have it)
+    rests      an app of which members failed may be resized again
     bounds     an app may have more than before, because it has worked, or may be resized again (`dorm.core.apps.bounds`)
     folders    a node without the cluster's folder of checkpoints is no longer left alone
     claims     the reservation of an app whose nodes went away has expired (`dorm.core.apps.claims`)
@@ -79,6 +80,8 @@ def _ends_of_waits(state: State) -> Iterator[int]:
             yield app.retry_at
         if app.waiting_since and app.current is None:
             waiting.append(app.waiting_since)
+        if app.current is not None and app.current.rests_until:
+            yield app.current.rests_until
         yield from changes_at(app)
         yield from claims_end_at(state, app)
     if waiting and (patience_s := parameters_in_force(state.settings).get("patience_s")) is not None:

@@ -2,6 +2,7 @@
 
     evolve    records of clients, operators and agents
     rounds    the master's rounds, fact by fact
+    membership   live adjustments: a generation goes on with other members
     folded    what became of a record, and who watches
     effects   consequences of a fact beyond itself
     room_taken   which apps have grown into the room of one that failed

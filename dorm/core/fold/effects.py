@@ -42,15 +42,57 @@ def interrupt(state: State, app: App) -> None:
 def void_plans_on(state: State, node: Node) -> None:
     """The node is not what decisions assumed.  Decisions in progress are overtaken; placements there that are not released yet
     are void, so their apps are placed again instead of waiting for room that never becomes free."""
-    node.changed_seq = state.seq
-    for app in state.apps.values():
-        generation = app.generations.get(app.generation)
-        if generation and not generation.released and any(c.node == node.id for c in generation.containers.values()):
-            generation.void = True
-            if not app.waiting_since and not app.ended:  # It ran until now.
-                interrupt(state, app)
-            mark_wait(state, app)
+    _void_plans(state, [node.id])
+
+
+def drop_change(state: State, app: App, generation: Generation) -> None:
+    """Drop a live adjustment that was not released.  Whatever was planned on the nodes that its members were to leave may
+    count on their room, so it is void as well: otherwise it would wait for room that nobody frees."""
+    _void_plans(state, _dropped(generation))
+
+
+def _dropped(generation: Generation) -> list[str]:
+    """Return the nodes on which its members stay after all."""
+    change, generation.change = generation.change, None
+    stay = change.stay if change is not None else []
+    return [one.node for slot, one in sorted(generation.containers.items()) if slot not in stay]
+
+
+def _void_plans(state: State, nodes: list[str]) -> None:
+    seen: dict[str, None] = {}
+    while nodes:
+        name = nodes.pop(0)
+        if name in seen or name not in state.nodes:
+            continue
+        seen[name] = None
+        state.nodes[name].changed_seq = state.seq
+        for app in state.apps.values():
+            generation = app.generations.get(app.generation)
+            if generation is None:
+                continue
+            change = generation.change
+            if change and not change.released_at and any(c.node == name for c in change.newcomers.values()):
+                nodes += _dropped(generation)
+            if not generation.released and any(c.node == name for c in generation.containers.values()):
+                generation.void = True
+                if not app.waiting_since and not app.ended:  # It ran until now.
+                    interrupt(state, app)
+                mark_wait(state, app)
     mark_dirty(state)
+
+
+def dissolve(generation: Generation) -> None:
+    """The generation ends: nobody joins it any more, and newcomers that were released are stopped with the rest."""
+    change, generation.change = generation.change, None
+    generation.untold, generation.accused = 0, []
+    if change is not None and change.released_at:
+        generation.leaving |= {slot: one for slot, one in change.newcomers.items() if one.state != "exited"}
+
+
+def adjust_counts(generation: Generation) -> None:
+    """Count its members by state again."""
+    states = [container.state for container in generation.containers.values()]
+    generation.running, generation.exited = states.count("running"), states.count("exited")
 
 
 def end_containers_on(state: State, node: str, message: str) -> None:
@@ -60,7 +102,7 @@ def end_containers_on(state: State, node: str, message: str) -> None:
         app = state.apps[name]
         for number in sorted(app.generations):
             generation = app.generations[number]
-            for container in generation.containers.values():
+            for container in list(generation.all_containers()):
                 if container.node == node and container.state != "exited" and generation.released:
                     end_container(state, app, generation, container, "lost", message)
         if app.ended:
@@ -72,34 +114,43 @@ def _has_some_left(app: App) -> bool:
     generations = app.generations
     if len(generations) > 1 or app.generation not in generations:
         return True
-    for generation in generations.values():
-        if generation.released_at and generation.exited < len(generation.containers):
-            return True
-    return False
+    return any(not generation.ended for generation in generations.values())
 
 
 def end_container(
     state: State, app: App, generation: Generation, container: Container, reason: str, message: str
 ) -> None:
     """Mark a container as exited.  If the exit was not requested, it overtakes decisions in progress about its app."""
-    if generation.started_at and not generation.exited and not generation.failed:
-        if has_worked(app, generation, state.time):
-            note_work(state, app, generation)
-        ran = app.ran_ns + state.time - generation.started_at
-        app.ran_ns = ran if ran < MOST else MOST
+    member = generation.containers.get(container.slot) is container
+    if member:
+        note_ran(state, app, generation)
+        generation.exited += 1
+        if container.slot in generation.accused:
+            generation.accused = [slot for slot in generation.accused if slot != container.slot]
     if container.state == "running":
-        generation.running -= 1
+        generation.running -= member
         served = app.served_ns + state.time - container.started_at
         app.served_ns = served if served < MOST else MOST
-    generation.exited += 1
+    leaves = generation.leaving.get(container.slot) is container
+    if leaves:
+        del generation.leaving[container.slot]
     container.state, container.exited_at = "exited", state.time
     container.reason, container.message = reason, clipped(message)
-    if not container.asked:
+    if not container.asked and not leaves:
         app.changed_seq = state.seq
     if generation.ended:
         generation.stopped_at = state.time
         plan_drop(state, app)
     mark_dirty(state)
+
+
+def note_ran(state: State, app: App, generation: Generation) -> None:
+    """Add up how long all its members have run, at the first end of one."""
+    if generation.started_at and not generation.exited and not generation.failed:
+        if has_worked(app, generation, state.time):
+            note_work(state, app, generation)
+        ran = app.ran_ns + state.time - generation.started_at
+        app.ran_ns = ran if ran < MOST else MOST
 
 
 def note_work(state: State, app: App, generation: Generation) -> None:

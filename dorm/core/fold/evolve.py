@@ -25,6 +25,7 @@ from dorm.core.fold.effects import (
     void_plans_on,
 )
 from dorm.core.fold.folded import Folded, ignored
+from dorm.core.fold.membership import epoch_completed, membership_changed
 from dorm.core.fold.rounds import fold_round
 from dorm.core.fold.shared_folder import check_folder, counts_in, settle_anew, settle_folder
 from dorm.core.settings import TIMES, policy_after, times_of
@@ -337,11 +338,11 @@ def _container_of(state: State, event: Any, record: Record) -> tuple[App, Genera
     try:
         app = state.apps[event.app]
         generation = app.generations[event.generation]
-        container = generation.containers[event.slot]
     except KeyError:
         ignored(state)
         return None
-    if not generation.released_at or container.node != event.node:
+    container = generation.find(event.slot)
+    if container is None or not generation.released_at or container.node != event.node:
         ignored(state)
         return None
     return app, generation, container
@@ -355,11 +356,14 @@ def _container_started(state: State, event: k.ContainerStarted, record: Record) 
     if container.state != "desired":
         return ignored(state)
     container.state, container.started_at = "running", state.time
+    if generation.containers.get(event.slot) is not container:
+        return "applied"
     generation.running += 1
     if generation.running == len(generation.containers):
-        generation.started_at = state.time
-        if app.history and app.history[-1].to_generation == generation.number:
-            app.history[-1].started_at = state.time
+        if not generation.started_at:
+            generation.started_at = state.time
+            if app.history and app.history[-1].to_generation == generation.number:
+                app.history[-1].started_at = state.time
         mark_dirty(state)
     return "applied"
 
@@ -412,10 +416,18 @@ def _works(state: State, app: App, generation: Generation) -> None:
 
 def _part_of(generation: Generation, who: str) -> str:
     """Return the node with this token on which a container of it lies, "" for none."""
-    for container in generation.containers.values():
+    for container in generation.all_containers():
         if subjects.token(container.node) == who:
             return container.node
     return ""
+
+
+def _membership_changed(state: State, event: k.MembershipChanged, record: Record) -> Folded:
+    return "applied" if membership_changed(state, event, record) else ignored(state)
+
+
+def _epoch_completed(state: State, event: k.EpochCompleted, record: Record) -> Folded:
+    return "applied" if epoch_completed(state, event, record) else ignored(state)
 
 
 def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Folded:
@@ -476,6 +488,8 @@ _HANDLERS: dict[type, Handler] = {
     k.ContainerExited: _container_exited,
     k.AppCheckpointed: _app_checkpointed,
     k.AppProgressed: _app_progressed,
+    k.MembershipChanged: _membership_changed,
+    k.EpochCompleted: _epoch_completed,
     k.Round: _round,
     k.NodeReported: _concerns_no_state,
     k.SealRequested: _concerns_no_state,

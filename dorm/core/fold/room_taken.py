@@ -28,7 +28,7 @@ def rooms_left(state: State, event: k.Resized, debtors: list[App]) -> RoomsLeft:
     grown: dict[str, None] = {}
     for change in event.changes:
         app = state.apps.get(change.app)
-        if change.adjustment == "restart" and app is not None:
+        if change.adjustment in ("restart", "live") and app is not None:
             had = app.current.by_node() if app.current is not None else {}
             has: dict[str, int] = {}
             for placed in change.placement:

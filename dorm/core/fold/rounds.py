@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from dorm.core.apps.bounds import in_debt
 from dorm.core.apps.failures import counts_against, is_interruption
+from dorm.core.fold import membership
 from dorm.core.fold.effects import (
+    dissolve,
     drop_ended,
     end_container,
     end_containers_on,
@@ -45,6 +47,8 @@ def fold_round(state: State, event: k.Round, fence: int) -> Folded:
             handler(state, fact)
         elif isinstance(fact, k.Resized):
             _resized(state, fact, event.basis)
+        elif isinstance(fact, k.LiveResizeFailed):
+            _live_resize_failed(state, fact, event.basis)
         elif isinstance(fact, k.IdleTicked):
             _idle_ticked(state, event.basis)
         elif isinstance(fact, k.MasterElected):
@@ -94,7 +98,7 @@ def _demand(spec: AppSpec) -> dict[str, int] | None:
     """What one container needs; None for a spec that nobody has checked: its quantities are text."""
     try:
         _ = spec.grace_s, spec.retries.backoff_s, spec.retries.longest_s, spec.retries.reset_s
-        _ = spec.deadlines.start_s, spec.deadlines.progress_s
+        _ = spec.deadlines.start_s, spec.deadlines.progress_s, spec.deadlines.live_s
         return spec.resources()
     except ValueError:
         return None
@@ -111,6 +115,8 @@ def _end(state: State, app_name: str, how: Ended, reason: str) -> None:
         return
     app.ended, app.ended_at, app.end_reason = how, state.time, reason
     app.waiting, app.waiting_since, app.retry_at = None, 0, 0
+    for generation in app.generations.values():
+        dissolve(generation)
     if state.names.get(app.name) == app.id:
         del state.names[app.name]
     forget_ended(app)
@@ -142,6 +148,7 @@ def _generation_failed(state: State, event: k.GenerationFailed) -> None:
         return
     _count_failure(state, app, generation, event)
     generation.failed = True
+    dissolve(generation)
     app.retry_at = event.retry_at
     app.waiting = k.Waiting(code="retry", text=event.reason)
     mark_wait(state, app)
@@ -154,6 +161,10 @@ def _count_debt(state: State, app: App, event: k.GenerationFailed) -> None:
         interrupt(state, app)
         return
     app.interrupted_at = 0
+    _count_own_debt(state, app)
+
+
+def _count_own_debt(state: State, app: App) -> None:
     if not in_debt(app, state.time):
         app.debt, app.disturbs, app.room_taken = 0, False, False
     app.debt, app.barred = app.debt + 1, app.disturbs or app.room_taken
@@ -162,6 +173,20 @@ def _count_debt(state: State, app: App, event: k.GenerationFailed) -> None:
 def _count_failure(state: State, app: App, generation: Generation, event: k.GenerationFailed) -> None:
     """Of its retries, and for what it may have next."""
     _count_debt(state, app, event)
+    _count_retries(state, app, event)
+    if not event.counted or generation.worked:
+        return
+    app.failed_trials += 1
+    size = len(generation.containers)
+    if app.worked_with and size != app.worked_with:
+        held = Held(generation.number, size, app.worked_with)
+        if size > app.worked_with:
+            app.held_most = held
+        else:
+            app.held_least = held
+
+
+def _count_retries(state: State, app: App, event: k.GenerationFailed | k.MembersLost) -> None:
     if event.anew:
         app.retries_used, app.failures_in_a_row, app.port_failures = {}, 0, 0
         app.held_most = app.held_least = None
@@ -174,16 +199,6 @@ def _count_failure(state: State, app: App, generation: Generation, event: k.Gene
     app.failures += 1
     against = counts_against(app, event.failure)
     app.retries_used[against] = app.retries_used.get(against, 0) + 1
-    if generation.worked:
-        return
-    app.failed_trials += 1
-    size = len(generation.containers)
-    if app.worked_with and size != app.worked_with:
-        held = Held(generation.number, size, app.worked_with)
-        if size > app.worked_with:
-            app.held_most = held
-        else:
-            app.held_least = held
 
 
 def _generation_released(state: State, event: k.GenerationReleased) -> None:
@@ -244,36 +259,21 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
     # Live apps only, here and below: a round must not cost more for every app that ever ended.
     debtors = [one for name in state.names.values() if (one := state.apps[name]).debt]
     left = rooms_left(state, event, debtors) if debtors else None
+    kept: list[str] = []
     for change in event.changes:
         app = state.apps.get(change.app)
-        if app is None or change.to_generation != app.generation + 1:
+        if app is None or change.to_generation != app.generation + (change.adjustment != "live"):
             state.counters.ignored += 1
             continue
         before = app.current
-        if len(change.placement) > (len(before.containers) if before is not None else 0):
+        if len(change.placement) > (len(before.planned) if before is not None else 0):
             gains.append(app.id)
-        if not change.placement and before is not None and before.released and _nodes_go(state, before):
-            interrupt(state, app)
-        overtaken = app.changed_seq > basis or _nodes_changed(state, change, basis)
-        if overtaken and app.changed_seq <= basis and before is not None and before.released:
-            interrupt(state, app)  # It is stopped for a place that a change of nodes took from it meanwhile.
-        app.generations[change.to_generation] = Generation(
-            number=change.to_generation,
-            containers={p.slot: Container(p.slot, p.node, p.address, p.port) for p in change.placement},
-            adjustment=change.adjustment,
-            decided_at=state.time,
-            decided_seq=state.seq,
-            master_port=change.master_port,
-            void=overtaken,
-        )
-        app.generation = change.to_generation
-        _move_port_cursors(state, change)
-        _forget_unstarted(app)
-        if change.placement:
-            app.retry_at, app.waiting = 0, None
-        mark_wait(state, app)
-        if overtaken:
-            mark_dirty(state)
+        if change.adjustment == "live":
+            kept += _resized_live(state, app, change, basis)
+            continue
+        _next_generation(state, app, change, basis)
+    for name in dict.fromkeys(kept):
+        void_plans_on(state, state.nodes[name])
     _note_reasons(state, event, basis)
     if left is not None:
         _note_disturbance(state, event, gains, debtors)
@@ -288,6 +288,54 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
     figures.fairness_loss = event.fairness_loss
     figures.overhead = event.overhead
     figures.decisions += 1
+
+
+def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[str]:
+    """Plan a live adjustment.  Where it is overtaken the app stays as it is: return the nodes that its members were to leave,
+    on which others in the same decision may count."""
+    generation = app.current
+    if generation is None or not membership.may_be_resized_live(app, generation):
+        state.counters.ignored += 1
+        return []
+    overtaken = app.changed_seq > basis or app.cancel_requested or _nodes_changed(state, change, basis)
+    if not overtaken and membership.plan(state, app, generation, change):
+        _move_port_cursors(state, change)
+        app.waiting = None
+        return []
+    mark_dirty(state)
+    target = {placed.slot for placed in change.placement}
+    left = [one.node for slot, one in sorted(generation.containers.items()) if slot not in target]
+    return [node for node in left if node in state.nodes]
+
+
+def _next_generation(state: State, app: App, change: k.Resize, basis: int) -> None:
+    before = app.current
+    if not change.placement and before is not None and before.released and _nodes_go(state, before):
+        interrupt(state, app)
+    overtaken = app.changed_seq > basis or _nodes_changed(state, change, basis)
+    if overtaken and app.changed_seq <= basis and before is not None and before.released:
+        interrupt(state, app)  # It is stopped for a place that a change of nodes took from it meanwhile.
+    if before is not None:
+        dissolve(before)
+    app.generations[change.to_generation] = Generation(
+        number=change.to_generation,
+        containers={p.slot: Container(p.slot, p.node, p.address, p.port) for p in change.placement},
+        adjustment=change.adjustment,
+        decided_at=state.time,
+        decided_seq=state.seq,
+        master_port=change.master_port,
+        void=overtaken,
+        master_address=change.placement[0].address if change.placement else "",
+        next_slot=max((p.slot + 1 for p in change.placement), default=0),
+    )
+    app.generation = change.to_generation
+    _move_port_cursors(state, change)
+    _forget_unstarted(app)
+    if change.placement:
+        app.retry_at, app.waiting = 0, None
+    mark_wait(state, app)
+    if overtaken:
+        mark_dirty(state)
 
 
 def _nodes_changed(state: State, change: k.Resize, basis: int) -> bool:
@@ -314,22 +362,39 @@ def _note_reasons(state: State, event: k.Resized, basis: int) -> None:
 
 
 def _below_n_max(app: App) -> bool:
-    return app.current is None or len(app.current.containers) < app.n_max
+    return app.current is None or len(app.current.planned) < app.n_max
 
 
 def _nodes_go(state: State, generation: Generation) -> bool:
     """Whether one of its nodes is drained or away, so that it is not the policy's choice that it has to go."""
     return any(
         (node := state.nodes.get(container.node)) is None or not node.usable
-        for container in generation.containers.values()
+        for container in generation.planned.values()
     )
+
+
+def _members_lost(state: State, event: k.MembersLost) -> None:
+    app = state.apps.get(event.app)
+    ignored = state.counters.ignored
+    held = membership.growth_that_failed(app, event) if app is not None else None
+    membership.members_lost(state, event)
+    if app is not None and state.counters.ignored == ignored:
+        app.held_most = held or app.held_most
+        _count_retries(state, app, event)
+        if not is_interruption(event):
+            _count_own_debt(state, app)
+
+
+def _live_resize_failed(state: State, event: k.LiveResizeFailed, basis: int) -> None:
+    if membership.live_resize_failed(state, event):
+        _next_generation(state, state.apps[event.app], event.restart, basis)
 
 
 def _note_disturbance(state: State, event: k.Resized, gains: list[str], debtors: list[App]) -> None:
     """Which apps in debt others have made room for: those that gained containers, or are to get some, while others were
     resized by the policy's choice.  Where several gained, the decision does not say for which of them, so it counts for
     each."""
-    others = {change.app for change in event.changes if change.adjustment in ("restart", "stop")}
+    others = {change.app for change in event.changes if change.adjustment in ("restart", "stop", "live")}
     stopped = {change.app for change in event.changes if change.adjustment == "stop"}
     if not event.overhead and not stopped:
         return
@@ -424,6 +489,9 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.AppCancelled: _app_cancelled,
     k.GenerationFailed: _generation_failed,
     k.GenerationReleased: _generation_released,
+    k.MembersReleased: membership.members_released,
+    k.MembersLost: _members_lost,
+    k.MembershipCommitted: membership.membership_committed,
     k.NodeLost: _node_lost,
     k.NodeRecovered: _node_recovered,
     k.NodeLeaseEnded: _node_lease_ended,

@@ -105,7 +105,7 @@ def _folders_of(state: State, app: App) -> list[str]:
 def _all_have(state: State, generation: Generation) -> bool:
     return all(
         (node := state.nodes.get(container.node)) is not None and node.checkpoints == generation.folder
-        for container in generation.containers.values()
+        for container in generation.all_containers()
     )
 
 

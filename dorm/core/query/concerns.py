@@ -38,6 +38,8 @@ _AGENTS = (
     "ContainerExited",
     "AppCheckpointed",
     "AppProgressed",
+    "MembershipChanged",
+    "EpochCompleted",
 )
 _CLIENTS = frozenset(cls.__name__ for cls in get_args(k.Published)).difference(("Round",), _AGENTS)
 """Kinds that clients and operators publish."""
@@ -127,7 +129,7 @@ class Concerns:
             if app.user in self._users:
                 self._owned |= {app.id, app.name}
             latest = app.generations.get(app.generation)
-            if latest is not None and not app.ended and any(c.node in self._nodes for c in latest.containers.values()):
+            if latest is not None and not app.ended and any(c.node in self._nodes for c in latest.all_containers()):
                 self._here.add(app.id)
 
     # --- apps -----------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from dorm.core.decide.asking import problem_of
 from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Compute, Leader, Moment, Publish, settle
+from dorm.core.query.playing_live import play_live
 from dorm.core.query.speaking import as_holder
 from dorm.core.query.standing import standings
 from dorm.core.query.views import sizes, summary
@@ -100,9 +101,9 @@ class PlannedApp(msgspec.Struct, frozen=True):
     nodes_before: dict[str, int]
     nodes_after: dict[str, int]
     kind: str
-    """`start`, `restart`, `stop`; '' where it stays exactly as it is."""
+    """`start`, `restart`, `live`, `stop`; '' where it stays exactly as it is."""
     adjust_s: float | None
-    """Seconds of its work that a restart is expected to cost; None if nothing is restarted."""
+    """Seconds of its work that this is expected to cost; None for `start` and `stop`."""
     measured: bool
     """Whether that was measured for this app; otherwise the policy's assumption."""
     end: str = ""
@@ -232,7 +233,8 @@ def _apps(before: State, after: State, costs: dict[str, tuple[float, bool]]) -> 
         assert app is not None
         had, has = sizes(old) if old else {}, sizes(new) if new else {}
         kind = "" if had == has and not _moves(old, new) else "stop" if not has else "restart" if had else "start"
-        cost = costs.get(name) if kind == "restart" else None
+        kind = "live" if kind == "restart" and old and new and old.generation == new.generation else kind
+        cost = costs.get(name) if kind in ("restart", "live") else None
         planned.append(
             PlannedApp(
                 name=app.name,
@@ -446,6 +448,7 @@ class _Course:
         begin = self.now
         self._stop()
         self.settle()
+        play_live(self.state, self.say, self.settle)
         starts: list[tuple[int, str, Generation]] = []
         for app in self.state.live_apps():
             current = app.current

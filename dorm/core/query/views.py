@@ -153,7 +153,7 @@ def _held(app: App) -> dict[str, int]:
     running: dict[str, int] = {}
     for generation in app.generations.values():
         if generation.released:
-            for container in generation.containers.values():
+            for container in generation.all_containers():
                 if container.state != "exited":
                     running[container.node] = running.get(container.node, 0) + 1
     placed = sizes(app)
@@ -230,6 +230,9 @@ def describe(app: App, now: int) -> dict[str, Any]:
         "require": app.spec.require,
         "placement": app.spec.placement,
         "gang": app.spec.gang,
+        "elastic": app.spec.elastic,
+        "membership": generation.membership if generation is not None and app.spec.elastic else None,
+        "epoch": app.epoch or None,
         "checkpoint": app.checkpoint,
         "lost_steps": app.lost_steps,
         "held": "" if app.ended else bounds(app, now).why,
@@ -239,7 +242,7 @@ def describe(app: App, now: int) -> dict[str, Any]:
         "steps": app.spec.steps or None,
         "spec": msgspec.to_builtins(app.spec),
         "containers_now": [
-            msgspec.to_builtins(container) for container in (generation.containers.values() if generation else [])
+            msgspec.to_builtins(container) for container in (generation.all_containers() if generation else [])
         ],
         "adjustments_done": [adjustment(app, index) for index in range(len(app.history))],
     }
@@ -262,4 +265,9 @@ def adjustment(app: App, index: int) -> dict[str, Any]:
         "checkpoint": record.checkpoint,
         "lost_steps": record.lost_steps,
         "killed": record.killed,
+        "live": record.live,
+        "warm_up_s": record.warm_up_s if record.live else None,
+        "barrier_s": record.barrier_s if record.live else None,
+        "pause_s": record.pause_s if record.live else None,
+        "bytes_moved": record.bytes_moved if record.live else None,
     }

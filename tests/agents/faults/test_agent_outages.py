@@ -17,7 +17,7 @@ from tests.agents.harness import ended
 from tests.agents.one_node import NODE, UNTIL_TERM, Node, holds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
     from agents.agent import Agent
@@ -48,11 +48,11 @@ class Engine(ProcessRuntime):
             await asyncio.Event().wait()
         return await super().use(key)
 
-    async def ensure(self, spec: ContainerSpec) -> Seen:
+    async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes] | None = None) -> Seen:
         self.ensured += 1
         if self.held is not None:
             await self.held.wait()
-        return await super().ensure(spec)
+        return await super().ensure(spec, files)
 
 
 @pytest.fixture

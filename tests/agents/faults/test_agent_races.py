@@ -17,7 +17,7 @@ from events.log.memory import MemoryBus, MemoryLog
 from events.spec import check_spec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
     from agents.runtime.interface import ContainerSpec, Seen
@@ -47,11 +47,11 @@ class SlowLister(ProcessRuntime):
             await self.told.wait()
         return found
 
-    async def ensure(self, spec: ContainerSpec) -> Seen:
+    async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes] | None = None) -> Seen:
         self.launching = True
         self._wake()
         await self.listed.wait()
-        return await super().ensure(spec)
+        return await super().ensure(spec, files)
 
 
 async def release(log: MemoryLog) -> None:

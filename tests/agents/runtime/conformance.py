@@ -70,6 +70,22 @@ class RuntimeConformance(LeaseConformance):
         assert (after.state, after.exit_code) == ("exited", 137)
         assert starts(runtime, spec.key) == 1
 
+    async def test_files_are_there_from_the_start_and_are_replaced_whole(
+        self, harness: Harness, runtime: Runtime
+    ) -> None:
+        spec = harness.shell('cat "$(dirname "$DORM_PROGRESS")/members.json"; ' + POLITE)
+        await runtime.ensure(spec, {"members.json": b"first\n"})
+        await says(runtime, spec.key, b"first")
+        link = runtime.run_dir(spec.key) / "members.json"
+        link.unlink()
+        link.symlink_to("elsewhere")
+        await runtime.put(spec.key, "members.json", b"second\n")
+        assert link.read_bytes() == b"second\n"
+        assert not link.is_symlink(), "the app can't make the agent write where its link leads"
+        assert [path.name for path in link.parent.iterdir() if "members" in path.name] == ["members.json"]
+        with pytest.raises(KeyError):
+            await runtime.put(Key("nobody", 1, 0), "members.json", b"")
+
     async def test_calls_at_once_make_one(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.shell(COUNT_ME + POLITE)
         seen = await asyncio.gather(*(runtime.ensure(spec) for _ in range(5)))
@@ -271,7 +287,7 @@ class RuntimeConformance(LeaseConformance):
 
     async def test_files_are_there_before_it_starts_and_are_its_own(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.shell('cat "$FILE" && echo mine > "$FILE" && cat "$FILE"')
-        where = runtime.run_mount or str(runtime.run_dir(spec.key))
+        where = runtime.run_mount(spec.key)
         files = {"dorm-hosts": "a\nb\n", "dorm-launcher.py": "print(1)\n"}
         spec = msgspec.structs.replace(spec, files=files, env={**spec.env, "FILE": f"{where}/dorm-hosts"})
         await runtime.ensure(spec)

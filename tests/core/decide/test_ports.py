@@ -121,9 +121,9 @@ def test_a_placement_that_fails_takes_nothing() -> None:
     bench = bench_with("dorm", joined("a", 4, ports=(20000, 20004)))
     bench.submit("one")
     bench.decide()
-    ports = _Ports(bench.state, set(), lend=True)
-    assert ports.place(bench.app("one"), [(slot, "a") for slot in range(6)]) == {"a": 2}
-    placed = ports.place(bench.app("one"), [(0, "a")])
+    ports = _Ports(bench.state, {}, lend=True)
+    assert ports.place(bench.app("one"), [(slot, "a") for slot in range(6)], {}) == {"a": 2}
+    placed = ports.place(bench.app("one"), [(0, "a")], {})
     assert isinstance(placed, tuple)
     assert (placed[0][0].port, placed[1]) == (20000, 20001)
 

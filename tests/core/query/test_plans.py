@@ -225,3 +225,13 @@ def test_any_moment_of_a_log_can_be_planned_from() -> None:
         changes += found.changes
         assert named(found, "extra").after in (0, 1)
     assert changes > 10
+
+
+def test_a_live_app_is_resized_without_a_restart() -> None:
+    """The rounds after it go on from what its members would have said."""
+    bench = Bench(n1=4, n2=4)
+    bench.add(EXACT)
+    bench.running("app", n_max=8, elastic="live")
+    found = planned(bench, 3, specs=(checked("other", n_max=2), checked("third", n_max=1)))
+    assert (named(found, "other").after, named(found, "third").after) == (2, 1)
+    assert (named(found).after, named(found).kind) == (5, "live")

@@ -18,7 +18,7 @@ import msgspec
 from agents.runtime.interface import PROGRESS_FILE, Seen, Use, key_name, spec_hash
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Mapping
 
     from agents.runtime.interface import ContainerSpec, Key
 
@@ -33,7 +33,6 @@ class ToyRuntime:
     name = "toy"
     limits = False
     checkpoint_mount = ""
-    run_mount = ""
 
     def __init__(self, root: Path, *, tells_s: float = 2.0) -> None:
         """`tells_s`: seconds between two lines of progress."""
@@ -56,10 +55,12 @@ class ToyRuntime:
     async def list(self) -> list[Seen]:
         return sorted(self._seen.values(), key=lambda seen: seen.key)
 
-    async def ensure(self, spec: ContainerSpec) -> Seen:
+    async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes] | None = None) -> Seen:
         key = spec.key
         if key not in self._seen:
             self.run_dir(key).mkdir(parents=True, exist_ok=True)
+            for name, content in (files or {}).items():
+                await self.put(key, name, content)
             self._seen[key] = Seen(key, "running", spec_hash(spec), started_at=time.time_ns())
             self._working[key] = asyncio.get_running_loop().create_task(self._work(spec))
         return self._seen[key]
@@ -106,6 +107,13 @@ class ToyRuntime:
 
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
         return 0
+
+    def run_mount(self, key: Key) -> str:
+        return str(self.run_dir(key))
+
+    async def put(self, key: Key, name: str, content: bytes) -> None:
+        # A few bytes to a file in memory take less than handing them to a thread.
+        (self.run_dir(key) / name).write_bytes(content)
 
     async def remove(self, key: Key) -> None:
         if self._seen.pop(key, None) is not None:

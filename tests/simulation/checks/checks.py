@@ -182,7 +182,9 @@ class Checks:
         if app is None or app.ended or app.generation != key.generation:
             return False
         current = app.current
-        container = current.containers.get(key.slot) if current and current.released else None
+        if current is None or not current.released or key.slot in current.leaving:
+            return False
+        container = current.find(key.slot)
         return container is not None and container.state != "exited"
 
     def look(self) -> None:
@@ -313,6 +315,10 @@ class Checks:
                 self._elected()
             case k.GenerationReleased():
                 self._release(fact)
+            case k.MembersReleased():
+                for placed in fact.members:
+                    if placed.slot in fact.newcomers:
+                        self._placed[placed.node].add(Key(fact.app, fact.generation, placed.slot))
             case k.Resized():
                 if self.neighbors is not None:
                     self.neighbors.resized(fact)
@@ -364,7 +370,9 @@ class Checks:
         """The state may have let go of the generation already, so what was launched counts, too."""
         app = self.whole.apps.get(fact.app)
         generation = app.generations.get(fact.generation) if app else None
-        keys = {key for key in self.launched if key[:2] == (fact.app, fact.generation)}
+        # Members of a live app that left, or were lost, have nothing to finish.
+        live = app is not None and app.spec.elastic == "live"
+        keys = {key for key in self.launched if key[:2] == (fact.app, fact.generation) and not live}
         keys |= {Key(fact.app, fact.generation, slot) for slot in (generation.containers if generation else ())}
         for key in sorted(keys):
             done = key in self.launched and self.launched[key].finished
@@ -378,6 +386,8 @@ class Checks:
         generation = app.generations.get(fact.generation) if app else None
         if generation is None or not app:
             return
+        if app.spec.elastic == "live" and fact.failure == "stalled":
+            return  # Its peers say so, of a member that hangs.
         keys = [Key(fact.app, fact.generation, slot) for slot in generation.containers]
         well = [key for key in keys if key in self.launched and self.launched[key].state == "running"]
         self.hold(len(well) < len(keys), f"generation {fact.generation} of {fact.app} is said to have failed, and runs")

@@ -61,6 +61,8 @@ class AppPlan(msgspec.Struct, frozen=True):
     """From each start to a failure; 0 for none but by `trouble`."""
     pause_s: float = 0.0
     """From each failure to the next try; 0 for pauses that begin at half a second and double up to four."""
+    live: bool = False
+    """Whether it is resized while it runs (`tests.simulation.machines.live`)."""
 
     def document(self) -> dict[str, Any]:
         """The spec as a client sends it."""
@@ -79,6 +81,8 @@ class AppPlan(msgspec.Struct, frozen=True):
                 "longest": f"{self.pause_s}s" if self.pause_s else "4s",
             },
         }
+        if self.live:
+            document |= {"elastic": "live", "deadlines": {"live": "10s"}}
         if self.saves_by_command:
             document["checkpoint"] = SAVE
         return document
@@ -109,6 +113,7 @@ def draw_app(seed: int, index: int, capacities: Sequence[int]) -> AppPlan:
         fragile=chance.random() < 0.5,
         trouble=chance.choice([0.0, 0.0, 0.0, 0.1, 0.3]),
         retries=chance.choice([1, 3, 6]),
+        live=chance.random() < 0.3,
     )
 
 
@@ -207,7 +212,7 @@ class Program:
                 file.truncate(file.tell() + hole)
                 file.write(b"\n")
 
-    def _say(self, **words: float) -> None:
+    def _say(self, **words: Any) -> None:
         self._container.note_written()
         file = os.open(self._container.folder / PROGRESS_FILE, os.O_WRONLY | os.O_APPEND)
         try:

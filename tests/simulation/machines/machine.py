@@ -224,6 +224,17 @@ class Machine:
         made = self.containers[spec.key] = Container(self, spec)
         return made
 
+    def put(self, key: Key, name: str, content: bytes) -> None:
+        """Replace a file in a container's private directory in one step, or raise what a runtime raises."""
+        container = self.containers.get(key)
+        if container is None:
+            raise KeyError(key)
+        if self.disk_full:
+            raise Unavailable("no space left on device")
+        aside = container.folder / f".{name}"
+        aside.write_bytes(content)
+        aside.replace(container.folder / name)
+
     def launch(self, key: Key) -> None:
         """Start what was created; a second request, or one for what was removed meanwhile, does nothing."""
         container = self.containers.get(key)

@@ -19,11 +19,12 @@ from agents.runtime.interface import (
     Unavailable,
     Use,
     check_spec,
+    key_name,
 )
 from tests.simulation.machines.apps import SAVE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Mapping
     from pathlib import Path
     from random import Random
 
@@ -42,7 +43,6 @@ class SimRuntime:
     name = "simulated"
     limits = True
     checkpoint_mount = ""
-    run_mount = ""
 
     def __init__(self, machine: Machine, chance: Random) -> None:
         self._machine = machine
@@ -101,7 +101,7 @@ class SimRuntime:
             lambda: [self._machine.containers[key].seen() for key in sorted(self._machine.containers)]
         )
 
-    async def ensure(self, spec: ContainerSpec) -> Seen:
+    async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes] | None = None) -> Seen:
         check_spec(spec)
         async with self._locks.setdefault(spec.key, asyncio.Lock()):
             made = await self._ask(lambda: self._machine.create(spec))
@@ -109,6 +109,8 @@ class SimRuntime:
                 left = await self.lease_left()
                 if left is not None and left <= 0:
                     raise Unavailable("the node's lease is over, so nothing is started until it is extended")
+                for name, content in (files or {}).items():
+                    await self.put(spec.key, name, content)
                 await self._ask(lambda: self._machine.launch(spec.key))
             return await self._ask(made.seen)
 
@@ -177,6 +179,12 @@ class SimRuntime:
         if container is None:
             return self._machine.folder / "runs" / "none"
         return container.folder
+
+    def run_mount(self, key: Key) -> str:
+        return str(self._machine.folder / "runs" / key_name(key))
+
+    async def put(self, key: Key, name: str, content: bytes) -> None:
+        await self._ask(lambda: self._machine.put(key, name, content))
 
     async def hints(self) -> AsyncGenerator[None, None]:
         while not self._closed:

@@ -1,0 +1,163 @@
+"""One partition of an app: its containers from the decision to the last one's end, and who joins and leaves meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Pace(msgspec.Struct, gc=False):
+    """How fast a generation works, from the first and the last progress that it reported: log times and steps."""
+
+    first_at: int
+    first_step: int
+    last_at: int
+    last_step: int
+
+    @property
+    def steps_per_s(self) -> float:
+        """Steps per second, 0 while unknown."""
+        steps, time = self.last_step - self.first_step, self.last_at - self.first_at
+        return steps * 1e9 / time if steps > 0 and time > 0 else 0.0
+
+
+ContainerState = Literal["desired", "running", "exited"]
+
+
+class Container(msgspec.Struct, gc=False):
+    """One slot of a generation, as far as the log shows."""
+
+    slot: int
+    node: str
+    address: str
+    port: int
+    state: ContainerState = "desired"
+    started_at: int = 0
+    exited_at: int = 0
+    exit_code: int | None = None
+    asked: bool = False
+    killed: bool = False
+    """It did not exit within its grace time."""
+    reason: str = ""
+    message: str = ""
+
+
+class LiveChange(msgspec.Struct):
+    """A live adjustment in progress: from a generation's members to another membership of the same generation."""
+
+    membership: int
+    stay: list[int]
+    """Slots of members that stay; all others leave by themselves once the membership trains."""
+    newcomers: dict[int, Container]
+    decided_at: int
+    decided_seq: int
+    released_at: int = 0
+    """When it was announced and its newcomers were released; 0 while their room is not free."""
+
+
+class Generation(msgspec.Struct):
+    """One partition of an app, from the decision to its last container's end."""
+
+    number: int
+    containers: dict[int, Container]
+    """By slot."""
+    adjustment: str
+    decided_at: int
+    decided_seq: int
+    master_port: int = 0
+    void: bool = False
+    """Overtaken between its basis and its decision: it is never released, another decision follows."""
+    released_at: int = 0
+    started_at: int = 0
+    """When the last of its containers had started."""
+    resume: bool = False
+    failed: bool = False
+    """A `GenerationFailed` of it is on the log."""
+    stopped_at: int = 0
+    """When its last container had ended."""
+    running: int = 0
+    exited: int = 0
+    """How many containers are in these states: kept as counters, since every start and exit needs them."""
+    pace: Pace | None = None
+    checkpointed_at: int = 0
+    """When it last reported a checkpoint."""
+    folder: str = ""
+    """The cluster's folder of checkpoints when it was released."""
+    worked: bool = False
+    """Whether it has worked (`dorm.core.apps.bounds`)."""
+
+    master_address: str = ""
+    """Where the rendezvous is, "" for none: it stays there though the first slot leaves."""
+    next_slot: int = 0
+    """Above every slot that it has had: an exited container's key stays final."""
+    membership: int = 1
+    """The membership in which it trains, as far as the log shows; `containers` are its members."""
+    announced: int = 1
+    """The last membership that was announced to its members."""
+    committed_at: int = 0
+    """When that membership was committed, 0 for the first."""
+    untold: int = 0
+    """The membership that was committed and of which agents do not know yet, 0 for none."""
+    change: LiveChange | None = None
+    leaving: dict[int, Container] = {}
+    """By slot, containers that are no members any more and may still run."""
+    accused: list[int] = []
+    """Slots of members that their peers report as gone, and that may still run."""
+    rests_until: int = 0
+    """Before then it is not resized, since members of it failed."""
+
+    @property
+    def released(self) -> bool:
+        return self.released_at > 0
+
+    @property
+    def ended(self) -> bool:
+        """Nothing of it may still run: never released, or every container has exited."""
+        if self.released_at <= 0:
+            return True
+        if self.exited != len(self.containers) or self.leaving:
+            return False
+        change = self.change
+        if change is None or not change.released_at:
+            return True
+        return all(container.state == "exited" for container in change.newcomers.values())
+
+    @property
+    def settled(self) -> bool:
+        """Runs as decided: all members are up, and nobody joins or leaves."""
+        settles = self.running == len(self.containers) and self.change is None and not self.leaving
+        return settles and not self.accused
+
+    @property
+    def planned(self) -> dict[int, Container]:
+        """By slot, the containers that it is to have: the target membership of a live adjustment, else its members."""
+        change = self.change
+        if change is None:
+            return self.containers
+        stay = {slot: self.containers[slot] for slot in change.stay if slot in self.containers}
+        return {**stay, **change.newcomers}
+
+    def all_containers(self) -> Iterator[Container]:
+        """Members, and containers that may run beside them: newcomers that were released, and those that leave."""
+        yield from self.containers.values()
+        if self.change is not None and self.change.released_at:
+            yield from self.change.newcomers.values()
+        yield from self.leaving.values()
+
+    def find(self, slot: int) -> Container | None:
+        """Return the container in that slot, if it may run or has ended as a member."""
+        found = self.containers.get(slot) or self.leaving.get(slot)
+        if found is None and self.change is not None and self.change.released_at:
+            return self.change.newcomers.get(slot)
+        return found
+
+    def by_node(self) -> dict[str, int]:
+        """How many containers it is to have on each node, sorted by node."""
+        counts: dict[str, int] = {}
+        for container in self.planned.values():
+            counts[container.node] = counts.get(container.node, 0) + 1
+        return dict(sorted(counts.items()))

@@ -1,0 +1,1 @@
+"""Apps that are resized while they run, on a real cluster."""
