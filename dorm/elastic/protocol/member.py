@@ -64,7 +64,8 @@ class Member(Known):
             return  # It has finished what this member is about to finish.
         self.gone.add(slot)
         orphan = self.view is None and self.prepared is not None and slot == self.driver
-        if orphan or (self.view is not None and slot in self.view.members):
+        needed = self.recovering and slot in self.prepared_members  # The recovery waits for newcomers too.
+        if orphan or needed or (self.view is not None and slot in self.view.members):
             self.dead.add(slot)
             self.recovery.begin()
         elif self.prepared is not None and self.driver == self.slot and slot in self.prepared.members:
@@ -92,6 +93,7 @@ class Member(Known):
             self._switching.on_received(sender, message)
         elif isinstance(message, m.Cancel):
             self._switching.on_cancel(message)
+            self.recovery.on_cancel()
         elif isinstance(message, m.Bye):
             self._on_bye(sender, message)
         elif isinstance(message, m.Go) and self.prepared is not None and message.view == self.prepared.view:

@@ -46,6 +46,8 @@ class Recovery:
         """A member died, perhaps one more: report it."""
         known = self._known
         known.recovering = True
+        # A newcomer that was lost before the death: until now that was no death, but it cannot report.
+        known.dead |= known.gone & set(known.prepared_members)
         self._claim_at, self._asked, self.claim = None, False, ()
         alive = self._alive()
         status = m.Status(
@@ -71,6 +73,14 @@ class Recovery:
     def tick(self) -> None:
         if self._claim_at is not None and self._known.now >= self._claim_at and not self._asked:
             self._ask()
+
+    def on_cancel(self) -> None:
+        """The newcomers of the prepared view take no part any more: a member does not wait for them, a newcomer has nothing
+        to recover."""
+        if self._known.view is None:
+            self._end()
+        else:
+            self._look()
 
     def claimed(self, granted: bool) -> None:
         """The shell's answer to `claim`."""
@@ -101,6 +111,9 @@ class Recovery:
             self.begin()
         else:
             self._look()
+        if known.recovering and known.view is None and sender not in self._alive():
+            # A member that leaves with the prepared view, which does not name it, waits for this newcomer's report.
+            known.send(sender, self._statuses[known.slot])
 
     def _look(self) -> None:
         """The coordinator goes on once all survivors have reported the same deaths."""
@@ -109,6 +122,12 @@ class Recovery:
             return
         alive = self._alive()
         if min(alive) != known.slot or not alive <= self._statuses.keys():
+            return
+        if not any(self._statuses[slot].view for slot in alive):  # Newcomers alone, who never received the state.
+            if known.prepared is None:
+                self._end()
+            else:
+                self._fall_behind("no member of the view is left")
             return
         base = self._base()
         survivors = len(alive & set(base))
@@ -195,6 +214,8 @@ class Recovery:
             self._known.fall_behind(text)
         elif self._known.view is not None:
             self._known.reply(v.Left())
+        else:  # A newcomer: the survivors lead it into a later view.
+            self._switching.forget_prepared()
 
     def _fall_behind(self, why: str) -> None:
         self._end()

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Switching"]
 
+_FOUNDED = 1
+"""The number of a founder's view, before the first step."""
+
 
 class Switching:
     """One member's way through boundaries and switches, as a newcomer, a member and the leader."""
@@ -45,6 +48,10 @@ class Switching:
         """The state for newcomers, between the members' last step in the old view and their first in the new one."""
         self._loaded: v.Packed | None = None
         """The state that this newcomer's script loads before its first step."""
+        self._offers: set[int] = set()
+        """Members that have sent this newcomer a first state.  The newest need not be the one that leads it on."""
+        self._others_train = False
+        """Whether a first state came out of training: founding a view would begin the job again."""
         self._warm_s: float | None = None
         """How many seconds this newcomer's warm-up took; None before."""
 
@@ -55,14 +62,15 @@ class Switching:
         self.report_warm()
 
     def report_warm(self) -> None:
-        """Tell the leader that this newcomer is warm, once its script waits for its first step and it is connected with all
+        """Report that this newcomer is warm, once its script waits for its first step and it is connected with all
         others: after a death they have to reach each other."""
         known = self._known
         others = set(known.announced.members) - {known.slot} - known.dead
         if self._warm_s is None or known.waiting != "boundary":
             return
         if known.view is None and others <= known.connected:
-            known.send(known.driver, m.Warm(0, membership=known.announced.membership, seconds=self._warm_s))
+            for slot in sorted(self._offers - known.dead):
+                known.send(slot, m.Warm(0, membership=known.announced.membership, seconds=self._warm_s))
 
     @property
     def wants(self) -> str:
@@ -88,6 +96,8 @@ class Switching:
     def on_state(self, sender: int, state: m.State) -> None:
         if state.first:
             self._known.first_state, self._known.driver = state, sender
+            self._offers.add(sender)
+            self._others_train = self._others_train or state.view > _FOUNDED
             self.report_warm()
         else:
             self._final = state
@@ -117,7 +127,9 @@ class Switching:
             self._found()
         if known.view is None:
             return
-        if known.stop:
+        if known.view.membership == 0 and known.slot not in known.announced.members:
+            known.reply(v.Left())  # Another member founds: two founders would wait for each other's newcomers.
+        elif known.stop:
             known.reply(v.Stop(known.step))
         elif known.barrier:
             ready = m.Ready(known.view.number, step=known.step)
@@ -130,7 +142,7 @@ class Switching:
 
     def consider(self) -> None:
         """Look again: something has changed that a script at a boundary may have waited for."""
-        if self._known.view is None:
+        if self._known.view is None or self._known.view.membership == 0:
             self.at_boundary()
         self.look()
 
@@ -179,8 +191,10 @@ class Switching:
         known, slots = self._known, self._known.announced.members
         if known.plan is None or not slots or known.slot != min(slots) or known.first_state is not None:
             return
-        known.highest = 1
-        known.view = v.View(1, 0, (known.slot,), (known.slot,) * known.plan.chunks)
+        if self._others_train:
+            return
+        known.highest = _FOUNDED
+        known.view = v.View(_FOUNDED, 0, (known.slot,), (known.slot,) * known.plan.chunks)
         known.barrier = True
 
     def _all_ready(self) -> bool:
@@ -286,6 +300,10 @@ class Switching:
         """Make the prepared view the present one."""
         known, switch = self._known, self._known.prepared
         assert switch is not None
+        owners = set(switch.old_owners) - {-1}
+        old = known.view.members if known.view is not None else tuple(sorted(owners))
+        # A peer's Bye, or another survivor, may come before the driver's Go, which names the cause.
+        cause = go.cause or v.cause_of(old, tuple(switch.members), len(owners))
         view = v.View(switch.view, switch.membership, tuple(switch.members), tuple(switch.owners))
         came = {chunk: self._came[switch.view, chunk] for chunk in self._coming(switch)}
         self.values.update({chunk: (value.structure, value.payload) for chunk, value in came.items()})
@@ -300,7 +318,7 @@ class Switching:
             known.reply(v.Left())
             return
         if view.leader == known.slot:
-            known.facts.append(v.Changed(view, go.cause, known.step, go.warm_up_s, go.barrier_s, go.bytes_moved))
+            known.facts.append(v.Changed(view, cause, known.step, go.warm_up_s, go.barrier_s, go.bytes_moved))
         self._adopted()
 
     def adopt_during_recovery(self) -> None:
