@@ -279,6 +279,8 @@ class Switching:
         known, view, switch = self._known, self._known.view, self._known.prepared
         if switch is None or known.driver != known.slot or received.view != switch.view or view is None:
             return
+        if known.recovering:
+            return  # The survivors decide; a view that nobody has adopted yet ends with the recovery.
         self._received[sender] = received.bytes
         everybody = set(view.members) | set(switch.members)
         if set(self._received) != everybody:
