@@ -201,14 +201,14 @@ class Group:
         self._ask(slot)
 
     def _link(self, slot: int) -> None:
-        """Connections are made among all that were announced, and to those that were there before."""
+        """Connections are made among all that were announced, and to those that were there before: the lower slot dials."""
         for peer in sorted(self.alive - {slot}):
             pair = frozenset((slot, peer))
-            known = self.members[peer].announced.members
+            known = self.members[min(pair)].announced.members
             if (
                 pair not in self.linked
                 and pair not in self.cut
-                and slot in known
+                and max(pair) in known
                 and not {slot, peer} & self.frozen.keys()
             ):
                 self.linked.add(pair)

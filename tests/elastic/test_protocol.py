@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm.elastic import ledger
+from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
 from tests.elastic.group import Group
 from tests.tries import tries
@@ -163,3 +164,41 @@ def cut(group: Group) -> None:
     if len(inside) > 1 and not group.cut:
         part = set(group.random.sample(inside, group.random.randint(1, len(inside) - 1)))
         group.cut_off(part, group.random.uniform(1.0, 5.0))
+
+
+MOMENTS = [m.State, m.Warm, m.Switch, m.ChunkValue, m.Received, m.Cancel, m.Go, m.Status, m.Recover]
+
+
+@pytest.mark.parametrize("seed", range(tries(40, 2000)))
+def test_members_and_newcomers_die_around_a_message(seed: int) -> None:
+    """One or two of all processes die just after a message of one kind, most of which belong to a switch."""
+    group = Group(seed, rounds=1 + seed % 2, valued=seed % 3 == 0, epochs=6)
+    random = group.random
+    size = random.randint(2, 4)
+    group.announce(*range(size))
+    for first in (size, size + 2):
+        new = list(range(first, first + random.randint(1, 2)))
+        group.later(1.5 + random.uniform(0.0, 2.0) + first - size, partial(random.choice([grow, move]), group, new))
+    kind, skip = MOMENTS[seed % len(MOMENTS)], random.randint(0, 3)
+    seen = 0
+
+    def watch(sender: int, peer: int, message: m.Message) -> None:
+        nonlocal seen
+        send(sender, peer, message)
+        if not isinstance(message, kind) or group.membership < 2:
+            return
+        seen += 1
+        running = [slot for slot in sorted(group.alive) if not group.scripts[slot].ended]
+        if seen == skip + 1 and len(running) > 1:
+            for slot in random.sample(running, min(len(running) - 1, random.randint(1, 2))):
+                group.later(random.uniform(0.0, 0.02), partial(group.kill, slot))
+            group.later(3.0, lambda: group.announce(*survivors(group)) if survivors(group) else None)
+
+    send, group._send = group._send, watch  # type: ignore[method-assign, assignment]
+    group.run()
+    check(group, may_end=True)
+
+
+def move(group: Group, new: list[int]) -> None:
+    """Newcomers take the place of one member."""
+    group.announce(*sorted({*survivors(group)[1:], *new}))

@@ -1,20 +1,28 @@
 """How members agree, without I/O: calls and messages in, messages and answers out.
 
-    messages   what members send each other
-    views      who trains, which member owns which chunk, and what has been announced
-    member     one member's state machine: steps, sums, and the switch from one view to the next
+    member     one member's state machine: the calls of its shell, and which part handles which message
+    known      the record of what one member knows, which the parts share
+    sums       steps, contributions, results, and the ledger of samples
+    changes    whether the view is due to change, and to what
+    switching  boundaries between steps, newcomers, and the switch to the next view
     recovery   what survivors do after a death
+    views      members and owners of chunks, announcements, and the answers to the script
+    messages   what members send each other
 
 A *view* is a numbered list of members with the owner of each chunk.  Its lowest slot is the *leader*: it adds up what the
-members contribute to a sum and answers all of them.  A sum completes only with the contributions of every member of the
-view, so no two groups can both go on in one view.
+members contribute to a sum and sends all of them the result.  A sum completes only with the contributions of every member of
+the view, so two groups can never both continue in one view.
 
-Views change in two ways.  A **switch** follows an announcement (or moves chunks for balance): the leader marks a result
-with `barrier`, every member stops before the next step, chunks and state move, and all go on together in the new view;
-newcomers have received a first state and warmed up before the leader asks for the barrier.  A **recovery** follows a death:
-the survivors report where they are to the lowest of them, which claims the right to continue (so that of two halves that
-cannot hear each other one ends), brings the others up to the last result that anybody has, and gives the dead member's
-chunks to the rest.  If the step in flight is not complete by then, all of it comes again.
+Views change in two ways.  A **switch** follows an announcement, or moves chunks for balance.  Newcomers receive a first state
+and warm up while the others train.  Then the leader marks a result with `barrier`: every member stops before the next step,
+chunks and state move, and all continue together in the new view.  A **recovery** follows a death.  The survivors report where
+they are to the lowest of them, which claims the right to continue, so that of two halves that cannot hear each other one
+ends.  It brings the others up to the last result that any of them has, and gives the dead member's chunks to the rest.  If
+the step in flight cannot complete, the survivors repeat all of it.
+
+The parts call in one direction: `member` owns `sums`, `switching` and `recovery`; `recovery` calls `switching`; all of them
+read and write `known`.  Back to `member` there are two callbacks, one for each way into a new view, since what follows
+concerns all parts.
 
 Start with `member`.  Imports NumPy, `errors`, `ledger`, `ownership` and `summing`.
 """

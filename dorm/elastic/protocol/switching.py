@@ -1,0 +1,352 @@
+"""How members go from one step to the next, and from one view to the next.
+
+At most boundaries between steps a script begins its step at once.  Where the last result had the barrier set, every member
+waits for the leader.  The leader lets all of them continue in the present view, or drives them into the next one: it sends
+the view (Switch) and, to newcomers, the state; members send each other the values of the chunks that move; each reports when
+it has what it needs (Received); then the leader says Go.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dorm.elastic.ledger import Entry
+from dorm.elastic.ownership import shared_out
+from dorm.elastic.protocol import messages as m
+from dorm.elastic.protocol import views as v
+from dorm.elastic.protocol.changes import balanced_owners, next_members, without_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dorm.elastic.protocol.known import Known
+
+__all__ = ["Switching"]
+
+_FOUNDED = 1
+"""The number of a founder's view, before the first step."""
+
+
+class Switching:
+    """One member's way through boundaries and switches, as a newcomer, a member and the leader."""
+
+    def __init__(self, known: Known, adopted: Callable[[], None]) -> None:
+        self._known = known
+        self._adopted = adopted
+        """Called once this member has adopted a view by a switch."""
+        self.values: dict[int, v.Packed] = {}
+        """Values of this member's chunks, as of the boundary; the shell gathers them before a switch."""
+        self._owned: set[int] = set()
+        """The chunks of the script's last step: the script learns at the next one which it gained and lost."""
+        self._ready_since = 0.0
+        """When the first member reached the barrier."""
+        self._received: dict[int, int] = {}
+        """Members that have what they need for the prepared view, and how many bytes that was; the driver counts them."""
+        self._came: dict[tuple[int, int], m.ChunkValue] = {}
+        """Values of chunks that have come, by view and chunk."""
+        self._final: m.State | None = None
+        """The state for newcomers, between the members' last step in the old view and their first in the new one."""
+        self._loaded: v.Packed | None = None
+        """The state that this newcomer's script loads before its first step."""
+        self._offers: set[int] = set()
+        """Members that have sent this newcomer a first state.  The newest need not be the one that leads it on."""
+        self._others_train = False
+        """Whether a first state came out of training: founding a view would begin the job again."""
+        self._warm_s: float | None = None
+        """How many seconds this newcomer's warm-up took; None before."""
+
+    # Newcomers.
+
+    def warmed_up(self, seconds: float) -> None:
+        self._warm_s = seconds
+        self.report_warm()
+
+    def report_warm(self) -> None:
+        """Report that this newcomer is warm, once its script waits for its first step and it is connected with all
+        others: after a death they have to reach each other."""
+        known = self._known
+        others = set(known.announced.members) - {known.slot} - known.dead
+        if self._warm_s is None or known.waiting != "boundary":
+            return
+        if known.view is None and others <= known.connected:
+            for slot in sorted(self._offers - known.dead):
+                known.send(slot, m.Warm(0, membership=known.announced.membership, seconds=self._warm_s))
+
+    @property
+    def wants(self) -> str:
+        """Which state the script's thread has to gather: "first", "final" or "" (see `Member.wants`)."""
+        known = self._known
+        if known.view is None or known.view.leader != known.slot or known.recovering:
+            return ""
+        if self._all_ready() and known.prepared is None and set(next_members(known) or ()) - set(known.view.members):
+            return "final"
+        return "first" if without_state(known) else ""
+
+    def supply(self, state: v.Packed) -> None:
+        """Take the state that `wants` asks for."""
+        wanted = self.wants
+        if wanted == "first":
+            for slot in sorted(without_state(self._known)):
+                self._known.offered.add(slot)
+                self._known.send(slot, self._state(state, first=True))
+        elif wanted == "final":
+            self._final = self._state(state, first=False)
+            self.look()
+
+    def on_state(self, sender: int, state: m.State) -> None:
+        if state.first:
+            self._known.first_state, self._known.driver = state, sender
+            self._offers.add(sender)
+            self._others_train = self._others_train or state.view > _FOUNDED
+            self.report_warm()
+        else:
+            self._final = state
+            self._check_received()
+
+    def _state(self, state: v.Packed, *, first: bool) -> m.State:
+        known = self._known
+        assert known.view is not None
+        structure, arrays = state
+        return m.State(
+            known.view.number,
+            payload=arrays,
+            step=known.step,
+            first=first,
+            structure=structure,
+            membership=known.announced.membership,
+        )
+
+    # Boundaries.
+
+    def at_boundary(self) -> None:
+        """Let a script that waits at a boundary begin, stop, or report to the leader."""
+        known = self._known
+        if known.recovering or known.waiting != "boundary":
+            return
+        if known.view is None:
+            self._found()
+        if known.view is None:
+            return
+        if known.view.membership == 0 and known.slot not in known.announced.members:
+            known.reply(v.Left())  # Another member founds: two founders would wait for each other's newcomers.
+        elif known.stop:
+            known.reply(v.Stop(known.step))
+        elif known.barrier:
+            ready = m.Ready(known.view.number, step=known.step)
+            if known.view.leader == known.slot:
+                self.on_ready(known.slot, ready)
+            else:
+                known.send(known.view.leader, ready)
+        else:
+            self.begin()
+
+    def consider(self) -> None:
+        """Look again: something has changed that a script at a boundary may have waited for."""
+        if self._known.view is None or self._known.view.membership == 0:
+            self.at_boundary()
+        self.look()
+
+    def on_ready(self, sender: int, ready: m.Ready) -> None:
+        self._known.ready[sender] = ready.step
+        self.look()
+
+    def look(self) -> None:
+        """Once all members wait, the leader lets them continue, in the next view if one is due."""
+        known, view = self._known, self._known.view
+        if view is None or view.leader != known.slot or known.recovering or known.prepared is not None:
+            return
+        if known.ready and len(known.ready) == 1:
+            self._ready_since = known.now
+        if not self._all_ready():
+            return
+        members = next_members(known)
+        if members is None:
+            if view.membership == 0:
+                return  # A founder waits for those that were announced with it.
+            known.ready.clear()
+            go = m.Go(view.number, step=known.step)
+            for slot in view.members:
+                if slot != known.slot:
+                    known.send(slot, go)
+            self.begin()
+        elif self._final is not None or not set(members) - set(view.members):
+            self._switch(members)
+
+    def begin(self) -> None:
+        """Answer the script: it begins its step, with what has changed for it since its last one."""
+        known = self._known
+        assert known.view is not None
+        known.barrier, known.begun, known.broken = False, True, False
+        chunks = known.view.chunks_of(known.slot)
+        owned = set(chunks)
+        values = {chunk: value for chunk, value in self.values.items() if chunk in owned - self._owned}
+        gone = tuple(sorted(self._owned - owned))
+        self._owned = owned
+        state, self._loaded = self._loaded, None
+        lost, known.lost = known.lost, ()
+        known.reply(v.Begin(known.step, chunks, values, gone, lost, state))
+
+    def _found(self) -> None:
+        """The lowest member of the first announcement starts a view of its own; all others join it before the first step."""
+        known, slots = self._known, self._known.announced.members
+        if known.plan is None or not slots or known.slot != min(slots) or known.first_state is not None:
+            return
+        if self._others_train:
+            return
+        known.highest = _FOUNDED
+        known.view = v.View(_FOUNDED, 0, (known.slot,), (known.slot,) * known.plan.chunks)
+        known.barrier = True
+
+    def _all_ready(self) -> bool:
+        known = self._known
+        return known.view is not None and all(known.ready.get(slot) == known.step for slot in known.view.members)
+
+    # The switch.
+
+    def _switch(self, members: tuple[int, ...]) -> None:
+        """The leader drives the members of both views into the next one."""
+        known, old = self._known, self._known.view
+        assert old is not None
+        rebalance = members == old.members and known.announced.membership == old.membership
+        owners = balanced_owners(known) if rebalance else shared_out(old.owners, members, known.rates)
+        switch = m.Switch(
+            known.next_number(),
+            membership=max(old.membership, known.announced.membership),
+            members=list(members),
+            owners=list(owners),
+            # Before the first step there are no values to move.
+            old_owners=list(old.owners) if old.membership else [-1] * len(old.owners),
+            step=known.step,
+            used=[known.used.samples, *known.used.lanes],
+        )
+        self._received = {}
+        for slot in sorted(set(old.members) | set(members)):
+            if slot in members and slot not in old.members and self._final is not None:
+                self._final.view = switch.view
+                known.send(slot, self._final)
+            if slot != known.slot:
+                known.send(slot, switch)
+        self.on_switch(known.slot, switch)
+
+    def on_switch(self, sender: int, switch: m.Switch) -> None:
+        """Prepare for the view, and send the values of chunks that leave to their new owners."""
+        known = self._known
+        if switch.view <= (known.view.number if known.view is not None else 0):
+            return
+        known.prepared, known.driver = switch, sender
+        known.highest = max(known.highest, switch.view)
+        if known.plan is not None and known.plan.valued:
+            for chunk, (was, now) in enumerate(zip(switch.old_owners, switch.owners)):
+                if was == known.slot != now and chunk in self.values:
+                    structure, arrays = self.values[chunk]
+                    known.send(now, m.ChunkValue(switch.view, payload=arrays, chunk=chunk, structure=structure))
+        self._check_received()
+
+    def on_chunk_value(self, value: m.ChunkValue) -> None:
+        self._came[value.view, value.chunk] = value
+        self._check_received()
+
+    def _check_received(self) -> None:
+        """Tell the driver once this member has everything that the prepared view needs."""
+        known, switch = self._known, self._known.prepared
+        if switch is None or known.plan is None:
+            return
+        needed = self._coming(switch)
+        newcomer = known.view is None
+        if any((switch.view, chunk) not in self._came for chunk in needed):
+            return
+        if newcomer and (self._final is None or self._final.view != switch.view):
+            return
+        arrays = [array for chunk in needed for array in self._came[switch.view, chunk].payload]
+        if newcomer and self._final is not None:
+            arrays += self._final.payload
+        received = m.Received(switch.view, bytes=sum(array.nbytes for array in arrays))
+        if known.driver == known.slot:
+            self.on_received(known.slot, received)
+        else:
+            known.send(known.driver, received)
+
+    def _coming(self, switch: m.Switch) -> list[int]:
+        """Return the chunks whose values a living member sends to this one."""
+        known = self._known
+        if known.plan is None or not known.plan.valued:
+            return []
+        moves = enumerate(zip(switch.old_owners, switch.owners))
+        return [chunk for chunk, (was, now) in moves if now == known.slot and was not in (known.slot, -1)]
+
+    def on_received(self, sender: int, received: m.Received) -> None:
+        """The driver says Go once every member of both views has what it needs."""
+        known, view, switch = self._known, self._known.view, self._known.prepared
+        if switch is None or known.driver != known.slot or received.view != switch.view or view is None:
+            return
+        if known.recovering:
+            return  # The survivors decide; a view that nobody has adopted yet ends with the recovery.
+        self._received[sender] = received.bytes
+        everybody = set(view.members) | set(switch.members)
+        if set(self._received) != everybody:
+            return
+        newcomers = set(switch.members) - set(view.members)
+        go = m.Go(
+            switch.view,
+            step=switch.step,
+            cause=v.cause_of(view.members, tuple(switch.members), view.membership),
+            warm_up_s=max((known.warm.get(slot, 0.0) for slot in newcomers), default=0.0),
+            barrier_s=known.now - self._ready_since,
+            bytes_moved=sum(self._received.values()),
+        )
+        for slot in sorted(everybody - {known.slot}):
+            known.send(slot, go)
+        self.adopt(go)
+
+    def adopt(self, go: m.Go) -> None:
+        """Make the prepared view the present one."""
+        known, switch = self._known, self._known.prepared
+        assert switch is not None
+        owners = set(switch.old_owners) - {-1}
+        old = known.view.members if known.view is not None else tuple(sorted(owners))
+        # A peer's Bye, or another survivor, may come before the driver's Go, which names the cause.
+        cause = go.cause or v.cause_of(old, tuple(switch.members), len(owners))
+        view = v.View(switch.view, switch.membership, tuple(switch.members), tuple(switch.owners))
+        came = {chunk: self._came[switch.view, chunk] for chunk in self._coming(switch)}
+        self.values.update({chunk: (value.structure, value.payload) for chunk, value in came.items()})
+        if known.view is None and self._final is not None:
+            self._loaded = (self._final.structure, self._final.payload)
+            known.step, known.used = switch.step, Entry(switch.used[0], tuple(switch.used[1:]))
+        for slot in view.members:
+            known.warm.pop(slot, None)
+        self.forget_prepared()
+        known.install(view)
+        if known.slot not in view.members:
+            known.reply(v.Left())
+            return
+        if view.leader == known.slot:
+            known.facts.append(v.Changed(view, cause, known.step, go.warm_up_s, go.barrier_s, go.bytes_moved))
+        self._adopted()
+
+    def adopt_during_recovery(self) -> None:
+        """Adopt the prepared view because other survivors have.  All members had received what it needs by then; a step
+        begins only in the view of the survivors, which follows it."""
+        known = self._known
+        if known.prepared is not None:
+            waiting, known.waiting = known.waiting, ""
+            recovering, known.recovering = known.recovering, True
+            self.adopt(m.Go(known.prepared.view, step=known.prepared.step))
+            known.recovering, known.waiting = recovering, waiting
+
+    def cancel(self) -> None:
+        """A newcomer was lost before the switch: the driver lets all others continue in the present view."""
+        known = self._known
+        assert known.prepared is not None
+        assert known.view is not None
+        for slot in sorted(set(known.view.members) | set(known.prepared.members)):
+            if slot != known.slot and slot in known.connected:
+                known.send(slot, m.Cancel(known.prepared.view))
+        self.forget_prepared()
+        self.look()
+
+    def on_cancel(self, cancel: m.Cancel) -> None:
+        if self._known.prepared is not None and self._known.prepared.view == cancel.view:
+            self.forget_prepared()
+
+    def forget_prepared(self) -> None:
+        self._known.prepared, self._final, self._received, self._came = None, None, {}, {}
