@@ -251,9 +251,8 @@ class Group:
         self.facts += [(slot, fact) for fact in member.facts]
         member.facts.clear()
         if member.recovery.claim:
-            granted = self.claims(slot, member.recovery.claim)
-            member.recovery.claimed(granted)
-            self._carry_out(slot)
+            views, member.recovery.claim = member.recovery.claim, ()
+            self.later(self.random.uniform(0.0, 0.01), lambda: self._claim(slot, views))
         if member.first_state is not None:
             state, member.first_state = member.first_state, None
             assert state.structure is not None
@@ -266,6 +265,14 @@ class Group:
             answer, member.answer = member.answer, None
             script.asks = False
             self._answered(slot, answer)
+
+    def _claim(self, slot: int, views: tuple[int, ...]) -> None:
+        if slot in self.alive:
+            granted = self.claims(slot, views)
+            self.later(self.random.uniform(0.0, 0.01), lambda: self._claimed(slot, views, granted))
+
+    def _claimed(self, slot: int, views: tuple[int, ...], granted: bool) -> None:
+        self._do(slot, lambda: self.members[slot].recovery.claimed(views, granted))
 
     def _send(self, slot: int, peer: int, message: m.Message) -> None:
         """Deliver in order, after a delay, unless the connection breaks before."""

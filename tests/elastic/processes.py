@@ -117,7 +117,8 @@ class Workers:
         return path.read_text() if path.exists() else ""
 
     def wait(self, *slots: int, timeout: float = 90.0) -> list[int]:
-        """Return the exit codes of these workers."""
+        """Let the workers train to the end, and return the exit codes of these."""
+        (self.shared / "go").touch()
         deadline = time.monotonic() + timeout
         codes = []
         for slot in slots:

@@ -361,4 +361,4 @@ class Group:
         except OSError as error:
             print(f"dorm.elastic: {shared}: {error.strerror}", file=sys.stderr)
             granted = False
-        self._do(lambda: self._member.recovery.claimed(granted))
+        self._do(lambda: self._member.recovery.claimed(views, granted))

@@ -15,7 +15,7 @@ from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from dorm.elastic.protocol.known import Known
     from dorm.elastic.protocol.switching import Switching
@@ -41,6 +41,10 @@ class Recovery:
         self._statuses: dict[int, m.Status] = {}
         self._claim_at: float | None = None
         self._asked = False
+        self._needed: set[int] = set()
+        self._granted: set[int] = set()
+        """Views that this member has claimed with success: it must not claim its own again after another death."""
+        self._in_flight: set[int] = set()
 
     def begin(self) -> None:
         """A member died, perhaps one more: report it."""
@@ -48,7 +52,7 @@ class Recovery:
         known.recovering = True
         # A newcomer that was lost before the death: until now that was no death, but it cannot report.
         known.dead |= known.gone & set(known.prepared_members)
-        self._claim_at, self._asked, self.claim = None, False, ()
+        self._claim_at, self._asked = None, False
         alive = self._alive()
         status = m.Status(
             known.view.number if known.view is not None else 0,
@@ -82,14 +86,16 @@ class Recovery:
         else:
             self._look()
 
-    def claimed(self, granted: bool) -> None:
-        """The shell's answer to `claim`."""
-        self.claim = ()
+    def claimed(self, views: Iterable[int], granted: bool) -> None:
+        """The shell's answer to `claim`, by the views that it claimed."""
+        self._in_flight -= set(views)
+        if granted:
+            self._granted |= set(views)
         if not self._known.recovering or not self._asked:
             return
-        if granted:
+        if self._needed <= self._granted:
             self._decide()
-        else:
+        elif not granted:
             self._fall_behind("another part of the members continues")
 
     def _alive(self) -> set[int]:
@@ -129,17 +135,20 @@ class Recovery:
             else:
                 self._fall_behind("no member of the view is left")
             return
-        base = self._base()
+        base = self._base(alive)
+        if not base:
+            self._fall_behind("no member of the view is left")
+            return
         survivors = len(alive & set(base))
         half = 2 * survivors == len(base) and min(base) not in alive
         self.minority = 2 * survivors < len(base) or half
         self._claim_at = known.now + (MINORITY_S if self.minority else 0.0)
         self.tick()
 
-    def _base(self) -> tuple[int, ...]:
+    def _base(self, alive: set[int]) -> tuple[int, ...]:
         """Return the members of the newest view that a survivor has adopted."""
         known = self._known
-        newest = max(status.view for status in self._statuses.values())
+        newest = max(self._statuses[slot].view for slot in alive)
         if known.view is not None and known.view.number == newest:
             return known.view.members
         return tuple(known.prepared_members)
@@ -150,7 +159,12 @@ class Recovery:
         prepared = max(self._statuses[slot].prepared for slot in self._alive())
         oldest = min(self._statuses[slot].view or adopted for slot in self._alive())
         numbers = {oldest, adopted, prepared if prepared > adopted else adopted}
-        self.claim = tuple(sorted(number for number in numbers if number > 0))
+        self._needed = {number for number in numbers if number > 0}
+        missing = self._needed - self._granted - self._in_flight
+        self._in_flight |= missing
+        self.claim = tuple(sorted(missing | set(self.claim)))
+        if self._needed <= self._granted:
+            self._decide()
 
     def _decide(self) -> None:
         """Tell all survivors how they go on."""
@@ -224,5 +238,6 @@ class Recovery:
 
     def _end(self) -> None:
         self._known.recovering = False
+        self._in_flight -= set(self.claim)  # The shell has not seen these.
         self._asked, self._claim_at, self.claim = False, None, ()
         self._statuses = {}

@@ -1,0 +1,79 @@
+"""The sample app that uses `dorm.elastic`, resized live on a real cluster: the log proves that each sample was used once an epoch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from dorm.elastic import ledger
+from dorm.local.cluster import LocalCluster
+from events import kinds as k
+from tests.e2e.live.test_live import facts, members, neighbor, options
+from tests.e2e.story import check_log, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.nats, pytest.mark.slow]
+
+SAMPLES = 1416
+"""The digits that are trained on; the others are held out."""
+
+
+def app(epochs: int) -> dict[str, Any]:
+    program = [sys.executable, "-m", "compose.apps.elastic_mlp", "--epochs", str(epochs), "--pace", "0.06"]
+    return {
+        "name": "digits-elastic",
+        "engine": "elastic",
+        "elastic": "live",
+        "command": program,
+        "demand": {"cpu": 1},
+        "n_max": 3,
+    }
+
+
+async def test_it_is_resized_and_loses_a_member_and_no_sample(tmp_path: Path) -> None:
+    async with LocalCluster(options(tmp_path)) as cluster:
+        client = cluster.client
+        trained = await client.submit(app(epochs=60))
+        await until(
+            client, lambda s: s.apps[trained.id].step >= 5 and len(members(s.apps[trained.id])) == 3, "it trains"
+        )
+        other = await client.submit(neighbor())
+        await until(client, lambda s: s.apps[other.id].phase == "running", "it makes room")
+        await client.cancel(other.id)
+        state = await until(client, lambda s: len(members(s.apps[trained.id])) == 3, "it grows again")
+        newest = max(members(state.apps[trained.id]))
+        os.kill(pid_of(trained.id, newest), signal.SIGKILL)
+        await until(client, lambda s: newest not in members(s.apps[trained.id]), "it goes on without the one that died")
+        state = await until(client, lambda s: bool(s.apps[trained.id].ended), "it completes")
+        done = state.apps[trained.id]
+        assert (done.ended, done.generation, done.lost_steps) == ("completed", 1, 0)
+        events = await facts(client)
+        epochs = {fact.epoch: (fact.samples, fact.ledger) for fact in events if isinstance(fact, k.EpochCompleted)}
+        assert set(epochs.values()) == {(SAMPLES, ledger.expected(SAMPLES).digest)}
+        assert max(epochs) == 59
+        changes = [fact for fact in events if isinstance(fact, k.MembershipChanged)]
+        assert {"start", "shrink", "grow", "death"} <= {fact.cause for fact in changes}
+        await check_log(client)
+        await cluster.stop_now()
+
+
+def pid_of(app_id: str, slot: int) -> int:
+    """Return the process of one slot."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            environment = process.environ()
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+        own = environment.get("DORM_APP") == app_id and environment.get("DORM_SLOT") == str(slot)
+        if own and "compose.apps.elastic_mlp" in process.cmdline():
+            found.append(process.pid)
+    (pid,) = found
+    return pid
