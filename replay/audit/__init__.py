@@ -5,6 +5,7 @@
     slices         the second pass, slice by slice;  workers, worker: in several processes
     round_checks   the question that a round puts to an audit, and the answer from the state at its basis
     seal_checks    verifies that the log is what its masters sealed
+    ledgers        whether live apps used each sample once an epoch, by their own reports
     watch          invariants after every record;  differences: two facts, field by field
 
 Start with `audit`.
@@ -14,8 +15,20 @@ from __future__ import annotations
 
 from replay.audit.audit import Report, verify
 from replay.audit.differences import Difference
+from replay.audit.ledgers import LedgerReport, WrongLedger
 from replay.audit.seal_checks import Expected, SealError, SealReport
 from replay.audit.slices import Divergence
 from replay.audit.workers import AuditError
 
-__all__ = ["AuditError", "Difference", "Divergence", "Expected", "Report", "SealError", "SealReport", "verify"]
+__all__ = [
+    "AuditError",
+    "Difference",
+    "Divergence",
+    "Expected",
+    "LedgerReport",
+    "Report",
+    "SealError",
+    "SealReport",
+    "WrongLedger",
+    "verify",
+]

@@ -19,6 +19,7 @@ from dorm.core.snapshot import load
 from dorm.core.state import SCHEMA, State, digest
 from events.log.records import LogDamaged
 from replay.audit.differences import Difference
+from replay.audit.ledgers import LedgerReport
 from replay.audit.seal_checks import SealCheck, SealReport, begin
 from replay.audit.slices import Checked, Divergence
 from replay.audit.survey import Slice, Survey
@@ -60,6 +61,8 @@ class Report(msgspec.Struct, frozen=True):
     seals: SealReport
     """The result of checking the seals, however far the log was folded."""
     divergence: Divergence | None = None
+    ledgers: LedgerReport = LedgerReport()
+    """What live apps reported of the samples that they used; a wrong ledger is no divergence."""
 
     @property
     def good(self) -> bool:
@@ -219,4 +222,5 @@ def _report(end: int, survey: Survey, made: Checked, broken: Broken | None, seal
         digest=made.digest or digest(state),
         seals=seals,
         divergence=found,
+        ledgers=survey.ledgers.report(),
     )

@@ -22,6 +22,7 @@ from dorm.core.state import digest
 from events.kinds import Round
 from events.log.records import Record
 from events.log.snapshots import content_of
+from replay.audit.ledgers import LedgerCheck
 from replay.audit.round_checks import Question, misplaced, question_of
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Survey:
         self.ready: deque[Slice] = deque()
         self.misfit: Misfit | None = None
         """The first snapshot that does not fit: a reader that starts from it sees a state that never existed."""
+        self.ledgers = LedgerCheck()
         self._seals = seals
         self._snapshots = snapshots
         self._held: Slice | None = None
@@ -103,6 +105,7 @@ class Survey:
         self._open.records.append(record)
         if self._seals is not None:
             self._seals.take(record, event)
+        self.ledgers.take(record.seq, event)
         if record.seq in self._snapshots:
             self._compare()
         if isinstance(event, Round):

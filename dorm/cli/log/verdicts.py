@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from replay.audit.audit import Report
+    from replay.audit.ledgers import LedgerReport
     from replay.audit.seal_checks import Expected, SealReport
     from replay.audit.slices import Divergence
 
@@ -168,6 +169,23 @@ def _audit_lines(report: Report) -> list[str]:
     elif seals.seals:
         keys = ", ".join(use.key for use in seals.keys)
         lines.append(f"{counted(seals.seals, 'seal')} up to sequence {seals.sealed_upto} fit, by {keys}")
+    return lines + _ledger_lines(report.ledgers)
+
+
+def _ledger_lines(ledgers: LedgerReport) -> list[str]:
+    """Say what live apps reported of the samples that they used, if any did."""
+    lines = []
+    if ledgers.right:
+        lines.append(f"{counted(ledgers.right, 'epoch')} of live apps used each sample exactly once, by their ledgers")
+    lines += [
+        f"sequence {wrong.seq}: {wrong.app} generation {wrong.generation}, epoch {wrong.epoch}: its ledger is not that of "
+        f"{counted(wrong.samples, 'sample')}, each used once"
+        for wrong in ledgers.wrong
+    ]
+    if ledgers.wrong_count > len(ledgers.wrong):
+        lines.append(f"{ledgers.wrong_count - len(ledgers.wrong)} more ledgers are wrong")
+    if ledgers.not_checked:
+        lines.append(f"{counted(ledgers.not_checked, 'ledger')} not checked: too many samples")
     return lines
 
 

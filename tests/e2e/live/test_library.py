@@ -1,4 +1,4 @@
-"""The sample app that uses `dorm.elastic`, resized live on a real cluster: the log proves that each sample was used once an epoch."""
+"""The sample app that uses `dorm.elastic`, resized live on a real cluster; the log has the ledger of each epoch."""
 
 from __future__ import annotations
 

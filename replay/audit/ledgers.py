@@ -1,0 +1,85 @@
+"""The ledgers of live apps: at the end of each epoch of its data an app reports a digest of the samples that it used.
+
+The digest is right if each sample was used exactly once. A wrong one is the app's own affair, so it is no divergence: else
+any app could make every audit of the cluster fail. Hashing the samples takes time, and an app can claim any number of them,
+so one audit hashes a bounded number; ledgers beyond that are not checked, and counted as such.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.elastic import ledger
+from events.kinds import EpochCompleted
+
+if TYPE_CHECKING:
+    from events.kinds import Event
+
+MOST_SAMPLES = 20_000_000
+"""Samples hashed in one audit: some seconds."""
+MOST_WRONG = 100
+"""Wrong ledgers that a report lists."""
+
+
+class WrongLedger(msgspec.Struct, frozen=True):
+    """An epoch in which an app did not use each sample exactly once, by its own report."""
+
+    seq: int
+    app: str
+    generation: int
+    epoch: int
+    samples: int
+
+
+class LedgerReport(msgspec.Struct, frozen=True):
+    """The epochs that live apps reported with a ledger."""
+
+    right: int = 0
+    wrong: list[WrongLedger] = []
+    """The first `MOST_WRONG`."""
+    wrong_count: int = 0
+    not_checked: int = 0
+
+
+class LedgerCheck:
+    """Takes the records of a log in turn."""
+
+    def __init__(self) -> None:
+        self._right = self._wrong_count = self._not_checked = 0
+        self._wrong: list[WrongLedger] = []
+        self._known: dict[int, str] = {}
+        self._left = MOST_SAMPLES
+
+    def take(self, seq: int, event: Event) -> None:
+        if not isinstance(event, EpochCompleted) or not event.ledger:
+            return
+        expected = self._expected(event.samples)
+        if expected is None:
+            self._not_checked += 1
+        elif expected == event.ledger:
+            self._right += 1
+        else:
+            self._wrong_count += 1
+            if len(self._wrong) < MOST_WRONG:
+                self._wrong.append(WrongLedger(seq, event.app, event.generation, event.epoch, event.samples))
+
+    def report(self) -> LedgerReport:
+        return LedgerReport(self._right, self._wrong, self._wrong_count, self._not_checked)
+
+    def _expected(self, samples: int) -> str | None:
+        """Return the digest of each sample once, None where it would take too long."""
+        known = self._known.get(samples)
+        if known is None:
+            if samples > self._left:
+                return None
+            self._left -= samples
+            known = self._known[samples] = _digest(samples)
+        return known
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(samples: int) -> str:
+    return ledger.expected(samples).digest
