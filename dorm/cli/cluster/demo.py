@@ -1,4 +1,4 @@
-"""`dorm demo`: three nodes, four training apps that contend, and a replay of what happened.
+"""`dorm demo`: three nodes, five training apps that contend, and a replay of what happened.
 
 Everything is real: an embedded NATS server, the master, three agents, and NumPy programs that train on handwritten
 digits over TCP, in Docker where an engine answers, else as plain processes.
@@ -15,6 +15,7 @@ import secrets
 import shlex
 import shutil
 import socket
+import statistics
 import sys
 import tempfile
 import time
@@ -32,6 +33,7 @@ from dorm.cli.log.events import in_words
 from dorm.cli.output import ago, cell, console, counted, table
 from dorm.cli.program_logs import Verbose, configure
 from dorm.cli.signals import first_of, stops
+from dorm.core.apps.costs import cost_s
 from dorm.core.query.views import app_rows, sizes, summary
 from dorm.local.home import home
 from dorm.local.spec_files import load_spec
@@ -43,13 +45,14 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from dorm.core.state import State
+    from dorm.core.state import App, State
     from dorm.local.cluster import LocalCluster, RuntimeName
     from events.kinds import Event
 
 _CAPACITY = {"cpu": 1000, "memory": 2 * 2**30}
 _ARRIVALS: tuple[tuple[float, str, dict[str, Any]], ...] = (
     (0.0, "logistic.yaml", {}),
+    (4.0, "elastic_mlp.yaml", {}),
     (7.0, "mlp.yaml", {}),
     (14.0, "factorize.yaml", {}),
     (24.0, "logistic.yaml", {"name": "digits-urgent", "weight": 3}),
@@ -71,7 +74,7 @@ def demo(
     plain: Annotated[bool, typer.Option("--plain", help="One line for each event instead of a live table.")] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Watch four training apps share three nodes; takes a minute or two and leaves nothing running.
+    """Watch five training apps share three nodes; takes a minute or two and leaves nothing running.
 
     [bold]Examples[/]
 
@@ -262,6 +265,17 @@ def _picture(state: State, recent: list[Text]) -> RenderableType:
     return Group(table(rows, columns), line, *recent)
 
 
+def _paused(app: App) -> str:
+    """Return what the app's adjustments cost it, by kind: those that it was live through, and restarts."""
+    words = ""
+    for live, kind in ((True, "live"), (False, "by restart")):
+        costs = [cost for record in app.history if record.live == live and (cost := cost_s(record)) is not None]
+        if costs:
+            middle = statistics.median(costs)
+            words += f" ({kind}: {f'{1000 * middle:.0f} ms' if middle < 1 else f'{middle:.1f} s'} each)"
+    return words
+
+
 async def _conclude(cluster: LocalCluster, seconds: float) -> None:
     """Show results, and prove them from the log: it is folded and decided again."""
     from replay.audit.audit import verify
@@ -280,6 +294,7 @@ async def _conclude(cluster: LocalCluster, seconds: float) -> None:
         line = Text(f"{row.name:<18}").append(cell(row.phase))
         loss = "none" if row.loss is None else f"{row.loss:.10f}"
         adjustments = counted(row.adjustments, "adjustment")
+        adjustments += _paused(state.apps[row.id])
         console.print(line.append(f"  final loss {loss} at step {row.step}, {adjustments}, {row.age_s:.1f} s"))
     total = summary(state)
     adjustments, decisions = counted(total.adjustments, "adjustment"), counted(total.decisions, "decision")
