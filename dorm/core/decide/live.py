@@ -76,14 +76,17 @@ def members_lost(state: State, app: App, generation: Generation, now: int) -> Me
     dead = _dead(generation)
     if app.spec.elastic != "live" or not dead or not generation.started_at:
         return None
+    joining = not any(slot in generation.containers for slot in dead)
+    least = max(1, app.n_min)
     keep = _whole_gangs(app, [one for one in _target(generation) if one.slot not in dead and one.state != "exited"])
-    slots = {one.slot for one in keep}
-    running = [slot for slot, one in generation.containers.items() if slot in slots and one.state == "running"]
-    if len(running) < max(1, app.n_min):
+    if _training(generation, keep) < least and joining:
+        # A move whose newcomers died: nobody has left yet, so the members go on as they are.
+        keep = _whole_gangs(app, [one for _, one in sorted(generation.containers.items()) if one.state != "exited"])
+    if _training(generation, keep) < least:
         return None
+    slots = {one.slot for one in keep}
     found = _fault(state, generation, dead)
     follows = failures.consequence(app, generation, found, now)
-    joining = not any(slot in generation.containers for slot in dead)
     if isinstance(follows, AppFailed) and not joining:
         return follows
     leave = (
@@ -100,6 +103,11 @@ def members_lost(state: State, app: App, generation: Generation, now: int) -> Me
         failure=found.failure,
         **_cost(app, follows, now, joining=joining),
     )
+
+
+def _training(generation: Generation, keep: list[Container]) -> int:
+    """How many of these are members that run."""
+    return sum(one.slot in generation.containers and one.state == "running" for one in keep)
 
 
 def _cost(app: App, follows: GenerationFailed | AppFailed, now: int, *, joining: bool) -> dict[str, Any]:

@@ -120,7 +120,8 @@ class LiveProgram(Program):
     def save(self) -> None:
         """The leader saves for all."""
         self._first = bool(self._group.slots) and self._slot == self._group.slots[0]
-        self.step = self._group.step
+        if self._group.membership:  # Before the first, it has only what it was started with.
+            self.step = self._group.step
         super().save()
 
     def peer_died(self) -> None:
