@@ -81,6 +81,8 @@ class Job:
         """Whether the others continue without this member, as announced."""
         self.resumed_from: int | None = None
         """The step that a checkpoint continued from, if any."""
+        self.began_at: float | None = None
+        """When the last step began."""
         self.sums_per_step = 0
         """How many sums the last complete step had; 0 before it."""
         self._asked = threading.Event()
@@ -310,6 +312,9 @@ class Step:
         self._sums = 0
         self._used = ledger.entry_of([self.indices])
         self._began = time.monotonic()
+        self._period_s = None if job.began_at is None else self._began - job.began_at
+        """Seconds since the step before began, with all that the script did in it."""
+        job.began_at = self._began
 
     @property
     def parts(self) -> dict[int, npt.NDArray[np.int64]]:
@@ -375,8 +380,8 @@ class Step:
     def report(self, **figures: float) -> None:
         """Report figures of this step, such as `loss`: the leading member's appear in the log, at a limited rate."""
         if not self.interrupted:
-            seconds = max(time.monotonic() - self._began, 1e-9)
-            self._job.report(self.number + 1, **{"samples_per_s": self.batch / seconds, **figures})
+            pace = {} if self._period_s is None else {"samples_per_s": self.batch / max(self._period_s, 1e-9)}
+            self._job.report(self.number + 1, **{**pace, **figures})
 
     def finish(self) -> None:
         """The script is done with the step."""
