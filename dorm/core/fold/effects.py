@@ -42,13 +42,13 @@ def interrupt(state: State, app: App) -> None:
 def void_plans_on(state: State, node: Node) -> None:
     """The node is not what decisions assumed.  Decisions in progress are overtaken; placements there that are not released yet
     are void, so their apps are placed again instead of waiting for room that never becomes free."""
-    _void_plans(state, [node.id])
+    void_plans(state, [node.id])
 
 
 def drop_change(state: State, app: App, generation: Generation) -> None:
     """Drop a live adjustment that was not released.  Whatever was planned on the nodes that its members were to leave may
     count on their room, so it is void as well: otherwise it would wait for room that nobody frees."""
-    _void_plans(state, _dropped(generation))
+    void_plans(state, _dropped(generation))
 
 
 def _dropped(generation: Generation) -> list[str]:
@@ -58,7 +58,8 @@ def _dropped(generation: Generation) -> list[str]:
     return [one.node for slot, one in sorted(generation.containers.items()) if slot not in stay]
 
 
-def _void_plans(state: State, nodes: list[str]) -> None:
+def void_plans(state: State, nodes: list[str]) -> None:
+    """Void whatever was planned on these nodes, and on those whose room that would have given up in turn.  Empties `nodes`."""
     seen: dict[str, None] = {}
     while nodes:
         name = nodes.pop(0)

@@ -22,6 +22,7 @@ from dorm.core.fold.effects import (
     mark_dirty,
     note_ran,
     note_work,
+    void_plans,
 )
 from dorm.core.state import HISTORY, AdjustmentRecord, Container, Held, LiveChange
 from events import subjects
@@ -231,6 +232,8 @@ def members_lost(state: State, event: k.MembersLost) -> None:
         note_ran(state, app, generation)
     before, joining = generation.change, generation.change.newcomers if generation.change is not None else {}
     named = {placed.slot for placed in event.members}
+    stay_after_all = [one for slot, one in sorted(generation.containers.items()) if slot in named]
+    kept_rooms = [one.node for one in stay_after_all if before is not None and one.slot not in before.stay]
     keep = named.union(event.leavers).difference(event.lost)
     for slot in [slot for slot in generation.containers if slot not in keep]:
         _dismiss(generation, slot)
@@ -253,6 +256,8 @@ def members_lost(state: State, event: k.MembersLost) -> None:
     else:
         generation.membership = event.membership
         generation.committed_at = state.time
+    if kept_rooms:  # Others may have planned for the room that these members were to give up.
+        void_plans(state, kept_rooms)
     app.changed_seq = state.seq
     mark_dirty(state)
 

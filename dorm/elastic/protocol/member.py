@@ -122,7 +122,8 @@ class Member(Known):
             return
         if values is not None:
             self._switching.values = dict(values)
-        members = self.view.members if self.view is not None else ()
+        # Where all stop here, who has stopped already is not missed.
+        members = self.view.members if self.view is not None and not self.stop else ()
         for slot in sorted(slot for slot in members if self.ended_before.get(slot, step + 1) <= step):
             self.lose(slot)  # It ended its script at a step that this one goes on with.
         self._switching.report_warm()

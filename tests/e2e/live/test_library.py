@@ -59,7 +59,7 @@ async def test_it_is_resized_and_loses_a_member_and_no_sample(tmp_path: Path) ->
         assert set(epochs.values()) == {(SAMPLES, ledger.expected(SAMPLES).digest)}
         assert max(epochs) == 59
         changes = [fact for fact in events if isinstance(fact, k.MembershipChanged)]
-        assert {"start", "shrink", "grow", "death"} <= {fact.cause for fact in changes}
+        assert {"start", "shrink", "grow", "death"} <= {fact.change for fact in changes}
         await check_log(client)
         await cluster.stop_now()
 
