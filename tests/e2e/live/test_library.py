@@ -13,7 +13,7 @@ import pytest
 from dorm.elastic import ledger
 from dorm.local.cluster import LocalCluster
 from events import kinds as k
-from tests.e2e.live.test_live import facts, members, neighbor, options
+from tests.e2e.live.test_live import all_nodes, facts, members, neighbor, options
 from tests.e2e.story import check_log, until
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def app(epochs: int) -> dict[str, Any]:
 async def test_it_is_resized_and_loses_a_member_and_no_sample(tmp_path: Path) -> None:
     async with LocalCluster(options(tmp_path)) as cluster:
         client = cluster.client
+        await all_nodes(client)
         trained = await client.submit(app(epochs=60))
         await until(
             client, lambda s: s.apps[trained.id].step >= 5 and len(members(s.apps[trained.id])) == 3, "it trains"
