@@ -1,6 +1,6 @@
 """State as a structure of plain values and a list of arrays, and back.
 
-What travels between members is never pickled: whoever reaches the port of a member could otherwise run code in it.
+What travels between members is never pickled: a pickle could run code in its reader.
 Dictionaries (with keys of any plain type), lists, tuples, numbers, texts, bytes, None, NumPy arrays and PyTorch tensors are
 understood, which covers the `state_dict` of models and optimizers.
 """

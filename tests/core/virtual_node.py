@@ -40,7 +40,7 @@ class Toy:
     exit_code: int | None = None
     out_of_memory: bool = False
     file: tuple[int, tuple[int, ...]] = (0, ())
-    """Of a live app: the membership that it was told of last, and its slots."""
+    """Of a live app: the membership announced to it last, and its slots."""
 
     def end(self, code: int | None, now: int, *, out_of_memory: bool = False) -> None:
         self.state, self.exit_code, self.exited_at, self.out_of_memory = "exited", code, now, out_of_memory

@@ -35,7 +35,7 @@ def rigid(group: Group) -> np.ndarray:
 
 def check(group: Group, *, may_end: bool = False) -> None:
     """The survivors finished with the model of a rigid run, and the ledger is that of every sample once; or, where deaths
-    met a recovery, all have ended, to start again from a checkpoint.  Nobody waits for ever."""
+    met a recovery, all have ended, to start again from a checkpoint.  Nobody waits without end."""
     finished = [s for s, script in group.scripts.items() if script.ended == "finished"]
     # A newcomer that nobody is left to receive waits for the control plane to end it; nobody else waits.
     waiting = {slot for slot in group.alive if group.members[slot].view is not None}
