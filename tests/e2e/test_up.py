@@ -62,7 +62,10 @@ async def test_an_app_from_submission_to_logs(cluster: Up, tmp_path: Path) -> No
     assert "[slot.not_found]" in await refused(home, "logs", "own", "--slot", "7", code=1)
     assert await done(home, "update", "own", "--weight", "2.5", "--n-max", "1") == "own: weight 2.5, n_min 1, n_max 1\n"
     async with cluster.client() as client:
-        await until(client, lambda s: s.apps[app.id].adjustments == 1, "it shrinks")
+        # While it starts, `logs` says so and fails.
+        await until(
+            client, lambda s: s.apps[app.id].adjustments == 1 and s.apps[app.id].phase == "running", "it shrinks"
+        )
     async with asyncio.timeout(30):
         while f"I am {app.id} 0 of 1" not in await done(home, "logs", "own"):  # noqa: ASYNC110  (no event tells of it)
             await asyncio.sleep(0.05)
