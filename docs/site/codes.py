@@ -84,22 +84,23 @@ def page() -> str:
 @functools.cache
 def all_codes() -> dict[str, list[Found]]:
     """Return every code of the project, or pattern of codes, with the places that give it."""
-    trees = [ast.parse(file.read_text()) for name in PACKAGES for file in sorted((REPOSITORY / name).rglob("*.py"))]
-    classes = _errors(trees)
+    files = [file for name in PACKAGES for file in sorted((REPOSITORY / name).rglob("*.py"))]
+    modules = [list(ast.walk(ast.parse(file.read_text()))) for file in files]
+    classes = _errors(modules)
     found: dict[str, list[Found]] = defaultdict(list)
-    for tree in trees:
-        for place in _in_module(tree, classes):
+    for nodes in modules:
+        for place in _in_module(nodes, classes):
             found[place.code].append(place)
     for one, meaning in _BUILT.items():
         found[one].append(Found(one, meaning, 2 if one.startswith("usage") else 1))
     return dict(found)
 
 
-def _errors(trees: list[ast.Module]) -> dict[str, _Class]:
+def _errors(modules: list[list[ast.AST]]) -> dict[str, _Class]:
     """Return the exception classes by name, wherever they are.  Classes that share a name count as one."""
     classes: dict[str, _Class] = {}
-    for tree in trees:
-        for node in ast.walk(tree):
+    for nodes in modules:
+        for node in nodes:
             if isinstance(node, ast.ClassDef):
                 bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
                 meaning = _first_sentence(ast.get_docstring(node) or "")
@@ -111,19 +112,20 @@ def _errors(trees: list[ast.Module]) -> dict[str, _Class]:
     return {name: one for name, one in classes.items() if name in known}
 
 
-def _in_module(tree: ast.Module, classes: dict[str, _Class]) -> Iterator[Found]:
-    for node in ast.walk(tree):
+def _in_module(nodes: list[ast.AST], classes: dict[str, _Class]) -> Iterator[Found]:
+    for node in nodes:
         if isinstance(node, ast.ClassDef) and node.name in classes:
             yield from _of_class(node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inside = list(ast.walk(node))
             texts = {
                 target.id: assign.value
-                for assign in ast.walk(node)
+                for assign in inside
                 if isinstance(assign, ast.Assign)
                 for target in assign.targets
                 if isinstance(target, ast.Name)
             }
-            for inner in ast.walk(node):
+            for inner in inside:
                 if isinstance(inner, ast.Call):
                     yield from _of_call(inner, texts, classes)
                 elif isinstance(inner, ast.Return) and inner.value is not None and node.name == "_problem":
@@ -155,8 +157,7 @@ def _of_class(node: ast.ClassDef) -> Iterator[Found]:
 
 
 def _of_call(call: ast.Call, texts: dict[str, ast.expr], classes: dict[str, _Class]) -> Iterator[Found]:
-    name = ast.unparse(call.func).rpartition(".")[2]
-    owner = ast.unparse(call.func).partition(".")[0]
+    owner, name = _ends(call.func)
     if name == "complain" and len(call.args) == 2:
         for one in _codes_in(call.args[1]):
             yield Found(one, _text(call.args[0], texts), 1)
@@ -172,6 +173,15 @@ def _of_call(call: ast.Call, texts: dict[str, ast.expr], classes: dict[str, _Cla
                 sentences = (text for arg in call.args if " " in (text := _text(arg, texts)))
                 meaning = next(sentences, classes[error].meaning)
                 yield Found(one, meaning, _exit_code(error, call))
+
+
+def _ends(function: ast.expr) -> tuple[str, str]:
+    """Return the first and the last of the names in `a.b.c`, "" for what is not a name."""
+    first = function
+    while isinstance(first, ast.Attribute):
+        first = first.value
+    owner = first.id if isinstance(first, ast.Name) else ""
+    return owner, function.attr if isinstance(function, ast.Attribute) else owner
 
 
 def _of_fault(call: ast.Call) -> Iterator[Found]:

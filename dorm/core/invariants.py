@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING
 from dorm.core.apps.failures import limit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from dorm.core.generation import Container
     from dorm.core.state import App, Generation, Node, State
+
+    _Owner = tuple[int, str, int]  # slot, app, generation
+
+_RENDEZVOUS = -1
+"""In place of a slot: the port at which the members of a generation meet."""
 
 
 def violations(state: State) -> list[str]:
@@ -36,39 +42,46 @@ def may_run(generation: Generation) -> bool:
 def _overfull(state: State) -> Iterator[str]:
     """What may run fits on its node (promise 2).  A node that joined again with less than runs on it is no fault of
     ours, so nodes that changed since one of these places was decided are left out."""
+    released = (
+        (app, generation, generation.all_containers())
+        for app in state.apps.values()
+        for generation in app.generations.values()
+        if generation.released
+    )
+    used, since = _used_by_node(released, exited=False)
     for node in state.nodes.values():
-        used: dict[str, int] = {}
-        since = state.seq
-        for app in state.apps.values():
-            for generation in app.generations.values():
-                if not generation.released:
-                    continue
-                for container in generation.all_containers():
-                    if container.node == node.id and container.state != "exited":
-                        _add(used, app.demand)
-                        since = min(since, generation.decided_seq)
-        if node.changed_seq <= since:
-            yield from _beyond(node, used, "may run")
+        if node.id in used and node.changed_seq <= since[node.id]:
+            yield from _beyond(node, used[node.id], "may run")
 
 
 def _overplanned(state: State) -> Iterator[str]:
     """What was decided fits as well, or a release would wait for room that nobody is going to free."""
-    for app in state.live_apps():
-        current = app.current
+    plans = [(app, app.current) for app in state.live_apps()]
+    for app, current in plans:
         for name in current.by_node() if current and not current.released else ():
             if name not in state.nodes or not state.nodes[name].usable:
                 yield f"{app.id}: its next generation waits for node {name}, which takes nothing new"
+    places = ((app, current, current.planned.values()) for app, current in plans if current is not None)
+    planned, since = _used_by_node(places, exited=True)
     for node in state.nodes.values():
-        planned: dict[str, int] = {}
-        since = state.seq
-        for app in state.live_apps():
-            current = app.current
-            for container in current.planned.values() if current else ():
-                if current and container.node == node.id:
-                    _add(planned, app.demand)
-                    since = min(since, current.decided_seq)
-        if node.usable and node.changed_seq <= since:
-            yield from _beyond(node, planned, "is planned")
+        if node.id in planned and node.usable and node.changed_seq <= since[node.id]:
+            yield from _beyond(node, planned[node.id], "is planned")
+
+
+def _used_by_node(
+    parts: Iterable[tuple[App, Generation, Iterable[Container]]], *, exited: bool
+) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+    """Return by node what these containers take there, and the sequence of the oldest decision among theirs; `exited` counts
+    those that have exited."""
+    used: dict[str, dict[str, int]] = {}
+    since: dict[str, int] = {}
+    for app, generation, containers in parts:
+        for container in containers:
+            if exited or container.state != "exited":
+                node = container.node
+                _add(used.setdefault(node, {}), app.demand)
+                since[node] = min(since.get(node, generation.decided_seq), generation.decided_seq)
+    return used, since
 
 
 def _add(used: dict[str, int], demand: dict[str, int]) -> None:
@@ -144,26 +157,32 @@ def _membership(app: App, generation: Generation) -> Iterator[str]:
 
 def _ports(state: State) -> Iterator[str]:
     """Each port belongs to one container of all those that may run, and to one of all those that are to run."""
-    run: dict[tuple[str, int], str] = {}
-    planned: dict[tuple[str, int], str] = {}
+    run: dict[tuple[str, int], _Owner] = {}
+    planned: dict[tuple[str, int], _Owner] = {}
     for app in state.apps.values():
+        current = app.current
         for generation in app.generations.values():
             if may_run(generation):
                 yield from _twice(run, app, generation, exited=False)
-            if generation is app.current and not app.ended and not app.cancel_requested:
+            if generation is current and not app.ended and not app.cancel_requested:
                 yield from _twice(planned, app, generation, exited=True)
 
 
-def _twice(taken: dict[tuple[str, int], str], app: App, generation: Generation, *, exited: bool) -> Iterator[str]:
+def _twice(taken: dict[tuple[str, int], _Owner], app: App, generation: Generation, *, exited: bool) -> Iterator[str]:
     """Ports of the generation that another holds; `exited` counts those of containers that have exited."""
     containers = generation.planned.values() if exited else generation.all_containers()
-    held = [(c.address, c.port, f"slot {c.slot}") for c in containers if exited or c.state != "exited"]
+    held = [(c.address, c.port, c.slot) for c in containers if exited or c.state != "exited"]
     if generation.master_port and generation.containers:
-        held.append((generation.master_address, generation.master_port, "the rendezvous"))
-    for address, port, what in held:
-        owner = f"{what} of {app.id} generation {generation.number}"
+        held.append((generation.master_address, generation.master_port, _RENDEZVOUS))
+    for address, port, slot in held:
+        owner = (slot, app.id, generation.number)
         if (other := taken.setdefault((address, port), owner)) != owner:
-            yield f"{address}:{port} belongs to {other} and to {owner}"
+            yield f"{address}:{port} belongs to {_named(other)} and to {_named(owner)}"
+
+
+def _named(owner: _Owner) -> str:
+    slot, app, generation = owner
+    return f"{'the rendezvous' if slot == _RENDEZVOUS else f'slot {slot}'} of {app} generation {generation}"
 
 
 def _names(state: State) -> Iterator[str]:

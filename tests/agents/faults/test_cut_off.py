@@ -33,12 +33,16 @@ class DeafBus(MemoryBus):
         await super().publish_report(subject, body, timeout=timeout)
 
 
+async def _settings(log: MemoryLog, lease_s: float) -> None:
+    event = k.PolicyChanged(id=f"o.{lease_s}", at=1, by="o", heartbeat_s=0.3, node_grace_s=1, node_lease_s=lease_s)
+    await log.append(subjects.fact(CLUSTER, "PolicyChanged", "o"), encode(event), msg_id=event.id)
+
+
 async def test_containers_end_with_the_lease_and_nothing_starts_before_the_node_has_joined_again(
     tmp_path: Path,
 ) -> None:
     log, bus = MemoryLog(time.time_ns), DeafBus(time.time_ns)
-    lease = k.PolicyChanged(id="o.1", at=1, by="o", heartbeat_s=0.3, node_grace_s=1, node_lease_s=LEASE_S)
-    await log.append(subjects.fact(CLUSTER, "PolicyChanged", "o"), encode(lease), msg_id=lease.id)
+    await _settings(log, 60.0)
     runtime = ProcessRuntime(NODE, tmp_path / "containers")
     config = NodeConfig(
         name=NODE,
@@ -50,19 +54,25 @@ async def test_containers_end_with_the_lease_and_nothing_starts_before_the_node_
     agent = Agent(log, bus, CLUSTER, config, runtime, root=tmp_path, clock=time.time_ns)
     running = asyncio.create_task(agent.run())
     seen: list[str] = []
+    before = 0
     try:
         async with asyncio.timeout(PATIENCE_S):
             await agent.joined.wait()
             await release(log)
             async for fact in facts(log):
                 seen.append(type(fact).__name__)
+                # The lease is short only once the container runs, so that a slow machine does not end it before.  The node
+                # announces itself when the lower lease is in force.
                 if isinstance(fact, k.ContainerStarted):
-                    bus.deaf = True
+                    await _settings(log, LEASE_S)
+                if isinstance(fact, k.NodeJoined) and "ContainerStarted" in seen and not bus.deaf:
+                    bus.deaf, before = True, len(seen)
                 if isinstance(fact, k.ContainerExited):
                     assert fact.asked, "being cut off is no failure of the app's"
                     break
-        assert seen.count("NodeJoined") == 2, "it joined again before it acted on anything"
-        assert seen.index("ContainerStarted") < len(seen) - 1 - seen[::-1].index("NodeJoined")
+        assert bus.deaf
+        assert "NodeJoined" in seen[before:], "it joined again before it acted on anything"
+        assert seen.count("ContainerStarted") == 1
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

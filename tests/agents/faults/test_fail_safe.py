@@ -15,7 +15,7 @@ from agents import lease
 from agents.runtime.interface import Displaced, Key
 from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k
-from tests.agents.harness import PATIENCE_S, STUBBORN, Harness, look, processes, says
+from tests.agents.harness import PATIENCE_S, STUBBORN, Harness, look, processes, running, says
 from tests.agents.harness import ended as end_of
 from tests.agents.one_node import NODE, Node
 from tests.agents.runtime.test_docker_guard import guards, pair
@@ -190,8 +190,7 @@ async def test_the_guard_kills_with_the_lease_though_the_folder_is_gone(
     spec = docker_harness.shell(f"setsid sleep {unused_number} & {STUBBORN}")
     await runtime.ensure(spec)
     await says(runtime, spec.key, b"ready")
-    held, guard = processes(unused_number), await pair(tmp_path / "node")
-    assert held
+    held, guard = await running(unused_number), await pair(tmp_path / "node")
     await runtime.close()
     shutil.rmtree(tmp_path / "node")
     await die(held)
@@ -212,7 +211,7 @@ async def test_a_guard_that_is_killed_is_replaced_by_its_partner(
     spec = docker_harness.shell(f"setsid sleep {unused_number} & {STUBBORN}")
     await runtime.ensure(spec)
     await says(runtime, spec.key, b"ready")
-    held = processes(unused_number)
+    held = await running(unused_number)
     before = await pair(tmp_path / "node")
     await runtime.close()
     await kill_and_wait(before[which].pid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from agents import lease
 from agents.runtime.docker import guard as docker_guard
-from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, processes, says
+from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, processes, running, says
 from tests.agents.wire import wired
 
 if TYPE_CHECKING:
@@ -30,7 +31,12 @@ PAIR = 2
 
 def guards(root: Path) -> list[psutil.Process]:
     """Those of this root that live."""
-    return [process for process in processes(docker_guard.__file__) if str(root) in process.cmdline()]
+    found = []
+    for process in processes(docker_guard.__file__):
+        with contextlib.suppress(psutil.Error):  # It has ended since.
+            if str(root) in process.cmdline():
+                found.append(process)
+    return found
 
 
 async def pair(root: Path) -> list[psutil.Process]:
@@ -64,8 +70,7 @@ async def test_it_kills_without_the_engine(
         spec = docker_harness.shell(f"setsid sleep {unused_number} & {STUBBORN}")
         await runtime.ensure(spec)
         await says(runtime, spec.key, b"ready")
-        held = processes(unused_number)
-        assert held
+        held = await running(unused_number)
         await wire.cut()
         if trouble == "silent":
             wire.silent = True

@@ -370,7 +370,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=tries(12, 2000), deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=tries(8, 2000), deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     acts=ACTS,
     policy=st.sampled_from(["dorm", "dorm", "dorm-exact", "static", "app-level"]),

@@ -68,6 +68,8 @@ _NAMES = frozenset[str]().union(
 def _uses(source: str) -> list[str]:
     """Where a module uses a private name of nats-py.  A name that the module defines itself, in a class of its own, is not
     taken for nats-py's."""
+    if _NAMES.isdisjoint(re.findall(r"\.\s*(_\w+)", source)):
+        return []  # Without parsing it: an attribute is written like that.
     tree = ast.parse(source)
     foreign = _NAMES - _defined(tree, but_not_by=_imported(tree))
     return [

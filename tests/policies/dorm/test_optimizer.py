@@ -98,9 +98,9 @@ class Compared:
 @pytest.mark.slow
 def test_small_clusters_are_within_a_thousandth_of_the_bound_and_miss_no_n_min() -> None:
     compared = Compared()
-    for problem in small_worlds(tries(12, 60), 5, apps=(2, 6), nodes=(1, 5)):
+    for problem in small_worlds(tries(8, 60), 5, apps=(2, 6), nodes=(1, 5)):
         compared.add(problem, {})
-    assert compared.number >= 60
+    assert compared.number >= 40
     assert (compared.missed, compared.unfair) == (0, 0)
     assert len(compared.gaps) >= 0.96 * compared.number
     assert sum(compared.gaps) / len(compared.gaps) < 1e-4
@@ -111,10 +111,10 @@ def test_what_is_not_solved_at_once_is_near_the_bound_on_average() -> None:
     """Measured: 0.13 % on average; 2 of 80 miss an n_min, both on a cold start whose n_min hardly fit, and 4 the best ξ."""
     compared = Compared()
     beyond = 0
-    for problem in small_worlds(tries(4, 16), 5, apps=(9, tries(10, 12)), nodes=(8, tries(9, 10))):
+    for problem in small_worlds(tries(3, 16), 5, apps=(9, tries(10, 12)), nodes=(8, tries(9, 10))):
         beyond += len(problem.apps) * len(problem.nodes) > optimizer.TINY
         compared.add(problem, {})
-    assert compared.number >= 20
+    assert compared.number >= 15
     assert beyond > 0.75 * compared.number
     assert compared.missed <= 0.05 * compared.number
     assert compared.unfair <= 0.1 * compared.number
@@ -128,9 +128,9 @@ def test_nor_far_from_it_where_nodes_are_fewest(monkeypatch: pytest.MonkeyPatch)
     8 of 150 miss an n_min, nearly all on cold starts.  It never comes to this: such clusters are solved exactly."""
     monkeypatch.setattr(optimizer, "TINY", 0)
     compared = Compared()
-    for problem in small_worlds(tries(6, 30), 5, apps=(2, 8), nodes=(1, 7)):
+    for problem in small_worlds(tries(4, 30), 5, apps=(2, 8), nodes=(1, 7)):
         compared.add(problem, {})
-    assert compared.number >= 30
+    assert compared.number >= 20
     assert compared.missed <= 0.1 * compared.number
     assert compared.unfair <= 0.06 * compared.number
     assert len(compared.gaps) >= 0.8 * compared.number

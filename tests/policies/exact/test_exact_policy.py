@@ -23,6 +23,7 @@ from dorm.policies.registry import UnknownPolicy, names, policy
 from tests.errors import raises
 from tests.policies.brute_force import World
 from tests.policies.problems import DEFAULTS, GIB, PARAMS, after, app, node, problems, settle, slow_machine
+from tests.tries import tries
 
 DORM = policy("dorm-exact")
 
@@ -316,7 +317,7 @@ def test_a_pinned_app_stays_and_its_room_is_taken() -> None:
 
 
 @pytest.mark.slow
-@settings(slow_machine, max_examples=40)
+@settings(slow_machine, max_examples=tries(16, 200))
 @given(st.integers(1, 2), st.lists(st.integers(1, 3), min_size=2, max_size=4), st.integers(0, 2), st.booleans())
 def test_who_has_waited_too_long_is_not_overtaken_while_others_shrink_for_it(
     budget: int, held: list[int], spare: int, several: bool

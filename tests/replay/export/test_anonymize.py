@@ -32,6 +32,7 @@ from tests.core.records import Bench, joined
 from tests.core.virtual import World
 from tests.errors import raises
 from tests.replay.made_log import CLUSTER, Story, all_facts, log_of, two_apps
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -290,7 +291,7 @@ def keywords() -> bytes:
     return all_bytes(asyncio.run(rewritten(told(PLAIN))))
 
 
-@settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=tries(4, 100), deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(people=PEOPLE, policy=st.sampled_from(["static", "static", "dorm"]))
 @example(
     policy="dorm",
