@@ -14,7 +14,7 @@ from dorm.cli.settings import parse_pairs
 from dorm.core.settings import parameters_in_force, policy_after
 from dorm.core.state import Settings
 from dorm.local.spec_files import parse
-from dorm.policies.parameters import OPTIMIZER
+from dorm.policies.parameters import OPTIMIZER, SPEED
 from events.kinds import PolicyChanged
 from events.quantities import duration
 from events.spec import SpecError
@@ -63,6 +63,7 @@ _OTHERS = {
 _GISTS = {
     "dorm": "all of the cluster used, as far as fairness and few changes allow, at any size",
     "dorm-exact": "the same goals solved exactly: the reference, up to some 30 apps on 20 nodes",
+    "dorm-speed": "the promises of dorm, and containers where they finish most work, by the speed of each app",
     "app-level": "room is offered to one app after the other, and an app keeps what it takes, as in Mesos with DRF",
     "task-level": "containers are slots for short tasks, shared out again by each decision, as in Sparrow",
     "optimus": "each container goes where it shortens the remaining time most, as in Optimus: needs steps and speed",
@@ -98,7 +99,8 @@ def in_force(settings: Settings) -> tuple[list[Setting], list[Setting]]:
 
 def meaning_of(parameter: str) -> str:
     """Return the meaning of a policy's parameter in a few words; '' if it has no description."""
-    return OPTIMIZER[parameter].meaning if parameter in OPTIMIZER else _OTHERS.get(parameter, "")
+    known = OPTIMIZER | {name: given for name, given in SPEED.items() if name not in OPTIMIZER}
+    return known[parameter].meaning if parameter in known else _OTHERS.get(parameter, "")
 
 
 def gist_of(policy: str) -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.state import can_be_kept
-from dorm.policies.registry import policy
+from dorm.policies.registry import UnknownPolicy, policy
 from events.errors import code_of
+from events.quantities import short
 from events.times import NAMES, SettingRefused, Times, asked, times_after
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ def policy_after(settings: Settings, change: PolicyChanged) -> tuple[str, dict[s
         policy(chosen).check_params(params)
         if not can_be_kept(params):
             raise SettingRefused("the parameters hold a number that none has", code="policy.parameter.out_of_range")
+    except UnknownPolicy as error:  # The state keeps the text, so it must not depend on which others this build has.
+        text = f"unknown policy {short(chosen)}; `dorm policy list` shows the known ones"
+        raise SettingRefused(text, code=error.code) from None
     except (LookupError, ArithmeticError, TypeError, ValueError) as error:
         raise SettingRefused(str(error), code=code_of(error)) from None
     return chosen, params

@@ -12,6 +12,7 @@
     reasons      why an app has less than its n_max
 
     dorm/        the optimizer, near the exact optimum at any size; the default
+    speed/       Dorm's promises, with containers where they finish most work
     exact/       the same goals solved exactly: the reference
     baselines/   static, app-level, task-level, tiresias, optimus
 

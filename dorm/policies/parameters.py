@@ -36,6 +36,24 @@ OPTIMIZER = {
 }
 """Of `dorm` and `dorm-exact`."""
 
+SPEED = {
+    "theta1": OPTIMIZER["theta1"]._replace(default=0.3),
+    "theta2": Parameter(
+        0.1, 0.0, 1.0, "restarts in one round: at most this part of the running apps, rounded up; 0: none"
+    ),
+    "max_changes": Parameter(50, 0, 1_000_000, "and never more restarts than this in one round"),
+    "floor": OPTIMIZER["floor"],
+    "adjust_s": Parameter(30.0, 0.0, 86_400.0, "seconds that an app stands still at a change where none was measured"),
+    "full_pause_s": Parameter(
+        30.0, 0.001, 86_400.0, "seconds of pause that count as one restart; a shorter pause counts in proportion"
+    ),
+    "power": Parameter(
+        0.5, 0.1, 1.0, "how much a short remaining time counts: 1 favors short apps most, less is fairer"
+    ),
+    "patience_s": OPTIMIZER["patience_s"],
+}
+"""Of `dorm-speed`."""
+
 
 class ParameterError(DormError, ValueError):
     """A policy does not accept these parameters; the message is one line with those that it accepts."""

@@ -109,7 +109,7 @@ class Reason(msgspec.Struct, frozen=True):
     `held`          the app has failed, and gets no more before it has run well (set by the core),
     `static_count`  the fixed number of the static or the tiresias policy,
     `queue`         the policy (static, tiresias, optimus) serves others first,
-    `gain`          the optimus policy gives further containers to apps that gain more by them,
+    `gain`          it would not be done earlier with more (dorm-speed, optimus), or others gain more by it (optimus),
     `not_resized`   the app-level policy gives nothing more to a running app,
     `solver`        the solver stopped at its limit, so nothing better is known."""
     text: str

@@ -3,6 +3,7 @@
     problem     what a policy takes and returns
     optimizer   `dorm`: the paper's utilization-fairness optimizer, near the exact optimum at any size
     exact       `dorm-exact`: the same goals solved exactly, the reference
+    speed       `dorm-speed`: the same promises, with containers where they finish most work
     static      `static`: fixed partitions, first come first served, the paper's baseline
     app_level   `app-level`: offers by DRF, kept until the app ends, as in Mesos
     task_level  `task-level`: slots for short tasks, assigned again each time, as in Sparrow
@@ -44,6 +45,7 @@ _REGISTRY = {
     "app-level": ("dorm.policies.baselines.app_level", "AppLevelPolicy"),
     "dorm": ("dorm.policies.dorm.optimizer", "OptimizerPolicy"),
     "dorm-exact": ("dorm.policies.exact.policy", "ExactPolicy"),
+    "dorm-speed": ("dorm.policies.speed.policy", "SpeedPolicy"),
     "optimus": ("dorm.policies.baselines.optimus", "OptimusPolicy"),
     "static": ("dorm.policies.baselines.static", "StaticPolicy"),
     "task-level": ("dorm.policies.baselines.task_level", "TaskLevelPolicy"),

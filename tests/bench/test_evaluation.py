@@ -141,7 +141,7 @@ def test_the_report_says_where_dorm_is_behind_and_why() -> None:
 def test_the_headline_is_one_of_the_contenders() -> None:
     labels = [contender.label for contender in evaluation_paper.contenders()]
     assert HEADLINE in labels
-    assert len(labels) == len(set(labels)) == 8
+    assert len(labels) == len(set(labels)) == 9
     assert evaluation_paper.static().params == {"counts": paper.STATIC_COUNTS}
     halved = evaluation_paper.static(0.5).params["counts"]
     assert halved["lr-*"] == 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.bench.evaluation.crash_loop import cost_of_headline
-from dorm.bench.evaluation.parts import HEADLINE, WIDE
+from dorm.bench.evaluation.parts import HEADLINE, SPEED, WIDE
 from dorm.bench.report import Figure, figure
 from replay.simulator.compare.outcome import mean
 from replay.simulator.compare.yardstick import PUBLISHED
@@ -80,7 +80,14 @@ def _trace(part: Part, comparison: Comparison) -> Iterator[tuple[str, Figure | N
     if live in comparison.runs:
         yield "pollux_live_adjustment_time_share", _ratio(comparison.row(live).adjustment_time_share, LIVE_GOAL)
     six = workload_6(part, comparison)
-    for label, name in ((HEADLINE, ""), (WIDE, "wide_"), ("tiresias", "tiresias_"), ("optimus", "optimus_")):
+    for label, name in (
+        (HEADLINE, ""),
+        (WIDE, "wide_"),
+        ("tiresias", "tiresias_"),
+        ("optimus", "optimus_"),
+        (SPEED, "speed_"),
+        (f"{SPEED}, live", "speed_live_"),
+    ):
         if label in six and (done := six[label].mean_completion_s) is not None:
             goal = f"<= {PUBLISHED['tiresias']:g}" if label == HEADLINE else None
             yield f"workload6_{name}mean_completion_s", figure(done, "s", goal)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.bench.evaluation.parts import HEADLINE, Job, Part, in_rounds, telling
+from dorm.bench.evaluation.parts import HEADLINE, SPEED, Job, Part, in_rounds, telling
 from replay.simulator.compare.contenders import Contender, with_timings
 from replay.simulator.scenario import Scenario, Tasks
 from replay.simulator.timings import LIVE, Timings
@@ -58,6 +58,7 @@ def contenders() -> tuple[Contender, ...]:
         Contender("task-level", "task-level", tasks=Tasks()),
         Contender("tiresias", "tiresias", {"counts": paper.STATIC_COUNTS}),
         Contender("optimus", "optimus"),
+        Contender(SPEED, "dorm-speed"),
     )
 
 

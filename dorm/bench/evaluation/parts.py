@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 HEADLINE = "dorm 0.1/0.1"
 """The setting of (θ1, θ2) whose figures represent Dorm: of the paper's three, the one that both bounds restrict most.  Chosen
 before anything was run."""
+SPEED = "dorm-speed"
+"""The policy that is told speeds and remaining work, with its default parameters."""
 WIDE = f"{HEADLINE}, up to 64"
 """The same, with up to as many containers as an app's profile covers; otherwise up to as many as its owner requested."""
 
@@ -64,8 +66,8 @@ def in_rounds(scenario: Scenario, contender: Contender, every_s: float) -> Scena
 
 
 def telling(app: SimulatedApp) -> SimulatedApp:
-    """Return the app with its work and speed declared: the input of `optimus`, an oracle as in Pollux's comparison (OSDI 2021,
-    §5.1).  Other policies ignore it."""
+    """Return the app with its work and speed declared: the input of `optimus` and `dorm-speed`, oracles as in Pollux's
+    comparison (OSDI 2021, §5.1).  Other policies ignore it."""
     low, high = app.spec.n_min, app.spec.n_max
     counts = range(low, high + 1) if high - low < 64 else sorted({*range(low, high, (high - low) // 32), high})
     spec = msgspec.structs.replace(

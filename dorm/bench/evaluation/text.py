@@ -188,6 +188,10 @@ def _why(comparison: Comparison, figure: str, mine: Row, its: Row) -> str:
         "short apps early; Dorm stops no app that runs undisturbed, and does not ask who was served how long.",
         ("completion_s", "optimus"): "it is told how much work each app has left and how fast it would be, and gives "
         "to those that gain most time; Dorm goes by utilization and fair shares and is told neither.",
+        ("completion_s", "dorm-speed"): "it is told how much work each app has left and how fast it would be, and gives "
+        "containers to those that finish sooner by them.",
+        ("utilization", "dorm-speed"): "it may change as many apps, and gives room to those that scale.",
+        ("fairness_loss", "dorm-speed"): "an app is owed no more than makes it faster there.",
         ("completion_s", "app-level"): "apps keep all that they were given until they end, so early ones end early; "
         "later ones pay for it with their wait (see the worst ρ).",
         ("completion_s", "task-level"): "its adjustments are free, so it follows every arrival and departure at once.",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.bench.evaluation.parts import HEADLINE, WIDE, Job, Part, in_rounds, telling
+from dorm.bench.evaluation.parts import HEADLINE, SPEED, WIDE, Job, Part, in_rounds, telling
 from replay.simulator.compare import yardstick
 from replay.simulator.compare.contenders import Contender
 from replay.simulator.scenario import Scenario, Tasks
@@ -179,6 +179,8 @@ def pollux(folder: Path, quick: bool) -> Part | None:
         (Contender(f"{HEADLINE}, live", "dorm", {"theta1": 0.1, "theta2": 0.1}, timings=LIVE), "requested"),
         (Contender("tiresias", "tiresias"), "rigid"),
         (Contender("optimus", "optimus"), "wide"),
+        (Contender(SPEED, "dorm-speed"), "wide"),
+        (Contender(f"{SPEED}, live", "dorm-speed", timings=LIVE), "wide"),
     )
     jobs: list[Job] = []
     read = [workloads.load(f"pollux:{file},profiles={profiles}") for file in (files[:1] if quick else files)]
@@ -192,7 +194,7 @@ def pollux(folder: Path, quick: bool) -> Part | None:
         "160 jobs of six models sampled from Philly in each of Pollux's workloads, on 16 nodes with 4 GPUs; the batch "
         "size is the workload's, and every start and restart takes 30 s in which the GPUs are held.",
         "tiresias gives a job exactly what it asked for; dorm at most that, and up to 64 where that is said, which optimus "
-        "may as well.",
+        "and dorm-speed may as well; these two are told speeds and remaining work.",
     )
     names = tuple(file.stem for file in (files[:1] if quick else files))
     return Part(

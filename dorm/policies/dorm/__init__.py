@@ -1,6 +1,7 @@
 """The policy `dorm`: utilization and fairness near the exact optimum, at any size.
 
     optimizer     the four steps: serve, count, place, polish
+    serving       which apps get their n_min, and where
     counts        how many containers each app should have: a linear program over classes of nodes
     choosing      which apps change, by solving that program
     placing       greedy placement by buckets of nodes

@@ -347,7 +347,7 @@ class _Build:
         self.rows.add(entries, np.where(self.r[which] >= 0, 0.0, -offset[which]))
 
     def solve(self) -> Relaxed | None:
-        answer = _solved(self.cost, self.rows.matrix(self.beyond + 1), self.rows.right(), self.upper)
+        answer = solved(self.cost, self.rows.matrix(self.beyond + 1), self.rows.right(), self.upper)
         if answer is None:
             return None
         x, least, duals = answer
@@ -368,7 +368,7 @@ class _Build:
         )
 
 
-def _solved(cost: Floats, matrix: coo_array, right: Floats, upper: Floats) -> tuple[Floats, float, Floats] | None:
+def solved(cost: Floats, matrix: coo_array, right: Floats, upper: Floats) -> tuple[Floats, float, Floats] | None:
     """Minimize cost · x with matrix · x ≤ right and 0 ≤ x ≤ upper: return x, its cost, and the duals of the rows; None where
     infeasible.  Raises SolverFailed for every other failure."""
     bounds: Any = np.column_stack([np.zeros(len(cost)), upper])

@@ -21,9 +21,9 @@ from dorm.policies import answer, goals, integer, scoring
 from dorm.policies.dorm.choosing import bound_when_as_fair, choose, relax
 from dorm.policies.dorm.counts import Program, SolverFailed, node_classes
 from dorm.policies.dorm.exchanging import Exchange
-from dorm.policies.dorm.making_room import make_room
 from dorm.policies.dorm.placing import Draft
 from dorm.policies.dorm.polish import GOOD_ENOUGH, effort, neighbourhoods, outlook, polish, serve
+from dorm.policies.dorm.serving import Serving
 from dorm.policies.exact import policy as exact
 from dorm.policies.exact.search import loosest_bound
 from dorm.policies.parameters import OPTIMIZER, read_numbers
@@ -45,9 +45,6 @@ WAYS = ((False, False), (False, True), (True, True))
 PASSES = 6
 """Passes of counting and placing: what could not be placed is not requested again."""
 
-LARGE = 200_000
-"""Apps times nodes beyond which one pass and one way suffice: the unused rest is a smaller part of a large cluster."""
-
 FINE_STEPS = 1_000
 """Apps grow by single containers unless they can have many more than this."""
 
@@ -57,9 +54,6 @@ MOST_GROWN = 100
 NEAR = 0.03
 """On a large cluster where nothing starts, an answer this close to the bound needs no other counts, only better use of the
 remaining pieces."""
-
-MOST_TRIES = 16
-"""Waiting apps for which running ones may make room in one round; a quarter of it on large clusters."""
 
 
 class OptimizerPolicy:
@@ -79,7 +73,7 @@ class OptimizerPolicy:
         found = _Round(instance, settings)
         found.run()
         return answer.allocation(
-            instance, found.best, found.terms, status=found.status, bound=found.bound, held_back=found.held_back
+            instance, found.best, found.terms, status=found.status, bound=found.bound, held_back=found.serving.held_back
         )
 
 
@@ -89,18 +83,14 @@ class _Round:
     def __init__(self, instance: Instance, settings: Mapping[str, float]) -> None:
         self.instance = instance
         self.settings = settings
-        self.kept = instance.kept
-        self.budget = goals.change_budget(instance, settings)
-        self.aged = integer.aged(instance, settings["patience_s"])
-        self.reserved = goals.reserved(instance, self.aged)
+        self.serving = Serving(instance, settings)
+        self.kept, self.budget, self.reserved = self.serving.kept, self.serving.budget, self.serving.reserved
+        self.large = self.serving.large
         self.status = "near"
-        self.held_back: Flags = np.zeros(len(instance.apps), np.bool_)
-        """Apps that wait only because θ2 lets too few others shrink in this round."""
         self.bound = np.inf
         self.nodes = node_classes(instance)
         self.ranking: Sequence[int] = ()
         """Running apps by the value of changing them."""
-        self.large = len(instance.apps) * len(instance.nodes) > LARGE
         self.outlook: Outlook | None = None
         """The outlook of the first count program that had one."""
         self.topped_up: Rows | None = None
@@ -108,20 +98,17 @@ class _Round:
 
     def run(self) -> None:
         instance = self.instance
-        staying: Rows = [
-            row if kept or pinned else {}
-            for row, kept, pinned in zip(instance.rows, self.kept, instance.pinned, strict=True)
-        ]
+        staying = self.serving.staying()
         beside = Draft(instance, staying, self.nodes.of)
-        unserved = self._serve(beside)
+        unserved = self.serving.serve(beside)
         draft = beside.copy() if unserved else beside
-        left = self._make_room(draft, unserved, self.budget)
+        left = self.serving.make_room(draft, unserved, self.budget)
         if left:
             self._start_from(draft.rows, None)
             self._offer(serve(instance, self.best, self.terms, reserved=self.reserved))
             draft = Draft(instance, self.best, self.nodes.of)
             left = [i for i in left if draft.n[i] < instance.n_min[i]]
-        target = self._target(beside, draft, unserved) if left else None
+        target = self.serving.target(beside, draft, unserved) if left else None
         self._start_from(draft.rows, target)
         if target is not None or not self._movable().any() or not instance.nodes or not instance.kinds:
             self.bound = self.score.net
@@ -141,89 +128,13 @@ class _Round:
 
     def _start_from(self, rows: Rows, target: Rows | None) -> None:
         self.best: Rows = list(rows)
-        entitled = goals.placed(self.instance, integer.counts_of(rows)) | self.held_back
+        entitled = goals.placed(self.instance, integer.counts_of(rows)) | self.serving.held_back
         self.terms = goals.terms(self.instance, self.settings, self.budget, entitled, target)
         self.score = scoring.score(self.instance, self.best, self.terms)
 
     def _movable(self) -> Flags:
         """Return apps that run in the best answer and may be elsewhere."""
         return self.instance.free_to_move & goals.placed(self.instance, integer.counts_of(self.best))
-
-    # Serve
-
-    def _serve(self, draft: Draft) -> list[int]:
-        """Give n_min to apps that were hit and apps that wait, in place or beside the others; return the unserved apps."""
-        instance = self.instance
-        unserved = []
-        for app in sorted(integer.queue(instance), key=lambda i: (not instance.running[i], not self.aged[i])):
-            draft.keep_in_place(app)
-            lacking = int(instance.n_min[app] - draft.n[app])
-            if lacking > 0 and draft.put(app, lacking) < lacking:
-                draft.clear(app)
-                unserved.append(app)
-                if self.reserved and app == self.reserved[0]:
-                    draft.close(self.reserved[1])
-        return unserved
-
-    def _make_room(self, draft: Draft, unserved: Sequence[int], budget: int) -> list[int]:
-        """Shrink running apps for waiting ones, as far as `budget` goes; return the apps that still wait."""
-        instance = self.instance
-        unit = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
-        left = list(unserved)
-        large = len(instance.apps) * len(instance.nodes) > LARGE
-        for app in unserved[: MOST_TRIES // 4 if large else MOST_TRIES]:
-            changed = integer.changed(instance, draft.rows) & self.kept
-            may = budget - int(changed.sum())
-            if may <= 0 and not changed.any():
-                break
-            entitled = goals.placed(instance, draft.n)
-            entitled[app] = True
-            over = draft.n * unit - integer.theoretical_shares(instance, entitled)
-            first = self.reserved is not None and app == self.reserved[0]
-            if first:
-                draft.close(np.zeros(len(instance.nodes), np.bool_))
-            if make_room(draft, app, self.kept, changed, may, over) is not None:
-                left.remove(app)
-                continue
-            if self.reserved is not None and first:
-                draft.close(self.reserved[1])
-            if (
-                self.aged[app]
-                and make_room(draft.copy(), app, self.kept, changed, len(instance.apps), over) is not None
-            ):
-                break  # θ2 alone holds it back, so no later app may take the room that others free for it.
-        return left
-
-    def _target(self, beside: Draft, draft: Draft, unserved: Sequence[int]) -> Rows | None:
-        """Return where everything would be if θ2 did not hold back some waiting apps; None if it holds none back.
-
-        The draft moves there as far as θ2 allows at once: the apps that stand most in the way shrink in it.  Where nothing
-        can be cleared in this round, nothing is held up for it.
-        """
-        instance = self.instance
-        if self.budget >= int(self.kept.sum()):
-            return None
-        wide = beside.copy()
-        self._make_room(wide, unserved, len(instance.apps))
-        gets, has = goals.placed(instance, wide.n), goals.placed(instance, draft.n)
-        if not (gets & ~has).any() or (has & ~gets).any():
-            return None
-        self.held_back = gets & ~has
-        spent = int((integer.changed(instance, draft.rows) & self.kept).sum())
-        in_the_way = {i: scoring.beyond(draft.rows[i], wide.rows[i]) for i in np.flatnonzero(self.kept).tolist()}
-        left = self.budget - spent
-        for app in sorted(in_the_way, key=lambda i: (-in_the_way[i], i)):
-            if left <= 0 or not in_the_way[app]:
-                break
-            was = dict(draft.rows[app])
-            draft.restore(app, dict(wide.rows[app]))
-            if (
-                draft.free[list(draft.rows[app])] < 0
-            ).any():  # Where it should go, another stands that has to go first.
-                draft.restore(app, was)
-                continue
-            left -= 1
-        return wide.rows if left < self.budget - spent else None
 
     # Counts and places
 

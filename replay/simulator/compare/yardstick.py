@@ -34,7 +34,7 @@ RESTART_S = 30.0
 _BOUNDS: dict[str, Bounds] = {"tiresias": "rigid", "static": "rigid", "optimus": "wide"}
 """Policies for which the workload gets the bounds that Pollux's simulator gives it; the others take it as it was read."""
 
-_ALWAYS = ("tiresias", "optimus")
+_ALWAYS = ("dorm-speed", "tiresias", "optimus")
 """Policies whose answer may change though nothing has happened."""
 
 

@@ -17,7 +17,7 @@ from events.quantities import SECOND
 from tests.core.records import Bench, joined
 from tests.tries import tries
 
-POLICIES = ("dorm", "dorm-exact", "static", "tiresias", "optimus", "app-level", "task-level")
+POLICIES = ("dorm", "dorm-exact", "dorm-speed", "static", "tiresias", "optimus", "app-level", "task-level")
 DAY = 86_400
 
 

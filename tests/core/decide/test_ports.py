@@ -16,7 +16,7 @@ from dorm.policies.registry import policy
 from events import kinds as k
 from tests.core.records import Bench, joined
 
-POLICIES = ("dorm", "dorm-exact", "static", "app-level", "task-level", "tiresias", "optimus")
+POLICIES = ("dorm", "dorm-exact", "dorm-speed", "static", "app-level", "task-level", "tiresias", "optimus")
 TINY = {"cpu": 0.001}
 
 

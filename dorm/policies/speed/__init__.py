@@ -1,0 +1,11 @@
+"""The policy `dorm-speed`: Dorm's promises, with the worth of a container measured by the work that it finishes.
+
+    curves     how fast an app is with n containers, and how much work it has left
+    worth      what a count of an app is worth, with the price of changing to it
+    choosing   one count for each app, by a linear program over those that it may have
+    partitions  containers on few nodes, one app after the other
+    resizing   from these counts to partitions, and the remaining room to those who gain most
+    policy     the policy
+
+Start with `policy`.  Its parts know nothing of logs and clocks, as all of `dorm.policies`.
+"""

@@ -1,0 +1,148 @@
+"""The policy `dorm-speed`: Dorm's promises, and containers where they finish most work.
+
+serve    which apps get their n_min, as for `dorm`: in place, beside the others, or by shrinking a few of them
+choose   how many containers each app should have, by a linear program over the counts that it may have
+resize   these counts on nodes, one app after the other, and the remaining room to those who gain most by it
+
+`dorm` counts containers; users want finished work.  So the worth of a container is what it does for the app's own remaining
+time, by the speed that its owner declares, or by a prior where nothing is declared (`curves`, `worth`).  θ1 bounds the
+fairness loss and `floor` that of each app; θ2 bounds what is disturbed, in full restarts: a live change of milliseconds
+hardly counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from dorm.policies import answer, goals, integer, scoring
+from dorm.policies.dorm.counts import SolverFailed
+from dorm.policies.dorm.placing import Draft
+from dorm.policies.dorm.serving import Serving
+from dorm.policies.parameters import SPEED, read_numbers
+from dorm.policies.problem import Reason
+from dorm.policies.speed import curves
+from dorm.policies.speed.choosing import choices, choose
+from dorm.policies.speed.resizing import Resizing
+from dorm.policies.speed.worth import Worth
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dorm.policies.integer import Instance, Rows
+    from dorm.policies.problem import Allocation, AppDemand, Problem
+
+NOT_FASTER = Reason("gain", "it would not be done earlier with more")
+
+
+class SpeedPolicy:
+    """Parameters: see `dorm.policies.parameters.SPEED`."""
+
+    name = "dorm-speed"
+    version = 1
+
+    def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        return dict(read_numbers(self.name, params, SPEED))
+
+    def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
+        settings = read_numbers(self.name, params, SPEED)
+        apps = tuple(_within_use(app) for app in problem.apps)
+        found = _Round(integer.read(msgspec.structs.replace(problem, apps=apps)), settings).allocation()
+        for before, app in zip(problem.apps, apps, strict=True):
+            if app.id not in found.reasons and sum(found.counts[app.id].values()) < before.n_max:
+                found.reasons[app.id] = NOT_FASTER
+        return msgspec.structs.replace(found, reasons=dict(sorted(found.reasons.items())))
+
+
+def _within_use(app: AppDemand) -> AppDemand:
+    """Return the app without the containers that would make it no faster: neither its share nor its floor counts them."""
+    most = app.n_max if app.pinned else curves.useful(app)
+    return app if most == app.n_max else msgspec.structs.replace(app, n_max=most)
+
+
+class _Round:
+    """The search for one problem's answer."""
+
+    def __init__(self, instance: Instance, settings: Mapping[str, float]) -> None:
+        self.instance = instance
+        # Reasons know the price of a change from `worth`, so the horizon of `dorm` plays no part here.
+        self.settings = {**settings, "horizon_s": 1.0}
+        self.serving = Serving(instance, settings)
+        self.status = "near"
+
+    def allocation(self) -> Allocation:
+        serving, instance = self.serving, self.instance
+        one_class = np.zeros(len(instance.nodes), np.int64)
+        beside = Draft(instance, serving.staying(), one_class)
+        unserved = serving.serve(beside)
+        draft = beside.copy() if unserved else beside
+        left = serving.make_room(draft, unserved, serving.budget)
+        target = serving.target(beside, draft, unserved) if left else None
+        terms = self._terms(draft.rows, target)
+        worth = Worth(instance, self.settings, integer.changed(instance, draft.rows))
+        rows: Rows = draft.rows
+        if target is None and instance.nodes and instance.kinds:
+            rows = self._resized(draft.rows, terms, worth)
+        return self._answer(rows, self._terms(rows, target), worth)
+
+    def _terms(self, rows: Rows, target: Rows | None) -> scoring.Terms:
+        entitled = goals.placed(self.instance, integer.counts_of(rows)) | self.serving.held_back
+        terms = goals.terms(self.instance, self.settings, self.serving.budget, entitled, target)
+        return terms._replace(prices=np.zeros(len(self.instance.apps)))
+
+    def _resized(self, served: Rows, terms: scoring.Terms, worth: Worth) -> Rows:
+        """Return the better of what was served and what the program makes of it."""
+        instance, reserved = self.instance, self.serving.reserved
+        closed = reserved[1] if reserved is not None and not served[reserved[0]] else None
+        resizing = Resizing(instance, served, worth, terms, closed)
+        n = integer.counts_of(served)
+        offered = choices(instance, worth, terms, n)
+        fixed = np.diff(offered.first) == 0
+        unit = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
+        fixed_loss = float(np.abs(n * unit - terms.shares)[fixed].sum())
+        try:
+            low, high = choose(instance, offered, resizing.left, terms.loss_budget, fixed_loss)
+        except SolverFailed:
+            self.status, low, high = "fallback", n, n
+        resizing.run(low, high)
+        rows: Rows = resizing.parts.rows
+        return rows if self._standing(rows, terms, worth) >= self._standing(served, terms, worth) else served
+
+    def _standing(self, rows: Rows, terms: scoring.Terms, worth: Worth) -> tuple[float, int, float]:
+        """Return θ1's excess, what lacks to the floors, and the worth; larger is better."""
+        score = scoring.score(self.instance, rows, terms)
+        n = integer.counts_of(rows)
+        total = sum(worth.one(app, int(n[app])) for app in range(len(n)) if n[app] and not self.instance.pinned[app])
+        return -round(score.excess, 9), -score.below_floor, float(f"{total:.9g}")
+
+    def _answer(self, rows: Rows, terms: scoring.Terms, worth: Worth) -> Allocation:
+        instance = self.instance
+        changed = integer.changed(instance, rows) & instance.kept
+        disturbed = float(worth.disturbs[changed].sum())
+        # As many as changed, and as many full restarts as θ2 would still allow.
+        budget = int(changed.sum()) + max(0, int(self.serving.budget - disturbed + 1e-9))
+        found = answer.allocation(
+            instance,
+            rows,
+            terms._replace(change_budget=budget),
+            status=self.status,
+            bound=integer.utilization(instance, integer.counts_of(rows)),
+            held_back=self.serving.held_back,
+        )
+        n = integer.counts_of(rows)
+        for i, app in enumerate(instance.apps):
+            reason = found.reasons.get(app.id)
+            if reason is not None and reason.code == "solver" and n[i] >= instance.n_min[i]:
+                found.reasons[app.id] = _no_gain(instance, worth, i, int(n[i]))
+        return found
+
+
+def _no_gain(instance: Instance, worth: Worth, app: int, n: int) -> Reason:
+    """Return why an app with room for more does not get it."""
+    if not worth.speeds_up(app, n, int(instance.fits_empty[app])):
+        return NOT_FASTER
+    if worth.count[app] == n:
+        return Reason("price", f"more would save less time than its pause of {worth.pause[app]:.3g} s costs")
+    return Reason("gain", "one more would save too little time")

@@ -1,0 +1,136 @@
+"""From the counts that the program wants to partitions on nodes, and the remaining room to the apps that gain most by it.
+
+Apps are resized one after the other, each from a valid placement to a valid one, so there is an answer at any time: first
+those that shrink, then those that start or change in any case, then those that grow, by what they gain for each part of the
+cluster.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dorm.policies import integer
+from dorm.policies.speed.partitions import Partitions
+
+if TYPE_CHECKING:
+    from dorm.policies.integer import Flags, Instance, Ints, Rows
+    from dorm.policies.scoring import Terms
+    from dorm.policies.speed.worth import Worth
+
+IN_PLACE_S = 5.0
+"""An app that pauses for less than this is resized live, so its containers stay where they are; another one starts all of
+them again, and may as well move to fewer nodes."""
+SMALLEST = 1e-9
+"""Relative gains below this are none."""
+
+
+class Resizing:
+    """Resizes the apps of one draft, within what θ2 still allows."""
+
+    def __init__(self, instance: Instance, rows: Rows, worth: Worth, terms: Terms, closed: Flags | None) -> None:
+        self.instance = instance
+        self.worth = worth
+        self.terms = terms
+        self.parts = Partitions(instance, rows, closed)
+        self.changed = integer.changed(instance, rows) & instance.kept
+        self.left = terms.change_budget - float(worth.disturbs[self.changed].sum())
+        """What is left of θ2's budget, in full restarts."""
+        self.loss = integer.loss(instance, self.parts.n, terms.shares)
+        self._unit = np.where(np.isfinite(instance.unit) & (instance.unit > 0), instance.unit, 1.0)
+
+    def run(self, low: Ints, high: Ints) -> None:
+        """Bring the apps to their counts as far as nodes and θ2 allow, and fill the remaining room."""
+        instance, n = self.instance, self.parts.n
+        has = self.parts.n > 0
+        free = instance.free_to_move & has
+        target = np.where((low <= n) & (n <= high), n, np.where(high < n, high, low))
+        for app in np.flatnonzero(free & (target < n)).tolist():
+            self._resize(app, int(target[app]))
+        grow = np.flatnonzero(free & (high > self.parts.n)).tolist()
+        gains = {app: self._gain(app, int(high[app])) for app in grow}
+        size = np.round((instance.demand / np.maximum(instance.capacity.max(axis=0, initial=1), 1)).max(axis=1), 9)
+        for app in sorted(grow, key=lambda i: (self._fresh(i), -gains[i] if self._fresh(i) else -size[i], i)):
+            self._resize(app, int(high[app]))
+        self._fill(np.flatnonzero(free).tolist())
+
+    def _fresh(self, app: int) -> bool:
+        """Return whether a change of the app would be a further one for θ2."""
+        return bool(self.instance.kept[app] and not self.changed[app])
+
+    def _allowed(self, app: int) -> bool:
+        return not self._fresh(app) or self.left >= float(self.worth.disturbs[app]) - 1e-9
+
+    def _gain(self, app: int, to: int) -> float:
+        """Return what a larger count is worth for each part of the cluster that it takes."""
+        n = int(self.parts.n[app])
+        more = self.worth.one(app, to) - self.worth.one(app, n)
+        return round(more / (float(self._unit[app]) * max(to - n, 1)), 12)
+
+    def _after(self, app: int, to: int) -> float:
+        """Return the fairness loss with this count of the app."""
+        n, unit, share = int(self.parts.n[app]), float(self._unit[app]), float(self.terms.shares[app])
+        if not np.isfinite(self.instance.unit[app]):
+            return self.loss
+        return self.loss + abs(to * unit - share) - abs(n * unit - share)
+
+    def _resize(self, app: int, to: int) -> bool:
+        """Bring an app to a count, or as far as there is room; return whether anything changed."""
+        if not self._allowed(app) or to == self.parts.n[app]:
+            return False
+        n, worth = int(self.parts.n[app]), self.worth
+        before, loss = dict(self.parts.rows[app]), self.loss
+        if worth.pause[app] < IN_PLACE_S and before:
+            if to < n:
+                self.parts.take(app, n - to)
+            else:
+                self.parts.put(app, to - n)
+        else:
+            self.parts.clear(app)
+            if self.parts.put(app, to) < min(to, n):
+                self.parts.restore(app, before)
+                self.parts.take(app, max(n - to, 0))
+        got = int(self.parts.n[app])
+        if got == n or (to > n and worth.one(app, got) <= worth.one(app, n) * (1 + SMALLEST)):
+            self.parts.restore(app, before)
+            return False
+        self.loss = integer.loss(self.instance, self.parts.n, self.terms.shares) if np.isfinite(loss) else loss
+        if self._fresh(app):
+            self.left -= float(worth.disturbs[app])
+            self.changed[app] = True
+        return True
+
+    def _fill(self, apps: list[int]) -> None:
+        """Give the remaining room to those who gain most by it, within θ1: the program sees no nodes, and this step does."""
+        heap = [(-gain, app, to) for app in apps for gain, to in [self._best_growth(app)] if gain > 0]
+        heapq.heapify(heap)
+        while heap:
+            negative, app, to = heapq.heappop(heap)
+            gain, now = self._best_growth(app)
+            if gain <= 0:
+                continue
+            if (gain, now) != (-negative, to):
+                heapq.heappush(heap, (-gain, app, now))
+                continue
+            if self._resize(app, to):
+                gain, now = self._best_growth(app)
+                if gain > 0:
+                    heapq.heappush(heap, (-gain, app, now))
+
+    def _best_growth(self, app: int) -> tuple[float, int]:
+        """Return the best gain of one more unit, or of all for which there is room, and the count; 0 where nothing gains."""
+        n, most = int(self.parts.n[app]), int(self.instance.fits_empty[app])
+        if n >= most or not self.instance.unit[app] > 0 or not self._allowed(app):
+            return 0.0, n
+        room = int(min(self.parts.fits(app).sum(), most - n))
+        best, count = 0.0, n
+        for to in sorted({n + 1, n + room} if room > 0 else set()):
+            after = self._after(app, to)
+            if after > max(self.loss, self.terms.loss_budget) + integer.LOSS_TOLERANCE:
+                continue
+            gain = self._gain(app, to)
+            if gain > max(best, SMALLEST * self.worth.one(app, n)):
+                best, count = gain, to
+        return best, count

@@ -1,0 +1,83 @@
+"""The worth of containers: finished work, weighed so that short apps go first and no app is forgotten.
+
+    worth = w · (time until the app is done)^-p        time = pause + work / speed(n)
+
+With p = ½ the sum over all apps is Σ w (S(n) / T)^½, with S the speed and T the remaining work.  A change of a running app
+costs its own pause, so it pays if it shortens the app's own remaining time: with a fixed horizon a long pause would never pay,
+and long apps would stay small.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dorm.policies.integer import MOST_WEIGHT
+from dorm.policies.speed import curves
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dorm.policies.integer import Flags, Floats, Instance, Ints
+
+DIGITS = 9
+"""Worths are rounded to so many digits of the largest, so that the last bits of a power decide nothing."""
+
+
+class Worth:
+    """The worth of every count of every app of one problem."""
+
+    def __init__(self, instance: Instance, settings: Mapping[str, float], changed: Flags) -> None:
+        """`changed` apps change in any case, so no count of theirs is free of a pause."""
+        self.count = np.where(instance.kept & ~changed, instance.count, -1)
+        """The count with which an app is not disturbed; -1 where there is none."""
+        self.curves = [curves.curve(app) for app in instance.apps]
+        self.work = [curves.work_s(app) for app in instance.apps]
+        self.weight = [_weight(app.weight) for app in instance.apps]
+        usual, full = settings["adjust_s"], settings["full_pause_s"]
+        pauses = [
+            usual if app.adjust_s is None or not 0 <= app.adjust_s < math.inf else app.adjust_s for app in instance.apps
+        ]
+        self.pause = np.where(instance.kept, np.array(pauses, np.float64), 0.0)
+        """Seconds; 0 for apps that have to start anyhow."""
+        self.disturbs = np.minimum(self.pause / full, 1.0)
+        """What a change of the app takes of θ2's budget: a live one of milliseconds hardly anything."""
+        self.power = settings["power"]
+
+    def of(self, app: int, units: Ints) -> Floats:
+        """Return the worth of these numbers of units, each at least 1."""
+        time = self.work[app] / self.curves[app].speed_up(units)
+        time = time + np.where(units == self.count[app], 0.0, self.pause[app])
+        return np.asarray(self.weight[app] * time**-self.power)
+
+    def one(self, app: int, units: int) -> float:
+        return float(self.of(app, np.array([units], np.int64))[0]) if units > 0 else 0.0
+
+    def speeds_up(self, app: int, units: int, most: int) -> bool:
+        """Return whether any larger number of units, up to `most`, is faster."""
+        if most <= units:
+            return False
+        speed = self.curves[app].speed_up(np.array([units, *counts_up_to(units + 1, most)], np.int64))
+        return bool(speed[1:].max() > speed[0] * (1 + 1e-9))
+
+
+def _weight(weight: float) -> float:
+    return min(max(weight, 1 / MOST_WEIGHT), MOST_WEIGHT) if weight == weight else 1 / MOST_WEIGHT
+
+
+EACH_UP_TO = 8
+STEP = 5
+"""Every count up to the first is offered, and beyond it every fifth part more: the program mixes neighbours, and the remaining
+room is filled unit by unit."""
+
+
+def counts_up_to(least: int, most: int, *others: int) -> list[int]:
+    """Return the counts that are tried between two bounds, with `others` that lie between them."""
+    found = {most, *others, *range(least, min(most, least + EACH_UP_TO) + 1)}
+    n = least + EACH_UP_TO
+    while n < most:
+        n += max(1, n // STEP)
+        found.add(n)
+    return sorted(n for n in found if least <= n <= most)

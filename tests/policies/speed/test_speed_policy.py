@@ -1,0 +1,229 @@
+"""`dorm-speed`: what holds of every answer, who gets what, and what nonsense does not do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dorm.policies import goals, integer, scoring
+from dorm.policies.parameters import SPEED
+from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
+from dorm.policies.registry import policy
+from dorm.policies.speed.worth import Worth, counts_up_to
+from tests.errors import raises
+from tests.policies.baselines.test_speed_policies import rows_of, telling, told, totals
+from tests.policies.problems import after, app, node, slow_machine
+from tests.tries import tries
+
+FEW = settings(slow_machine, max_examples=tries(40, 2_000))
+TWO = (node("n0", 4, 16), node("n1", 4, 16))
+LINEAR = [(n, float(n)) for n in range(1, 9)]
+SATURATED = [(1, 1.0), (2, 1.6), (8, 1.7)]
+ANY = {"theta1": 1.0, "theta2": 1.0, "floor": 0.0}
+"""No bound but the worth."""
+
+
+def solve(nodes: tuple[NodeRoom, ...], *apps: AppDemand, **params: Any) -> Allocation:
+    return policy("dorm-speed").allocate(Problem(nodes, apps), params)
+
+
+def disturbed(problem: Problem, got: Allocation, params: dict[str, Any]) -> float:
+    """What the answer takes of θ2's budget, in full restarts, computed from the problem alone."""
+    full = params.get("full_pause_s", SPEED["full_pause_s"].default)
+    usual = params.get("adjust_s", SPEED["adjust_s"].default)
+    instance = integer.read(problem)
+    changed = integer.changed(instance, rows_of(instance, got)) & instance.kept & ~instance.absent
+    pauses = [usual if each.adjust_s is None else each.adjust_s for each in instance.apps]
+    return math.fsum(min(1.0, pauses[i] / full) for i in np.flatnonzero(changed).tolist())
+
+
+@st.composite
+def odd(draw: st.DrawFn) -> Problem:
+    """Problems whose owners declare anything, and whose pauses differ by orders of magnitude."""
+    problem = draw(told())
+    rates = st.sampled_from([0.0, -1.0, 1e-300, 1e-6, 1.0, 1e6, 1e300, math.inf, math.nan])
+    apps = []
+    for each in problem.apps:
+        here = msgspec.structs.replace(each, adjust_s=draw(st.sampled_from([None, 0.0, 0.01, 2.0, 30.0, 9000.0])))
+        if draw(st.integers(0, 3)) == 0:
+            points = draw(st.lists(st.tuples(st.integers(-1, 9), rates), max_size=4))
+            left = draw(st.sampled_from([None, 0.0, 1e-9, 1e12, math.inf, math.nan]))
+            here = msgspec.structs.replace(here, speed=tuple(points), remaining_steps=left)
+        apps.append(here)
+    return Problem(problem.nodes, tuple(apps))
+
+
+PARAMS = st.fixed_dictionaries(
+    {
+        "theta1": st.sampled_from([0.0, 0.1, 1.0]),
+        "theta2": st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+        "floor": st.sampled_from([0.0, 0.5, 1.0]),
+        "power": st.sampled_from([0.3, 0.5, 1.0]),
+        "max_changes": st.sampled_from([50, 1, 0]),
+    }
+)
+
+
+@FEW
+@given(problem=odd(), params=PARAMS)
+def test_what_holds_of_every_answer(problem: Problem, params: dict[str, Any]) -> None:
+    got = policy("dorm-speed").allocate(problem, params)
+    instance = integer.read(problem)
+    all_settings = policy("dorm-speed").check_params(params)
+    reserved = goals.reserved(instance, integer.aged(instance, all_settings["patience_s"]))
+    assert scoring.faults(instance, rows_of(instance, got), got.overhead_budget, reserved) == []
+    budget = min(math.ceil(params["theta2"] * instance.in_budget - 1e-9), params["max_changes"])
+    assert disturbed(problem, got, params) <= budget + 1e-6
+    for each in problem.apps:
+        count = totals(got)[each.id]
+        assert (each.id in got.reasons) == (count < each.n_max)
+        assert each.pinned or (each.id in got.shortage) == (count < each.n_min)
+    shuffled = Problem(problem.nodes[::-1], problem.apps)
+    assert msgspec.json.encode(policy("dorm-speed").allocate(shuffled, params)) == msgspec.json.encode(got)
+
+
+@FEW
+@given(problem=odd())
+def test_as_many_apps_run_as_under_dorm(problem: Problem) -> None:
+    """Both serve n_min in the same way, so what an app declares about its speed keeps no app from starting."""
+    waits = {each.id for each in problem.apps if not each.current}
+    started = {name for name in waits if policy("dorm-speed").allocate(problem, {}).counts[name]}
+    silent = tuple(msgspec.structs.replace(each, speed=(), remaining_steps=None) for each in problem.apps)
+    assert started == {name for name in waits if solve(problem.nodes, *silent).counts[name]}
+
+
+@FEW
+@given(problem=told())
+def test_an_answer_that_came_true_is_given_again(problem: Problem) -> None:
+    settled = Problem(problem.nodes, tuple(msgspec.structs.replace(each, pinned=False) for each in problem.apps))
+    for _ in range(30):
+        following = after(settled, policy("dorm-speed").allocate(settled, {}))
+        if following == settled:
+            return
+        settled = following
+    raise AssertionError("still changing after 30 rounds")
+
+
+class TestWorth:
+    def test_containers_go_where_they_finish_more_work(self) -> None:
+        scales = telling(app("scales", 1, 1, (1, 8)), 1e4, *LINEAR)
+        flat = telling(app("flat", 1, 1, (1, 8)), 1e4, *SATURATED)
+        got = solve(TWO, scales, flat, **ANY)
+        assert totals(got) == {"scales": 6, "flat": 2}
+
+    def test_short_apps_get_more_than_long_ones(self) -> None:
+        long = telling(app("long", 1, 1, (1, 8)), 1e5, *LINEAR)
+        short = telling(app("short", 1, 1, (1, 8)), 1e3, *LINEAR)
+        got = totals(solve(TWO, long, short, **ANY))
+        assert got["short"] > got["long"] >= 1
+
+    def test_fairness_and_floors_bound_it(self) -> None:
+        long = telling(app("long", 1, 1, (1, 8)), 1e5, *LINEAR)
+        short = telling(app("short", 1, 1, (1, 8)), 1e3, *LINEAR)
+        assert totals(solve(TWO, long, short, theta1=0.0)) == {"long": 4, "short": 4}
+        assert totals(solve(TWO, long, short, theta1=1.0, floor=0.75)) == {"long": 3, "short": 5}
+
+    def test_no_container_goes_where_nothing_gets_faster(self) -> None:
+        flat = telling(app("flat", 1, 1, (1, 8)), 1e6, (1, 1.0), (2, 1.5), (3, 1.4), (8, 1.2))
+        got = solve(TWO, flat)
+        assert totals(got) == {"flat": 2}
+        assert (got.reasons["flat"].code, got.reasons["flat"].text) == (
+            "gain",
+            "it would not be done earlier with more",
+        )
+
+    def test_without_speeds_shares_are_equal(self) -> None:
+        assert totals(solve(TWO, app("a", 1, 1, (1, 8)), app("b", 1, 1, (1, 8)))) == {"a": 4, "b": 4}
+
+    @pytest.mark.parametrize(("steps", "grows"), [(40, False), (1000, True)])
+    def test_a_change_has_to_pay_within_the_apps_own_remaining_time(self, steps: float, grows: bool) -> None:
+        """From 4 to 8 containers halves the time that is left; a restart costs 30 s."""
+        here = telling(app("here", 1, 1, (1, 8), {"n0": 4}), steps * 4, *LINEAR)
+        got = solve(TWO, here)
+        assert totals(got) == {"here": 8 if grows else 4}
+        if not grows:
+            assert got.reasons["here"].code == "price"
+            live = msgspec.structs.replace(here, adjust_s=0.01)
+            assert totals(solve(TWO, live)) == {"here": 8}
+
+
+class TestDisturbance:
+    @staticmethod
+    def growing(pause: float | None) -> tuple[AppDemand, ...]:
+        apps = [telling(app(f"a{i}", 1, 1, (1, 4), {f"n{i}": 1}), 1e6, *LINEAR) for i in range(6)]
+        return tuple(msgspec.structs.replace(each, adjust_s=pause) for each in apps)
+
+    @pytest.mark.parametrize(("pause", "changes"), [(None, 2), (60.0, 2), (15.0, 4), (0.05, 6)])
+    def test_theta2_counts_full_restarts(self, pause: float | None, changes: int) -> None:
+        """A third of six apps: two restarts, or four pauses of half a restart, or all of them live."""
+        nodes = tuple(node(f"n{i}", 4, 16) for i in range(6))
+        got = solve(nodes, *self.growing(pause), theta2=1 / 3)
+        assert got.overhead == changes
+        assert got.overhead <= got.overhead_budget
+        held = [reason.code for reason in got.reasons.values()]
+        assert held == ["overhead"] * (6 - changes)
+
+    def test_a_live_app_stays_where_it_is_and_another_moves_to_fewer_nodes(self) -> None:
+        nodes = (node("n0", 4, 16), node("n1", 4, 16), node("n2", 8, 32))
+        here = telling(app("here", 1, 1, (1, 5), {"n0": 2, "n1": 2}), 1e6, *LINEAR)
+        assert solve(nodes, here).counts["here"] == {"n2": 5}
+        live = msgspec.structs.replace(here, adjust_s=0.01)
+        got = solve(nodes, live).counts["here"]
+        assert sum(got.values()) == 5
+        assert got["n0"] >= 2
+        assert got["n1"] >= 2
+
+
+def test_what_owners_declare_is_read_with_care() -> None:
+    silly = app("silly", 1, 1, (1, 8))
+    for speed in (
+        [(1, 0.0)],
+        [(1, -1.0)],
+        [(0, 1.0)],
+        [(1, math.nan), (2, math.inf)],
+        [(1, 1.0), (2, 1e6)],
+        [(4, 1.0)],
+    ):
+        for left in (None, 0.0, 1e300, math.nan):
+            declared = msgspec.structs.replace(silly, speed=tuple(speed), remaining_steps=left)
+            got = totals(solve(TWO, declared, app("other", 1, 1, (1, 8))))
+            assert got["silly"] >= 2, (speed, left)
+            assert got["other"] >= 2, (speed, left)
+
+
+def test_counts_between_bounds() -> None:
+    assert counts_up_to(3, 3) == [3]
+    assert counts_up_to(1, 12, 10) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12][: len(counts_up_to(1, 12, 10))]
+    far = counts_up_to(1, 10**9, 777)
+    assert {1, 9, 777, 10**9} <= set(far)
+    assert len(far) < 150
+
+
+def test_the_worth_of_a_problem_by_hand() -> None:
+    """100 steps at n steps per second; a change costs 20 s: (20 + 100/4)^-½ with four, 100/2 with two as it is."""
+    here = telling(app("here", 1, 1, (1, 4), {"n0": 2}), 100, *LINEAR)
+    instance = integer.read(Problem(TWO, (msgspec.structs.replace(here, adjust_s=20.0),)))
+    worth = Worth(instance, policy("dorm-speed").check_params({}), np.zeros(1, np.bool_))
+    assert worth.one(0, 4) == pytest.approx(45**-0.5)
+    assert worth.one(0, 2) == pytest.approx(50**-0.5)
+    assert worth.one(0, 0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("params", "code"),
+    [
+        ({"horizon_s": 1.0}, "policy.parameter.unknown"),
+        ({"theta1": 2.0}, "policy.parameter.out_of_range"),
+        ({"full_pause_s": 0.0}, "policy.parameter.out_of_range"),
+        ({"power": "much"}, "policy.parameter.wrong_type"),
+    ],
+)
+def test_parameters_are_checked(params: dict[str, Any], code: str) -> None:
+    with raises(ValueError, code):
+        policy("dorm-speed").check_params(params)
