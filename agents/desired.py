@@ -24,6 +24,7 @@ from events.spec import AppSpec
 from events.times import HarmfulTimes, Times, times_after
 
 if TYPE_CHECKING:
+    from agents.progress import ProgressFact
     from events.log.records import Record
 
 BEATS = 3
@@ -124,7 +125,13 @@ class Desired(msgspec.Struct):
                     self.started.add(key)
             case k.ContainerExited() if own and self._of_holder(event):
                 self._end(Key(event.app, event.generation, event.slot))
-            case k.AppCheckpointed() | k.AppProgressed() | k.MembershipChanged() | k.EpochCompleted() if own:
+            case (
+                k.AppCheckpointed()
+                | k.AppProgressed()
+                | k.AppResizeRequested()
+                | k.MembershipChanged()
+                | k.EpochCompleted()
+            ) if own:
                 self._tell(event)
             case k.NodeJoined() if own and event.node == self.node and self.may_hold(event.identity):
                 self.condition, self.lease_ended = "up", False
@@ -149,7 +156,7 @@ class Desired(msgspec.Struct):
         """Apply the master's rule: reports of another machine with this name do not concern this node's containers."""
         return event.node == self.node and event.identity == self.holder
 
-    def _tell(self, event: k.AppCheckpointed | k.AppProgressed | k.MembershipChanged | k.EpochCompleted) -> None:
+    def _tell(self, event: ProgressFact) -> None:
         """Note a stored progress fact; its id names container and line (`agents.progress`)."""
         name, _, end = event.id.rpartition(f".{type(event).__name__}.")
         slot = name.removeprefix(f"{self.node}.{event.app}-{event.generation}-")

@@ -40,6 +40,7 @@ __all__ = [
     "RefusedChange",
     "Settings",
     "ShortenedTime",
+    "SizeRequest",
     "State",
     "Submission",
     "can_be_kept",
@@ -156,6 +157,21 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     """How many containers the last generation that worked had."""
 
 
+class SizeRequest(msgspec.Struct, frozen=True, gc=False):
+    """An app's own request to have no more than so many containers (`dorm.core.apps.size_requests`)."""
+
+    containers: int
+    """0 if it was withdrawn."""
+    reason: str
+    at: int
+    """Log time (UTC ns)."""
+    lowered_at: int
+    """When a request last lowered what the app may get."""
+    before: int = 0
+    """What counts for a while where `containers` is higher; 0 where `containers` counts."""
+    before_reason: str = ""
+
+
 Ended = Literal["", "completed", "failed", "cancelled"]
 
 
@@ -239,6 +255,8 @@ class App(msgspec.Struct):
     """The last epoch of data that a live app completed."""
     missed_live: bool = False
     """Its last live resize missed its deadline, and it has not reported a membership since: it is restarted instead."""
+    size_request: SizeRequest | None = None
+    """What it asked for last; None for n_max (`dorm.core.apps.size_requests`)."""
     history: list[AdjustmentRecord] = []
     """The latest adjustments, at most `HISTORY`."""
 

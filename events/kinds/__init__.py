@@ -3,7 +3,7 @@
     clients    AppSubmitted AppUpdated AppCancelRequested
     operators  NodeDrainRequested PolicyChanged SealRequested
     agents     NodeJoined NodeReported NodeLeft ContainerStarted ContainerExited AppCheckpointed AppProgressed
-               MembershipChanged EpochCompleted
+               AppResizeRequested MembershipChanged EpochCompleted
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
                GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked Resized
                NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
@@ -23,6 +23,7 @@ from events.kinds.agents import (
     CUT_OFF,
     AppCheckpointed,
     AppProgressed,
+    AppResizeRequested,
     ContainerExited,
     ContainerStarted,
     ContainerUse,
@@ -86,6 +87,7 @@ __all__ = [
     "AppFailed",
     "AppProgressed",
     "AppRejected",
+    "AppResizeRequested",
     "AppSubmitted",
     "AppUpdated",
     "ContainerExited",

@@ -116,6 +116,18 @@ class AppProgressed(Event, frozen=True):
     samples_per_s: float | None = None
 
 
+class AppResizeRequested(Event, frozen=True):
+    """The app reported, in its progress file, that it gains nothing from more than this many containers.  A hint: it only
+    lowers what the app may get, within its n_min and n_max, until the app withdraws it."""
+
+    app: Name
+    generation: Number
+    containers: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
+    """0 withdraws the request."""
+    reason: str = ""
+    """The app's own words."""
+
+
 class MembershipChanged(Event, frozen=True):
     """The leader of a live app (its lowest slot) reports that a membership trains: the first one of a generation, one that
     was announced, or what is left of one after a death.  It commits an announced membership."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from events.kinds.agents import (
     AppCheckpointed,
     AppProgressed,
+    AppResizeRequested,
     ContainerExited,
     ContainerStarted,
     EpochCompleted,
@@ -68,6 +69,7 @@ Published = (
     | ContainerExited
     | AppCheckpointed
     | AppProgressed
+    | AppResizeRequested
     | MembershipChanged
     | EpochCompleted
     | Round

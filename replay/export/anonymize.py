@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _AGENTS = (
     k.NodeJoined, k.NodeReported, k.NodeLeft, k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppProgressed,
-    k.MembershipChanged, k.EpochCompleted,
+    k.AppResizeRequested, k.MembershipChanged, k.EpochCompleted,
 )  # fmt: skip
 _AGENT_KINDS = frozenset(cls.__name__ for cls in _AGENTS)
 _KINDS = frozenset(cls.__name__ for cls in get_args(k.Published))

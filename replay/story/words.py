@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.core.apps.failures import SHARED, counts_against
+from dorm.core.apps.size_requests import counts_at
 from events.quantities import humanize
 from replay.story.live import WHY
 from replay.words import containers, moment, span
@@ -58,6 +59,18 @@ def accepted(app: App) -> str:
 def updated(event: k.AppUpdated) -> str:
     given = (("weight", event.weight), ("n_min", event.n_min), ("n_max", event.n_max))
     return ", ".join(f"{name}={value:g}" for name, value in given if value is not None) or "nothing"
+
+
+def size_requested(app: App, event: k.AppResizeRequested, at: int) -> str:
+    """Describe what the app asked for; `at` is the log time (UTC ns)."""
+    if event.containers:
+        text = f"it asked for no more than {containers(event.containers)}{why(event.reason)}"
+    else:
+        text = "it withdrew its request for fewer containers"
+    asked = app.size_request
+    if asked is not None and at < counts_at(asked):
+        text += f"; counts from {moment(counts_at(asked))} on, since it had asked for {asked.before} shortly before"
+    return text
 
 
 def settings(event: k.PolicyChanged) -> str:

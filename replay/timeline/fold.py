@@ -181,6 +181,9 @@ class Watcher:
             if event.app in state.apps:
                 self._look_at(state.apps[event.app], cause)
                 self._membership(state, event)
+        elif isinstance(event, k.AppResizeRequested):
+            self._size_requested(state, event, folded)
+            return
         elif isinstance(event, _ALL_APPS):
             self._node_event(state, event, cause)
         elif isinstance(event, k.PolicyChanged):
@@ -299,6 +302,11 @@ class Watcher:
         if last is not None and last.live and last.started_at == self._time:
             what = f"resized live: {last.containers_before} -> {last.containers_after}"
             self._mark("live", str(state.seq), what, f"pause {event.pause_s * 1e3:.3g} ms", app=app.id, weight=8)
+
+    def _size_requested(self, state: State, event: k.AppResizeRequested, folded: Folded) -> None:
+        if folded == "applied" and event.app in state.apps:
+            what = f"asked for {event.containers}" if event.containers else "asked for n_max again"
+            self._mark("asked", str(state.seq), what, event.reason, app=event.app, weight=8)
 
     def _released(self, fact: k.GenerationReleased) -> None:
         lane = self.picture.apps.get(fact.app)

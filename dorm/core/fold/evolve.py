@@ -28,6 +28,7 @@ from dorm.core.fold.folded import Folded, ignored
 from dorm.core.fold.membership import epoch_completed, membership_changed
 from dorm.core.fold.rounds import fold_round
 from dorm.core.fold.shared_folder import check_folder, counts_in, settle_anew, settle_folder
+from dorm.core.fold.size_requests import resize_requested
 from dorm.core.settings import TIMES, policy_after, times_of
 from dorm.core.state import (
     MOST,
@@ -158,6 +159,8 @@ def _app_updated(state: State, event: k.AppUpdated, record: Record) -> Folded:
     app.n_max = event.n_max if event.n_max is not None else app.n_max
     app.weight = event.weight if event.weight is not None else app.weight
     app.held_most = app.held_least = None
+    if event.n_min is not None or event.n_max is not None:
+        app.size_request = None
     app.failed_trials = 0
     mark_dirty(state)
     return "applied"
@@ -488,6 +491,7 @@ _HANDLERS: dict[type, Handler] = {
     k.ContainerExited: _container_exited,
     k.AppCheckpointed: _app_checkpointed,
     k.AppProgressed: _app_progressed,
+    k.AppResizeRequested: resize_requested,
     k.MembershipChanged: _membership_changed,
     k.EpochCompleted: _epoch_completed,
     k.Round: _round,

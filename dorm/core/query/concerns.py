@@ -38,6 +38,7 @@ _AGENTS = (
     "ContainerExited",
     "AppCheckpointed",
     "AppProgressed",
+    "AppResizeRequested",
     "MembershipChanged",
     "EpochCompleted",
 )

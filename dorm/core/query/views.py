@@ -236,6 +236,7 @@ def describe(app: App, now: int) -> dict[str, Any]:
         "checkpoint": app.checkpoint,
         "lost_steps": app.lost_steps,
         "held": "" if app.ended else bounds(app, now).why,
+        "asked": "" if app.ended else bounds(app, now).asked,
         "retries_used": {against: f"{used} of {limit_of(app, against)}" for against, used in app.retries_used.items()},
         "adjust_s": adjust_s(app),
         "served_s": app.served_until(app.ended_at or now) / SECOND,

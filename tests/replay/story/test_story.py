@@ -460,3 +460,20 @@ def test_containers_that_had_to_be_killed_are_told() -> None:
     assert released.phases is not None
     assert released.phases.killed == 2
     assert "2 containers killed at the end of their grace time" in released.text
+
+
+def test_an_app_that_asked_for_less_says_why() -> None:
+    bench = contended()
+    app = bench.app()
+    bench.add(k.AppResizeRequested(app=app.id, generation=1, containers=2, reason="the gap\x1b grows"), "n1")
+    bench.settle()
+    chapters = told(bench)
+    asked = one(chapters, "size_requested")
+    assert asked.text == "it asked for no more than 2 containers: the gap\x1b grows"
+    shrunk = one(chapters, "shrunk")
+    assert shrunk.causes[0] == Cause(asked.position, "app asked for 2 containers")
+    bench.all_exited(generation=1, asked=True)
+    bench.settle()
+    bench.add(k.AppResizeRequested(app=app.id, generation=2), "n1")
+    withdrawn = told(bench)[-1]
+    assert withdrawn.text.startswith("it withdrew its request for fewer containers; counts from ")
