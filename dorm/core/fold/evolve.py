@@ -425,14 +425,6 @@ def _part_of(generation: Generation, who: str) -> str:
     return ""
 
 
-def _membership_changed(state: State, event: k.MembershipChanged, record: Record) -> Folded:
-    return "applied" if membership_changed(state, event, record) else ignored(state)
-
-
-def _epoch_completed(state: State, event: k.EpochCompleted, record: Record) -> Folded:
-    return "applied" if epoch_completed(state, event, record) else ignored(state)
-
-
 def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Folded:
     """Progress records are the bulk of any log, so nothing is written here that does not change."""
     try:
@@ -492,8 +484,8 @@ _HANDLERS: dict[type, Handler] = {
     k.AppCheckpointed: _app_checkpointed,
     k.AppProgressed: _app_progressed,
     k.AppResizeRequested: resize_requested,
-    k.MembershipChanged: _membership_changed,
-    k.EpochCompleted: _epoch_completed,
+    k.MembershipChanged: membership_changed,
+    k.EpochCompleted: epoch_completed,
     k.Round: _round,
     k.NodeReported: _concerns_no_state,
     k.SealRequested: _concerns_no_state,
