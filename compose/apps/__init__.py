@@ -11,8 +11,8 @@
     worker/      what any worker needs: the contract with Dorm, signals, progress, exit codes
 
 Copy a program and its spec to write one of your own; the packages are the machinery that it imports. Python and NumPy are
-all they need, but for `logistic_mpi` (mpi4py), `elastic_mlp` and `elastic_cocoa` (dorm-elastic) and `torch_mlp` (PyTorch). They run under any
-cluster manager that keeps the contract; those of the engine `plain` run standalone, too.
+all they need, but for `logistic_mpi` (mpi4py), `elastic_mlp` and `elastic_cocoa` (dorm-elastic), and `torch_mlp` (PyTorch).
+They run under any cluster manager that keeps the contract; those of the engine `plain` run standalone, too.
 
 **What makes a resize harmless.**  The samples of a step are a function of seed and step.  They are cut into 24 shards whose
 number never changes.  A worker computes a contiguous run of them, and a sum travels the workers in rank order, to which each

@@ -130,6 +130,8 @@ class AdjustmentRecord(msgspec.Struct, gc=False):
     lost_steps: int = 0
     killed: int = 0
     """Containers that did not exit within their grace time and were killed."""
+    prepared_at: int = 0
+    """Until when the previous generation worked on, while the new one was prepared; 0 if it stopped at the decision."""
     resumed_at: int = 0
     """When the new generation first reported progress or a checkpoint; 0 before."""
     resumed_step: int = 0
@@ -350,6 +352,8 @@ class Node(msgspec.Struct):
     """Of the agent that holds the name (`events.holders`); "" for agents older than 0.5.1."""
     refused: Refused | None = None
     """Another machine that requested the name while this one holds it."""
+    prepares: bool = False
+    """Whether its agent reports what it has prepared ahead."""
 
     @property
     def gone(self) -> bool:

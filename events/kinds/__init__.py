@@ -2,8 +2,8 @@
 
     clients    AppSubmitted AppUpdated AppCancelRequested
     operators  NodeDrainRequested PolicyChanged SealRequested
-    agents     NodeJoined NodeReported NodeLeft ContainerStarted ContainerExited AppCheckpointed AppProgressed
-               AppResizeRequested MembershipChanged EpochCompleted
+    agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
+               AppProgressed AppResizeRequested MembershipChanged EpochCompleted
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
                GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked Resized
                NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
@@ -25,6 +25,7 @@ from events.kinds.agents import (
     AppProgressed,
     AppResizeRequested,
     ContainerExited,
+    ContainersPrepared,
     ContainerStarted,
     ContainerUse,
     EpochCompleted,
@@ -93,6 +94,7 @@ __all__ = [
     "ContainerExited",
     "ContainerStarted",
     "ContainerUse",
+    "ContainersPrepared",
     "EpochCompleted",
     "Event",
     "ExitCode",

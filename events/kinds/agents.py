@@ -33,6 +33,8 @@ class NodeJoined(Event, frozen=True):
     """A join under a name that another identity holds changes nothing but `Node.refused`."""
     checkpoints: FolderId = ""
     """Id of the mounted folder of checkpoints, or NO_FOLDER; "" from an agent that does not check."""
+    prepares: bool = False
+    """Whether this agent reports `ContainersPrepared`; False from agents before 0.9."""
 
 
 class ContainerUse(msgspec.Struct, frozen=True, gc=False):
@@ -67,6 +69,20 @@ class ContainerStarted(Event, frozen=True):
     slot: Slot
     node: Name
     started_at: Moment = 0
+    identity: Identity = ""
+
+
+class ContainersPrepared(Event, frozen=True):
+    """This node has done what it can for a generation that is not released yet: its image is there, and its containers are
+    created, not started.  One that could not be prepared is created at the release."""
+
+    app: Name
+    generation: Number
+    node: Name
+    created: Number = 0
+    """How many of its containers are created here."""
+    reason: str = ""
+    """Why not all of them are."""
     identity: Identity = ""
 
 

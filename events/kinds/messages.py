@@ -7,6 +7,7 @@ from events.kinds.agents import (
     AppProgressed,
     AppResizeRequested,
     ContainerExited,
+    ContainersPrepared,
     ContainerStarted,
     EpochCompleted,
     MembershipChanged,
@@ -65,6 +66,7 @@ Published = (
     | NodeJoined
     | NodeReported
     | NodeLeft
+    | ContainersPrepared
     | ContainerStarted
     | ContainerExited
     | AppCheckpointed

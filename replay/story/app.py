@@ -383,6 +383,7 @@ class AppTeller:
         self._phases = phases = Phases(
             generation=fact.generation,
             previous=fact.previous,
+            prepare_s=fact.prepare_s,
             stop_s=fact.stop_s,
             wait_s=fact.wait_s,
             resume=fact.resume,

@@ -150,6 +150,8 @@ def released(phases: Phases, before: int, work: Work | None) -> str:
     """Describe the release of an adjustment: the previous generation has stopped, and the room is free."""
     lease = f" ({listed(phases.lease_ended)}: when its lease ended)" if phases.lease_ended else ""
     text = f"generation {phases.previous} ({containers(before)}) stopped after {span(phases.stop_s)}{lease}"
+    if phases.prepare_s >= 0.0005:
+        text += f", having worked on for {span(phases.prepare_s)} while generation {phases.generation} was prepared"
     text += f", {killed(phases.killed)}" if phases.killed else ""
     text += f", then waited {span(phases.wait_s)} for room" if phases.wait_s >= 0.05 else ""
     if phases.resume and phases.checkpoint is not None:

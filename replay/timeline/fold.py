@@ -316,7 +316,9 @@ class Watcher:
         earlier = lane.partitions.get(fact.previous)
         partition.previous = fact.previous
         partition.before = earlier.containers if earlier else partition.before
-        partition.stopped_at = min(partition.decided_at + round(fact.stop_s * SECOND), partition.released_at)
+        partition.prepared_at = partition.decided_at + round(fact.prepare_s * SECOND) if fact.prepare_s else 0
+        stops_at = partition.prepared_at or partition.decided_at
+        partition.stopped_at = min(stops_at + round(fact.stop_s * SECOND), partition.released_at)
         partition.resume, partition.checkpoint = fact.resume, fact.checkpoint
         partition.lost_steps, partition.killed = fact.lost_steps, fact.killed
         lane.lost_steps += fact.lost_steps

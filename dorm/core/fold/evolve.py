@@ -26,6 +26,7 @@ from dorm.core.fold.effects import (
 )
 from dorm.core.fold.folded import Folded, ignored
 from dorm.core.fold.membership import epoch_completed, membership_changed
+from dorm.core.fold.preparing import containers_prepared
 from dorm.core.fold.rounds import fold_round
 from dorm.core.fold.shared_folder import check_folder, counts_in, settle_anew, settle_folder
 from dorm.core.fold.size_requests import resize_requested
@@ -309,6 +310,7 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> Folded:
         port_cursor=old.port_cursor if old else 0,
         identity=event.identity,
         refused=old.refused if old and old.identity == event.identity else None,
+        prepares=event.prepares,
     )
     settle_folder(state)
     if old and (old.capacity, old.address, old.ports) != (node.capacity, node.address, node.ports):
@@ -479,6 +481,7 @@ _HANDLERS: dict[type, Handler] = {
     k.PolicyChanged: _policy_changed,
     k.NodeJoined: _node_joined,
     k.NodeLeft: _node_left,
+    k.ContainersPrepared: containers_prepared,
     k.ContainerStarted: _container_started,
     k.ContainerExited: _container_exited,
     k.AppCheckpointed: _app_checkpointed,

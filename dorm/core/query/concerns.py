@@ -34,6 +34,7 @@ _AGENTS = (
     "NodeJoined",
     "NodeReported",
     "NodeLeft",
+    "ContainersPrepared",
     "ContainerStarted",
     "ContainerExited",
     "AppCheckpointed",

@@ -114,6 +114,11 @@ class SimRuntime:
                 await self._ask(lambda: self._machine.launch(spec.key))
             return await self._ask(made.seen)
 
+    async def prepare(self, spec: ContainerSpec) -> None:
+        check_spec(spec)
+        async with self._locks.setdefault(spec.key, asyncio.Lock()):
+            await self._ask(lambda: self._machine.create(spec, ahead=True))
+
     async def stop(self, key: Key, grace_s: float) -> bool:
         container = await self._ask(lambda: self._note_asked(key))
         if container is None:
