@@ -125,8 +125,7 @@ class Launcher:
     ) -> Seen:
         key = spec.key
         await self._make_dir(spec)
-        for file, content in files.items():
-            await self._dirs.put_file(key, file, content)
+        await self._dirs.put_files(key, files)
         if differences := config.differences(wanted, info, swap_limit=swap_limit):
             await self._discard(name, key)
             raise Refused(

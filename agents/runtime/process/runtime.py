@@ -164,8 +164,7 @@ class ProcessRuntime:
                         code="container.checkpoints.not_found",
                     )
                 else:
-                    for name, content in files.items():
-                        await self._dirs.put_file(key, name, content)
+                    await self._dirs.put_files(key, files)
                     await self._dirs.check_lease()
                     await asyncio.to_thread(self._supervise, key)
 
