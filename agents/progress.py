@@ -2,14 +2,16 @@
 
     {"step": 120, "loss": 0.31, "samples_per_s": 950}      progress
     {"checkpoint": 120}                                    saved up to this step
+    {"request_size": 2, "reason": "…"}                     more than 2 containers gain nothing; null withdraws that
 
 and of live apps (`elastic: live`), whose other words are in events/kinds/agents.py
 
     {"membership": 5, "step": 1200, "members": [0, 3], "cause": "grow", "pause_s": 0.012}    a membership trains
     {"epoch": 3, "step": 1260, "samples": 1797, "ledger": "64 hex digits"}                   an epoch of data has ended
 
-Each fact is the latest of its kind: at most one of each is published in `interval_s`.  What the rate
-held back is published when the container has ended, before its end is reported.
+Each fact is the latest of its kind: at most one of each is published in `interval_s`, and a request for a size at most once in
+`REQUEST_S`.  What the rate held back is published when the container has ended, before its end is reported; a request is not:
+who has ended asks for nothing.
 
 The file is the app's, and may hold anything: lines that are not of this form are skipped, half-written ones wait for their
 end, lines longer than `LONGEST_LINE` are left out.  One look reads at most `LONGEST_READ` bytes.  If the unread part of a
@@ -31,7 +33,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from events.kinds import AppCheckpointed, AppProgressed, EpochCompleted, MembershipChanged
+from events.kinds import AppCheckpointed, AppProgressed, AppResizeRequested, EpochCompleted, MembershipChanged
+from events.limits import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,9 +50,14 @@ LONGEST_LINE = 64 * 1024
 """Bytes."""
 MOST_TRIES = 64
 """Lines of one read that are decoded for each kind of fact."""
+REQUEST_S = 10.0
+"""Seconds between two requests of one container that are published."""
 _LARGEST_STEP = 2**53
+_LARGEST_SIZE = 100_000
+_LONGEST_REASON = 200
+"""Characters of a request's reason: it is repeated wherever the app's size is explained."""
 
-ProgressFact = AppProgressed | AppCheckpointed | MembershipChanged | EpochCompleted
+ProgressFact = AppProgressed | AppCheckpointed | AppResizeRequested | MembershipChanged | EpochCompleted
 
 
 class Told(msgspec.Struct):
@@ -59,13 +67,15 @@ class Told(msgspec.Struct):
     progressed: int = 0
     membership: int = 0
     epoch: int = 0
+    request: int = 0
 
 
-TOLD: dict[type[ProgressFact], Literal["checkpointed", "progressed", "membership", "epoch"]] = {
+TOLD: dict[type[ProgressFact], Literal["checkpointed", "progressed", "membership", "epoch", "request"]] = {
     AppCheckpointed: "checkpointed",
     AppProgressed: "progressed",
     MembershipChanged: "membership",
     EpochCompleted: "epoch",
+    AppResizeRequested: "request",
 }
 """The field of `Told` for each kind of fact."""
 _LIVE = (MembershipChanged, EpochCompleted)
@@ -98,6 +108,10 @@ class ProgressFile:
         self._held: dict[type[ProgressFact], ProgressFact] = {}
         """The newest fact of each kind that only live apps have, until it is due."""
         self._held_at: dict[type[ProgressFact], float] = {}
+        self._request: AppResizeRequested | None = None
+        self._request_at = -math.inf
+        self._requested: tuple[int, str] | None = None
+        """Size and reason of the last request that was published: repeats are no news."""
         self.skipped = 0
         """Bytes never read: of lines that are too long, and where the app writes faster than it is read."""
 
@@ -115,6 +129,12 @@ class ProgressFile:
 
     def _due(self, now_s: float, *, final: bool) -> list[ProgressFact]:
         facts: list[ProgressFact] = []
+        asked = self._request
+        if asked is not None and not final and now_s - self._request_at >= max(REQUEST_S, self._interval_s):
+            self._request = None
+            if (asked.containers, asked.reason) != self._requested:
+                facts.append(asked)
+                self._request_at, self._requested = now_s, (asked.containers, asked.reason)
         for kind in _LIVE:  # The membership first: what follows was done in it.
             held = self._held.get(kind)
             if held is not None and (final or now_s - self._held_at.get(kind, -math.inf) >= self._interval_s):
@@ -215,8 +235,24 @@ class ProgressFile:
                     )
                 break
 
+        self._take_request(text[:whole], begin)
         if self._live:
             self._take_live(text[:whole], begin)
+
+    def _take_request(self, lines: bytes, begin: int) -> None:
+        """Keep the newest request for a size."""
+        app, generation, _ = self._key
+        for end, words in self._newest_first(lines, b'"request_size"'):
+            size = words.get("request_size", -1)
+            size = 0 if size is None else size
+            if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= _LARGEST_SIZE:
+                continue
+            if begin + end > self._told.request:
+                reason = words.get("reason")
+                text = clipped(" ".join(reason.split()), _LONGEST_REASON) if size and isinstance(reason, str) else ""
+                fact = AppResizeRequested(app=app, generation=generation, containers=size, reason=text)
+                self._request = replace(fact, id=f"{AppResizeRequested.__name__}.{begin + end}")
+            break
 
     def _take_live(self, lines: bytes, begin: int) -> None:
         """Keep the newest membership and the newest epoch of these lines, which begin there in the file."""

@@ -93,6 +93,8 @@ class Job:
         self._save_every_s: float | None = None
         self._saved_at = time.monotonic()
         self._reported_at = 0.0
+        self._requested: tuple[int | None, str] | None = None
+        """What this member asked for last."""
         self._waited_s = 0.0
         """Seconds that the script has waited in interrupted sums."""
         self._began = False
@@ -106,6 +108,18 @@ class Job:
     def leads(self) -> bool:
         """Whether this member is the one that reports."""
         return self.group.view is not None and self.group.view.leader == self.contract.slot
+
+    def request_size(self, size: int | None, reason: str = "") -> None:
+        """Ask the cluster for no more than `size` containers, with a reason for people; None withdraws that.
+
+        It is a hint, within the app's n_min and n_max, and holds until the job asks again.  Only the leading member's counts,
+        so all members may call this alike.  Outside a cluster it does nothing.  Raises ContractError."""
+        if size is not None and size < 1:
+            text = f"size is {size}; a job has at least 1 container, and None asks for no limit"
+            raise ContractError(text, code="elastic.contract.size")
+        if self.leads and self._requested != (size, reason):
+            self._requested = size, reason
+            self.progress.append(request_size=size, reason=reason)
 
     def steps(
         self,

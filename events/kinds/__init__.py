@@ -2,8 +2,8 @@
 
     clients    AppSubmitted AppUpdated AppCancelRequested
     operators  NodeDrainRequested PolicyChanged SealRequested
-    agents     NodeJoined NodeReported NodeLeft ContainerStarted ContainerExited AppCheckpointed AppProgressed
-               MembershipChanged EpochCompleted
+    agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
+               AppProgressed AppResizeRequested MembershipChanged EpochCompleted
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
                GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked Resized
                NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
@@ -23,7 +23,9 @@ from events.kinds.agents import (
     CUT_OFF,
     AppCheckpointed,
     AppProgressed,
+    AppResizeRequested,
     ContainerExited,
+    ContainersPrepared,
     ContainerStarted,
     ContainerUse,
     EpochCompleted,
@@ -86,11 +88,13 @@ __all__ = [
     "AppFailed",
     "AppProgressed",
     "AppRejected",
+    "AppResizeRequested",
     "AppSubmitted",
     "AppUpdated",
     "ContainerExited",
     "ContainerStarted",
     "ContainerUse",
+    "ContainersPrepared",
     "EpochCompleted",
     "Event",
     "ExitCode",

@@ -24,6 +24,7 @@ from dorm.core.fold.effects import (
     note_work,
     void_plans,
 )
+from dorm.core.fold.folded import Folded, ignored
 from dorm.core.state import HISTORY, AdjustmentRecord, Container, Held, LiveChange
 from events import subjects
 
@@ -105,11 +106,11 @@ def members_released(state: State, event: k.MembersReleased) -> None:
             end_container(state, app, generation, container, "lost", "its node was gone before it could start")
 
 
-def membership_changed(state: State, event: k.MembershipChanged, record: Record) -> bool:
-    """Return False if the event is not about the present generation, or not from a node of its."""
+def membership_changed(state: State, event: k.MembershipChanged, record: Record) -> Folded:
+    """Ignore it if it is not about the present generation, or not from a node of its."""
     app, generation = _reported(state, event, record)
     if app is None or generation is None:
-        return False
+        return ignored(state)
     app.missed_live = False
     change = generation.change
     if change is not None and change.released_at and event.membership == change.membership:
@@ -118,16 +119,16 @@ def membership_changed(state: State, event: k.MembershipChanged, record: Record)
             _commit(state, app, generation, change, event)
     if event.change == "death" and event.membership == generation.membership:
         _accuse(state, app, generation, event)
-    return True
+    return "applied"
 
 
-def epoch_completed(state: State, event: k.EpochCompleted, record: Record) -> bool:
-    """Return False as for `membership_changed`."""
+def epoch_completed(state: State, event: k.EpochCompleted, record: Record) -> Folded:
+    """Ignore it as `membership_changed` does."""
     app, _ = _reported(state, event, record)
     if app is None:
-        return False
+        return ignored(state)
     app.epoch = event.epoch
-    return True
+    return "applied"
 
 
 def _reported(
