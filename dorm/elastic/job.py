@@ -326,7 +326,7 @@ class Job:
         if warm_up is not None:
             warm_up()
         if self.groups is not None:
-            self.groups.settle(lambda: self.group.targets[1])
+            self.groups.settle(self.group.settled)
         self.group.warmed_up(time.monotonic() - asked)
 
     def close(self) -> None:
@@ -416,7 +416,7 @@ class Step:
 
         "mean" weighs each member by its number of samples: the mean over `indices` becomes the mean over the whole batch.
         "sum" adds.  The result is the same on every member, but its rounding depends on how many there are (unlike
-        `sum_over`).
+        `sum_over`).  Tensors of floating-point numbers are summed by a process group of PyTorch where there is one.
         """
         if op not in ("mean", "sum"):
             raise ContractError(f"op is {op!r}; it is 'mean' or 'sum'", code="elastic.contract.op")

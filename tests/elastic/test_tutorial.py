@@ -97,3 +97,25 @@ with torch.no_grad():
         assert workers.epochs() == dict.fromkeys(range(8), ledger.expected(1797).digest)
     finally:
         workers.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_lightning_module_trains_in_the_elastic_loop(tmp_path: Path) -> None:
+    pytest.importorskip("lightning", reason="needs Lightning: `make test-engines`")
+    slower = script("With Lightning").replace(
+        "        optimizer.step()\n", "        optimizer.step(); time.sleep(0.1)\n"
+    )
+    after = """
+with torch.no_grad():
+    print(job.left, float((module.net(x).argmax(1) == y).float().mean()) > 0.85, flush=True)
+"""
+    workers = Workers(tmp_path / "job", written(tmp_path, _TORCH, slower, after))
+    try:
+        workers.announce(0)
+        workers.until(lambda: 0 in workers.epochs(), timeout=120.0)
+        workers.announce(0, 1)
+        assert workers.wait(0, 1, timeout=120.0) == [0, 0]
+        assert [workers.output(slot).splitlines()[-1] for slot in (0, 1)] == ["False True"] * 2
+        assert workers.epochs() == dict.fromkeys(range(8), ledger.expected(1797).digest)
+    finally:
+        workers.close()

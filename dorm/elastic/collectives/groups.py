@@ -21,6 +21,7 @@ from dorm.elastic.collectives.exchange import Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from collections.abc import Set as AbstractSet
 
     from dorm.elastic.collectives.pytorch import ProcessGroup
     from dorm.elastic.protocol.messages import Message
@@ -114,6 +115,7 @@ class Groups:
             for group in [group for group in self._groups.values() if group.slots not in self._targets]:
                 self._end(group)
                 del self._groups[group.name], self._exchanges[group.name]
+                self._said.pop(group.name, None)  # The same processes may need a group again.
         self._start()
 
     def ready(self, members: Iterable[int]) -> ProcessGroup | None:
@@ -128,23 +130,22 @@ class Groups:
             group = self._groups.get(self._name(tuple(sorted(members))) or "")
             return group.seconds if group is not None else 0.0
 
-    def settled(self, members: Iterable[int]) -> bool:
-        """Whether nothing is left to wait for: all members have the group, or one of them cannot have it."""
+    def settled(self, members: Iterable[int], connected: AbstractSet[int]) -> bool:
+        """Whether nothing is left to wait for: all members have the group, or one cannot have it, or it takes too long."""
         slots = tuple(sorted(members))
         with self._changed:
-            name = self._name(slots)
             if len(slots) < 2:
                 return True
-            if name is None:
+            if not set(slots) <= connected | {self.slot}:
                 return False
-            said = self._said.get(name, {})
+            said = self._said.get(self._name(slots) or "", {})
             since = self._complete_at.setdefault(slots, time.monotonic())
             return not all(said.values()) or set(slots) <= said.keys() or time.monotonic() - since > SETTLE_S
 
-    def settle(self, members: Callable[[], Iterable[int]]) -> None:
-        """Wait until the group of these members is settled, for a newcomer: at most `SETTLE_S`."""
+    def settle(self, settled: Callable[[], bool]) -> None:
+        """Wait for something that follows from `settled`, at most `SETTLE_S`."""
         deadline = time.monotonic() + SETTLE_S
-        while not self.settled(members()) and time.monotonic() < deadline:
+        while not settled() and time.monotonic() < deadline:
             with self._changed:
                 self._changed.wait(0.05)
 
@@ -195,6 +196,7 @@ class Groups:
         self._exchanges[group.name].close()
         built, group.built, group.failed = group.built, None, True
         if built is not None:
+            built.ended = True
             self._ending.append(built)
             self._run(self._close_idle)
 

@@ -31,6 +31,8 @@ _HANG_S = 300.0
 """Seconds after which a sum is given up although all members are heard; a script may be slow, so this is long."""
 _LOOK_S = 0.02
 """Seconds between two looks at whether the members are disturbed."""
+_POLL_S = 0.0005
+"""Seconds between two looks at whether a GPU has finished."""
 
 
 def available(devices: Iterable[torch.device]) -> bool:
@@ -85,6 +87,8 @@ class ProcessGroup:
         self.name = "+".join("gloo" if kind == "cpu" else "nccl" for kind in backends)
         self.error = ""
         """Why the last sum failed."""
+        self.ended = False
+        """Whether nobody uses it any more: a sum in flight is given up."""
         self._works: list[Any] = []
         """Of the sum in flight; one that was given up may go on in threads of the backend."""
 
@@ -98,9 +102,10 @@ class ProcessGroup:
         deadline = time.monotonic() + timeout
         try:
             self._works = [self._backends[buffer.device.type].allreduce([buffer]) for buffer in buffers]
-            for work in list(self._works):
-                if not _wait(work, disturbed, deadline):
-                    self.error = "the members have changed" if disturbed() else f"no answer within {timeout:.0f} s"
+            for work, buffer in zip(list(self._works), buffers):
+                if not self._completes(work, buffer.is_cuda, disturbed, deadline):
+                    late = time.monotonic() > deadline
+                    self.error = f"no answer within {timeout:.0f} s" if late else "another member has given it up"
                     return False
         except (RuntimeError, KeyError) as error:  # A group that another thread has closed has no backends.
             self.error = (str(error).splitlines() or [""])[0]
@@ -108,8 +113,24 @@ class ProcessGroup:
         self._works = []
         return True
 
+    def _completes(self, work: Any, on_gpu: bool, disturbed: Callable[[], bool], deadline: float) -> bool:
+        """Wait for a sum; False where it is given up.  Raises RuntimeError where it failed."""
+        while True:
+            try:
+                if on_gpu and not work.is_completed():  # Its `wait` only orders streams.
+                    time.sleep(_POLL_S)
+                else:
+                    work.wait(timedelta(seconds=_LOOK_S))
+                    return True
+            except RuntimeError:
+                if work.is_completed():  # Else it was this wait that ran out of time.
+                    work.wait()
+                    return True
+            if self.ended or disturbed() or time.monotonic() > deadline:
+                return False
+
     def abort(self) -> None:
-        """Use it no more.  NCCL gives up sums in flight; gloo cannot."""
+        """Give up a sum in flight: NCCL can do that, gloo cannot."""
         for backend in self._backends.values():
             backend.abort()
 
@@ -123,21 +144,6 @@ class ProcessGroup:
         """Close all connections."""
         self._works = []
         self._backends = {}
-
-
-def _wait(work: Any, disturbed: Callable[[], bool], deadline: float) -> bool:
-    """Wait for a sum; False once the members are disturbed, or the time is over.  Raises RuntimeError where it failed."""
-    while True:
-        try:
-            work.wait(timedelta(seconds=_LOOK_S))
-        except RuntimeError:
-            if work.is_completed():
-                work.wait()
-                return True
-        else:
-            return True
-        if disturbed() or time.monotonic() > deadline:
-            return False
 
 
 def _gloo(store: _Store, rank: int, size: int, host: str) -> Any:

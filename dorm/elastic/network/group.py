@@ -165,6 +165,10 @@ class Group:
         announced = set(announcement.members) - self._member.dead if announcement is not None else set()
         return (view.members if view is not None else ()), tuple(sorted(announced))
 
+    def settled(self) -> bool:
+        """Whether the announced members have their process group, or do without one."""
+        return self._groups is None or self._groups.settled(self.targets[1], frozenset(self._member.connected))
+
     def disturbed(self, number: int) -> bool:
         """Whether a member of the view with this number has died, or another view is the present one."""
         member = self._member
@@ -315,7 +319,7 @@ class Group:
         if announcement is None or announcement.membership <= self._told or self._closing.is_set():
             return
         present, coming = self.targets
-        if self._groups is not None and present not in ((), coming) and not self._groups.settled(coming):
+        if present not in ((), coming) and not self.settled():
             return
         self._told = announcement.membership
         told = v.Announced(announcement.membership, tuple(sorted(announcement.members)))
