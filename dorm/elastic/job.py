@@ -8,9 +8,11 @@ before the next one, and the same step comes again.  The script need not know, e
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from dorm.elastic.checkpoints import Checkpoints, Saved
 from dorm.elastic.chunks import DEFAULT_CHUNKS, Chunks
 from dorm.elastic.contract import Contract, Progress
 from dorm.elastic.errors import ContractError
+from dorm.elastic.nested import as_arrays, into, like, real_tensors
 from dorm.elastic.network.group import Group
 from dorm.elastic.protocol import views as v
 from dorm.elastic.state import Keeper
@@ -27,9 +30,12 @@ from dorm.elastic.summing import partial_sums
 from dorm.elastic.values import pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence, Sized
+    from collections.abc import Callable, Iterator, Sized
 
     import numpy.typing as npt
+
+    from dorm.elastic.collectives.groups import Groups
+    from dorm.elastic.collectives.path import Path
 
     Arrays = list[npt.NDArray[Any]]
 
@@ -42,7 +48,11 @@ _REPORT_S = 0.5
 
 @contextmanager
 def join(
-    state: Any = None, *, warm_up: Callable[[], object] | None = None, contract: Contract | None = None
+    state: Any = None,
+    *,
+    warm_up: Callable[[], object] | None = None,
+    collectives: str = "auto",
+    contract: Contract | None = None,
 ) -> Iterator[Job]:
     """Join the job that this process was started for, alone if it was started by hand.
 
@@ -50,11 +60,19 @@ def join(
     or a dictionary of such.  It is changed in place.  A newcomer receives it from a member; before that, `warm_up` is
     called with a recent state loaded, for whatever takes time once (compiling, reading data), while the others train.
 
+    `collectives` says what carries the sums of tensors: "auto" is a process group of PyTorch (gloo or NCCL, by the device of
+    the tensors in `state`) where all members can build it, else TCP; "tcp" is TCP alone.
+
     Where the job was asked to stop (SIGTERM), the process ends with 143 after the block: 0 would mean that it is complete.
 
     Raises ContractError, StateError, LeftBehind.
     """
+    if collectives not in ("auto", "tcp"):
+        text = f"collectives is {collectives!r}; it is 'auto' or 'tcp'"
+        raise ContractError(text, code="elastic.contract.collectives")
     job = Job(state, contract if contract is not None else Contract.from_environment())
+    if collectives == "auto":
+        job.use_groups()
     previous = job.handle_signal()
     try:
         job.open(warm_up)
@@ -74,6 +92,10 @@ class Job:
         self.contract = contract
         self.group = Group(contract)
         self.keeper = Keeper(state)
+        self.groups: Groups | None = None
+        """The process groups of PyTorch, where the state has tensors."""
+        self.path: Path | None = None
+        """How tensors are summed in the present view; None where NumPy does all."""
         self.progress = Progress(contract.progress)
         self.stopping = False
         """Whether the job stops early, because its workers were asked to (SIGTERM); its state has been saved."""
@@ -98,6 +120,18 @@ class Job:
         self._waited_s = 0.0
         """Seconds that the script has waited in interrupted sums."""
         self._began = False
+
+    def use_groups(self) -> None:
+        """Sum tensors by process groups of PyTorch if the script has imported it and the state has tensors."""
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.distributed.is_available():
+            return
+        from dorm.elastic.collectives import groups, pytorch  # These import PyTorch.
+
+        devices = pytorch.devices_of(self.keeper.parts)
+        if pytorch.available(devices):
+            self.groups = groups.Groups(self.contract.slot, partial(pytorch.build, devices), self.group.deliver)
+            self.group.use(self.groups)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -197,9 +231,20 @@ class Job:
         if answer.state is not None:
             self.keeper.load(answer.state)
         self._take_values(answer)
+        self._follow()
         waited, self._waited_s = self._waited_s + time.monotonic() - asked, 0.0
         self._report_facts(waited)
         return answer
+
+    def _follow(self) -> None:
+        """Take up the process group of the present view, which has been built by now unless a member has died."""
+        view = self.group.view
+        if self.groups is None or view is None or (self.path is not None and self.path.number == view.number):
+            return
+        from dorm.elastic.collectives.path import Path
+
+        self.groups.retarget(*self.group.targets)
+        self.path = Path(self.groups, view, self.group.disturbed)
 
     def _take_values(self, begin: v.Begin) -> None:
         if self._make is None:
@@ -257,6 +302,8 @@ class Job:
                 "cause": fact.cause,
                 "pause_s": round(waited_s, 6),
             }
+            if self.path is not None and self.groups is not None:
+                line.update(sums=self.path.transport, group_s=round(self.groups.seconds(fact.view.members), 6))
             if fact.cause == "death":
                 line.update(lost=list(fact.lost), repeated=fact.repeated)
             else:
@@ -292,10 +339,14 @@ class Job:
         self.keeper.load((state.structure, state.payload))
         if warm_up is not None:
             warm_up()
+        if self.groups is not None:
+            self.groups.settle(self.group.settled)
         self.group.warmed_up(time.monotonic() - asked)
 
     def close(self) -> None:
         self.group.close()
+        if self.groups is not None:
+            self.groups.close()
 
     def handle_signal(self) -> Any:
         """Let SIGTERM ask all members to stop after the same step; return what handled it before."""
@@ -366,12 +417,12 @@ class Step:
             if chunk not in found:
                 value = part(self._parts[chunk])
                 shape[:] = [value]
-                found[chunk] = _as_arrays(value)
+                found[chunk] = as_arrays(value)
             return found[chunk]
 
         sums = partial_sums(self._plan.count, self.chunks, of)
         arrays = self._summed(sums, found[self.chunks[0]])
-        return _like(shape[0], arrays)
+        return like(shape[0], arrays)
 
     def allreduce(self, values: Any, *, op: str = "mean") -> Any:
         """Combine the members' values (an array or tensor, a number, or a list or dictionary of them), in place where that is
@@ -379,17 +430,26 @@ class Step:
 
         "mean" weighs each member by its number of samples: the mean over `indices` becomes the mean over the whole batch.
         "sum" adds.  The result is the same on every member, but its rounding depends on how many there are (unlike
-        `sum_over`).
+        `sum_over`).  Tensors of floating-point numbers are summed by a process group of PyTorch where there is one.
         """
         if op not in ("mean", "sum"):
             raise ContractError(f"op is {op!r}; it is 'mean' or 'sum'", code="elastic.contract.op")
-        arrays = _as_arrays(values)
         weight = len(self.indices) if op == "mean" else 1
+        path, tensors = self._job.path, real_tensors(values)
+        if path is not None and tensors is not None:
+            self._sum_tensors(path, tensors, weight / self.batch if op == "mean" else 1.0)
+            return values
+        arrays = as_arrays(values)
         used = [np.multiply(array, weight) if weight else np.zeros_like(array) for array in arrays]
         total = self._summed({(-1, -1): used}, arrays)
         if op == "mean" and not self.interrupted:
             total = [np.divide(array, self.batch).astype(array.dtype, copy=False) for array in total]
-        return _into(values, total)
+        return into(values, total)
+
+    @property
+    def transport(self) -> str:
+        """What carries sums of tensors in this step: "gloo", "nccl" or "tcp"; "" where there is nothing to carry."""
+        return self._job.path.transport if self._job.path is not None else ""
 
     def report(self, **figures: float) -> None:
         """Report figures of this step, such as `loss`: the leading member's appear in the log, at a limited rate."""
@@ -413,15 +473,29 @@ class Step:
         """Return the sum; what this member gave, if the step has to be repeated."""
         if self.interrupted:
             return own
+        self._begin_sum()
+        arrays = self._contribute(sums, time.monotonic() - self._began)
+        return own if arrays is None else arrays
+
+    def _sum_tensors(self, path: Path, tensors: list[Any], scale: float) -> None:
+        """Replace the tensors by their sum, unless the step has to be repeated."""
+        if self.interrupted:
+            return
+        self._begin_sum()
+        computed_s = time.monotonic() - self._began  # Without the time that the group takes.
+        path.sum(tensors, scale, lambda arrays: self._contribute({(-1, -1): arrays}, computed_s))
+
+    def _begin_sum(self) -> None:
         if self._sums == 0 and self._job.sums_per_step != 1:
             self._keep()  # After the first sum the script may change its state, and a later one may be interrupted.
         self._sums += 1
-        arrays = self._job.contribute(sums, self._used, time.monotonic() - self._began)
+
+    def _contribute(self, sums: Any, seconds: float) -> Arrays | None:
+        arrays = self._job.contribute(sums, self._used, seconds)
         if arrays is None:
             if self._undo is None:
                 self._keep()  # The only sum so far: the state is still that before the step.
             self.interrupted = True
-            return own
         return arrays
 
     def _keep(self) -> None:
@@ -431,50 +505,3 @@ class Step:
             structure, arrays = pack(value)
             values[chunk] = (structure, [array.copy() for array in arrays])
         self._undo = (packed, values)
-
-
-def _as_arrays(values: Any) -> Arrays:
-    if isinstance(values, dict):
-        return [array for value in values.values() for array in _as_arrays(value)]
-    if isinstance(values, (list, tuple)):
-        return [array for value in values for array in _as_arrays(value)]
-    if hasattr(values, "detach"):
-        return [values.detach().cpu().numpy()]
-    return [np.asarray(values)]
-
-
-def _into(values: Any, arrays: Sequence[Any]) -> Any:
-    """Put the arrays where the values are, and return them in the values' shape."""
-    rest = iter(arrays)
-
-    def visit(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: visit(one) for name, one in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(visit(one) for one in value)
-        array = next(rest)
-        if hasattr(value, "detach"):
-            import torch  # It is a tensor.
-
-            with torch.no_grad():
-                value.copy_(torch.from_numpy(np.array(array)).to(value.dtype))
-            return value
-        if isinstance(value, np.ndarray) and value.ndim:
-            value[...] = array
-            return value
-        return array[()] if isinstance(array, np.ndarray) else array
-
-    return visit(values)
-
-
-def _like(shape: Any, arrays: Arrays) -> Any:
-    """Return fresh arrays in the shape of a value."""
-    rest = iter(arrays)
-
-    def visit(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)(visit(one) for one in value)
-        array = next(rest)
-        return array if isinstance(value, np.ndarray) and value.ndim else array[()]
-
-    return visit(shape)
