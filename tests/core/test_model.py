@@ -209,9 +209,14 @@ def test_histories_of_live_apps_keep_every_promise(first: int) -> None:
 
 def test_these_histories_resize_live_and_lose_members() -> None:
     """What the histories above are for does happen in them."""
-    facts = [fact for seed in range(20, 32) for fact in _facts(World(seed, steps=400, live=1.0, outages=0.3).run())]
-    assert sum(isinstance(fact, k.MembershipCommitted) for fact in facts) > 2
-    assert any(isinstance(fact, k.MembersLost) for fact in facts)
+    committed, lost = 0, False
+    for seed in range(20, 32):
+        facts = _facts(World(seed, steps=400, live=1.0, outages=0.3).run())
+        committed += sum(isinstance(fact, k.MembershipCommitted) for fact in facts)
+        lost = lost or any(isinstance(fact, k.MembersLost) for fact in facts)
+        if committed > 2 and lost:
+            return
+    raise AssertionError(f"{committed} memberships were committed, and members {'were' if lost else 'never were'} lost")
 
 
 def _facts(world: World) -> list[Any]:

@@ -107,6 +107,7 @@ def test_small_clusters_are_within_a_thousandth_of_the_bound_and_miss_no_n_min()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # It computes for half a minute, and longer beside others.
 def test_what_is_not_solved_at_once_is_near_the_bound_on_average() -> None:
     """Measured: 0.13 % on average; 2 of 80 miss an n_min, both on a cold start whose n_min hardly fit, and 4 the best ξ."""
     compared = Compared()
