@@ -46,6 +46,7 @@ def test_any_history_keeps_every_promise(first: int) -> None:
         World(seed, outages=0.3 * (seed % 2)).run()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 1000 + tries(40, 800), 20))
 def test_longer_histories_keep_them_too(first: int) -> None:
@@ -193,6 +194,7 @@ SEEN_AT = {
 """Where the search begins: seeds that once caught them.  After a change of the core others may, so it goes on from there."""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", [*MUTANTS, *(pytest.param(name, marks=pytest.mark.slow) for name in RARE)])
 def test_a_broken_core_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, old, new = {**MUTANTS, **RARE}[name]
@@ -233,6 +235,7 @@ LIVE_MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", LIVE_MUTANTS)
 def test_broken_live_adjustments_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, old, new = LIVE_MUTANTS[name]
@@ -266,6 +269,7 @@ def test_an_agent_that_starts_before_the_release_is_caught(monkeypatch: pytest.M
     assert caught_within(50) is not None
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_an_agent_that_does_not_hear_that_its_lease_has_ended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     mutate_method(monkeypatch, Desired, "_node", "self._end_all()", "pass")

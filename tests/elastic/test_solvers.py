@@ -91,6 +91,7 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
     workers.close()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_dual_variables_move_with_their_chunks_and_a_death_costs_only_its_own(workers: Workers, optimum: float) -> None:
     workers.announce(0, 1)

@@ -136,6 +136,7 @@ def settled_moments(scenario: Scenario) -> list[int]:
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("policy", ["static", "dorm"])
 def test_a_fork_of_a_settled_moment_goes_on_as_the_run_did(policy: str) -> None:
     scenario = Scenario(
