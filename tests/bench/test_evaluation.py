@@ -60,6 +60,7 @@ def few(part: Part, *labels: str) -> Part:
     return msgspec.structs.replace(part, jobs=tuple(job for job in part.jobs if job.label in wanted))
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_small_evaluation_writes_its_folder(traces: Path, tmp_path: Path) -> None:
     whole = plan(quick=True, traces=traces)
@@ -178,6 +179,7 @@ def test_runs_come_back_to_their_parts() -> None:
     assert found["paper"].tasks.keys() == {"task-level"}
 
 
+@pytest.mark.soak
 def test_what_a_crash_loop_costs_its_neighbor() -> None:
     part = crash_loop()
     wanted = Plan(evaluation_paper.whole(1, 1), (), crash_loop=part)

@@ -277,11 +277,13 @@ async def test_ctrl_c_in_a_terminal_prints_what_there_is(tmp_path: Path) -> None
     os.close(theirs)
     try:
         await asyncio.wait_for(_until(ours, rb"event ([3-9]|\d\d+) of 100001"), 60)
+        # Read all the while: a program whose terminal is full waits until somebody reads it, also to end.
+        rest = asyncio.create_task(asyncio.to_thread(_rest, ours))
         measuring = psutil.Process(process.pid).children(recursive=True)
         assert measuring
         os.killpg(process.pid, signal.SIGINT)
         out, _ = await asyncio.wait_for(process.communicate(), 60)
-        said = await asyncio.to_thread(_rest, ours)
+        said = await asyncio.wait_for(rest, 60)
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -73,6 +73,7 @@ def _measured(report: Report) -> dict[str, float]:
     return {name: one["value"] for name, one in checked(msgspec.json.encode(report))["figures"].items()}
 
 
+@pytest.mark.soak
 def test_a_tiny_run_gives_all_figures() -> None:
     done = bench_replay(TINY, tell=lambda _: None)
     found = _measured(done.report)

@@ -86,6 +86,7 @@ def check_waits(history: History) -> int:
     return sum(waited > PATIENCE_S for waited in history.waits.values())
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)  # An end by time would look to hypothesis like a failure that comes and goes.
 @settings(slow_machine, max_examples=tries(3, 60))
 @given(st.integers(0, 10**6), PARAMS, st.booleans())
@@ -95,6 +96,7 @@ def test_nobody_waits_longer_than_its_turn_takes(seed: int, params: dict[str, fl
     check_waits(history)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("losses", "tiny"), [(False, False), (True, True), *([(False, True), (True, False)] if LONG else [])]
 )

@@ -46,6 +46,7 @@ def test_any_history_keeps_every_promise(first: int) -> None:
         World(seed, outages=0.3 * (seed % 2)).run()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 1000 + tries(40, 800), 20))
 def test_longer_histories_keep_them_too(first: int) -> None:
@@ -193,6 +194,7 @@ SEEN_AT = {
 """Where the search begins: seeds that once caught them.  After a change of the core others may, so it goes on from there."""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", [*MUTANTS, *(pytest.param(name, marks=pytest.mark.slow) for name in RARE)])
 def test_a_broken_core_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, old, new = {**MUTANTS, **RARE}[name]
@@ -209,9 +211,14 @@ def test_histories_of_live_apps_keep_every_promise(first: int) -> None:
 
 def test_these_histories_resize_live_and_lose_members() -> None:
     """What the histories above are for does happen in them."""
-    facts = [fact for seed in range(20, 32) for fact in _facts(World(seed, steps=400, live=1.0, outages=0.3).run())]
-    assert sum(isinstance(fact, k.MembershipCommitted) for fact in facts) > 2
-    assert any(isinstance(fact, k.MembersLost) for fact in facts)
+    committed, lost = 0, False
+    for seed in range(20, 32):
+        facts = _facts(World(seed, steps=400, live=1.0, outages=0.3).run())
+        committed += sum(isinstance(fact, k.MembershipCommitted) for fact in facts)
+        lost = lost or any(isinstance(fact, k.MembersLost) for fact in facts)
+        if committed > 2 and lost:
+            return
+    raise AssertionError(f"{committed} memberships were committed, and members {'were' if lost else 'never were'} lost")
 
 
 def _facts(world: World) -> list[Any]:
@@ -228,6 +235,7 @@ LIVE_MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", LIVE_MUTANTS)
 def test_broken_live_adjustments_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, old, new = LIVE_MUTANTS[name]
@@ -261,6 +269,7 @@ def test_an_agent_that_starts_before_the_release_is_caught(monkeypatch: pytest.M
     assert caught_within(50) is not None
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_an_agent_that_does_not_hear_that_its_lease_has_ended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     mutate_method(monkeypatch, Desired, "_node", "self._end_all()", "pass")

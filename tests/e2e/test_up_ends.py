@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.commands import done, dorm, processes_of, running, until_gone, until_said
 from tests.e2e.local_up import leaving_nothing, named, talker, trainer, up, write_spec
 from tests.e2e.story import check_log, until
+from tests.tries import LONG
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,7 +118,9 @@ async def test_killed_containers_run_on_and_the_next_one_adopts_them(tmp_path: P
             await check_log(client)
 
 
-@pytest.mark.parametrize("moment", ["nats", "nats/nats.conf", "nats/nats.pid", "nats/jetstream", "nodes/node-2/ledger"])
+@pytest.mark.parametrize(
+    "moment", ["nats/nats.conf", "nats/jetstream", "nodes/node-2/ledger", *(["nats", "nats/nats.pid"] if LONG else [])]
+)
 async def test_ctrl_c_while_it_starts(tmp_path: Path, moment: str) -> None:
     async with leaving_nothing(tmp_path) as folder:
         async with up(folder, ready=False) as cluster:

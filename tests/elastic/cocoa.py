@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
 import numpy as np
-from sklearn.datasets import load_digits
 
+from compose.apps.learning import digits
 from dorm import elastic
 from dorm.elastic.solvers import solve
 
-digits = load_digits()
-features, labels = digits.data / 16.0, np.where(digits.target % 2 == 0, 1.0, -1.0)
+data = digits.load(os.environ)
+features, labels = data.images, np.where(data.labels % 2 == 0, 1.0, -1.0)
 model = np.zeros(64)
 
 with elastic.join(state={"model": model}) as job:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
-from sklearn.linear_model import LogisticRegression
 
+from compose.apps.learning import digits
 from dorm import elastic
 from dorm.elastic.contract import Contract
 from dorm.elastic.errors import ContractError
@@ -22,9 +22,9 @@ from tests.elastic.processes import Workers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DIGITS = load_digits()
-FEATURES = DIGITS.data / 16.0
-LABELS = np.where(DIGITS.target % 2 == 0, 1.0, -1.0)
+DIGITS = digits.load(os.environ)
+FEATURES = DIGITS.images
+LABELS = np.where(DIGITS.labels % 2 == 0, 1.0, -1.0)
 L2 = 1e-3
 
 
@@ -35,6 +35,8 @@ def objective(model: Any, loss: str) -> float:
 @pytest.fixture(scope="module")
 def optimum() -> float:
     """The least objective of logistic regression, by another library."""
+    from sklearn.linear_model import LogisticRegression  # Slow to import, and only some of the tests need it.
+
     other = LogisticRegression(C=1.0 / (L2 * len(LABELS)), fit_intercept=False, tol=1e-10, max_iter=10_000)
     return objective(other.fit(FEATURES, LABELS).coef_[0], "logistic")
 
@@ -79,9 +81,9 @@ def test_a_network_learns_the_digits(train: Any) -> None:
     extra = {"local_batch": 32} if train is local_sgd else {}
     with elastic.join(state={"network": network}, contract=Contract()) as job:
         settings = {"batch": 128, "rate": 0.3, "epochs": 8, **extra}
-        losses = [loss for _, loss in train(job, network, FEATURES, DIGITS.target, **settings)]
+        losses = [loss for _, loss in train(job, network, FEATURES, DIGITS.labels, **settings)]
     assert losses[-1] < 0.3 < losses[0]
-    assert np.mean(network.predict(FEATURES) == DIGITS.target) > 0.9
+    assert np.mean(network.predict(FEATURES) == DIGITS.labels) > 0.9
 
 
 @pytest.fixture
@@ -91,6 +93,7 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
     workers.close()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_dual_variables_move_with_their_chunks_and_a_death_costs_only_its_own(workers: Workers, optimum: float) -> None:
     workers.announce(0, 1)

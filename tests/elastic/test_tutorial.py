@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 _DIGITS = """
-from sklearn.datasets import load_digits
-_digits = load_digits()
+import os
+from compose.apps.learning import digits
+_digits = digits.load(os.environ)
 """
 _NUMPY = (
     _DIGITS
     + """
 import numpy as np
 def load():
-    return _digits.data / 16.0, (_digits.target % 2).astype(float)
+    return _digits.images, (_digits.labels % 2).astype(float)
 def predict(features, weights):
     return 1 / (1 + np.exp(-features @ weights))
 loss = 0.0
@@ -38,7 +39,7 @@ import time
 import torch
 torch.set_num_threads(1)
 def load_tensors():
-    return torch.tensor(_digits.data / 16.0, dtype=torch.float32), torch.tensor(_digits.target)
+    return torch.tensor(_digits.images, dtype=torch.float32), torch.tensor(_digits.labels)
 """
 )
 

@@ -7,6 +7,8 @@ import pytest
 from tests.simulation.running import Choice, play
 from tests.simulation.variants import VARIANTS, caught_by
 
+pytestmark = pytest.mark.soak
+
 
 def test_there_are_enough() -> None:
     assert len(VARIANTS) >= 25

@@ -120,6 +120,7 @@ async def test_one_copy_that_becomes_three_is_not_compressed_and_its_server_is_t
     await connection.close()
 
 
+@pytest.mark.soak
 async def test_two_of_three_servers_that_are_killed_at_once_lose_nothing(cluster: NatsCluster, tmp_path: Path) -> None:
     """Of a stream that was compressed and then changed, once its servers were restarted in turn.  While it is compressed, this
     destroys the copies in the first or second try."""

@@ -16,7 +16,7 @@ from tests.lab.machines.engines import unavailable
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.cluster, pytest.mark.docker, pytest.mark.nats, pytest.mark.slow]
+pytestmark = [pytest.mark.soak, pytest.mark.cluster, pytest.mark.docker, pytest.mark.nats, pytest.mark.slow]
 
 FAULTS = (
     Fault("container_removed", 1, 0.0, 1.0),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     MakeCluster = Callable[..., Awaitable[NodeCluster]]
 
-pytestmark = [pytest.mark.cluster, pytest.mark.docker]
+pytestmark = [pytest.mark.soak, pytest.mark.cluster, pytest.mark.docker]
 
 IMAGE = "dorm/samples:1"
 PATIENCE_S = 60.0

@@ -14,6 +14,8 @@ from tests.e2e.commands import REPOSITORY, environment
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.mark.nats
 async def test_a_small_cluster_bears_floods(tmp_path: Path) -> None:

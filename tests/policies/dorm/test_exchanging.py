@@ -81,6 +81,7 @@ def test_no_goal_gets_worse(problem: Problem, params: dict[str, float], loss_pri
     assert (draft.n == integer.counts_of(draft.rows)).all()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_rounds_leave_no_pieces_behind() -> None:
     """On a large cluster, over a few dozen events: without exchanges the gap to the bound is more than twice this."""

@@ -316,6 +316,7 @@ def test_a_pinned_app_stays_and_its_room_is_taken() -> None:
 # Waiting
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @settings(slow_machine, max_examples=tries(16, 200))
 @given(st.integers(1, 2), st.lists(st.integers(1, 3), min_size=2, max_size=4), st.integers(0, 2), st.booleans())

@@ -154,6 +154,7 @@ async def test_zoom_search_and_keeping_what_is_shown(tmp_path: Path) -> None:
         assert (await hover(tab, *await lane(tab, "yaxis2", 0))).startswith(name)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 async def test_a_hundred_thousand_events_stay_usable(tmp_path: Path) -> None:
     """Bounded is what the browser has to work on: the page's bytes, points that are drawn, elements."""

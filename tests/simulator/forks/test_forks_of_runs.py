@@ -20,6 +20,7 @@ from replay.simulator.simulation import Simulation
 from replay.simulator.workloads.workload import SimulatedNode
 from tests.errors import raises
 from tests.simulator.scenarios import app, nodes, play, played, scenarios
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from dorm.core.state import State
@@ -135,6 +136,7 @@ def settled_moments(scenario: Scenario) -> list[int]:
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("policy", ["static", "dorm"])
 def test_a_fork_of_a_settled_moment_goes_on_as_the_run_did(policy: str) -> None:
     scenario = Scenario(
@@ -147,7 +149,7 @@ def test_a_fork_of_a_settled_moment_goes_on_as_the_run_did(policy: str) -> None:
     )
     moments = settled_moments(scenario)
     assert len(moments) > 20
-    for seq in moments[:: len(moments) // 5]:
+    for seq in moments[:: len(moments) // tries(3, 20)]:
         cut = Cut(scenario, seq)
         assert cut.state is not None
         fork = cut.fork()
