@@ -377,8 +377,7 @@ def _nodes_go(state: State, generation: Generation) -> bool:
 
 
 def _members_lost(state: State, event: k.MembersLost) -> None:
-    app = state.apps.get(event.app)
-    ignored = state.counters.ignored
+    app, ignored = state.apps.get(event.app), state.counters.ignored
     held = membership.growth_that_failed(app, event) if app is not None else None
     membership.members_lost(state, event)
     if app is not None and state.counters.ignored == ignored:
