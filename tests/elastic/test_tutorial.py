@@ -104,7 +104,7 @@ with torch.no_grad():
 @pytest.mark.timeout(300)
 def test_a_lightning_module_trains_in_the_elastic_loop(tmp_path: Path) -> None:
     pytest.importorskip("lightning", reason="needs Lightning: `make test-engines`")
-    waits = "time.sleep(0.05 if step.epoch < 4 or len(job.members) > 1 else 2.0)"  # for the newcomer
+    waits = "time.sleep(0.05 if step.epoch < 4 or len(job.members) > 1 else 1.0)"  # for the newcomer
     slower = script("With Lightning").replace("optimizer.step()\n", f"optimizer.step(); {waits}\n")
     after = """
 with torch.no_grad():

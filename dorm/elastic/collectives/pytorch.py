@@ -132,7 +132,8 @@ class ProcessGroup:
     def abort(self) -> None:
         """Give up a sum in flight: NCCL can do that, gloo cannot."""
         for backend in self._backends.values():
-            backend.abort()
+            if hasattr(backend, "abort"):  # Older releases have it for NCCL alone.
+                backend.abort()
 
     @property
     def idle(self) -> bool:
