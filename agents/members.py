@@ -24,6 +24,8 @@ class Announcement(msgspec.Struct, frozen=True):
     deadline_s: float
     """Seconds from the announcement within which the membership has to train."""
     members: list[Member]
+    founders: list[int]
+    """Slots of the generation's first membership.  Only they may begin the job; all others join one that may be under way."""
 
 
 def announcement(app: DesiredApp) -> bytes:
@@ -35,5 +37,6 @@ def announcement(app: DesiredApp) -> bytes:
             membership=app.membership,
             deadline_s=app.spec.deadlines.live_s,
             members=[Member(slot=one.slot, host=one.address, port=one.port) for one in members],
+            founders=app.founders,
         )
     )

@@ -40,6 +40,7 @@ def check(group: Group, *, may_end: bool = False) -> None:
     # A newcomer that nobody is left to receive waits for the control plane to end it; nobody else waits.
     waiting = {slot for slot in group.alive if group.members[slot].view is not None}
     assert not waiting, {s: (x.ended, x.step) for s, x in group.scripts.items()}
+    one_group_goes_on(group)
     if not finished and may_end:
         return
     assert finished, {s: (x.ended, x.step) for s, x in group.scripts.items()}
@@ -52,6 +53,19 @@ def check(group: Group, *, may_end: bool = False) -> None:
             assert epochs.setdefault(fact.epoch, fact.used.digest) == fact.used.digest
     expected = ledger.expected(group.chunks.samples).digest
     assert epochs == dict.fromkeys(range(group.steps // group.chunks.steps_per_epoch), expected)
+
+
+def one_group_goes_on(group: Group) -> None:
+    """Each view has one leader, and once a later view has completed a sum, an earlier one completes no other than the sum
+    whose parts were on their way."""
+    leaders: dict[int, int] = {}
+    late: dict[int, int] = {}
+    newest = 0
+    for view, leader in group.sums:
+        assert leaders.setdefault(view, leader) == leader, f"{leaders[view]} and {leader} both lead view {view}"
+        newest = max(newest, view)
+        late[view] = late.get(view, 0) + (view < newest)
+    assert all(count <= 1 for count in late.values()), f"two groups go on: {late}"
 
 
 def test_one_member_alone() -> None:

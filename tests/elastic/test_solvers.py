@@ -106,3 +106,14 @@ def test_dual_variables_move_with_their_chunks_and_a_death_costs_only_its_own(wo
     assert (word, members) == ("finished", "1")
     assert float(gap) <= 1e-5
     assert -1e-7 <= float(value) - optimum <= 2e-5
+
+
+@pytest.mark.slow
+def test_a_leaver_with_a_higher_slot_than_the_newcomer_hands_over_its_chunks(workers: Workers, optimum: float) -> None:
+    """Its address is in no announcement that the newcomer reads."""
+    workers.announce(0, 5)
+    workers.until(lambda: 3 in workers.epochs())
+    workers.announce(0, 3)
+    workers.until(lambda: any(change["cause"] == "move" for change in workers.changes()))
+    assert workers.wait(0, 3, 5) == [0, 0, 0]
+    assert -1e-7 <= float(workers.output(0).split()[3]) - optimum <= 2e-5
