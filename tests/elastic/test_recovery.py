@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
 from tests.elastic.group import Group
-from tests.elastic.test_protocol import check
+from tests.elastic.schedules import check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ class Wire:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._send, group._send = group._send, self._on_send  # type: ignore[method-assign]
+        self._send, group._send = group._send, self._on_send  # type: ignore[method-assign, assignment]
         self._lost: list[Callable[[int, int, m.Message], bool]] = []
         self._actions: list[tuple[type[m.Message], Callable[[int, m.Message], bool], Callable[[], None]]] = []
 
@@ -203,7 +203,7 @@ def test_a_report_of_an_earlier_recovery_counts_in_none_after_it() -> None:
         else:
             group.later(0.2, lambda: wire._on_send(sender, peer, message))
 
-    group._send = keep  # type: ignore[method-assign]
+    group._send = keep  # type: ignore[method-assign, assignment]
     group.later(2.5, lambda: kill(group, 0, 1, 3))
 
     def repeat() -> None:
@@ -234,3 +234,30 @@ def test_a_founder_that_is_to_leave_before_the_first_step_leads_nobody() -> None
     group.run()
     check(group)
     assert trained(group) == [("start", (1, 2))]
+
+
+def test_a_leader_learns_of_a_newcomers_death_from_a_report_before_its_connection_ends() -> None:
+    group = Group(13, epochs=8)
+    wire = Wire(group)
+    group.announce(0, 1, 2)
+    group.later(2.5, lambda: group.announce(0, 1, 2, 3, 4))
+
+    def slow(sender: int, peer: int, message: m.Message) -> None:
+        late = isinstance(message, m.Status) and (sender, peer) == (4, 0) and 3 in message.dead
+        group.later(0.2 if late else 0.0, lambda: wire._on_send(sender, peer, message))
+
+    group._send = slow  # type: ignore[method-assign, assignment]
+
+    def fail() -> None:
+        """Member 2 and a newcomer die; the other newcomer notices its death first, the leader last."""
+        wire.lose(m.Received, 0, sender=2)
+        group.alive -= {2, 3}
+        group._do(0, lambda: group._lose(0, 2))
+        for slot, seconds in ((4, 0.05), (1, 0.1), (0, 0.15)):
+            group.later(seconds, lambda slot=slot: group._do(slot, lambda: group._lose(slot, 3)))  # type: ignore[misc]
+        group.later(3.0, lambda: group.announce(0, 1, 4))
+
+    group.later(2.5, lambda: wire.when(m.Switch, fail, sender=0))
+    group.run()
+    check(group)
+    assert trained(group)[1:] == [("death", (0, 1)), ("grow", (0, 1, 4))]

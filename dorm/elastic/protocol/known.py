@@ -107,6 +107,10 @@ class Known:
         return self.prepared.view if self.prepared is not None else 0
 
     @property
+    def prepared_members(self) -> list[int]:
+        return self.prepared.members if self.prepared is not None else []
+
+    @property
     def involved(self) -> set[int]:
         """All that take part in the present view or in the switch to the next one, dead or alive."""
         involved = {self.slot, *(self.view.members if self.view is not None else ())}

@@ -68,8 +68,12 @@ class Member(Known):
         if orphan or needed or (self.view is not None and {slot, self.slot} <= set(self.view.members)):
             self.dead.add(slot)
             self.recovery.begin()
-        elif self.prepared is not None and self.driver == self.slot and slot in self.prepared.members:
+        elif self._drives() and slot in self.prepared_members:
             self._switching.cancel()
+
+    def _drives(self) -> bool:
+        """Whether this member leads a switch that may still complete; what follows a recovery replaces it."""
+        return self.prepared is not None and self.driver == self.slot and not self.recovering
 
     def tick(self) -> None:
         self.recovery.tick()
