@@ -21,12 +21,14 @@ from __future__ import annotations
 
 from events.kinds.agents import (
     CUT_OFF,
+    MOST_RUNS,
     AppCheckpointed,
     AppProgressed,
     ContainerExited,
     ContainerStarted,
     ContainerUse,
     EpochCompleted,
+    EpochRun,
     ExitReason,
     MembershipChanged,
     NodeJoined,
@@ -74,6 +76,7 @@ from events.kinds.messages import Published, Round, Unknown, Unreadable
 
 __all__ = [
     "CUT_OFF",
+    "MOST_RUNS",
     "NO_FOLDER",
     "Address",
     "Adjustment",
@@ -92,6 +95,7 @@ __all__ = [
     "ContainerStarted",
     "ContainerUse",
     "EpochCompleted",
+    "EpochRun",
     "Event",
     "ExitCode",
     "ExitReason",
