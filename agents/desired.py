@@ -65,6 +65,8 @@ class DesiredApp(msgspec.Struct):
     """Of a live app: the membership that was announced last, which replaces `placement` once it is committed."""
     membership: int = 0
     """The number of that membership; 0 before the release."""
+    founders: list[int] = []
+    """Slots of the generation's first membership."""
     first: dict[int, list[Placed]] = {}
     """By slot, for newcomers on this node: the membership that they joined, from which their environment follows."""
     master_port: int = 0
@@ -262,7 +264,7 @@ class Desired(msgspec.Struct):
             until = time + int(change.prepare_s * 1e9)
             app.held = Held(app.generation, until, sorted({placed.node for placed in change.placement}))
         app.generation, app.placement, app.master_port = change.to_generation, change.placement, change.master_port
-        app.members, app.membership, app.first = [], 0, {}
+        app.members, app.membership, app.founders, app.first = [], 0, [], {}
         app.released = app.failed = app.resume = False
 
     def _release(self, fact: k.GenerationReleased, app: DesiredApp) -> None:
@@ -270,6 +272,7 @@ class Desired(msgspec.Struct):
             return
         app.released, app.resume, app.checkpoints, app.held = True, fact.resume, fact.checkpoints, None
         app.members, app.membership = app.placement, 1
+        app.founders = sorted(placed.slot for placed in app.placement)
         for placed in app.placement:
             if placed.node == self.node:
                 self.due.add(Key(fact.app, fact.generation, placed.slot))

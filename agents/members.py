@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 
 def announcement(app: DesiredApp) -> bytes:
     """Return the file's content for the membership that was announced last."""
-    return elastic.announcement(app.generation, app.membership, app.spec.deadlines.live_s, app.members)
+    return elastic.announcement(app.generation, app.membership, app.spec.deadlines.live_s, app.members, app.founders)

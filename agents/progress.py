@@ -11,7 +11,8 @@ and of live apps (`elastic: live`), whose other words are in events/kinds/agents
 
 Each fact is the latest of its kind: at most one of each is published in `interval_s`, and a request for a size at most once in
 `REQUEST_S`.  What the rate held back is published when the container has ended, before its end is reported; a request is not:
-who has ended asks for nothing.
+who has ended asks for nothing.  Of epochs none is left out: a fact names all that ended since the last one, those with the same
+ledger as one run.
 
 The file is the app's, and may hold anything: lines that are not of this form are skipped, half-written ones wait for their
 end, lines longer than `LONGEST_LINE` are left out.  One look reads at most `LONGEST_READ` bytes.  If the unread part of a
@@ -33,7 +34,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from events.kinds import AppCheckpointed, AppProgressed, AppResizeRequested, EpochCompleted, MembershipChanged
+from events.kinds import (
+    MOST_RUNS,
+    AppCheckpointed,
+    AppProgressed,
+    AppResizeRequested,
+    EpochCompleted,
+    EpochRun,
+    MembershipChanged,
+)
 from events.limits import clipped
 
 if TYPE_CHECKING:
@@ -49,7 +58,9 @@ MOST_BEHIND = 4 * 1024 * 1024
 LONGEST_LINE = 64 * 1024
 """Bytes."""
 MOST_TRIES = 64
-"""Lines of one read that are decoded for each kind of fact."""
+"""Lines of one read that are decoded for each kind of fact, but epochs."""
+MOST_EPOCHS = 4096
+"""Lines of one read that are decoded for epochs: more than have room in it."""
 REQUEST_S = 10.0
 """Seconds between two requests of one container that are published."""
 _LARGEST_STEP = 2**53
@@ -255,23 +266,27 @@ class ProgressFile:
             break
 
     def _take_live(self, lines: bytes, begin: int) -> None:
-        """Keep the newest membership and the newest epoch of these lines, which begin there in the file."""
+        """Keep the newest membership and all epochs of these lines, which begin there in the file."""
         app, generation, _ = self._key
         about = {"app": app, "generation": generation}
-        for kind, word in ((MembershipChanged, b'"membership"'), (EpochCompleted, b'"epoch"')):
-            for end, words in self._newest_first(lines, word):
-                fact = _live_fact(kind, words, about)
-                if fact is None:
-                    continue
-                if begin + end > getattr(self._told, TOLD[kind]):
-                    self._held[kind] = replace(fact, id=f"{kind.__name__}.{begin + end}")
+        for end, words in self._newest_first(lines, b'"membership"'):
+            fact = _live_fact(MembershipChanged, words, about)
+            if fact is not None:
+                if begin + end > self._told.membership:
+                    self._held[MembershipChanged] = replace(fact, id=f"MembershipChanged.{begin + end}")
                 break
+        for end, words in reversed(list(self._newest_first(lines, b'"epoch"', MOST_EPOCHS))):
+            fact = _live_fact(EpochCompleted, words, about)
+            if isinstance(fact, EpochCompleted) and begin + end > self._told.epoch:
+                held = self._held.get(EpochCompleted)
+                fact = replace(fact, id=f"EpochCompleted.{begin + end}")
+                self._held[EpochCompleted] = _after(held, fact) if isinstance(held, EpochCompleted) else fact
 
-    def _newest_first(self, lines: bytes, word: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _newest_first(self, lines: bytes, word: bytes, tries: int = MOST_TRIES) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the objects of lines that hold the word, newest first, each with the position of its line's end; at most
-        `MOST_TRIES`, so that lines which only look like facts cost little."""
+        `tries`, so that lines which only look like facts cost little."""
         before = len(lines)
-        for _ in range(MOST_TRIES):
+        for _ in range(tries):
             found = lines.rfind(word, 0, before)
             if found < 0:
                 return
@@ -299,6 +314,20 @@ def _live_fact(
         return msgspec.convert({"kind": kind.__name__, **said, **about}, kind)
     except (msgspec.ValidationError, RecursionError):
         return None
+
+
+def _after(held: EpochCompleted, newest: EpochCompleted) -> EpochCompleted:
+    """Return the newest epoch with those that are held back; if they are too many runs, without the oldest."""
+    runs, omitted = list(held.earlier), held.omitted
+    last = runs[-1] if runs else None
+    if last is not None and (last.last + 1, last.samples, last.ledger) == (held.epoch, held.samples, held.ledger):
+        runs[-1] = replace(last, last=held.epoch)
+    else:
+        runs.append(EpochRun(held.epoch, held.epoch, held.samples, held.ledger))
+    if len(runs) > MOST_RUNS:
+        omitted += runs[0].last - runs[0].first + 1
+        del runs[0]
+    return replace(newest, earlier=runs, omitted=omitted)
 
 
 _SAID: dict[type[ProgressFact], tuple[str, ...]] = {

@@ -39,13 +39,18 @@ class Announcement(msgspec.Struct, frozen=True):
     deadline_s: float
     """Seconds from the announcement within which the membership has to train."""
     members: list[Member]
+    founders: list[int]
+    """Slots of the generation's first membership.  Only they may begin the job; all others join one that may be under way."""
 
 
-def announcement(generation: int, membership: int, deadline_s: float, placement: Iterable[Placed]) -> bytes:
-    """Return the content of the file."""
+def announcement(
+    generation: int, membership: int, deadline_s: float, placement: Iterable[Placed], founders: list[int] | None = None
+) -> bytes:
+    """Return the content of the file; without `founders`, all members are."""
     ordered = sorted(placement, key=lambda placed: placed.slot)
     members = [Member(slot=one.slot, host=one.address, port=one.port) for one in ordered]
-    return msgspec.json.encode(Announcement(generation, membership, deadline_s, members)) + b"\n"
+    first = [one.slot for one in ordered] if founders is None else founders
+    return msgspec.json.encode(Announcement(generation, membership, deadline_s, members, first)) + b"\n"
 
 
 def prepare(place: Place) -> Launch:

@@ -185,7 +185,7 @@ class Job:
         self._plan = Chunks(samples, batch, count, seed)
         self._make, self._save_every_s = values, save_every
         per_epoch = self._plan.steps_per_epoch
-        saved = self._restore() if self.contract.slot == min(self._announced()) else None
+        saved = self._restore() if self.group.may_found else None
         plan = v.Plan(count, per_epoch, valued=values is not None)
         first = saved.step if saved is not None else 0
         self.group.start(plan, first, saved.used if saved is not None else ledger.EMPTY)
@@ -284,9 +284,6 @@ class Job:
             self.keeper.load(saved.state)
             self.resumed_from = saved.step
         return saved
-
-    def _announced(self) -> tuple[int, ...]:
-        return self.group.announced or (self.contract.slot,)
 
     def _report_facts(self, waited_s: float) -> None:
         for fact in self.group.facts():

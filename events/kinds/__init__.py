@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from events.kinds.agents import (
     CUT_OFF,
+    MOST_RUNS,
     AppCheckpointed,
     AppProgressed,
     AppResizeRequested,
@@ -29,6 +30,7 @@ from events.kinds.agents import (
     ContainerStarted,
     ContainerUse,
     EpochCompleted,
+    EpochRun,
     ExitReason,
     MembershipChanged,
     NodeJoined,
@@ -76,6 +78,7 @@ from events.kinds.messages import Published, Round, Unknown, Unreadable
 
 __all__ = [
     "CUT_OFF",
+    "MOST_RUNS",
     "NO_FOLDER",
     "Address",
     "Adjustment",
@@ -96,6 +99,7 @@ __all__ = [
     "ContainerUse",
     "ContainersPrepared",
     "EpochCompleted",
+    "EpochRun",
     "Event",
     "ExitCode",
     "ExitReason",

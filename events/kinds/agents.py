@@ -168,13 +168,32 @@ class MembershipChanged(Event, frozen=True):
     bytes_moved: Amount = 0
 
 
+MOST_RUNS = 64
+"""Runs of epochs in one event."""
+
+Digest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")]
+
+
+class EpochRun(msgspec.Struct, frozen=True, gc=False):
+    """Consecutive epochs, all with the same ledger."""
+
+    first: Number
+    last: Number
+    samples: Number
+    ledger: Digest = ""
+
+
 class EpochCompleted(Event, frozen=True):
-    """The leader of a live app reports the end of an epoch of data."""
+    """The leader of a live app reports the end of an epoch of data, with those that ended since its last report."""
 
     app: Name
     generation: Number
     epoch: Number
     step: Step
     samples: Number
-    ledger: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")] = ""
+    ledger: Digest = ""
     """Digest of which samples were used in this epoch."""
+    earlier: Annotated[list[EpochRun], msgspec.Meta(max_length=MOST_RUNS)] = []
+    """The epochs before this one that the agent's limited rate held back."""
+    omitted: Number = 0
+    """How many epochs were held back and left out, because their ledgers differ too much for `earlier`."""

@@ -255,6 +255,7 @@ def test_newcomers_are_wanted_from_their_release_on_with_the_membership_that_the
     assert Key(bench.app().id, 1, 2) in desired.due
     assert [placed.slot for placed in app.joined_as(2)] == [0, 1, 2]
     assert [placed.slot for placed in app.joined_as(0)] == [0, 1]
+    assert app.founders == [0, 1]
 
 
 def test_a_lost_member_is_not_wanted_again() -> None:

@@ -10,7 +10,14 @@ import pytest
 
 from agents.progress import LONGEST_LINE, LONGEST_READ, MOST_BEHIND, MOST_TRIES, REQUEST_S, ProgressFile, Told
 from agents.runtime.interface import Key
-from events.kinds import AppCheckpointed, AppProgressed, AppResizeRequested, EpochCompleted, MembershipChanged
+from events.kinds import (
+    MOST_RUNS,
+    AppCheckpointed,
+    AppProgressed,
+    AppResizeRequested,
+    EpochCompleted,
+    MembershipChanged,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -417,3 +424,38 @@ def test_a_long_reason_is_cut(path: Path) -> None:
     write(path, '{"request_size": 3, "reason": "' + "x" * 5000 + '"}\n')
     ((_, reason),) = requests(file, 0)
     assert len(reason) == 200
+
+
+def _epoch(number: int, ledger: str = "ab" * 32) -> str:
+    return f'{{"epoch": {number}, "step": {10 * number}, "samples": 1797, "ledger": "{ledger}"}}\n'
+
+
+def test_epochs_that_the_rate_held_back_are_said_with_the_next_one(path: Path) -> None:
+    file = live(path)
+    write(path, _epoch(0))
+    assert [fact.epoch for fact in file.read(0) if isinstance(fact, EpochCompleted)] == [0]
+    for number in range(1, 400):
+        write(path, _epoch(number, "cd" * 32 if number == 7 else "ab" * 32))
+    assert file.read(1) == []
+    write(path, _epoch(400))
+    (fact,) = file.read(6)
+    assert isinstance(fact, EpochCompleted)
+    runs = [(run.first, run.last, run.ledger[:2]) for run in fact.earlier]
+    assert (fact.epoch, fact.omitted, runs) == (400, 0, [(1, 6, "ab"), (7, 7, "cd"), (8, 399, "ab")])
+
+
+def test_the_epochs_of_one_fact_are_bounded_and_those_left_out_counted(path: Path) -> None:
+    file = live(path)
+    for number in range(2000):
+        write(path, _epoch(number, f"{number:064x}"))
+    (fact,) = file.read(0)
+    assert isinstance(fact, EpochCompleted)
+    assert (fact.epoch, len(fact.earlier), fact.omitted) == (1999, MOST_RUNS, 1999 - MOST_RUNS)
+    assert fact.earlier[-1].last == 1998
+
+
+def test_a_restarted_agent_says_no_epoch_twice_and_leaves_none_out(path: Path) -> None:
+    write(path, _epoch(0) + _epoch(1) + _epoch(2))
+    (fact,) = live(path, told=Told(epoch=len(_epoch(0)))).read(0)
+    assert isinstance(fact, EpochCompleted)
+    assert (fact.epoch, [(run.first, run.last) for run in fact.earlier]) == (2, [(1, 1)])

@@ -97,13 +97,15 @@ class Group:
         self.used: dict[int, list[tuple[int, ...]]] = {}
         """By step and member: the samples that the completed step used, as the scripts saw it."""
         self.facts: list[tuple[int, v.Changed | v.EpochDone]] = []
-        self.moved: list[str] = []
+        self.sums: list[tuple[int, int]] = []
+        """For each complete sum, in order: the view, and its leader."""
         self._make = make
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._last_delivery: dict[tuple[int, int], float] = {}
         self.membership = 0
         self.announced: tuple[int, ...] = ()
+        self.founders: tuple[int, ...] = ()
 
     # What the cluster does.
 
@@ -111,10 +113,11 @@ class Group:
         """Announce a membership; slots that do not run yet are started."""
         self.membership += 1
         self.announced = tuple(sorted(slots))
+        self.founders = self.founders or self.announced
         for slot in slots:
             if slot not in self.members:
                 self._start(slot)
-        announced = v.Announced(self.membership, self.announced)
+        announced = v.Announced(self.membership, self.announced, self.founders)
         for slot in sorted(self.alive):
             self.later(self.random.uniform(0.0, 0.2), lambda s=slot: self._tell(s, announced))  # type: ignore[misc]
 
@@ -138,6 +141,7 @@ class Group:
         if slot in self.alive:
             self.frozen[slot] = self.now + seconds
             self._fall_silent({slot})
+            self.later(seconds + 0.01, lambda: self._link(slot))
 
     def cut_off(self, slots: set[int], seconds: float) -> None:
         """These members and the rest cannot hear each other for a while.  What they send arrives late, or is lost with the
@@ -195,25 +199,25 @@ class Group:
     def _join(self, slot: int) -> None:
         if slot not in self.alive:
             return
-        self._do(slot, lambda: self.members[slot].announce(v.Announced(self.membership, self.announced)))
+        self._do(slot, lambda: self.members[slot].announce(v.Announced(self.membership, self.announced, self.founders)))
         self._link(slot)
         self._do(slot, lambda: self.members[slot].start(self.plan))
         self._ask(slot)
 
     def _link(self, slot: int) -> None:
-        """Connections are made among all that were announced, and to those that were there before: the lower slot dials."""
-        for peer in sorted(self.alive - {slot}):
+        """Connections are made among all that were announced, and to those that were there before: the lower slot dials, and
+        one that leaves."""
+        for peer in sorted(self.alive - {slot}) if slot in self.alive else []:
             pair = frozenset((slot, peer))
-            known = self.members[min(pair)].announced.members
-            if (
-                pair not in self.linked
-                and pair not in self.cut
-                and max(pair) in known
-                and not {slot, peer} & self.frozen.keys()
-            ):
+            dials = self._dials(min(pair), max(pair)) or self._dials(max(pair), min(pair))
+            if dials and pair not in self.linked | self.cut.keys() and not pair & self.frozen.keys():
                 self.linked.add(pair)
                 for one, other in ((slot, peer), (peer, slot)):
                     self._do(one, lambda a=one, b=other: self.members[a].connect(b))  # type: ignore[misc]
+
+    def _dials(self, slot: int, peer: int) -> bool:
+        announced = self.members[slot].announced.members
+        return peer in announced and (slot < peer or slot not in announced)
 
     def _lose(self, slot: int, peer: int) -> None:
         if slot in self.alive:
@@ -307,6 +311,9 @@ class Group:
         if isinstance(answer, v.Begin):
             self._begin(script, answer)
         elif isinstance(answer, v.Summed):
+            view = self.members[slot].view
+            if view is not None and view.leader == slot:
+                self.sums.append((view.number, slot))
             script.model = script.model + answer.arrays[0]
             script.round += 1
             self._busy(script, self._next_round)

@@ -25,6 +25,7 @@ class Workers:
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.membership = 0
         self.members: list[int] = []
+        self.founders: list[int] = []
         self._script, self._arguments = script, arguments
         self._ports: dict[int, int] = {}
         self.generation = 1
@@ -32,6 +33,8 @@ class Workers:
     def announce(self, *slots: int) -> None:
         self.membership += 1
         self.members = sorted(slots)
+        if self.membership == 1:
+            self.founders = self.members
         for slot in slots:
             self.port(slot)
         document = {
@@ -39,6 +42,7 @@ class Workers:
             "membership": self.membership,
             "deadline_s": 60.0,
             "members": [{"slot": s, "host": "127.0.0.1", "port": self._ports[s]} for s in self.members],
+            "founders": self.founders,
         }
         for slot in sorted({*slots, *self.processes}):
             folder = self.of(slot)

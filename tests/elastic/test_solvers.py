@@ -146,3 +146,14 @@ def test_one_member_asks_for_nothing() -> None:
     scaling = ScaleIn()
     rounds = [*falls(rounds=60, rate=0.5, gap=1.0, at=0), *falls(rounds=60, rate=0.0, gap=1e-13, at=60)]
     assert wishes(scaling, 1, rounds) == []
+
+
+@pytest.mark.slow
+def test_a_leaver_with_a_higher_slot_than_the_newcomer_hands_over_its_chunks(workers: Workers, optimum: float) -> None:
+    """Its address is in no announcement that the newcomer reads."""
+    workers.announce(0, 5)
+    workers.until(lambda: 3 in workers.epochs())
+    workers.announce(0, 3)
+    workers.until(lambda: any(change["cause"] == "move" for change in workers.changes()))
+    assert workers.wait(0, 3, 5) == [0, 0, 0]
+    assert -1e-7 <= float(workers.output(0).split()[3]) - optimum <= 2e-5

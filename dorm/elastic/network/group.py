@@ -102,7 +102,7 @@ class Group:
                     raise LeftBehind(
                         "this worker was to join, but is not announced any more", code="elastic.left_behind.unannounced"
                     )
-                if announced and self._contract.slot == min(announced):
+                if self._member.may_found:
                     return None
                 if self._member.deserted:
                     raise LeftBehind("the others have finished", code="elastic.left_behind.finished")
@@ -155,8 +155,9 @@ class Group:
         return self._member.used
 
     @property
-    def announced(self) -> tuple[int, ...]:
-        return self._member.announced.members
+    def may_found(self) -> bool:
+        """Whether it is on this member to begin the job, if nobody trains yet."""
+        return self._member.may_found
 
     @property
     def targets(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -305,8 +306,11 @@ class Group:
         self._tell()
         for slot in sorted(announcement.members):
             with self._lock:
-                needed = slot > self._contract.slot and slot not in self._links and slot not in self._dialing
-                if not needed or slot in self._member.dead or slot in self._ended():
+                # The lower slot connects; a leaver, whose address is not announced any more, connects with all.
+                dials = slot > self._contract.slot or self._contract.slot not in announcement.members
+                if not dials or slot in self._links or slot in self._dialing:
+                    continue
+                if slot in self._member.dead or slot in self._ended():
                     continue
                 self._dialing.add(slot)
             address = announcement.members[slot]
@@ -322,7 +326,8 @@ class Group:
         if present not in ((), coming) and not self.settled():
             return
         self._told = announcement.membership
-        told = v.Announced(announcement.membership, tuple(sorted(announcement.members)))
+        members = tuple(sorted(announcement.members))
+        told = v.Announced(announcement.membership, members, announcement.founders)
         self._do(lambda: self._member.announce(told))
 
     def _ended(self) -> set[int]:
