@@ -11,8 +11,8 @@ and of live apps (`elastic: live`), whose other words are in events/kinds/agents
 
 Each fact is the latest of its kind: at most one of each is published in `interval_s`, and a request for a size at most once in
 `REQUEST_S`.  What the rate held back is published when the container has ended, before its end is reported; a request is not:
-who has ended asks for nothing.  Of epochs none is left out: a fact names all that ended since the last one, those with the same
-ledger as one run.
+who has ended asks for nothing.  Of epochs none is left out: a fact names all that ended since the last one, those with the
+same ledger as one run.
 
 The file is the app's, and may hold anything: lines that are not of this form are skipped, half-written ones wait for their
 end, lines longer than `LONGEST_LINE` are left out.  One look reads at most `LONGEST_READ` bytes.  If the unread part of a
