@@ -208,7 +208,9 @@ class Checks:
     def _works_on(self, key: Key) -> bool:
         """While its successor is prepared."""
         app = self.whole.apps.get(key.app)
-        successor = app.generations.get(key.generation + 1) if app is not None and not app.ended else None
+        if app is None or app.ended:
+            return False
+        successor = app.generations.get(key.generation + 1)
         if successor is None or successor.number != app.generation or not successor.preparing:
             return False
         return self.whole.time < successor.prepare_until
