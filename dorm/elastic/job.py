@@ -170,8 +170,6 @@ class Job:
     def _begin(self, at: int) -> v.Begin | None:
         asked = time.monotonic()
         packed = {chunk: pack(value) for chunk, value in self._values.items()} if self._make is not None else {}
-        if self._due() and self.group.view is not None:
-            self._save(at)
         answer = self.group.boundary(at, packed, lambda copy: self.keeper.gather(copy=copy))
         if isinstance(answer, v.Left):
             self.left = True
@@ -185,6 +183,8 @@ class Job:
         self._take_values(answer)
         waited, self._waited_s = self._waited_s + time.monotonic() - asked, 0.0
         self._report_facts(waited)
+        if self._due():  # After the boundary, which counts the samples of the step before it.
+            self._save(answer.step)
         return answer
 
     def _take_values(self, begin: v.Begin) -> None:
