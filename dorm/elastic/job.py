@@ -153,7 +153,15 @@ class Job:
             at = begin.step
             repeated = step is not None and step.number == at
             step = Step(self, begin, self._chunks_plan, self._values, repeated=repeated)
-            yield step
+            try:
+                yield step
+            except (
+                GeneratorExit
+            ):  # The script has left its loop, as all do in this step, some of them a little earlier.
+                if step.complete:
+                    self.group.finish(at + 1)
+                    self._report_facts(0.0)
+                raise
             step.finish()
             at = at if step.interrupted else at + 1
         if not self.left:
@@ -382,6 +390,11 @@ class Step:
         if not self.interrupted:
             pace = {} if self._period_s is None else {"samples_per_s": self.batch / max(self._period_s, 1e-9)}
             self._job.report(self.number + 1, **{**pace, **figures})
+
+    @property
+    def complete(self) -> bool:
+        """Whether all sums of this step are known, as far as the steps before tell how many it has."""
+        return self._sums >= max(1, self._job.sums_per_step) and not self.interrupted
 
     def finish(self) -> None:
         """The script is done with the step."""

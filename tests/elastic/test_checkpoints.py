@@ -1,4 +1,4 @@
-"""A job that starts again from a checkpoint in the middle of an epoch uses each sample of that epoch once."""
+"""The ledger where a job starts again from a checkpoint in the middle of an epoch, and where a script leaves its loop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from dorm import elastic
 from dorm.elastic import ledger
@@ -33,3 +34,19 @@ def test_the_ledger_goes_on_with_the_samples_before_the_checkpoint(tmp_path: Pat
     epochs = [(fact["epoch"], fact["samples"], fact["ledger"]) for fact in facts if "ledger" in fact]
     assert epochs == [(epoch, 97, ledger.expected(97).digest) for epoch in range(3)]
     assert sum(fact.get("cause") == "start" and fact["step"] == 14 for fact in facts) == 1
+
+
+@pytest.mark.parametrize(("summed", "epochs"), [(True, [0, 1, 2]), (False, [0, 1])])
+def test_a_script_that_leaves_its_loop_after_the_sum_has_completed_the_step(
+    tmp_path: Path, summed: bool, epochs: list[int]
+) -> None:
+    """What it says to its peers when it ends depends on that: a peer that is a moment later would take it for dead."""
+    with elastic.join(state={"w": np.zeros(1)}, contract=Contract(progress=tmp_path / "progress")) as job:
+        for step in job.steps(97, batch=97, epochs=9):
+            if step.number == 2 and not summed:
+                break
+            step.sum_over(lambda samples: float(samples.sum()))
+            if step.number == 2:
+                break
+    facts = [json.loads(line) for line in (tmp_path / "progress").read_text().splitlines()]
+    assert [fact["epoch"] for fact in facts if "ledger" in fact] == epochs
