@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dorm.bench.elastic.group import Group
+from dorm.bench.elastic.schedules import disturb, grow, survivors
 from dorm.elastic import ledger
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
-from tests.elastic.group import Group
 from tests.tries import tries
 
 if TYPE_CHECKING:
@@ -91,79 +92,9 @@ def test_members_join_and_leave_while_the_others_train(rounds: int, valued: bool
 @pytest.mark.parametrize("seed", range(tries(60, 3000)))
 def test_random_schedules(seed: int) -> None:
     group = Group(seed, rounds=1 + seed % 2, valued=seed % 3 == 0, epochs=6)
-    random = group.random
-    size = random.randint(1, 4)
-    slots = list(range(size))
-    group.announce(*slots)
-    fresh = size
-    at = 1.0
-    for _ in range(random.randint(1, 5)):
-        at += random.uniform(0.0, 2.0)
-        kind = random.choice(["grow", "shrink", "kill", "two", "freeze", "leader", "cut"])
-        if kind == "grow":
-            new = list(range(fresh, fresh + random.randint(1, 2)))
-            fresh += len(new)
-            group.later(at, partial(grow, group, new))
-        elif kind == "shrink":
-            group.later(at, lambda: shrink(group))
-        elif kind == "freeze":
-            group.later(at, lambda: freeze(group))
-        elif kind == "cut":
-            group.later(at, lambda: cut(group))
-        else:
-            group.later(at, partial(kill, group, kind))
+    disturb(group)
     group.run()
     check(group, may_end=True)
-
-
-def survivors(group: Group) -> list[int]:
-    return [s for s in group.announced if s in group.alive and group.scripts[s].ended not in ("Left", "Behind")]
-
-
-def in_view(group: Group) -> list[int]:
-    """Members of the newest view."""
-    views = [
-        m.view
-        for s, m in group.members.items()
-        if s in group.alive and m.view is not None and not group.scripts[s].ended
-    ]
-    return list(max(views, key=lambda view: view.number).members) if views else []
-
-
-def grow(group: Group, new: list[int]) -> None:
-    group.announce(*sorted({*survivors(group), *new}))
-
-
-def shrink(group: Group) -> None:
-    inside = [s for s in survivors(group) if s in in_view(group)]
-    if len(inside) > 1:
-        group.announce(*group.random.sample(inside, len(inside) - 1))
-
-
-def kill(group: Group, kind: str) -> None:
-    inside = [s for s in in_view(group) if s in group.alive and s not in group.frozen]
-    victims = {"leader": 1, "kill": 1, "two": 2}[kind]
-    if len(inside) <= victims or (kind == "leader" and len(inside) < 2):
-        return
-    chosen = [min(inside)] if kind == "leader" else group.random.sample(inside, victims)
-    for slot in chosen:
-        group.kill(slot)
-    # The control plane announces those that are left.
-    group.later(3.0, lambda: group.announce(*survivors(group)) if survivors(group) else None)
-
-
-def freeze(group: Group) -> None:
-    inside = [s for s in in_view(group) if s in group.alive and s not in group.frozen]
-    if len(inside) > 1:
-        group.freeze(group.random.choice(inside), group.random.uniform(0.1, 4.0))
-
-
-def cut(group: Group) -> None:
-    """Cut the members in two; the control plane kills the smaller part's processes when their node's lease ends."""
-    inside = [s for s in in_view(group) if s in group.alive and s not in group.frozen]
-    if len(inside) > 1 and not group.cut:
-        part = set(group.random.sample(inside, group.random.randint(1, len(inside) - 1)))
-        group.cut_off(part, group.random.uniform(1.0, 5.0))
 
 
 MOMENTS = [m.State, m.Warm, m.Switch, m.ChunkValue, m.Received, m.Cancel, m.Go, m.Status, m.Recover]
@@ -178,7 +109,10 @@ def test_members_and_newcomers_die_around_a_message(seed: int) -> None:
     group.announce(*range(size))
     for first in (size, size + 2):
         new = list(range(first, first + random.randint(1, 2)))
-        group.later(1.5 + random.uniform(0.0, 2.0) + first - size, partial(random.choice([grow, move]), group, new))
+        group.later(
+            1.5 + random.uniform(0.0, 2.0) + first - size,
+            partial(join, group, new, replace=random.choice([False, True])),
+        )
     kind, skip = MOMENTS[seed % len(MOMENTS)], random.randint(0, 3)
     seen = 0
 
@@ -199,6 +133,9 @@ def test_members_and_newcomers_die_around_a_message(seed: int) -> None:
     check(group, may_end=True)
 
 
-def move(group: Group, new: list[int]) -> None:
-    """Newcomers take the place of one member."""
-    group.announce(*sorted({*survivors(group)[1:], *new}))
+def join(group: Group, new: list[int], *, replace: bool) -> None:
+    """Newcomers come, or take the place of one member."""
+    if replace:
+        group.announce(*sorted({*survivors(group)[1:], *new}))
+    else:
+        grow(group, new)

@@ -12,10 +12,10 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 from dorm import elastic
+from dorm.bench.elastic.workers import Workers
 from dorm.elastic.contract import Contract
 from dorm.elastic.errors import ContractError
 from dorm.elastic.solvers import LOSSES, Network, Round, local_sgd, minibatch_sgd, solve
-from tests.elastic.processes import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
