@@ -1,8 +1,8 @@
 """How many rounds and how much time training takes to a target: uni-tasks, micro-tasks, and both kinds of elasticity.
 
-A uni-task holds all samples of its worker; micro-tasks divide them further, so that there are `TASKS` times as many, as in
-systems that move tasks instead of data.  Chicle (arXiv 1909.04885, sections 2 and 6) claims that more tasks need more epochs, so
-that micro-tasks pay for their elasticity with slower convergence.
+A uni-task holds all samples of its worker.  Micro-tasks divide them further, so that there are `TASKS` times as many, as in
+systems that move tasks instead of data.  Chicle (arXiv 1909.04885, sections 2 and 6) claims that more tasks need more epochs,
+so that micro-tasks pay for their elasticity with slower convergence.
 
 CoCoA trains until a duality gap of 1e-3, local SGD until a loss over all data.  The time is that of one core for each worker:
 the sum over rounds of the CPU time of the slowest worker, without waiting.  Wall time on fewer cores than workers would show
@@ -68,11 +68,13 @@ class Trained(NamedTuple):
     """Gap or loss, by round."""
 
 
-def convergence(sets: Sequence[str], plans: Sequence[str], folder: Path, tell: Tell) -> Iterator[Trained]:
+def convergence(
+    sets: Sequence[str], plans: Sequence[str], folder: Path, tell: Tell, solvers: Sequence[str] = SOLVERS
+) -> Iterator[Trained]:
     """Yield one run after the other.  Raises BenchError."""
     for data in sets:
         path = write(data, folder)
-        for solver in SOLVERS:
+        for solver in solvers:
             for plan in plans:
                 tell(f"{solver} on {data}: {plan.replace('_', ', workers: ')}")
                 yield _train(solver, data, plan, path, folder / f"{solver}-{data}-{plan}")

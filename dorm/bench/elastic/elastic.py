@@ -203,7 +203,7 @@ def figures_of(found: Found) -> dict[str, Figure]:
     figures |= _shared_figures(found.shared) if found.shared is not None else {}
     for one in found.trained:
         name = f"{one.solver}_{one.data}_{one.plan}"
-        figures[f"{'rounds' if one.solver == 'cocoa' else 'epochs'}_{name}"] = figure(one.rounds, "rounds")
+        figures[f"{'rounds' if one.solver == 'cocoa' else 'epochs'}_{name}"] = figure(one.rounds, "count")
         figures[f"{name}_s"] = figure(one.seconds, "s")
     if (steps := found.balanced) is not None:
         figures["balanced_step_ratio"] = figure(steps.after_s / steps.ideal_s, "ratio", f"<= {BALANCE_GOAL:g}")
@@ -212,10 +212,10 @@ def figures_of(found: Found) -> dict[str, Figure]:
         every = found.tallies
         figures["schedules"] = figure(len(every), "count")
         figures["schedules_all_ended"] = figure(sum(not one.finished for one in every), "count")
-        figures["samples_used"] = figure(sum(one.used for one in every), "samples")
-        figures["samples_lost"] = figure(sum(one.lost for one in every), "samples", "<= 0")
-        figures["samples_repeated"] = figure(sum(one.repeated for one in every), "samples", "<= 0")
-        figures["samples_computed_again"] = figure(sum(one.computed_again for one in every), "samples")
+        figures["samples_used"] = figure(sum(one.used for one in every), "count")
+        figures["samples_lost"] = figure(sum(one.lost for one in every), "count", "<= 0")
+        figures["samples_repeated"] = figure(sum(one.repeated for one in every), "count", "<= 0")
+        figures["samples_computed_again"] = figure(sum(one.computed_again for one in every), "count")
         figures["epochs_wrong_in_schedules"] = figure(sum(one.wrong_epochs for one in every), "count", "<= 0")
     if found.proven:
         figures["epochs_proven"] = figure(sum(one.epochs for one in found.proven), "count")

@@ -140,6 +140,8 @@ class _Job:
 
     def freeze(self) -> float:
         """Freeze the member that joined last, and return the pause of the others."""
+        if len(self.workers.members) < 2:
+            self.resize("grow", [*self.workers.members, *self.slots(1)])
         victim = max(self.workers.members)
         left = [slot for slot in self.workers.members if slot != victim]
         known = len(self.workers.changes())

@@ -128,5 +128,5 @@ def longest_pause(records: Records, since: float) -> float:
     gaps = [b - a for a, b in pairwise(ends) if b > since]
     if not gaps or len(before) < 2:
         raise BenchError("no step was made before and after a change", code="bench.nothing_measured")
-    ordinary = median(b - a for a, b in zip(before[-_ORDINARY - 1 :], before[-_ORDINARY:], strict=False))
+    ordinary = median(b - a for a, b in pairwise(before[-_ORDINARY - 1 :]))
     return max(0.0, max(gaps) - ordinary)
