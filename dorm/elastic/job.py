@@ -59,6 +59,7 @@ def join(
     try:
         job.open(warm_up)
         yield job
+        job.leave_loop()
     finally:
         job.close()
         if previous is not None:
@@ -96,6 +97,8 @@ class Job:
         self._waited_s = 0.0
         """Seconds that the script has waited in interrupted sums."""
         self._began = False
+        self._inside: Step | None = None
+        """The step that the script is in, or in which it left its loop."""
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -153,15 +156,9 @@ class Job:
             at = begin.step
             repeated = step is not None and step.number == at
             step = Step(self, begin, self._chunks_plan, self._values, repeated=repeated)
-            try:
-                yield step
-            except (
-                GeneratorExit
-            ):  # The script has left its loop, as all do in this step, some of them a little earlier.
-                if step.complete:
-                    self.group.finish(at + 1)
-                    self._report_facts(0.0)
-                raise
+            self._inside = step
+            yield step
+            self._inside = None
             step.finish()
             at = at if step.interrupted else at + 1
         if not self.left:
@@ -287,6 +284,13 @@ class Job:
         if warm_up is not None:
             warm_up()
         self.group.warmed_up(time.monotonic() - asked)
+
+    def leave_loop(self) -> None:
+        """The script is done.  If it left its loop in a complete step, as all do in that step, some of them a little earlier,
+        its peers are told so: one that still waits for the step's last sum would take it for dead."""
+        if self._inside is not None and self._inside.complete:
+            self.group.finish(self._inside.number + 1)
+            self._report_facts(0.0)
 
     def close(self) -> None:
         self.group.close()
