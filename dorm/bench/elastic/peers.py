@@ -67,7 +67,7 @@ def _changes(peers: _Peers, size: int) -> Iterator[Pause]:
     half = size // 2
     for slot in range(half):
         peers.start(slot)
-    peers.trains()
+    peers.trains(half)
     # torchrun's agents start a killed worker again; of torchft nobody does.
     left = size - (peers.name == "torchft")
 
