@@ -27,14 +27,14 @@ def elastic(
     cycles: Annotated[int, typer.Option(min=1, max=1000, help="How often NumPy's workers shrink, grow and lose one.")] = 4,
     schedules: Annotated[int, typer.Option(min=1, max=1_000_000, help="Random schedules of resizes, deaths and freezes.")] = 200,
     torch: Annotated[bool, typer.Option(help="Measure PyTorch, torchrun and torchft, where they are installed.")] = True,
-    quick: Annotated[bool, typer.Option("--quick", help="A minute: fewer of everything, without PyTorch.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Less of everything, without PyTorch.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Plot how training converges; needs dorm\\[plots].")] = None,
     output: Output = Format.table,
     verbose: Verbose = 0,
 ) -> None:  # fmt: skip
     """Live resizing beside checkpoint and restart: pauses, convergence, balance, what a partition costs, each sample's fate.
 
-    Five minutes on two cores, and as long again for PyTorch; Ctrl-C
+    Some minutes on two idle cores, and as long again for PyTorch; Ctrl-C
     prints what was measured until then.
 
     [bold]Examples[/]
