@@ -77,6 +77,7 @@ def join(
     try:
         job.open(warm_up)
         yield job
+        job.leave_loop()
     finally:
         job.close()
         if previous is not None:
@@ -120,6 +121,8 @@ class Job:
         self._waited_s = 0.0
         """Seconds that the script has waited in interrupted sums."""
         self._began = False
+        self._inside: Step | None = None
+        """The step that the script is in, or in which it left its loop."""
 
     def use_groups(self) -> None:
         """Sum tensors by process groups of PyTorch if the script has imported it and the state has tensors."""
@@ -201,7 +204,9 @@ class Job:
             at = begin.step
             repeated = step is not None and step.number == at
             step = Step(self, begin, self._chunks_plan, self._values, repeated=repeated)
+            self._inside = step
             yield step
+            self._inside = None
             step.finish()
             at = at if step.interrupted else at + 1
         if not self.left:
@@ -218,8 +223,6 @@ class Job:
     def _begin(self, at: int) -> v.Begin | None:
         asked = time.monotonic()
         packed = {chunk: pack(value) for chunk, value in self._values.items()} if self._make is not None else {}
-        if self._due() and self.group.view is not None:
-            self._save(at)
         answer = self.group.boundary(at, packed, lambda copy: self.keeper.gather(copy=copy))
         if isinstance(answer, v.Left):
             self.left = True
@@ -234,6 +237,8 @@ class Job:
         self._follow()
         waited, self._waited_s = self._waited_s + time.monotonic() - asked, 0.0
         self._report_facts(waited)
+        if self._due():  # After the boundary, which counts the samples of the step before it.
+            self._save(answer.step)
         return answer
 
     def _follow(self) -> None:
@@ -339,6 +344,13 @@ class Job:
         if self.groups is not None:
             self.groups.settle(self.group.settled)
         self.group.warmed_up(time.monotonic() - asked)
+
+    def leave_loop(self) -> None:
+        """The script is done.  If it left its loop in a complete step, as all do in that step, some of them a little earlier,
+        its peers are told so: one that still waits for the step's last sum would take it for dead."""
+        if self._inside is not None and self._inside.complete:
+            self.group.finish(self._inside.number + 1)
+            self._report_facts(0.0)
 
     def close(self) -> None:
         self.group.close()
@@ -453,6 +465,11 @@ class Step:
         if not self.interrupted:
             pace = {} if self._period_s is None else {"samples_per_s": self.batch / max(self._period_s, 1e-9)}
             self._job.report(self.number + 1, **{**pace, **figures})
+
+    @property
+    def complete(self) -> bool:
+        """Whether all sums of this step are known, as far as the steps before tell how many it has."""
+        return self._sums >= max(1, self._job.sums_per_step) and not self.interrupted
 
     def finish(self) -> None:
         """The script is done with the step."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dorm.bench.elastic.group import Group
+from dorm.bench.elastic.schedules import disturb, grow, survivors
 from dorm.elastic import ledger
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
 from dorm.elastic.protocol.member import Member
-from tests.elastic.group import Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,27 +77,7 @@ def one_group_goes_on(group: Group) -> None:
 def random_schedule(seed: int, make: Callable[[int], Member] = Member, kind: type[Group] = Group) -> Group:
     """Members join, leave, die, freeze and are cut off at random times."""
     group = kind(seed, rounds=1 + seed % 2, valued=seed % 3 == 0, epochs=6, make=make)
-    random = group.random
-    size = random.randint(1, 4)
-    slots = list(range(size))
-    group.announce(*slots)
-    fresh = size
-    at = 1.0
-    for _ in range(random.randint(1, 5)):
-        at += random.uniform(0.0, 2.0)
-        change = random.choice(["grow", "shrink", "kill", "two", "freeze", "leader", "cut"])
-        if change == "grow":
-            new = list(range(fresh, fresh + random.randint(1, 2)))
-            fresh += len(new)
-            group.later(at, partial(grow, group, new))
-        elif change == "shrink":
-            group.later(at, lambda: shrink(group))
-        elif change == "freeze":
-            group.later(at, lambda: freeze(group))
-        elif change == "cut":
-            group.later(at, lambda: cut(group))
-        else:
-            group.later(at, partial(kill, group, change))
+    disturb(group)
     group.run()
     return group
 
@@ -131,56 +112,6 @@ def around_a_message(seed: int, make: Callable[[int], Member] = Member, kind: ty
     send, group._send = group._send, watch  # type: ignore[method-assign, assignment]
     group.run()
     return group
-
-
-def survivors(group: Group) -> list[int]:
-    return [s for s in group.announced if s in group.alive and group.scripts[s].ended not in ("Left", "Behind")]
-
-
-def in_view(group: Group) -> list[int]:
-    """Members of the newest view."""
-    views = [
-        m.view
-        for s, m in group.members.items()
-        if s in group.alive and m.view is not None and not group.scripts[s].ended
-    ]
-    return list(max(views, key=lambda view: view.number).members) if views else []
-
-
-def grow(group: Group, new: list[int]) -> None:
-    group.announce(*sorted({*survivors(group), *new}))
-
-
-def shrink(group: Group) -> None:
-    inside = [s for s in survivors(group) if s in in_view(group)]
-    if len(inside) > 1:
-        group.announce(*group.random.sample(inside, len(inside) - 1))
-
-
-def kill(group: Group, kind: str) -> None:
-    inside = [s for s in in_view(group) if s in group.alive and s not in group.frozen]
-    victims = {"leader": 1, "kill": 1, "two": 2}[kind]
-    if len(inside) <= victims or (kind == "leader" and len(inside) < 2):
-        return
-    chosen = [min(inside)] if kind == "leader" else group.random.sample(inside, victims)
-    for slot in chosen:
-        group.kill(slot)
-    # The control plane announces those that are left.
-    group.later(3.0, lambda: group.announce(*survivors(group)) if survivors(group) else None)
-
-
-def freeze(group: Group) -> None:
-    inside = [s for s in in_view(group) if s in group.alive and s not in group.frozen]
-    if len(inside) > 1:
-        group.freeze(group.random.choice(inside), group.random.uniform(0.1, 4.0))
-
-
-def cut(group: Group) -> None:
-    """Cut the members in two; the control plane kills the smaller part's processes when their node's lease ends."""
-    inside = [s for s in in_view(group) if s in group.alive and s not in group.frozen]
-    if len(inside) > 1 and not group.cut:
-        part = set(group.random.sample(inside, group.random.randint(1, len(inside) - 1)))
-        group.cut_off(part, group.random.uniform(1.0, 5.0))
 
 
 def move(group: Group, new: list[int]) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dorm.bench.elastic.workers import ROOT, Workers
 from dorm.elastic import ledger
-from tests.elastic.processes import ROOT, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

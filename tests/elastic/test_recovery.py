@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dorm.bench.elastic.group import Group
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
-from tests.elastic.group import Group
 from tests.elastic.schedules import check
 
 if TYPE_CHECKING:

@@ -25,6 +25,12 @@ from dorm.elastic.values import pack, unpack
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy.typing as npt
+
+    Array = npt.NDArray[np.float64]
+
+MEASURES = 3
+"""How many sums over the samples a model holds."""
 SILENT_S = 1.5
 """After so long without a word a peer counts as dead."""
 
@@ -47,11 +53,12 @@ class Script:
     """What a training script holds: a sum over all samples it has seen, in every round of every step."""
 
     slot: int
-    model: np.ndarray = field(default_factory=lambda: np.zeros(3))
-    saved: np.ndarray | None = None
+    model: Array
+    """Three sums over the samples, and then how often each sample is part of them."""
+    saved: Array | None = None
     """The model at the first sum of the step, for a repeat."""
     chunks: list[int] = field(default_factory=list)
-    values: dict[int, np.ndarray] = field(default_factory=dict)
+    values: dict[int, Array] = field(default_factory=dict)
     """Per chunk: how many samples its owners have used, which moves with the chunk."""
     step: int = -1
     round: int = 0
@@ -96,6 +103,8 @@ class Group:
         self.linked: set[frozenset[int]] = set()
         self.used: dict[int, list[tuple[int, ...]]] = {}
         """By step and member: the samples that the completed step used, as the scripts saw it."""
+        self.computed_again = 0
+        """Samples of interrupted steps, as far as their scripts live."""
         self.facts: list[tuple[int, v.Changed | v.EpochDone]] = []
         self.sums: list[tuple[int, int]] = []
         """For each complete sum, in order: the view, and its leader."""
@@ -181,7 +190,8 @@ class Group:
             action()
 
     def _start(self, slot: int) -> None:
-        self.members[slot], self.scripts[slot] = self._make(slot), Script(slot)
+        self.members[slot] = self._make(slot)
+        self.scripts[slot] = Script(slot, np.zeros(MEASURES + self.chunks.samples))
         self.alive.add(slot)
         self.later(self.random.uniform(0.1, 1.0), lambda: self._join(slot))
         self._tick(slot)
@@ -319,6 +329,7 @@ class Group:
             self._busy(script, self._next_round)
         elif isinstance(answer, v.Interrupted):
             assert script.saved is not None
+            self.computed_again += sum(len(self.chunks.part(script.step, chunk)) for chunk in script.chunks)
             script.model, script.step = script.saved, script.step - 1
             self._busy(script, lambda s: self._ask(s.slot))
         elif isinstance(answer, v.Stop):
@@ -359,11 +370,15 @@ class Group:
         sums = partial_sums(
             self.plan.chunks,
             script.chunks,
-            lambda chunk: [np.array([parts[chunk].sum() * 0.1, len(parts[chunk]), 1.0 / (1 + chunk)])],
+            lambda chunk: [self._sums_of(chunk, parts[chunk])],
         )
         used = ledger.entry_of([np.concatenate(list(parts.values()))] if parts else [])
         script.asks = True
         self._do(script.slot, lambda: self.members[script.slot].contribute(sums, used, 0.01, stop=False))
+
+    def _sums_of(self, chunk: int, samples: npt.NDArray[np.int64]) -> Array:
+        times = np.bincount(samples, minlength=self.chunks.samples).astype(np.float64)
+        return np.concatenate([[samples.sum() * 0.1, len(samples), 1.0 / (1 + chunk)], times])
 
     def _next_round(self, script: Script) -> None:
         if script.round < self.rounds:
