@@ -17,7 +17,7 @@ script runs alone.
 This follows Kaufmann et al., *Addressing Algorithmic Bottlenecks in Elastic Machine Learning with Chicle* (arXiv
 1909.04885): one task per worker, data in chunks that move at iteration boundaries.
 
-    job          what a script uses: join, steps, sums
+    job          what a script uses: join, steps; step: one of them, and its sums
     chunks       which samples a step uses; ownership: who has which chunk; ledger: the proof; summing: sums of fixed order
     state        what is kept through resizes; values: how it travels; checkpoints: how it outlives all members
     nested       lists and dictionaries of arrays, tensors and numbers, which a script sums

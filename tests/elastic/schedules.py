@@ -114,6 +114,7 @@ def around_a_message(seed: int, make: Callable[[int], Member] = Member, kind: ty
     return group
 
 
-def move(group: Group, new: list[int]) -> None:
+def move(group: Group, new: list[int]) -> bool:
     """Newcomers take the place of one member."""
     group.announce(*sorted({*survivors(group)[1:], *new}))
+    return True

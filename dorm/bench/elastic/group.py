@@ -109,7 +109,7 @@ class Group:
         self.sums: list[tuple[int, int]] = []
         """For each complete sum, in order: the view, and its leader."""
         self._make = make
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
         self._last_delivery: dict[tuple[int, int], float] = {}
         self.membership = 0
@@ -179,7 +179,7 @@ class Group:
 
     # Virtual time.
 
-    def later(self, delay: float, action: Callable[[], None]) -> None:
+    def later(self, delay: float, action: Callable[[], object]) -> None:
         self._count += 1
         heapq.heappush(self._queue, (self.now + delay, self._count, action))
 
@@ -233,7 +233,7 @@ class Group:
         if slot in self.alive:
             self._do(slot, lambda: self.members[slot].lose(peer))
 
-    def _do(self, slot: int, action: Callable[[], None]) -> None:
+    def _do(self, slot: int, action: Callable[[], object]) -> None:
         """Call a member, or later if it is frozen, and carry out what it wants."""
         if slot not in self.alive:
             return

@@ -211,7 +211,7 @@ class Checks:
         if app is None or app.ended:
             return False
         successor = app.generations.get(key.generation + 1)
-        if app is None or successor is None or successor.number != app.generation or not successor.preparing:
+        if successor is None or successor.number != app.generation or not successor.preparing:
             return False
         return self.whole.time < successor.prepare_until
 
