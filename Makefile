@@ -39,9 +39,10 @@ test-soak: setup ## the rest: searches for what breaks each protection, comparis
 test-fast: setup ## the part without servers, Docker and processes: under two minutes
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not nats and not docker and not cluster and not slow and not soak"
 
-# PyTorch is large, and which build pip finds differs between machines, so it is neither locked nor part of `make setup`.
-test-engines: setup ## the engines' sample apps on a real cluster: installs PyTorch; Open MPI comes from the system
-	$(INSTALL) --no-build-isolation --editable '.[torch]'
+# PyTorch is large, and which build an index offers differs between machines, so it is neither locked nor part of `make setup`.
+# pip installs it, because pip's configuration is where a machine says which index has the build for it; uv does not read that.
+test-engines: setup ## the engines' sample apps on a real cluster: installs PyTorch and Lightning; Open MPI comes from the system
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[torch,lightning]'
 	$(BIN)/python -m pytest -q -n 2 tests/agents/engines tests/e2e/engines tests/elastic
 
 test-long: setup ## all of both, with many times the seeds and examples

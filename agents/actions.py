@@ -10,6 +10,7 @@ import contextlib
 import shutil
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 
 from agents import reconcile as r
@@ -17,7 +18,7 @@ from agents.checkpoint_folder import NotShared
 from agents.contract import container_spec
 from agents.members import announcement
 from agents.ports import ports_of
-from agents.runtime.interface import MEMBERS_FILE, Conflict, Key, Refused, RuntimeFault, Seen, Unavailable
+from agents.runtime.interface import MEMBERS_FILE, Conflict, Key, Refused, RuntimeFault, Seen, Unavailable, spec_hash
 from events.quantities import GPU
 
 if TYPE_CHECKING:
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 
     from agents.checkpoint_folder import Looks
     from agents.config import NodeConfig
-    from agents.desired import Desired
+    from agents.desired import Desired, DesiredApp
     from agents.ledger import Ledger
     from agents.reporting.reporter import Reporter
-    from agents.runtime.interface import Runtime
+    from agents.runtime.interface import ContainerSpec, Runtime
 
 _log = structlog.get_logger(__name__)
 _AGAIN_S = 1.0
@@ -59,6 +60,8 @@ class Actions:
         """Containers being launched, which the runtime may not list as running yet."""
         self.announced: dict[Key, int] = {}
         """The membership that was last written for each container of a live app; empty after a restart."""
+        self.prepared: dict[Key, str] = {}
+        """Containers for which all was done that can be before their release, with the reason where they are not created."""
         self._config = config
         self._desired = desired
         self._runtime = runtime
@@ -99,6 +102,8 @@ class Actions:
                     await self._launch(key)
                 finally:
                     self.launching.discard(key)
+            case r.Prepare(key):
+                await self._prepare(key)
             case r.Halt(key):
                 await self._halt(key)
             case r.Announce(key):
@@ -111,6 +116,7 @@ class Actions:
                 await self._runtime.remove(key)
                 await self._reporter.forget(key)
                 self.announced.pop(key, None)
+                self.prepared.pop(key, None)
                 if not any(seen.key.app == key.app and seen.key != key for seen in self._seen()):
                     await self._forget_ended(key.app)
 
@@ -144,15 +150,8 @@ class Actions:
             await self._reporter.refused(key, "checkpoints", str(error))
             self._looks.doubted.set()
             return
-        spec = container_spec(
-            key.app,
-            app,
-            key.slot,
-            checkpoint_dir=str(checkpoint_dir),
-            checkpoint_mount=self._runtime.checkpoint_mount,
-            run_dir=self._runtime.run_mount(key),
-            devices=devices,
-        )
+        spec = self._spec(key, app, str(checkpoint_dir), devices)
+        await self._drop_other(key, spec)
         files = {MEMBERS_FILE: announcement(app)} if app.live else {}
         try:
             seen = await self._runtime.ensure(spec, files)
@@ -165,6 +164,52 @@ class Actions:
             _log.info("started", app=key.app, generation=key.generation, slot=key.slot, node=self._config.name)
             if seen.state == "running" and key not in self._desired.started:
                 await self._reporter.started(seen)
+
+    def _spec(self, key: Key, app: DesiredApp, checkpoint_dir: str, devices: tuple[str, ...]) -> ContainerSpec:
+        return container_spec(
+            key.app,
+            app,
+            key.slot,
+            checkpoint_dir=checkpoint_dir,
+            checkpoint_mount=self._runtime.checkpoint_mount,
+            run_dir=self._runtime.run_mount(key),
+            devices=devices,
+        )
+
+    async def _drop_other(self, key: Key, spec: ContainerSpec) -> None:
+        """Remove a container that was prepared for another command: whether the app resumes is certain only at its release.
+        It has never run."""
+        seen = next((one for one in self._seen() if one.key == key), None)
+        if seen is not None and seen.state == "created" and seen.spec_hash != spec_hash(spec):
+            await self._runtime.remove(key)
+
+    async def _prepare(self, key: Key) -> None:
+        """Have the image here and the container created, as far as that works before its release.  What does not work costs
+        the app nothing: the launch tries it again, and only that counts."""
+        app = self._desired.to_prepare().get(key)
+        if app is None or not await self._may_launch():
+            return
+        self.prepared = {one: why for one, why in self.prepared.items() if one in self._desired.to_prepare()}
+        why = ""
+        if app.spec.resources().get(GPU, 0):
+            why = "its GPUs are in use until the generation before has ended"
+        else:
+            try:
+                # The app has run, so its folder is there.  Nothing makes it here, which would hide that it is missing.
+                folder = await self._looks(
+                    lambda: self._looks.folder.of_app(key.app, resume=True, cluster=app.checkpoints)
+                )
+                # Most apps have saved a checkpoint by then; one that has not is created again.
+                expected = msgspec.structs.replace(app, resume=True)
+                await self._runtime.prepare(self._spec(key, expected, str(folder), ()))
+            except (Refused, Conflict, NotShared) as error:
+                why = str(error)
+        self.prepared[key] = why
+        here = [one for one in self._desired.to_prepare() if one[:2] == key[:2]]
+        if here and all(one in self.prepared for one in here):
+            reasons = [self.prepared[one] for one in here]
+            created = reasons.count("")
+            await self._reporter.prepared(key, created, next((one for one in reasons if one), ""))
 
     async def _announce(self, key: Key) -> None:
         """Write the membership that was announced last, where the container reads it."""

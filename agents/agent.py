@@ -267,6 +267,7 @@ class Agent:
             lease_s=max(0.0, await self._runtime.lease_left() or 0.0),
             identity=self.identity.value,
             checkpoints=self._folder.id,
+            prepares=True,
         )
         seq = await self._append(event)
         async with self._changed:
@@ -440,12 +441,16 @@ class Agent:
                 continue
             self._answered_at = asyncio.get_running_loop().time()
             self._reporter.look(self._seen)
-            actions = r.reconcile(self.desired, self._seen, self._follower.log_time(), self._actions.announced)
+            actions = r.reconcile(
+                self.desired, self._seen, self._follower.log_time(), self._actions.announced, self._actions.prepared
+            )
             for action in actions:
-                if action.key not in unsure and not (self._leaving and isinstance(action, r.Launch)):
+                if action.key not in unsure and not (self._leaving and isinstance(action, r.Launch | r.Prepare)):
                     self._actions.start(action, tasks)
             async with self._changed:
-                self._idle = not actions and not any(seen.state == "running" for seen in self._seen)
+                self._idle = not any(not isinstance(action, r.Prepare) for action in actions) and not any(
+                    seen.state == "running" for seen in self._seen
+                )
                 self._changed.notify_all()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RESYNC_S):

@@ -24,6 +24,7 @@ from events.spec import AppSpec
 from events.times import HarmfulTimes, Times, times_after
 
 if TYPE_CHECKING:
+    from agents.progress import ProgressFact
     from events.log.records import Record
 
 BEATS = 3
@@ -38,8 +39,19 @@ def subjects_of(cluster: str, node: str) -> list[str]:
     return [
         subjects.rounds(cluster),
         subjects.fact_pattern(cluster, k.PolicyChanged.__name__),
+        subjects.fact_pattern(cluster, k.ContainersPrepared.__name__),
         *(subjects.fact(cluster, kind.__name__, node) for kind in own),
     ]
+
+
+class Held(msgspec.Struct):
+    """The generation before, which works on until the next one is prepared (`Resize.prepare_s`)."""
+
+    generation: int
+    until: int
+    """Log time (UTC ns)."""
+    waits_for: list[str]
+    """Nodes that have not prepared their containers yet."""
 
 
 class DesiredApp(msgspec.Struct):
@@ -53,6 +65,8 @@ class DesiredApp(msgspec.Struct):
     """Of a live app: the membership that was announced last, which replaces `placement` once it is committed."""
     membership: int = 0
     """The number of that membership; 0 before the release."""
+    founders: list[int] = []
+    """Slots of the generation's first membership."""
     first: dict[int, list[Placed]] = {}
     """By slot, for newcomers on this node: the membership that they joined, from which their environment follows."""
     master_port: int = 0
@@ -63,6 +77,9 @@ class DesiredApp(msgspec.Struct):
     """The folder of checkpoints in which the generation works, "" where no node has announced one."""
     ended_at: int = 0
     """Log time (UTC ns) of its end, 0 while it lives."""
+    ahead: bool = False
+    """Whether containers of a generation that is not released yet are prepared: it replaces one that ran."""
+    held: Held | None = None
 
     @property
     def live(self) -> bool:
@@ -117,6 +134,8 @@ class Desired(msgspec.Struct):
         match event:
             case k.Round():
                 self._round(event, record)
+            case k.ContainersPrepared() if subjects.who_of(record.subject) == subjects.token(event.node):
+                self._prepared(event)
             case k.ContainerStarted() if own and self._of_holder(event):
                 key = Key(event.app, event.generation, event.slot)
                 self.announced.discard(key)
@@ -124,7 +143,13 @@ class Desired(msgspec.Struct):
                     self.started.add(key)
             case k.ContainerExited() if own and self._of_holder(event):
                 self._end(Key(event.app, event.generation, event.slot))
-            case k.AppCheckpointed() | k.AppProgressed() | k.MembershipChanged() | k.EpochCompleted() if own:
+            case (
+                k.AppCheckpointed()
+                | k.AppProgressed()
+                | k.AppResizeRequested()
+                | k.MembershipChanged()
+                | k.EpochCompleted()
+            ) if own:
                 self._tell(event)
             case k.NodeJoined() if own and event.node == self.node and self.may_hold(event.identity):
                 self.condition, self.lease_ended = "up", False
@@ -149,7 +174,7 @@ class Desired(msgspec.Struct):
         """Apply the master's rule: reports of another machine with this name do not concern this node's containers."""
         return event.node == self.node and event.identity == self.holder
 
-    def _tell(self, event: k.AppCheckpointed | k.AppProgressed | k.MembershipChanged | k.EpochCompleted) -> None:
+    def _tell(self, event: ProgressFact) -> None:
         """Note a stored progress fact; its id names container and line (`agents.progress`)."""
         name, _, end = event.id.rpartition(f".{type(event).__name__}.")
         slot = name.removeprefix(f"{self.node}.{event.app}-{event.generation}-")
@@ -183,7 +208,7 @@ class Desired(msgspec.Struct):
                     self.apps.setdefault(fact.app, DesiredApp(fact.spec))
                 case k.Resized():
                     for change in fact.changes:
-                        self._resize(change)
+                        self._resize(change, record.time)
                 case k.GenerationReleased() if app := self._current(fact.app, fact.generation):
                     self._release(fact, app)
                 case k.MembersReleased() | k.MembersLost() if app := self._current(fact.app, fact.generation):
@@ -191,17 +216,25 @@ class Desired(msgspec.Struct):
                 case k.MembershipCommitted() if app := self._current(fact.app, fact.generation):
                     app.placement = app.members
                 case k.LiveResizeFailed():
-                    self._resize(fact.restart)
+                    self._resize(fact.restart, record.time)
                 case k.GenerationFailed() if app := self._current(fact.app, fact.generation):
                     app.failed = True
                 case k.AppCompleted() | k.AppFailed() | k.AppCancelled():
                     self._end_app(fact.app, record.time)
-                case k.NodeLost() | k.NodeRecovered() | k.NodeLeaseEnded() if fact.node == self.node:
+                case k.NodeLost() | k.NodeRecovered() | k.NodeLeaseEnded():
                     self._node(fact)
                 case _:
                     pass
 
     def _node(self, fact: k.NodeLost | k.NodeRecovered | k.NodeLeaseEnded) -> None:
+        if isinstance(fact, k.NodeLost):
+            for (
+                app
+            ) in self.apps.values():  # Nothing more is prepared there, and the next decision places the app again.
+                if app.held is not None and fact.node in app.held.waits_for:
+                    app.held = None
+        if fact.node != self.node:
+            return
         match fact:
             case k.NodeLost() if self.condition == "up":
                 self.condition = "lost"
@@ -217,19 +250,29 @@ class Desired(msgspec.Struct):
         known = self.apps.get(app)
         return known if known is not None and known.generation == generation else None
 
-    def _resize(self, change: k.Resize) -> None:
+    def _prepared(self, event: k.ContainersPrepared) -> None:
+        app = self._current(event.app, event.generation)
+        if app is not None and app.held is not None:
+            app.held.waits_for = [node for node in app.held.waits_for if node != event.node]
+
+    def _resize(self, change: k.Resize, time: int) -> None:
         app = self.apps.get(change.app)
         if app is None or change.adjustment == "live" or change.to_generation != app.generation + 1:
             return  # A live adjustment begins with its release.
+        app.ahead, app.held = change.adjustment == "restart", None
+        if change.prepare_s and app.released and not app.failed:
+            until = time + int(change.prepare_s * 1e9)
+            app.held = Held(app.generation, until, sorted({placed.node for placed in change.placement}))
         app.generation, app.placement, app.master_port = change.to_generation, change.placement, change.master_port
-        app.members, app.membership, app.first = [], 0, {}
+        app.members, app.membership, app.founders, app.first = [], 0, [], {}
         app.released = app.failed = app.resume = False
 
     def _release(self, fact: k.GenerationReleased, app: DesiredApp) -> None:
         if app.released:
             return
-        app.released, app.resume, app.checkpoints = True, fact.resume, fact.checkpoints
+        app.released, app.resume, app.checkpoints, app.held = True, fact.resume, fact.checkpoints, None
         app.members, app.membership = app.placement, 1
+        app.founders = sorted(placed.slot for placed in app.placement)
         for placed in app.placement:
             if placed.node == self.node:
                 self.due.add(Key(fact.app, fact.generation, placed.slot))
@@ -283,6 +326,22 @@ class Desired(msgspec.Struct):
             Key(name, app.generation, placed.slot): app
             for name, app in sorted(self.apps.items())
             if app.released and not app.failed and not app.ended_at
+            for placed in app.here(self.node)
+        }
+
+    def works_on(self, key: Key, now: int) -> bool:
+        """Return whether a container of an earlier generation may run on, while the next one is prepared."""
+        app = self.apps.get(key.app)
+        if app is None or app.held is None or app.ended_at or key.generation != app.held.generation:
+            return False
+        return bool(app.held.waits_for) and now < app.held.until
+
+    def to_prepare(self) -> dict[Key, DesiredApp]:
+        """Return the containers that will run here once their generation is released, by key."""
+        return {
+            Key(name, app.generation, placed.slot): app
+            for name, app in sorted(self.apps.items())
+            if app.ahead and not app.released and not app.failed and not app.ended_at
             for placed in app.here(self.node)
         }
 

@@ -4,36 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
+from agents.engines import elastic
 
 if TYPE_CHECKING:
     from agents.desired import DesiredApp
 
 
-class Member(msgspec.Struct, frozen=True):
-    slot: int
-    host: str
-    port: int
-
-
-class Announcement(msgspec.Struct, frozen=True):
-    """The whole target membership, by slot.  A slot that is missing leaves; readers accept fields that they do not know."""
-
-    generation: int
-    membership: int
-    deadline_s: float
-    """Seconds from the announcement within which the membership has to train."""
-    members: list[Member]
-
-
 def announcement(app: DesiredApp) -> bytes:
     """Return the file's content for the membership that was announced last."""
-    members = sorted(app.members, key=lambda placed: placed.slot)
-    return msgspec.json.encode(
-        Announcement(
-            generation=app.generation,
-            membership=app.membership,
-            deadline_s=app.spec.deadlines.live_s,
-            members=[Member(slot=one.slot, host=one.address, port=one.port) for one in members],
-        )
-    )
+    return elastic.announcement(app.generation, app.membership, app.spec.deadlines.live_s, app.members, app.founders)

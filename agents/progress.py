@@ -2,14 +2,17 @@
 
     {"step": 120, "loss": 0.31, "samples_per_s": 950}      progress
     {"checkpoint": 120}                                    saved up to this step
+    {"request_size": 2, "reason": "…"}                     more than 2 containers gain nothing; null withdraws that
 
 and of live apps (`elastic: live`), whose other words are in events/kinds/agents.py
 
     {"membership": 5, "step": 1200, "members": [0, 3], "cause": "grow", "pause_s": 0.012}    a membership trains
     {"epoch": 3, "step": 1260, "samples": 1797, "ledger": "64 hex digits"}                   an epoch of data has ended
 
-Each fact is the latest of its kind: at most one of each is published in `interval_s`.  What the rate
-held back is published when the container has ended, before its end is reported.
+Each fact is the latest of its kind: at most one of each is published in `interval_s`, and a request for a size at most once in
+`REQUEST_S`.  What the rate held back is published when the container has ended, before its end is reported; a request is not:
+who has ended asks for nothing.  Of epochs none is left out: a fact names all that ended since the last one, those with the
+same ledger as one run.
 
 The file is the app's, and may hold anything: lines that are not of this form are skipped, half-written ones wait for their
 end, lines longer than `LONGEST_LINE` are left out.  One look reads at most `LONGEST_READ` bytes.  If the unread part of a
@@ -31,7 +34,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from events.kinds import AppCheckpointed, AppProgressed, EpochCompleted, MembershipChanged
+from events.kinds import (
+    MOST_RUNS,
+    AppCheckpointed,
+    AppProgressed,
+    AppResizeRequested,
+    EpochCompleted,
+    EpochRun,
+    MembershipChanged,
+)
+from events.limits import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,10 +58,17 @@ MOST_BEHIND = 4 * 1024 * 1024
 LONGEST_LINE = 64 * 1024
 """Bytes."""
 MOST_TRIES = 64
-"""Lines of one read that are decoded for each kind of fact."""
+"""Lines of one read that are decoded for each kind of fact, but epochs."""
+MOST_EPOCHS = 4096
+"""Lines of one read that are decoded for epochs: more than have room in it."""
+REQUEST_S = 10.0
+"""Seconds between two requests of one container that are published."""
 _LARGEST_STEP = 2**53
+_LARGEST_SIZE = 100_000
+_LONGEST_REASON = 200
+"""Characters of a request's reason: it is repeated wherever the app's size is explained."""
 
-ProgressFact = AppProgressed | AppCheckpointed | MembershipChanged | EpochCompleted
+ProgressFact = AppProgressed | AppCheckpointed | AppResizeRequested | MembershipChanged | EpochCompleted
 
 
 class Told(msgspec.Struct):
@@ -59,13 +78,15 @@ class Told(msgspec.Struct):
     progressed: int = 0
     membership: int = 0
     epoch: int = 0
+    request: int = 0
 
 
-TOLD: dict[type[ProgressFact], Literal["checkpointed", "progressed", "membership", "epoch"]] = {
+TOLD: dict[type[ProgressFact], Literal["checkpointed", "progressed", "membership", "epoch", "request"]] = {
     AppCheckpointed: "checkpointed",
     AppProgressed: "progressed",
     MembershipChanged: "membership",
     EpochCompleted: "epoch",
+    AppResizeRequested: "request",
 }
 """The field of `Told` for each kind of fact."""
 _LIVE = (MembershipChanged, EpochCompleted)
@@ -98,6 +119,10 @@ class ProgressFile:
         self._held: dict[type[ProgressFact], ProgressFact] = {}
         """The newest fact of each kind that only live apps have, until it is due."""
         self._held_at: dict[type[ProgressFact], float] = {}
+        self._request: AppResizeRequested | None = None
+        self._request_at = -math.inf
+        self._requested: tuple[int, str] | None = None
+        """Size and reason of the last request that was published: repeats are no news."""
         self.skipped = 0
         """Bytes never read: of lines that are too long, and where the app writes faster than it is read."""
 
@@ -115,6 +140,12 @@ class ProgressFile:
 
     def _due(self, now_s: float, *, final: bool) -> list[ProgressFact]:
         facts: list[ProgressFact] = []
+        asked = self._request
+        if asked is not None and not final and now_s - self._request_at >= max(REQUEST_S, self._interval_s):
+            self._request = None
+            if (asked.containers, asked.reason) != self._requested:
+                facts.append(asked)
+                self._request_at, self._requested = now_s, (asked.containers, asked.reason)
         for kind in _LIVE:  # The membership first: what follows was done in it.
             held = self._held.get(kind)
             if held is not None and (final or now_s - self._held_at.get(kind, -math.inf) >= self._interval_s):
@@ -215,27 +246,47 @@ class ProgressFile:
                     )
                 break
 
+        self._take_request(text[:whole], begin)
         if self._live:
             self._take_live(text[:whole], begin)
 
+    def _take_request(self, lines: bytes, begin: int) -> None:
+        """Keep the newest request for a size."""
+        app, generation, _ = self._key
+        for end, words in self._newest_first(lines, b'"request_size"'):
+            size = words.get("request_size", -1)
+            size = 0 if size is None else size
+            if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= _LARGEST_SIZE:
+                continue
+            if begin + end > self._told.request:
+                reason = words.get("reason")
+                text = clipped(" ".join(reason.split()), _LONGEST_REASON) if size and isinstance(reason, str) else ""
+                fact = AppResizeRequested(app=app, generation=generation, containers=size, reason=text)
+                self._request = replace(fact, id=f"{AppResizeRequested.__name__}.{begin + end}")
+            break
+
     def _take_live(self, lines: bytes, begin: int) -> None:
-        """Keep the newest membership and the newest epoch of these lines, which begin there in the file."""
+        """Keep the newest membership and all epochs of these lines, which begin there in the file."""
         app, generation, _ = self._key
         about = {"app": app, "generation": generation}
-        for kind, word in ((MembershipChanged, b'"membership"'), (EpochCompleted, b'"epoch"')):
-            for end, words in self._newest_first(lines, word):
-                fact = _live_fact(kind, words, about)
-                if fact is None:
-                    continue
-                if begin + end > getattr(self._told, TOLD[kind]):
-                    self._held[kind] = replace(fact, id=f"{kind.__name__}.{begin + end}")
+        for end, words in self._newest_first(lines, b'"membership"'):
+            fact = _live_fact(MembershipChanged, words, about)
+            if fact is not None:
+                if begin + end > self._told.membership:
+                    self._held[MembershipChanged] = replace(fact, id=f"MembershipChanged.{begin + end}")
                 break
+        for end, words in reversed(list(self._newest_first(lines, b'"epoch"', MOST_EPOCHS))):
+            fact = _live_fact(EpochCompleted, words, about)
+            if isinstance(fact, EpochCompleted) and begin + end > self._told.epoch:
+                held = self._held.get(EpochCompleted)
+                fact = replace(fact, id=f"EpochCompleted.{begin + end}")
+                self._held[EpochCompleted] = _after(held, fact) if isinstance(held, EpochCompleted) else fact
 
-    def _newest_first(self, lines: bytes, word: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _newest_first(self, lines: bytes, word: bytes, tries: int = MOST_TRIES) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the objects of lines that hold the word, newest first, each with the position of its line's end; at most
-        `MOST_TRIES`, so that lines which only look like facts cost little."""
+        `tries`, so that lines which only look like facts cost little."""
         before = len(lines)
-        for _ in range(MOST_TRIES):
+        for _ in range(tries):
             found = lines.rfind(word, 0, before)
             if found < 0:
                 return
@@ -263,6 +314,20 @@ def _live_fact(
         return msgspec.convert({"kind": kind.__name__, **said, **about}, kind)
     except (msgspec.ValidationError, RecursionError):
         return None
+
+
+def _after(held: EpochCompleted, newest: EpochCompleted) -> EpochCompleted:
+    """Return the newest epoch with those that are held back; if they are too many runs, without the oldest."""
+    runs, omitted = list(held.earlier), held.omitted
+    last = runs[-1] if runs else None
+    if last is not None and (last.last + 1, last.samples, last.ledger) == (held.epoch, held.samples, held.ledger):
+        runs[-1] = replace(last, last=held.epoch)
+    else:
+        runs.append(EpochRun(held.epoch, held.epoch, held.samples, held.ledger))
+    if len(runs) > MOST_RUNS:
+        omitted += runs[0].last - runs[0].first + 1
+        del runs[0]
+    return replace(newest, earlier=runs, omitted=omitted)
 
 
 _SAID: dict[type[ProgressFact], tuple[str, ...]] = {

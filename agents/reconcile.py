@@ -5,7 +5,10 @@
     released, unseen, no longer wanted      report its exit: it never started, and its room is waited for
     seen running, not reported              report its start
     seen running, a live app's membership is newer than its file    announce it
-    seen running, not wanted                halt it (checkpoint, SIGTERM, grace, SIGKILL)
+    seen running, not wanted                halt it (checkpoint, SIGTERM, grace, SIGKILL), unless it works on while
+                                            its successor is prepared
+    to be released, unseen                  prepare it, once
+    created, neither wanted nor to be released    discard it
     seen exited, not reported               report its exit
     seen exited, on the log, kept long      discard it, logs and all
 
@@ -22,12 +25,16 @@ import msgspec
 from agents.runtime.interface import Key, Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from agents.desired import Desired
 
 
 class Launch(msgspec.Struct, frozen=True):
+    key: Key
+
+
+class Prepare(msgspec.Struct, frozen=True):
     key: Key
 
 
@@ -59,25 +66,35 @@ class Discard(msgspec.Struct, frozen=True):
     key: Key
 
 
-Action = Launch | Halt | Announce | ReportStarted | ReportExited | Discard
+Action = Launch | Prepare | Halt | Announce | ReportStarted | ReportExited | Discard
 
 
 def reconcile(
-    desired: Desired, seen: Sequence[Seen], now: int, announced: Mapping[Key, int] | None = None
+    desired: Desired,
+    seen: Sequence[Seen],
+    now: int,
+    announced: Mapping[Key, int] | None = None,
+    prepared: Collection[Key] = (),
 ) -> list[Action]:
     """Return the actions due now, in order of keys.  `now` is log time (UTC ns): a machine's clock may be off by hours.
     `announced` is the membership that this process last wrote for each container of a live app; a restarted agent has written
-    none, and announces all of them again."""
-    wanted = desired.wanted()
+    none, and announces all of them again.  `prepared` are the containers for which this process has done what it could before
+    their release."""
+    wanted, ahead = desired.wanted(), desired.to_prepare()
     found = {container.key: container for container in seen}
     actions: list[Action] = []
     has_zombie = any(container.state == "running" and _ended(container.key, desired) for container in seen)
     for key in sorted({*wanted, *found, *desired.started, *desired.announced, *desired.due}):
         action = _for(key, key in wanted, found.get(key), desired, now)
+        if key in ahead and isinstance(action, Discard):
+            action = None  # It is created, and starts with its release.
+        if isinstance(action, Halt) and desired.works_on(key, now):
+            action = None if key in desired.started or key in desired.announced else ReportStarted(found[key])
         if action is None and key in wanted and wanted[key].live:
             action = _announcement(key, wanted[key].membership, found.get(key), announced or {})
         if action is not None and not (has_zombie and isinstance(action, Launch)):
             actions.append(action)
+    actions += [Prepare(key) for key in ahead if key not in prepared]
     return actions
 
 

@@ -15,7 +15,7 @@ import structlog
 from agents.contract import PORT_TAKEN
 from agents.progress import ProgressFact, ProgressFile
 from agents.runtime.interface import PROGRESS_FILE, Key, Seen, key_name
-from events.kinds import CUT_OFF, AppCheckpointed, ContainerExited, ContainerStarted, ExitReason
+from events.kinds import CUT_OFF, AppCheckpointed, ContainerExited, ContainersPrepared, ContainerStarted, ExitReason
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -117,6 +117,23 @@ class Reporter:
                 slot=slot,
                 node=self._config.name,
                 started_at=seen.started_at,
+                identity=self._identity.value,
+            )
+        )
+
+    async def prepared(self, key: Key, created: int, reason: str) -> None:
+        """Report that all was done here that can be before the release of the key's generation."""
+        app, generation, _ = key
+        await self._outbox.put(
+            ContainersPrepared(
+                id=f"{self._config.name}.{app}-{generation}.prepared",
+                at=self._clock(),
+                by=self._config.name,
+                app=app,
+                generation=generation,
+                node=self._config.name,
+                created=created,
+                reason=reason[:_LONGEST_MESSAGE],
                 identity=self._identity.value,
             )
         )

@@ -219,6 +219,12 @@ class Runtime(Protocol):
         completes."""
         ...
 
+    async def prepare(self, spec: ContainerSpec) -> None:
+        """Pull its image if it is missing, and create it without starting it, so that a later `ensure` of the same spec has
+        less to do.  It uses neither CPU nor memory until then.  Raises `Refused` (and nothing is left of the container),
+        `Conflict`, or `Unavailable` while a long pull is under way or the disk is full."""
+        ...
+
     async def stop(self, key: Key, grace_s: float) -> bool:
         """Send SIGTERM, after `grace_s` SIGKILL; return once it has exited, and whether it had to be killed.  An unknown or
         ended key is no error, and was not killed."""

@@ -220,6 +220,15 @@ class RunDirs:
                 f"{key}: {name} cannot be written: {failure.strerror}", code="container.folder.not_writable"
             ) from failure
 
+    async def put_files(self, key: Key, files: Mapping[str, bytes]) -> None:
+        """Write the files that a container finds at its start.  Raises `Unavailable`, also where the directory was removed
+        meanwhile: the next try makes it again."""
+        try:
+            for name, content in files.items():
+                await self.put_file(key, name, content)
+        except KeyError:
+            raise Unavailable(f"{key} was removed while it was started", code="container.removed") from None
+
     def put(self, key: Key, name: str, content: bytes) -> None:
         """Replace a file in the private directory in one step.  The app may have put links there, so none is followed.  Raises
         KeyError if there is no such directory, OSError."""

@@ -3,6 +3,7 @@
     logistic, factorize, mlp   programs and their models: `python3 -m compose.apps.logistic --steps 400 [--resume]`
     logistic_ps, logistic_tf, logistic_mpi   the first of them for the engines `ps`, `tensorflow` and `mpi`
     elastic_mlp  a network that is resized while it trains, by `dorm.elastic`
+    elastic_cocoa  logistic regression by CoCoA that asks for fewer workers when they would do
     torch_mlp    a PyTorch program for the engine `torchrun`, in one file
 
     learning/    training, as all three do it: the loop, data, checkpoints, command line
@@ -10,8 +11,8 @@
     worker/      what any worker needs: the contract with Dorm, signals, progress, exit codes
 
 Copy a program and its spec to write one of your own; the packages are the machinery that it imports. Python and NumPy are
-all they need, but for `logistic_mpi` (mpi4py), `elastic_mlp` (dorm-elastic) and `torch_mlp` (PyTorch). They run under any
-cluster manager that keeps the contract; those of the engine `plain` run standalone, too.
+all they need, but for `logistic_mpi` (mpi4py), `elastic_mlp` and `elastic_cocoa` (dorm-elastic), and `torch_mlp` (PyTorch).
+They run under any cluster manager that keeps the contract; those of the engine `plain` run standalone, too.
 
 **What makes a resize harmless.**  The samples of a step are a function of seed and step.  They are cut into 24 shards whose
 number never changes.  A worker computes a contiguous run of them, and a sum travels the workers in rank order, to which each

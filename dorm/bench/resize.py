@@ -4,10 +4,11 @@ The app (`compose/apps/logistic.yaml`, changed to run without end and to report 
 its n_max; each time it trains again before the next one.  Times are the log's own (JetStream's, at storing), from one clock:
 
     decision    Resized
+    prepare     → the last ContainersPrepared: images and containers of the new generation, while the old one works on
     stop        → ContainerExited of the last container of the old generation: SIGTERM, the step's end, the checkpoint
     wait        → GenerationReleased
     start       → ContainerStarted of the last container of the new generation
-    restart     decision → there, the sum of the three
+    restart     the sum of the last three: how long no container works
     train       → AppProgressed of the new generation: import, data, rendezvous, its first step, the agent's look at it
 
 Lost steps are those done after the last accepted checkpoint, over all resizes.
@@ -48,6 +49,7 @@ _LONGEST_S = 60.0
 class Sample(msgspec.Struct, frozen=True):
     """One resize, in seconds."""
 
+    prepare: float
     stop: float
     wait: float
     start: float
@@ -87,7 +89,7 @@ async def bench_resize(*, runs: int, wanted: Wanted, docker_url: str | None, tel
 
 def _figures(runtime: str, samples: list[Sample]) -> dict[str, Figure]:
     figures = spread(f"{runtime}_restart", [sample.restart for sample in samples], f"<= {GOAL_RESTART_S:g}")
-    for phase in ("stop", "wait", "start", "train"):
+    for phase in ("prepare", "stop", "wait", "start", "train"):
         figures |= spread(f"{runtime}_{phase}", [getattr(sample, phase) for sample in samples])
     figures[f"{runtime}_lost_steps"] = figure(sum(sample.lost_steps for sample in samples), "steps")
     return figures
@@ -131,9 +133,10 @@ async def _resize_one(cluster: LocalCluster, watch: Watch, app_id: str, size: in
     done = app.history[-1] if app.history else None
     if done is None or done.to_generation != before + 1 or done.containers_after != size:
         raise BenchError(f"the resize to {size} containers came out as {done}", code="bench.wrong_answer")
-    moments = [done.decided_at, done.stopped_at, done.released_at, done.started_at, trains_at]
-    stop, wait, start, train = ((later - earlier) / 1e9 for earlier, later in pairwise(moments))
-    return Sample(stop=stop, wait=wait, start=start, train=train, lost_steps=done.lost_steps)
+    began_at = done.prepared_at or done.decided_at
+    moments = [done.decided_at, began_at, done.stopped_at, done.released_at, done.started_at, trains_at]
+    prepare, stop, wait, start, train = ((later - earlier) / 1e9 for earlier, later in pairwise(moments))
+    return Sample(prepare=prepare, stop=stop, wait=wait, start=start, train=train, lost_steps=done.lost_steps)
 
 
 async def _trains(watch: Watch, app_id: str, *, generation: int) -> int:

@@ -93,6 +93,7 @@ def show_app(d: dict[str, Any]) -> None:
          + (f", {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] is not None else "")),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
         ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("held", d["held"]),
+        ("asked", d["asked"]),
         ("adjustments", f"{d['adjustments']}, {d['lost_steps']} steps lost"),
     ]  # fmt: skip
     console.print(Text(d["name"], style="bold"))

@@ -107,12 +107,24 @@ class Generation(msgspec.Struct):
     """By slot, containers that are no members any more and may still run."""
     accused: list[int] = []
     """Slots of members that their peers report as gone, and that may still run."""
+    prepare_until: int = 0
+    """Until when the previous generation may work on while this one is prepared; 0 if it stops at the decision."""
+    preparing: list[str] = []
+    """Nodes that have not prepared their containers yet."""
+    prepared_at: int = 0
+    """When the last of them had."""
     rests_until: int = 0
     """Before then it is not resized, since members of it failed."""
 
     @property
     def released(self) -> bool:
         return self.released_at > 0
+
+    def stop_began(self, stopped_at: int) -> int:
+        """Return when the generation before, which had ended by `stopped_at`, was asked to stop (log times)."""
+        if not self.prepare_until:
+            return self.decided_at
+        return max(self.decided_at, min(self.prepared_at or self.prepare_until, stopped_at))
 
     @property
     def ended(self) -> bool:

@@ -40,6 +40,7 @@ __all__ = [
     "RefusedChange",
     "Settings",
     "ShortenedTime",
+    "SizeRequest",
     "State",
     "Submission",
     "can_be_kept",
@@ -129,6 +130,8 @@ class AdjustmentRecord(msgspec.Struct, gc=False):
     lost_steps: int = 0
     killed: int = 0
     """Containers that did not exit within their grace time and were killed."""
+    prepared_at: int = 0
+    """Until when the previous generation worked on, while the new one was prepared; 0 if it stopped at the decision."""
     resumed_at: int = 0
     """When the new generation first reported progress or a checkpoint; 0 before."""
     resumed_step: int = 0
@@ -154,6 +157,21 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     """Its number of containers."""
     worked_with: int
     """How many containers the last generation that worked had."""
+
+
+class SizeRequest(msgspec.Struct, frozen=True, gc=False):
+    """An app's own request to have no more than so many containers (`dorm.core.apps.size_requests`)."""
+
+    containers: int
+    """0 if it was withdrawn."""
+    reason: str
+    at: int
+    """Log time (UTC ns)."""
+    lowered_at: int
+    """When a request last lowered what the app may get."""
+    before: int = 0
+    """What counts for a while where `containers` is higher; 0 where `containers` counts."""
+    before_reason: str = ""
 
 
 Ended = Literal["", "completed", "failed", "cancelled"]
@@ -239,6 +257,8 @@ class App(msgspec.Struct):
     """The last epoch of data that a live app completed."""
     missed_live: bool = False
     """Its last live resize missed its deadline, and it has not reported a membership since: it is restarted instead."""
+    size_request: SizeRequest | None = None
+    """What it asked for last; None for n_max (`dorm.core.apps.size_requests`)."""
     history: list[AdjustmentRecord] = []
     """The latest adjustments, at most `HISTORY`."""
 
@@ -332,6 +352,8 @@ class Node(msgspec.Struct):
     """Of the agent that holds the name (`events.holders`); "" for agents older than 0.5.1."""
     refused: Refused | None = None
     """Another machine that requested the name while this one holds it."""
+    prepares: bool = False
+    """Whether its agent reports what it has prepared ahead."""
 
     @property
     def gone(self) -> bool:

@@ -17,16 +17,19 @@ script runs alone.
 This follows Kaufmann et al., *Addressing Algorithmic Bottlenecks in Elastic Machine Learning with Chicle* (arXiv
 1909.04885): one task per worker, data in chunks that move at iteration boundaries.
 
-    job          what a script uses: join, steps, sums
+    job          what a script uses: join, steps; step: one of them, and its sums
     chunks       which samples a step uses; ownership: who has which chunk; ledger: the proof; summing: sums of fixed order
     state        what is kept through resizes; values: how it travels; checkpoints: how it outlives all members
+    nested       lists and dictionaries of arrays, tensors and numbers, which a script sums
     protocol/    how members agree, without I/O
     network/     members over TCP
+    collectives/ sums of tensors by process groups of PyTorch
     solvers/     algorithms that use all of a member's samples at once
     contract     environment, announcements, progress file
     errors       what a script may see
 
-A distribution of its own, `dorm-elastic`: it needs NumPy and nothing else, and imports nothing else of this project.
+A distribution of its own, `dorm-elastic`: it needs NumPy and nothing else, and imports nothing else of this project.  It
+uses PyTorch where a script has imported it.
 """
 
 from __future__ import annotations

@@ -36,6 +36,8 @@ class Announcement:
     generation: int
     membership: int
     members: dict[int, tuple[str, int]]
+    founders: tuple[int, ...] = ()
+    """Slots of the generation's first membership, empty where the announcement does not say."""
 
     @classmethod
     def of(cls, text: str | bytes) -> Announcement:
@@ -43,7 +45,8 @@ class Announcement:
         try:
             document = json.loads(text)
             members = {int(one["slot"]): (str(one["host"]), int(one["port"])) for one in document["members"]}
-            return cls(int(document["generation"]), int(document["membership"]), members)
+            founders = tuple(int(slot) for slot in document.get("founders", ()))
+            return cls(int(document["generation"]), int(document["membership"]), members, founders)
         except (ValueError, KeyError, TypeError) as error:
             text = f"the file that DORM_MEMBERS names cannot be read: {error!r}"
             raise ContractError(text, code="elastic.contract.members") from None

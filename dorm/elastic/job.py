@@ -1,4 +1,4 @@
-"""What a training script uses: `join`, `Job.steps`, and the steps.
+"""What a training script uses: `join`, `Job.steps`, and the steps (`step`).
 
 The script's loop is ordinary Python; everything that can change (members, chunks, state) changes only between two steps.
 If a member dies inside a step, the sum of that step returns what the caller gave, the step's effect on the state is undone
@@ -8,12 +8,12 @@ before the next one, and the same step comes again.  The script need not know, e
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from dorm.elastic import ledger
 from dorm.elastic.checkpoints import Checkpoints, Saved
@@ -23,13 +23,16 @@ from dorm.elastic.errors import ContractError
 from dorm.elastic.network.group import Group
 from dorm.elastic.protocol import views as v
 from dorm.elastic.state import Keeper
-from dorm.elastic.summing import partial_sums
+from dorm.elastic.step import Step
 from dorm.elastic.values import pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence, Sized
+    from collections.abc import Callable, Iterator, Sized
 
     import numpy.typing as npt
+
+    from dorm.elastic.collectives.groups import Groups
+    from dorm.elastic.collectives.path import Path
 
     Arrays = list[npt.NDArray[Any]]
 
@@ -42,7 +45,11 @@ _REPORT_S = 0.5
 
 @contextmanager
 def join(
-    state: Any = None, *, warm_up: Callable[[], object] | None = None, contract: Contract | None = None
+    state: Any = None,
+    *,
+    warm_up: Callable[[], object] | None = None,
+    collectives: str = "auto",
+    contract: Contract | None = None,
 ) -> Iterator[Job]:
     """Join the job that this process was started for, alone if it was started by hand.
 
@@ -50,15 +57,24 @@ def join(
     or a dictionary of such.  It is changed in place.  A newcomer receives it from a member; before that, `warm_up` is
     called with a recent state loaded, for whatever takes time once (compiling, reading data), while the others train.
 
+    `collectives` says what carries the sums of tensors: "auto" is a process group of PyTorch (gloo or NCCL, by the device of
+    the tensors in `state`) where all members can build it, else TCP; "tcp" is TCP alone.
+
     Where the job was asked to stop (SIGTERM), the process ends with 143 after the block: 0 would mean that it is complete.
 
     Raises ContractError, StateError, LeftBehind.
     """
+    if collectives not in ("auto", "tcp"):
+        text = f"collectives is {collectives!r}; it is 'auto' or 'tcp'"
+        raise ContractError(text, code="elastic.contract.collectives")
     job = Job(state, contract if contract is not None else Contract.from_environment())
+    if collectives == "auto":
+        job.use_groups()
     previous = job.handle_signal()
     try:
         job.open(warm_up)
         yield job
+        job.leave_loop()
     finally:
         job.close()
         if previous is not None:
@@ -74,6 +90,10 @@ class Job:
         self.contract = contract
         self.group = Group(contract)
         self.keeper = Keeper(state)
+        self.groups: Groups | None = None
+        """The process groups of PyTorch, where the state has tensors."""
+        self.path: Path | None = None
+        """How tensors are summed in the present view; None where NumPy does all."""
         self.progress = Progress(contract.progress)
         self.stopping = False
         """Whether the job stops early, because its workers were asked to (SIGTERM); its state has been saved."""
@@ -93,9 +113,25 @@ class Job:
         self._save_every_s: float | None = None
         self._saved_at = time.monotonic()
         self._reported_at = 0.0
+        self._requested: tuple[int | None, str] | None = None
+        """What this member asked for last."""
         self._waited_s = 0.0
         """Seconds that the script has waited in interrupted sums."""
         self._began = False
+        self._inside: Step | None = None
+        """The step that the script is in, or in which it left its loop."""
+
+    def use_groups(self) -> None:
+        """Sum tensors by process groups of PyTorch if the script has imported it and the state has tensors."""
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.distributed.is_available():
+            return
+        from dorm.elastic.collectives import groups, pytorch  # These import PyTorch.
+
+        devices = pytorch.devices_of(self.keeper.parts)
+        if pytorch.available(devices):
+            self.groups = groups.Groups(self.contract.slot, partial(pytorch.build, devices), self.group.deliver)
+            self.group.use(self.groups)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -106,6 +142,18 @@ class Job:
     def leads(self) -> bool:
         """Whether this member is the one that reports."""
         return self.group.view is not None and self.group.view.leader == self.contract.slot
+
+    def request_size(self, size: int | None, reason: str = "") -> None:
+        """Ask the cluster for no more than `size` containers, with a reason for people; None withdraws that.
+
+        It is a hint, within the app's n_min and n_max, and holds until the job asks again.  Only the leading member's counts,
+        so all members may call this alike.  Outside a cluster it does nothing.  Raises ContractError."""
+        if size is not None and size < 1:
+            text = f"size is {size}; a job has at least 1 container, and None asks for no limit"
+            raise ContractError(text, code="elastic.contract.size")
+        if self.leads and self._requested != (size, reason):
+            self._requested = size, reason
+            self.progress.append(request_size=size, reason=reason)
 
     def steps(
         self,
@@ -137,7 +185,7 @@ class Job:
         self._plan = Chunks(samples, batch, count, seed)
         self._make, self._save_every_s = values, save_every
         per_epoch = self._plan.steps_per_epoch
-        saved = self._restore() if self.contract.slot == min(self._announced()) else None
+        saved = self._restore() if self.group.may_found else None
         plan = v.Plan(count, per_epoch, valued=values is not None)
         first = saved.step if saved is not None else 0
         self.group.start(plan, first, saved.used if saved is not None else ledger.EMPTY)
@@ -153,7 +201,9 @@ class Job:
             at = begin.step
             repeated = step is not None and step.number == at
             step = Step(self, begin, self._chunks_plan, self._values, repeated=repeated)
+            self._inside = step
             yield step
+            self._inside = None
             step.finish()
             at = at if step.interrupted else at + 1
         if not self.left:
@@ -170,8 +220,6 @@ class Job:
     def _begin(self, at: int) -> v.Begin | None:
         asked = time.monotonic()
         packed = {chunk: pack(value) for chunk, value in self._values.items()} if self._make is not None else {}
-        if self._due() and self.group.view is not None:
-            self._save(at)
         answer = self.group.boundary(at, packed, lambda copy: self.keeper.gather(copy=copy))
         if isinstance(answer, v.Left):
             self.left = True
@@ -183,9 +231,22 @@ class Job:
         if answer.state is not None:
             self.keeper.load(answer.state)
         self._take_values(answer)
+        self._follow()
         waited, self._waited_s = self._waited_s + time.monotonic() - asked, 0.0
         self._report_facts(waited)
+        if self._due():  # After the boundary, which counts the samples of the step before it.
+            self._save(answer.step)
         return answer
+
+    def _follow(self) -> None:
+        """Take up the process group of the present view, which has been built by now unless a member has died."""
+        view = self.group.view
+        if self.groups is None or view is None or (self.path is not None and self.path.number == view.number):
+            return
+        from dorm.elastic.collectives.path import Path
+
+        self.groups.retarget(*self.group.targets)
+        self.path = Path(self.groups, view, self.group.disturbed)
 
     def _take_values(self, begin: v.Begin) -> None:
         if self._make is None:
@@ -226,9 +287,6 @@ class Job:
             self.resumed_from = saved.step
         return saved
 
-    def _announced(self) -> tuple[int, ...]:
-        return self.group.announced or (self.contract.slot,)
-
     def _report_facts(self, waited_s: float) -> None:
         for fact in self.group.facts():
             if isinstance(fact, v.EpochDone):
@@ -243,6 +301,8 @@ class Job:
                 "cause": fact.cause,
                 "pause_s": round(waited_s, 6),
             }
+            if self.path is not None and self.groups is not None:
+                line.update(sums=self.path.transport, group_s=round(self.groups.seconds(fact.view.members), 6))
             if fact.cause == "death":
                 line.update(lost=list(fact.lost), repeated=fact.repeated)
             else:
@@ -278,189 +338,24 @@ class Job:
         self.keeper.load((state.structure, state.payload))
         if warm_up is not None:
             warm_up()
+        if self.groups is not None:
+            self.groups.settle(self.group.settled)
         self.group.warmed_up(time.monotonic() - asked)
+
+    def leave_loop(self) -> None:
+        """The script is done.  If it left its loop in a complete step, as all do in that step, some of them a little earlier,
+        its peers are told so: one that still waits for the step's last sum would take it for dead."""
+        if self._inside is not None and self._inside.complete:
+            self.group.finish(self._inside.number + 1)
+            self._report_facts(0.0)
 
     def close(self) -> None:
         self.group.close()
+        if self.groups is not None:
+            self.groups.close()
 
     def handle_signal(self) -> Any:
         """Let SIGTERM ask all members to stop after the same step; return what handled it before."""
         if threading.current_thread() is not threading.main_thread():
             return None
         return signal.signal(signal.SIGTERM, lambda *_: self._asked.set())
-
-
-class Step:
-    """One step: which samples this member computes, and how the members' results become one."""
-
-    def __init__(self, job: Job, begin: v.Begin, plan: Chunks, values: dict[int, Any], *, repeated: bool) -> None:
-        self.number = begin.step
-        self.epoch = plan.epoch_of(begin.step)
-        self.repeated = repeated
-        """Whether this step was begun before, and interrupted by a death."""
-        self.chunks = tuple(begin.chunks)
-        """This member's chunks."""
-        self.values = values
-        """What belongs to these chunks, by chunk; changes here count once the step is complete."""
-        self.lost = begin.lost
-        """Chunks of the whole job whose values died with their owner, since the last step: they were made again."""
-        self.interrupted = False
-        self._job = job
-        self._plan = plan
-        self._parts = {chunk: plan.part(begin.step, chunk) for chunk in begin.chunks}
-        self._undo: tuple[v.Packed, dict[int, v.Packed]] | None = None
-        self._sums = 0
-        self._used = ledger.entry_of([self.indices])
-        self._began = time.monotonic()
-        self._period_s = None if job.began_at is None else self._began - job.began_at
-        """Seconds since the step before began, with all that the script did in it."""
-        job.began_at = self._began
-
-    @property
-    def parts(self) -> dict[int, npt.NDArray[np.int64]]:
-        """The samples of this member, by chunk."""
-        return dict(self._parts)
-
-    @property
-    def chunk_samples(self) -> dict[int, range]:
-        """All samples of this member's chunks, whether they are part of this step or not."""
-        return {chunk: self._plan.samples_of(chunk) for chunk in self.chunks}
-
-    @property
-    def indices(self) -> npt.NDArray[np.int64]:
-        """The samples of this member: shape (k,), k >= 0."""
-        return np.concatenate(list(self._parts.values())) if self._parts else np.zeros(0, dtype=np.int64)
-
-    @property
-    def batch(self) -> int:
-        """How many samples all members together use in this step."""
-        return min(self._plan.batch, self._plan.samples - self._plan.batch * (self.number % self._plan.steps_per_epoch))
-
-    def sum_over(self, part: Callable[[npt.NDArray[np.int64]], Any]) -> Any:
-        """Return the sum of `part(samples)` over all chunks: an array, a number, or a list of them.
-
-        `part` is called once for each of this member's chunks, also with no samples.  The order of summation is fixed by
-        the chunks, so the result has the same bits however many members there are.
-        """
-        if not self.chunks:
-            text = f"this member has none of the {self._plan.count} chunks; steps() needs a chunk for each member"
-            raise ContractError(text, code="elastic.contract.no_chunk")
-        found: dict[int, Arrays] = {}
-        shape: list[Any] = []
-
-        def of(chunk: int) -> Arrays:
-            if chunk not in found:
-                value = part(self._parts[chunk])
-                shape[:] = [value]
-                found[chunk] = _as_arrays(value)
-            return found[chunk]
-
-        sums = partial_sums(self._plan.count, self.chunks, of)
-        arrays = self._summed(sums, found[self.chunks[0]])
-        return _like(shape[0], arrays)
-
-    def allreduce(self, values: Any, *, op: str = "mean") -> Any:
-        """Combine the members' values (an array or tensor, a number, or a list or dictionary of them), in place where that is
-        possible, and return them.
-
-        "mean" weighs each member by its number of samples: the mean over `indices` becomes the mean over the whole batch.
-        "sum" adds.  The result is the same on every member, but its rounding depends on how many there are (unlike
-        `sum_over`).
-        """
-        if op not in ("mean", "sum"):
-            raise ContractError(f"op is {op!r}; it is 'mean' or 'sum'", code="elastic.contract.op")
-        arrays = _as_arrays(values)
-        weight = len(self.indices) if op == "mean" else 1
-        used = [np.multiply(array, weight) if weight else np.zeros_like(array) for array in arrays]
-        total = self._summed({(-1, -1): used}, arrays)
-        if op == "mean" and not self.interrupted:
-            total = [np.divide(array, self.batch).astype(array.dtype, copy=False) for array in total]
-        return _into(values, total)
-
-    def report(self, **figures: float) -> None:
-        """Report figures of this step, such as `loss`: the leading member's appear in the log, at a limited rate."""
-        if not self.interrupted:
-            pace = {} if self._period_s is None else {"samples_per_s": self.batch / max(self._period_s, 1e-9)}
-            self._job.report(self.number + 1, **{**pace, **figures})
-
-    def finish(self) -> None:
-        """The script is done with the step."""
-        if not self._sums:
-            self._summed({(-1, -1): []}, [])
-        if not self.interrupted:
-            self._job.sums_per_step = self._sums
-        if self.interrupted and self._undo is not None:
-            state, values = self._undo
-            self._job.keeper.load(state)
-            for chunk, value in values.items():
-                self.values[chunk] = unpack(*value)
-
-    def _summed(self, sums: Any, own: Arrays) -> Arrays:
-        """Return the sum; what this member gave, if the step has to be repeated."""
-        if self.interrupted:
-            return own
-        if self._sums == 0 and self._job.sums_per_step != 1:
-            self._keep()  # After the first sum the script may change its state, and a later one may be interrupted.
-        self._sums += 1
-        arrays = self._job.contribute(sums, self._used, time.monotonic() - self._began)
-        if arrays is None:
-            if self._undo is None:
-                self._keep()  # The only sum so far: the state is still that before the step.
-            self.interrupted = True
-            return own
-        return arrays
-
-    def _keep(self) -> None:
-        packed = self._job.keeper.gather(copy=True)
-        values = {}
-        for chunk, value in self.values.items():
-            structure, arrays = pack(value)
-            values[chunk] = (structure, [array.copy() for array in arrays])
-        self._undo = (packed, values)
-
-
-def _as_arrays(values: Any) -> Arrays:
-    if isinstance(values, dict):
-        return [array for value in values.values() for array in _as_arrays(value)]
-    if isinstance(values, (list, tuple)):
-        return [array for value in values for array in _as_arrays(value)]
-    if hasattr(values, "detach"):
-        return [values.detach().cpu().numpy()]
-    return [np.asarray(values)]
-
-
-def _into(values: Any, arrays: Sequence[Any]) -> Any:
-    """Put the arrays where the values are, and return them in the values' shape."""
-    rest = iter(arrays)
-
-    def visit(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: visit(one) for name, one in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(visit(one) for one in value)
-        array = next(rest)
-        if hasattr(value, "detach"):
-            import torch  # It is a tensor.
-
-            with torch.no_grad():
-                value.copy_(torch.from_numpy(np.array(array)).to(value.dtype))
-            return value
-        if isinstance(value, np.ndarray) and value.ndim:
-            value[...] = array
-            return value
-        return array[()] if isinstance(array, np.ndarray) else array
-
-    return visit(values)
-
-
-def _like(shape: Any, arrays: Arrays) -> Any:
-    """Return fresh arrays in the shape of a value."""
-    rest = iter(arrays)
-
-    def visit(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)(visit(one) for one in value)
-        array = next(rest)
-        return array if isinstance(value, np.ndarray) and value.ndim else array[()]
-
-    return visit(shape)

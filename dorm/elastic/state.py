@@ -37,6 +37,11 @@ class Keeper:
                 )
                 raise StateError(text, code="elastic.state.kind")
 
+    @property
+    def parts(self) -> list[Any]:
+        """The script's arrays and objects."""
+        return list(self._parts.values())
+
     def gather(self, *, copy: bool) -> Packed:
         """Return the state; with `copy`, what the script does afterwards changes nothing of it."""
         values = {

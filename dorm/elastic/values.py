@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Arrays = list[npt.NDArray[Any]]
 
-__all__ = ["pack", "unpack"]
+__all__ = ["is_tensor", "pack", "unpack"]
 
 _KINDS = "biufc"
 """NumPy's kinds of numbers; arrays of objects or texts are refused."""
@@ -60,7 +60,7 @@ def _pack(value: object, arrays: Arrays, path: str, depth: int) -> Any:
         return {"s": _kept(np.asarray(value), arrays, path)}
     if isinstance(value, np.ndarray):
         return {"a": _kept(value, arrays, path)}
-    if _is_tensor(value):
+    if is_tensor(value):
         return _pack_tensor(value, arrays, path)
     text = (
         f"{path}: a {type(value).__name__} cannot be sent; give numbers, texts, arrays, or an object with state_dict()"
@@ -83,7 +83,7 @@ def _kept(array: npt.NDArray[Any], arrays: Arrays, path: str) -> int:
     return len(arrays) - 1
 
 
-def _is_tensor(value: object) -> bool:
+def is_tensor(value: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 

@@ -2,8 +2,8 @@
 
     clients    AppSubmitted AppUpdated AppCancelRequested
     operators  NodeDrainRequested PolicyChanged SealRequested
-    agents     NodeJoined NodeReported NodeLeft ContainerStarted ContainerExited AppCheckpointed AppProgressed
-               MembershipChanged EpochCompleted
+    agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
+               AppProgressed AppResizeRequested MembershipChanged EpochCompleted
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
                GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked Resized
                NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
@@ -21,12 +21,16 @@ from __future__ import annotations
 
 from events.kinds.agents import (
     CUT_OFF,
+    MOST_RUNS,
     AppCheckpointed,
     AppProgressed,
+    AppResizeRequested,
     ContainerExited,
+    ContainersPrepared,
     ContainerStarted,
     ContainerUse,
     EpochCompleted,
+    EpochRun,
     ExitReason,
     MembershipChanged,
     NodeJoined,
@@ -74,6 +78,7 @@ from events.kinds.messages import Published, Round, Unknown, Unreadable
 
 __all__ = [
     "CUT_OFF",
+    "MOST_RUNS",
     "NO_FOLDER",
     "Address",
     "Adjustment",
@@ -86,12 +91,15 @@ __all__ = [
     "AppFailed",
     "AppProgressed",
     "AppRejected",
+    "AppResizeRequested",
     "AppSubmitted",
     "AppUpdated",
     "ContainerExited",
     "ContainerStarted",
     "ContainerUse",
+    "ContainersPrepared",
     "EpochCompleted",
+    "EpochRun",
     "Event",
     "ExitCode",
     "ExitReason",

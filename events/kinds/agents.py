@@ -33,6 +33,8 @@ class NodeJoined(Event, frozen=True):
     """A join under a name that another identity holds changes nothing but `Node.refused`."""
     checkpoints: FolderId = ""
     """Id of the mounted folder of checkpoints, or NO_FOLDER; "" from an agent that does not check."""
+    prepares: bool = False
+    """Whether this agent reports `ContainersPrepared`; False from agents before 0.9."""
 
 
 class ContainerUse(msgspec.Struct, frozen=True, gc=False):
@@ -67,6 +69,20 @@ class ContainerStarted(Event, frozen=True):
     slot: Slot
     node: Name
     started_at: Moment = 0
+    identity: Identity = ""
+
+
+class ContainersPrepared(Event, frozen=True):
+    """This node has done what it can for a generation that is not released yet: its image is there, and its containers are
+    created, not started.  One that could not be prepared is created at the release."""
+
+    app: Name
+    generation: Number
+    node: Name
+    created: Number = 0
+    """How many of its containers are created here."""
+    reason: str = ""
+    """Why not all of them are."""
     identity: Identity = ""
 
 
@@ -116,6 +132,18 @@ class AppProgressed(Event, frozen=True):
     samples_per_s: float | None = None
 
 
+class AppResizeRequested(Event, frozen=True):
+    """The app reported, in its progress file, that it gains nothing from more than this many containers.  A hint: it only
+    lowers what the app may get, within its n_min and n_max, until the app withdraws it."""
+
+    app: Name
+    generation: Number
+    containers: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
+    """0 withdraws the request."""
+    reason: str = ""
+    """The app's own words."""
+
+
 class MembershipChanged(Event, frozen=True):
     """The leader of a live app (its lowest slot) reports that a membership trains: the first one of a generation, one that
     was announced, or what is left of one after a death.  It commits an announced membership."""
@@ -140,13 +168,32 @@ class MembershipChanged(Event, frozen=True):
     bytes_moved: Amount = 0
 
 
+MOST_RUNS = 64
+"""Runs of epochs in one event."""
+
+Digest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")]
+
+
+class EpochRun(msgspec.Struct, frozen=True, gc=False):
+    """Consecutive epochs, all with the same ledger."""
+
+    first: Number
+    last: Number
+    samples: Number
+    ledger: Digest = ""
+
+
 class EpochCompleted(Event, frozen=True):
-    """The leader of a live app reports the end of an epoch of data."""
+    """The leader of a live app reports the end of an epoch of data, with those that ended since its last report."""
 
     app: Name
     generation: Number
     epoch: Number
     step: Step
     samples: Number
-    ledger: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")] = ""
+    ledger: Digest = ""
     """Digest of which samples were used in this epoch."""
+    earlier: Annotated[list[EpochRun], msgspec.Meta(max_length=MOST_RUNS)] = []
+    """The epochs before this one that the agent's limited rate held back."""
+    omitted: Number = 0
+    """How many epochs were held back and left out, because their ledgers differ too much for `earlier`."""

@@ -116,13 +116,16 @@ class GenerationReleased(Event, frozen=True):
     killed: Number = 0
     """How many containers of the previous generation were killed because they outlived their grace time."""
     stop_s: Seconds = 0.0
-    """Seconds from the decision until the last container of the previous generation had ended."""
+    """Seconds until the last container of the previous generation had ended: from the decision, or from the end of
+    `prepare_s`."""
     wait_s: Seconds = 0.0
     """Seconds from then until this release: waiting for room."""
     lease_ended: list[str] = []
     """Nodes where the previous generation ended by the node's lease, not by its containers' exits."""
     checkpoints: FolderId = ""
     """Id of the cluster's checkpoint folder: a node starts these containers only where that folder is mounted."""
+    prepare_s: Seconds = 0.0
+    """Seconds from the decision for which the previous generation worked on, while this one was prepared."""
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
@@ -156,6 +159,9 @@ class Resize(msgspec.Struct, frozen=True, gc=False):
     membership: Number = 0
     """The membership that a live adjustment leads to, counted from 1 in each generation; 0 for other adjustments."""
     why: LiveReason = ""
+    prepare_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
+    """Of a restart: the previous generation works on until every node of the placement has prepared its containers
+    (`ContainersPrepared`), at most for so many seconds.  0: it stops at once."""
 
 
 class MembersReleased(Event, frozen=True):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from events.kinds.agents import (
     AppCheckpointed,
     AppProgressed,
+    AppResizeRequested,
     ContainerExited,
+    ContainersPrepared,
     ContainerStarted,
     EpochCompleted,
     MembershipChanged,
@@ -64,10 +66,12 @@ Published = (
     | NodeJoined
     | NodeReported
     | NodeLeft
+    | ContainersPrepared
     | ContainerStarted
     | ContainerExited
     | AppCheckpointed
     | AppProgressed
+    | AppResizeRequested
     | MembershipChanged
     | EpochCompleted
     | Round

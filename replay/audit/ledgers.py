@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.elastic import ledger
-from events.kinds import EpochCompleted
+from events.kinds import EpochCompleted, EpochRun
 
 if TYPE_CHECKING:
     from events.kinds import Event
@@ -54,17 +54,23 @@ class LedgerCheck:
         self._left = MOST_SAMPLES
 
     def take(self, seq: int, event: Event) -> None:
-        if not isinstance(event, EpochCompleted) or not event.ledger:
+        if not isinstance(event, EpochCompleted):
             return
-        expected = self._expected(event.samples)
+        self._not_checked += event.omitted
+        for run in (*event.earlier, EpochRun(event.epoch, event.epoch, event.samples, event.ledger)):
+            if run.ledger:
+                self._check(seq, event, run)
+
+    def _check(self, seq: int, event: EpochCompleted, run: EpochRun) -> None:
+        expected, count = self._expected(run.samples), max(1, run.last - run.first + 1)
         if expected is None:
-            self._not_checked += 1
-        elif expected == event.ledger:
-            self._right += 1
+            self._not_checked += count
+        elif expected == run.ledger:
+            self._right += count
         else:
-            self._wrong_count += 1
+            self._wrong_count += count
             if len(self._wrong) < MOST_WRONG:
-                self._wrong.append(WrongLedger(seq, event.app, event.generation, event.epoch, event.samples))
+                self._wrong.append(WrongLedger(seq, event.app, event.generation, run.first, run.samples))
 
     def report(self) -> LedgerReport:
         return LedgerReport(self._right, self._wrong, self._wrong_count, self._not_checked)

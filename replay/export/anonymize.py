@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from replay import Progress
 
 _AGENTS = (
-    k.NodeJoined, k.NodeReported, k.NodeLeft, k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppProgressed,
-    k.MembershipChanged, k.EpochCompleted,
+    k.NodeJoined, k.NodeReported, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited,
+    k.AppCheckpointed, k.AppProgressed, k.AppResizeRequested, k.MembershipChanged, k.EpochCompleted,
 )  # fmt: skip
 _AGENT_KINDS = frozenset(cls.__name__ for cls in _AGENTS)
 _KINDS = frozenset(cls.__name__ for cls in get_args(k.Published))

@@ -239,8 +239,8 @@ function clusterTraces() {
   line(D.waiting, { color: css("warn") }, { xaxis: "x3", yaxis: "y3", fill: "tozeroy", fillcolor: faded(css("warn"), 0.22) });
   traces.push(markTrace(D.decisions, 1, (one) => one.n > 0 ? css("start") : css("wait"), "diamond", "decisions"));
   const others = D.marks.filter((mark) => mark.kind !== "ended");
-  const colors = { failed: css("bad"), node: css("stop"), cluster: css("muted"), live: css("muted") };
-  for (const [kind, symbol] of [["cluster", "square"], ["node", "triangle-up"], ["failed", "x"], ["live", "diamond"]]) {
+  const colors = { failed: css("bad"), node: css("stop"), cluster: css("muted"), live: css("muted"), asked: css("muted") };
+  for (const [kind, symbol] of [["cluster", "square"], ["node", "triangle-up"], ["failed", "x"], ["live", "diamond"], ["asked", "triangle-down"]]) {
     traces.push(markTrace(others.filter((mark) => mark.kind === kind), 0, () => colors[kind], symbol, kind));
   }
   return traces;

@@ -76,7 +76,25 @@ class VirtualAgents:
             return  # A live adjustment keeps the generation, and begins with its release.
         partition.generation = change.to_generation
         partition.placement = {placed.slot: placed.node for placed in change.placement}
+        if change.prepare_s:
+            self._agenda.at(self._agenda.now, lambda: self._prepared(change))
         self._stop(partition, self._agenda.now)
+
+    def _prepared(self, change: k.Resize) -> None:
+        """Report that containers are prepared: it costs the app no time, so here it takes none."""
+        for name in sorted({placed.node for placed in change.placement}):
+            node = self._state.nodes.get(name)
+            if node is not None and self._is_up(name):
+                self._append(
+                    k.ContainersPrepared(
+                        app=change.app,
+                        generation=change.to_generation,
+                        node=name,
+                        created=sum(placed.node == name for placed in change.placement),
+                        identity=node.identity,
+                    ),
+                    name,
+                )
 
     def _released(self, fact: k.GenerationReleased) -> None:
         partition = self.partitions.get(fact.app)

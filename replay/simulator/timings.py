@@ -37,6 +37,8 @@ class Timings(msgspec.Struct, frozen=True):
 
 FREE = Timings(checkpoint_s=0.0, stop_s=0.0, start_s=0.0, boot_s=0.0, resume_s=0.0)
 """Adjustments cost nothing: with task-level sharing the tasks pay instead (`scenario.Tasks`)."""
-LIVE = Timings(checkpoint_s=0.0, stop_s=0.0, start_s=0.0, boot_s=1.0, resume_s=1.0)
+LIVE = Timings(checkpoint_s=0.0, stop_s=0.0, start_s=0.0, boot_s=1.0, resume_s=0.02)
 """Live resizing: members join and leave a running partition and agree on it at the next iteration (Chicle, arXiv 1909.04885).
-New containers start beside the old ones, so only that agreement is a pause."""
+New containers start beside the old ones, so only that agreement is a pause.  Figures of the NumPy workers of `dorm bench
+elastic`, rounded up: a newcomer takes about a second to import, connect and warm up on a loaded machine, and the members stand
+still for 20 ms (docs/figures.md)."""

@@ -261,6 +261,10 @@ class AppTeller:
         if not count:
             self._tell(state, str(state.seq), "container_failed", cause.text, exit=one)
 
+    def _size_requested(self, state: State, event: k.AppResizeRequested) -> None:
+        if event.app == self.id and not self._ended:
+            self._tell(state, str(state.seq), "size_requested", words.size_requested(self._found, event, state.time))
+
     # --- nodes ----------------------------------------------------------------------------------------------------------
 
     def _node_event(self, state: State, event: k.NodeJoined | k.NodeLeft | k.NodeDrainRequested) -> None:
@@ -379,6 +383,7 @@ class AppTeller:
         self._phases = phases = Phases(
             generation=fact.generation,
             previous=fact.previous,
+            prepare_s=fact.prepare_s,
             stop_s=fact.stop_s,
             wait_s=fact.wait_s,
             resume=fact.resume,
@@ -453,6 +458,7 @@ _HANDLERS: dict[type, Callable[[AppTeller, State, Any], None]] = {
     k.ContainerStarted: AppTeller._started,
     k.ContainerExited: AppTeller._exited,
     k.MembershipChanged: AppTeller._membership,
+    k.AppResizeRequested: AppTeller._size_requested,
     k.PolicyChanged: AppTeller._settings,
     k.NodeJoined: AppTeller._node_event,
     k.NodeLeft: AppTeller._node_event,

@@ -77,6 +77,8 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     generation: int
     previous: int = 0
     """The generation that was stopped for it; 0 for a start."""
+    prepare_s: float = 0.0
+    """How long the previous generation worked on while this one was prepared."""
     stop_s: float = 0.0
     wait_s: float = 0.0
     start_s: float | None = None

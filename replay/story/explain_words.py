@@ -111,6 +111,11 @@ def _on_its_way(state: State, app: App) -> list[str]:
         return [f"{current.running} of {size} have started."]
     left = [c for g in app.generations.values() if g is not current and g.released for c in g.containers.values()]
     running = [c for c in left if c.state != "exited"]
+    if running and current.preparing and state.time < current.prepare_until:
+        nodes = ", ".join(current.preparing)
+        return [
+            f"It gets {size}, and works on until {nodes} prepared them, at most until {moment(current.prepare_until)}."
+        ]
     if running:
         lost = sorted({c.node for c in running if c.node in state.nodes and state.nodes[c.node].condition == "lost"})
         unheard = f"; {', '.join(lost)} is not heard, so its lease must end first" if lost else ""

@@ -108,6 +108,12 @@ class Surroundings:
         if app is not None and event.id not in state.submissions:
             self._note_cause(state, str(state.seq), f"{event.by} changed {app.name}", app=app.id)
 
+    def _size_requested(self, state: State, event: k.AppResizeRequested) -> None:
+        app = state.apps.get(event.app)
+        if app is not None:
+            size = containers(event.containers) if event.containers else "its n_max"
+            self._note_cause(state, str(state.seq), f"{app.name} asked for {size}", app=app.id)
+
     def _started(self, state: State, event: k.ContainerStarted) -> None:
         app = state.apps[event.app]
         generation = app.generations[event.generation]
@@ -315,6 +321,7 @@ _APPS: dict[type, str] = {
 }
 _RECORDS: dict[type, Callable[[Surroundings, State, Any], None]] = {
     k.AppUpdated: Surroundings._updated,
+    k.AppResizeRequested: Surroundings._size_requested,
     k.ContainerStarted: Surroundings._started,
     k.ContainerExited: Surroundings._exited,
     k.MembershipChanged: Surroundings._membership,

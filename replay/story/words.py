@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.core.apps.failures import SHARED, counts_against
+from dorm.core.apps.size_requests import counts_at
 from events.quantities import humanize
 from replay.story.live import WHY
 from replay.words import containers, moment, span
@@ -58,6 +59,18 @@ def accepted(app: App) -> str:
 def updated(event: k.AppUpdated) -> str:
     given = (("weight", event.weight), ("n_min", event.n_min), ("n_max", event.n_max))
     return ", ".join(f"{name}={value:g}" for name, value in given if value is not None) or "nothing"
+
+
+def size_requested(app: App, event: k.AppResizeRequested, at: int) -> str:
+    """Describe what the app asked for; `at` is the log time (UTC ns)."""
+    if event.containers:
+        text = f"it asked for no more than {containers(event.containers)}{why(event.reason)}"
+    else:
+        text = "it withdrew its request for fewer containers"
+    asked = app.size_request
+    if asked is not None and at < counts_at(asked):
+        text += f"; counts from {moment(counts_at(asked))} on, since it had asked for {asked.before} shortly before"
+    return text
 
 
 def settings(event: k.PolicyChanged) -> str:
@@ -137,6 +150,8 @@ def released(phases: Phases, before: int, work: Work | None) -> str:
     """Describe the release of an adjustment: the previous generation has stopped, and the room is free."""
     lease = f" ({listed(phases.lease_ended)}: when its lease ended)" if phases.lease_ended else ""
     text = f"generation {phases.previous} ({containers(before)}) stopped after {span(phases.stop_s)}{lease}"
+    if phases.prepare_s >= 0.0005:
+        text += f", having worked on for {span(phases.prepare_s)} while generation {phases.generation} was prepared"
     text += f", {killed(phases.killed)}" if phases.killed else ""
     text += f", then waited {span(phases.wait_s)} for room" if phases.wait_s >= 0.05 else ""
     if phases.resume and phases.checkpoint is not None:

@@ -181,6 +181,9 @@ class Watcher:
             if event.app in state.apps:
                 self._look_at(state.apps[event.app], cause)
                 self._membership(state, event)
+        elif isinstance(event, k.AppResizeRequested):
+            self._size_requested(state, event, folded)
+            return
         elif isinstance(event, _ALL_APPS):
             self._node_event(state, event, cause)
         elif isinstance(event, k.PolicyChanged):
@@ -300,6 +303,11 @@ class Watcher:
             what = f"resized live: {last.containers_before} -> {last.containers_after}"
             self._mark("live", str(state.seq), what, f"pause {event.pause_s * 1e3:.3g} ms", app=app.id, weight=8)
 
+    def _size_requested(self, state: State, event: k.AppResizeRequested, folded: Folded) -> None:
+        if folded == "applied" and event.app in state.apps:
+            what = f"asked for {event.containers}" if event.containers else "asked for n_max again"
+            self._mark("asked", str(state.seq), what, event.reason, app=event.app, weight=8)
+
     def _released(self, fact: k.GenerationReleased) -> None:
         lane = self.picture.apps.get(fact.app)
         partition = lane.partitions.get(fact.generation) if lane else None
@@ -308,7 +316,9 @@ class Watcher:
         earlier = lane.partitions.get(fact.previous)
         partition.previous = fact.previous
         partition.before = earlier.containers if earlier else partition.before
-        partition.stopped_at = min(partition.decided_at + round(fact.stop_s * SECOND), partition.released_at)
+        partition.prepared_at = partition.decided_at + round(fact.prepare_s * SECOND) if fact.prepare_s else 0
+        stops_at = partition.prepared_at or partition.decided_at
+        partition.stopped_at = min(stops_at + round(fact.stop_s * SECOND), partition.released_at)
         partition.resume, partition.checkpoint = fact.resume, fact.checkpoint
         partition.lost_steps, partition.killed = fact.lost_steps, fact.killed
         lane.lost_steps += fact.lost_steps

@@ -122,7 +122,8 @@ class Size(NamedTuple):
 class Partition(msgspec.Struct):
     """One generation of an app, with the phases of the adjustment that led to it.  Log times; 0 for a phase not reached.
 
-    stop  `decided_at` to `stopped_at`, wait  to `released_at`, start  to `started_at`; it runs until `ended_at`.
+    stop  `prepared_at` or `decided_at` to `stopped_at`, wait  to `released_at`, start  to `started_at`; it runs until
+    `ended_at`.
     """
 
     number: int
@@ -148,12 +149,14 @@ class Partition(msgspec.Struct):
     lost_steps: int = 0
     killed: int = 0
     """Containers of the previous generation that had not ended within their grace time."""
+    prepared_at: int = 0
+    """Until when the previous generation worked on, while this one was prepared; 0 if it stopped at the decision."""
 
     def phases(self, end: int) -> list[tuple[str, int, int]]:
         """Return the phases of its adjustment (stop, wait, start) as far as it got, without those that took no time."""
         if self.void and not self.released_at:
             return []
-        marks = [self.decided_at, self.stopped_at, self.released_at, self.started_at]
+        marks = [self.prepared_at or self.decided_at, self.stopped_at, self.released_at, self.started_at]
         if not self.previous:
             marks[1] = self.decided_at
         found = []

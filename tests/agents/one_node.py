@@ -154,15 +154,19 @@ class Node:
         await self.resize(app, 1, slots)
         await self.decide(k.GenerationReleased(app=app, generation=1, checkpoints=checkpoints))
 
-    async def resize(self, app: str, generation: int, slots: int) -> None:
-        """The next generation is decided, and not yet released."""
-        placement = [k.Placed(slot=slot, node=NODE, address="127.0.0.1", port=0) for slot in range(slots)]
+    async def resize(
+        self, app: str, generation: int, slots: int, *, prepare_s: float = 0.0, elsewhere: Sequence[str] = ()
+    ) -> None:
+        """The next generation is decided, and not yet released; it has one more slot on each node `elsewhere`."""
+        nodes = [*[NODE] * slots, *elsewhere]
+        placement = [k.Placed(slot=slot, node=node, address="127.0.0.1", port=0) for slot, node in enumerate(nodes)]
         change = k.Resize(
             app=app,
             from_generation=generation - 1,
             to_generation=generation,
             placement=placement,
             adjustment="restart" if generation > 1 else "start",
+            prepare_s=prepare_s,
         )
         await self.decide(
             k.Resized(

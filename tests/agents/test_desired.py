@@ -255,6 +255,7 @@ def test_newcomers_are_wanted_from_their_release_on_with_the_membership_that_the
     assert Key(bench.app().id, 1, 2) in desired.due
     assert [placed.slot for placed in app.joined_as(2)] == [0, 1, 2]
     assert [placed.slot for placed in app.joined_as(0)] == [0, 1]
+    assert app.founders == [0, 1]
 
 
 def test_a_lost_member_is_not_wanted_again() -> None:
@@ -278,3 +279,63 @@ def test_after_a_missed_deadline_the_old_generation_is_stopped() -> None:
     bench.all_exited(generation=1, code=143, asked=True)
     bench.settle()
     assert sorted(wanted(fold(bench))) == [(1, 0), (2, 0)]
+
+
+class TestPreparing:
+    """The generation before works on while the next one is prepared (`Resize.prepare_s`)."""
+
+    def shrunk(self) -> Bench:
+        """An app on a and b makes room for another; its next generation has a container on each."""
+        bench = Bench()
+        bench.add(joined("a", 2, prepares=True))
+        bench.add(joined("b", 2, prepares=True))
+        bench.running(n_max=4)
+        bench.submit("other", n_max=1)
+        bench.settle()
+        assert bench.app().generation == 2
+        return bench
+
+    def prepared(self, bench: Bench, node: str) -> None:
+        app = bench.app()
+        bench.add(k.ContainersPrepared(app=app.id, generation=app.generation, node=node, created=1), node)
+
+    def works_on(self, bench: Bench, after_s: float = 0.0) -> bool:
+        desired = fold(bench)
+        key = Key(bench.app().id, 1, 0)
+        assert key not in desired.wanted()
+        return desired.works_on(key, bench.now + int(after_s * 1e9))
+
+    def test_until_all_nodes_have_prepared(self) -> None:
+        bench = self.shrunk()
+        ahead = fold(bench).to_prepare()
+        assert {key.generation for key in ahead} == {2}
+        nodes = sorted({one.node for one in bench.app().generations[2].containers.values()})
+        for node in nodes:
+            assert self.works_on(bench)
+            self.prepared(bench, node)
+        assert not self.works_on(bench)
+
+    def test_at_most_until_the_deadline(self) -> None:
+        bench = self.shrunk()
+        assert self.works_on(bench, 29.9)
+        assert not self.works_on(bench, 30.0)
+
+    def test_not_while_a_node_of_it_is_lost(self) -> None:
+        bench = self.shrunk()
+        bench.say(k.NodeLost(node="b", last_heard=bench.now))
+        assert not self.works_on(bench)
+
+    def test_not_once_it_has_ended(self) -> None:
+        bench = self.shrunk()
+        bench.add(k.AppCancelRequested(app="app"))
+        bench.decide()
+        assert not self.works_on(bench)
+        assert fold(bench).to_prepare() == {}
+
+    def test_nothing_is_prepared_that_is_released_or_overtaken(self) -> None:
+        bench = self.shrunk()
+        bench.all_exited(generation=1, code=143, asked=True)
+        bench.settle()
+        desired = fold(bench)
+        assert desired.to_prepare() == {}
+        assert [key.generation for key in desired.wanted() if key.app == bench.app().id]

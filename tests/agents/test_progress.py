@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from agents.progress import LONGEST_LINE, LONGEST_READ, MOST_BEHIND, MOST_TRIES, ProgressFile, Told
+from agents.progress import LONGEST_LINE, LONGEST_READ, MOST_BEHIND, MOST_TRIES, REQUEST_S, ProgressFile, Told
 from agents.runtime.interface import Key
-from events.kinds import AppCheckpointed, AppProgressed, EpochCompleted, MembershipChanged
+from events.kinds import (
+    MOST_RUNS,
+    AppCheckpointed,
+    AppProgressed,
+    AppResizeRequested,
+    EpochCompleted,
+    MembershipChanged,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +29,11 @@ def path(tmp_path: Path) -> Path:
 
 
 def said(file: ProgressFile, now: float, *, final: bool = False) -> list[tuple[str, int]]:
-    return [(type(fact).__name__.removeprefix("App"), fact.step) for fact in file.read(now, final=final)]
+    return [
+        (type(fact).__name__.removeprefix("App"), fact.step)
+        for fact in file.read(now, final=final)
+        if not isinstance(fact, AppResizeRequested)
+    ]
 
 
 def progressed(file: ProgressFile) -> list[AppProgressed]:
@@ -372,3 +383,79 @@ def test_memberships_are_said_at_a_limited_rate_and_once(path: Path) -> None:
     assert fact.membership == 7
     told = Told(membership=3 * len(CHANGED))
     assert live(path, told=told).read(0, final=True) == []
+
+
+def requests(file: ProgressFile, now: float, *, final: bool = False) -> list[tuple[int, str]]:
+    facts = file.read(now, final=final)
+    return [(fact.containers, fact.reason) for fact in facts if isinstance(fact, AppResizeRequested)]
+
+
+def test_a_request_for_a_size_is_published_rarely_and_only_when_it_is_news(path: Path) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 0.0)
+    write(path, '{"request_size": 2, "reason": "the gap\\n grows"}\n')
+    assert requests(file, 0) == [(2, "the gap grows")]
+    write(path, '{"request_size": 2, "reason": "the gap grows"}\n')
+    assert requests(file, REQUEST_S) == []
+    for size in range(50):
+        write(path, f'{{"request_size": {size + 1}}}\n{{"step": {size}}}\n')
+        assert requests(file, REQUEST_S + size / 100) == ([(1, "")] if size == 0 else [])
+    assert requests(file, 2 * REQUEST_S) == [(50, "")]
+    write(path, '{"request_size": null, "reason": "none"}\n')
+    assert requests(file, 2 * REQUEST_S + 1) == []
+    assert requests(file, 2 * REQUEST_S + 2, final=True) == [], "who has ended asks for nothing"
+
+
+def test_a_withdrawal_is_published_though_this_container_never_asked(path: Path) -> None:
+    """An earlier generation did."""
+    file = ProgressFile(Key("app", 2, 0), path, 0.0)
+    write(path, '{"request_size": null}\n')
+    assert requests(file, 0) == [(0, "")]
+
+
+@pytest.mark.parametrize("size", ["-1", "true", '"2"', "2.5", "1e9", "100001", "[]"])
+def test_other_sizes_are_no_requests(path: Path, size: str) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 0.0)
+    write(path, f'{{"request_size": {size}}}\n')
+    assert requests(file, 0) == []
+
+
+def test_a_long_reason_is_cut(path: Path) -> None:
+    file = ProgressFile(Key("app", 1, 0), path, 0.0)
+    write(path, '{"request_size": 3, "reason": "' + "x" * 5000 + '"}\n')
+    ((_, reason),) = requests(file, 0)
+    assert len(reason) == 200
+
+
+def _epoch(number: int, ledger: str = "ab" * 32) -> str:
+    return f'{{"epoch": {number}, "step": {10 * number}, "samples": 1797, "ledger": "{ledger}"}}\n'
+
+
+def test_epochs_that_the_rate_held_back_are_said_with_the_next_one(path: Path) -> None:
+    file = live(path)
+    write(path, _epoch(0))
+    assert [fact.epoch for fact in file.read(0) if isinstance(fact, EpochCompleted)] == [0]
+    for number in range(1, 400):
+        write(path, _epoch(number, "cd" * 32 if number == 7 else "ab" * 32))
+    assert file.read(1) == []
+    write(path, _epoch(400))
+    (fact,) = file.read(6)
+    assert isinstance(fact, EpochCompleted)
+    runs = [(run.first, run.last, run.ledger[:2]) for run in fact.earlier]
+    assert (fact.epoch, fact.omitted, runs) == (400, 0, [(1, 6, "ab"), (7, 7, "cd"), (8, 399, "ab")])
+
+
+def test_the_epochs_of_one_fact_are_bounded_and_those_left_out_counted(path: Path) -> None:
+    file = live(path)
+    for number in range(2000):
+        write(path, _epoch(number, f"{number:064x}"))
+    (fact,) = file.read(0)
+    assert isinstance(fact, EpochCompleted)
+    assert (fact.epoch, len(fact.earlier), fact.omitted) == (1999, MOST_RUNS, 1999 - MOST_RUNS)
+    assert fact.earlier[-1].last == 1998
+
+
+def test_a_restarted_agent_says_no_epoch_twice_and_leaves_none_out(path: Path) -> None:
+    write(path, _epoch(0) + _epoch(1) + _epoch(2))
+    (fact,) = live(path, told=Told(epoch=len(_epoch(0)))).read(0)
+    assert isinstance(fact, EpochCompleted)
+    assert (fact.epoch, [(run.first, run.last) for run in fact.earlier]) == (2, [(1, 1)])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from agents.desired import Desired, DesiredApp
-from agents.reconcile import Action, Announce, Discard, Halt, Launch, ReportExited, ReportStarted, reconcile
+from agents.desired import Desired, DesiredApp, Held
+from agents.reconcile import Action, Announce, Discard, Halt, Launch, Prepare, ReportExited, ReportStarted, reconcile
 from agents.runtime.interface import Key, Seen
 from agents.runtime.interface import State as EngineState
 from events.kinds import Placed
@@ -122,3 +124,32 @@ def test_a_live_app_hears_of_each_membership_once() -> None:
     assert reconcile(live, [seen("running")], NOW, {KEY: 3}) == []
     assert Announce(KEY, 3) not in reconcile(live, [seen("exited")], NOW, {KEY: 2})
     assert reconcile(desired(wanted=True, started=True), [seen("running")], NOW) == [], "others hear of none"
+
+
+class TestPreparing:
+    def ahead(self, *, until: int = NOW + 1, waits_for: tuple[str, ...] = ("b",)) -> Desired:
+        """Generation 3 replaces generation 2, which runs."""
+        wish = desired(wanted=True, started=True)
+        app = wish.apps["app"]
+        app.generation, app.released, app.ahead = 3, False, True
+        app.held = Held(2, until, list(waits_for))
+        return wish
+
+    def test_the_next_generation_is_prepared_once_while_this_one_works_on(self) -> None:
+        new = Key("app", 3, 0)
+        assert reconcile(self.ahead(), [seen("running")], NOW) == [Prepare(new)]
+        assert reconcile(self.ahead(), [seen("running"), seen("created", new)], NOW, None, {new}) == []
+
+    @pytest.mark.parametrize("end", [{"until": NOW}, {"waits_for": ()}])
+    def test_then_this_one_stops(self, end: dict[str, Any]) -> None:
+        assert reconcile(self.ahead(**end), [seen("running")], NOW, None, {Key("app", 3, 0)}) == [Halt(KEY)]
+
+    def test_what_ends_meanwhile_is_reported(self) -> None:
+        ended = seen("exited")
+        assert reconcile(self.ahead(), [ended], NOW, None, {Key("app", 3, 0)}) == [ReportExited(KEY, ended)]
+
+    def test_what_was_prepared_for_an_overtaken_plan_is_discarded(self) -> None:
+        wish = self.ahead()
+        wish.apps["app"].generation = 4
+        old = Key("app", 3, 0)
+        assert Discard(old) in reconcile(wish, [seen("created", old)], NOW)

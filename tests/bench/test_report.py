@@ -40,8 +40,9 @@ SCHEMA: dict[str, Any] = {
             "additionalProperties": False,
             "patternProperties": {
                 # A unit at the end, or for a count what is counted at the begin.
-                "^[a-z][a-z0-9_]*_(us|s|steps|mean|p50|p95|p99|max|count|instances|mb|event|record)$|^instances$"
-                "|^(faults|submissions|generations|apps|containers|rounds|divergences)(_[a-z]+)*$": {
+                "^[a-z][a-z0-9_]*_(us|s|steps|mean|ratio|p50|p95|p99|max|count|instances|mb|event|record)$|^instances$"
+                "|^(faults|submissions|generations|apps|containers|divergences)(_[a-z]+)*$"
+                "|^(rounds|epochs|samples|schedules)(_[a-z0-9]+)*$": {
                     "type": "object",
                     "additionalProperties": False,
                     "required": ["value", "unit"],

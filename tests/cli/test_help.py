@@ -23,6 +23,7 @@ COMMANDS = [
     "demo", "completion", "log seal", "log verify", "log key",
     "state", "diff", "replay verify", "replay export", "replay import", "replay step",
     "bench codec", "bench submit", "bench resize", "bench calibration", "bench simulate",
+    "bench elastic",
 ]  # fmt: skip
 
 

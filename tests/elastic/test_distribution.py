@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.elastic.processes import ROOT
+from dorm.bench.elastic.workers import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

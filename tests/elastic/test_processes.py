@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dorm.bench.elastic.workers import ROOT, Workers
 from dorm.elastic import ledger
-from tests.elastic.processes import ROOT, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,3 +148,13 @@ def test_a_taken_port_ends_with_the_code_that_the_contract_gives_it(workers: Wor
         other.listen()
         workers.announce(0)
         assert workers.wait(0) == [98]
+
+
+def test_all_members_are_replaced_at_once(workers: Workers, alone: str) -> None:
+    workers.announce(0, 1)
+    reached(workers, 0)
+    workers.announce(2, 3)
+    changed(workers, "move")
+    assert workers.wait(0, 1, 2, 3) == [0, 0, 0, 0]
+    assert [workers.output(slot) for slot in (2, 3)] == [alone, alone]
+    assert workers.epochs() == dict.fromkeys(range(12), EXPECTED)

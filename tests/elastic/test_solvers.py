@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from pathlib import Path
@@ -12,10 +13,11 @@ import pytest
 
 from compose.apps.learning import digits
 from dorm import elastic
+from dorm.bench.elastic.workers import Workers
 from dorm.elastic.contract import Contract
 from dorm.elastic.errors import ContractError
 from dorm.elastic.solvers import LOSSES, Network, Round, local_sgd, minibatch_sgd, solve
-from tests.elastic.processes import Workers
+from dorm.elastic.solvers.scale_in import ScaleIn, Wish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,3 +111,49 @@ def test_dual_variables_move_with_their_chunks_and_a_death_costs_only_its_own(wo
     assert (word, members) == ("finished", "1")
     assert float(gap) <= 1e-5
     assert -1e-7 <= float(value) - optimum <= 2e-5
+
+
+def falls(*, rounds: int, rate: float, gap: float, at: float) -> list[tuple[float, float]]:
+    """Rounds of a second each, in which log(gap) falls by `rate`."""
+    return [(gap * math.exp(-rate * number), at + number) for number in range(rounds)]
+
+
+def wishes(scaling: ScaleIn, members: int, rounds: list[tuple[float, float]]) -> list[Wish]:
+    found = [scaling.round(members, gap, at) for gap, at in rounds]
+    return [wish for wish in found if wish is not None]
+
+
+def test_fewer_members_are_asked_for_once_the_gap_falls_more_slowly() -> None:
+    scaling = ScaleIn()
+    assert wishes(scaling, 4, falls(rounds=60, rate=0.5, gap=1.0, at=0)) == [], "as fast as ever"
+    slow = falls(rounds=60, rate=0.01, gap=1e-13, at=60)
+    (wish,) = wishes(scaling, 4, slow)
+    assert wish.size == 2
+    assert "more slowly than before" in wish.reason
+    assert wishes(scaling, 2, falls(rounds=60, rate=0.02, gap=1e-14, at=120)) == [], "and it falls faster with them"
+
+
+def test_the_request_is_withdrawn_where_fewer_are_slower() -> None:
+    scaling = ScaleIn()
+    wishes(scaling, 4, falls(rounds=60, rate=0.5, gap=1.0, at=0))
+    assert [wish.size for wish in wishes(scaling, 4, falls(rounds=60, rate=0.02, gap=1e-13, at=60))] == [2]
+    assert [wish.size for wish in wishes(scaling, 2, falls(rounds=60, rate=0.001, gap=1e-14, at=120))] == [None]
+    later = [*falls(rounds=60, rate=0.5, gap=1e-14, at=180), *falls(rounds=60, rate=0.001, gap=1e-27, at=240)]
+    assert wishes(scaling, 4, later) == [], "for good"
+
+
+def test_one_member_asks_for_nothing() -> None:
+    scaling = ScaleIn()
+    rounds = [*falls(rounds=60, rate=0.5, gap=1.0, at=0), *falls(rounds=60, rate=0.0, gap=1e-13, at=60)]
+    assert wishes(scaling, 1, rounds) == []
+
+
+@pytest.mark.slow
+def test_a_leaver_with_a_higher_slot_than_the_newcomer_hands_over_its_chunks(workers: Workers, optimum: float) -> None:
+    """Its address is in no announcement that the newcomer reads."""
+    workers.announce(0, 5)
+    workers.until(lambda: 3 in workers.epochs())
+    workers.announce(0, 3)
+    workers.until(lambda: any(change["cause"] == "move" for change in workers.changes()))
+    assert workers.wait(0, 3, 5) == [0, 0, 0]
+    assert -1e-7 <= float(workers.output(0).split()[3]) - optimum <= 2e-5

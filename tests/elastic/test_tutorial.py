@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dorm.bench.elastic.workers import ROOT, Workers
 from dorm.elastic import ledger
-from tests.elastic.processes import ROOT, Workers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,6 +75,7 @@ def test_the_script_in_numpy(tmp_path: Path) -> None:
         workers.close()
 
 
+@pytest.mark.timeout(300)
 def test_ten_lines_make_a_pytorch_script_elastic(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs PyTorch: `make test-engines`")
     code = script("With PyTorch")
@@ -87,14 +88,35 @@ with torch.no_grad():
     workers = Workers(tmp_path / "job", written(tmp_path, _TORCH, slower, after))
     try:
         workers.announce(0, 1)
-        workers.until(lambda: 0 in workers.epochs())
+        workers.until(lambda: 0 in workers.epochs(), timeout=120.0)
         workers.announce(0, 1, 2)
-        workers.until(lambda: any(change["cause"] == "grow" for change in workers.changes()))
+        workers.until(lambda: any(change["cause"] == "grow" for change in workers.changes()), timeout=120.0)
         workers.signal(0, signal.SIGKILL)
-        workers.until(lambda: any(change["cause"] == "death" for change in workers.changes()))
+        workers.until(lambda: any(change["cause"] == "death" for change in workers.changes()), timeout=120.0)
         workers.announce(2)
         assert workers.wait(1, 2) == [0, 0]
         assert (workers.output(1), workers.output(2)) == ("True True\n", "False True\n")
+        assert workers.epochs() == dict.fromkeys(range(8), ledger.expected(1797).digest)
+    finally:
+        workers.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_lightning_module_trains_in_the_elastic_loop(tmp_path: Path) -> None:
+    pytest.importorskip("lightning", reason="needs Lightning: `make test-engines`")
+    waits = "time.sleep(0.05 if step.epoch < 4 or len(job.members) > 1 else 1.0)"  # for the newcomer
+    slower = script("With Lightning").replace("optimizer.step()\n", f"optimizer.step(); {waits}\n")
+    after = """
+with torch.no_grad():
+    print(job.left, float((module.net(x).argmax(1) == y).float().mean()) > 0.85, flush=True)
+"""
+    workers = Workers(tmp_path / "job", written(tmp_path, _TORCH, slower, after))
+    try:
+        workers.announce(0)
+        workers.until(lambda: 0 in workers.epochs(), timeout=120.0)
+        workers.announce(0, 1)
+        assert workers.wait(0, 1, timeout=120.0) == [0, 0]
+        assert [workers.output(slot).splitlines()[-1] for slot in (0, 1)] == ["False True"] * 2
         assert workers.epochs() == dict.fromkeys(range(8), ledger.expected(1797).digest)
     finally:
         workers.close()

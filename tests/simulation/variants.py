@@ -19,6 +19,7 @@ import pytest
 
 import dorm.core.fold.evolve as evolving
 from agents import reconcile
+from agents.actions import Actions
 from agents.agent import Agent
 from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
@@ -92,10 +93,10 @@ def _announced_by_the_decision(patch: pytest.MonkeyPatch) -> None:
     """Agents take the decision for the release."""
     resize = Desired._resize
 
-    def announced(desired: Desired, change: k.Resize) -> None:
+    def announced(desired: Desired, change: k.Resize, time: int) -> None:
         app = desired.apps.get(change.app)
         if app is None or change.adjustment != "live" or app.generation != change.to_generation:
-            resize(desired, change)
+            resize(desired, change, time)
             return
         known = {placed.slot for placed in app.placement}
         app.membership, app.members = change.membership, change.placement
@@ -389,6 +390,15 @@ VARIANTS: dict[str, Variant] = {
         )
     ),
     "what was not released is started": Variant(_code(Desired.wanted, ("if app.released and", "if"))),
+    "what is prepared is started at once": Variant(
+        _code(Actions._prepare, ("self._runtime.prepare(", "self._runtime.ensure("))
+    ),
+    "what was prepared for an overtaken plan is kept": Variant(
+        _code(reconcile._for, ("if wanted else Discard(key)", "if wanted else None"))
+    ),
+    "a generation works on though its successor is prepared": Variant(
+        _code(Desired.works_on, ("return bool(app.held.waits_for) and now < app.held.until", "return True"))
+    ),
     "generations that failed, and apps that ended, run on": Variant(
         _code(Desired.wanted, ("and not app.failed and not app.ended_at", ""))
     ),

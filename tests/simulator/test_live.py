@@ -38,9 +38,10 @@ def test_it_makes_room_and_takes_it_back_while_it_works() -> None:
     (ended,) = [one for one in written.state.apps.values() if one.name == "long"]
     assert (ended.ended, ended.generation, ended.lost_steps, ended.failures) == ("completed", 1, 0, 0)
     assert [record.pause_s for record in ended.history] == [LIVE.pause_s] * 2
-    # It works from 7.2 s on (decided at 0.2, started after 3, booted after 4), and stands still for 1 s before each change.
-    assert shrunk == pytest.approx(100.2 + 1)
-    first, second = 4 * (shrunk - 1 - 7.2), 3 * (grown - 1 - shrunk)
+    # It works from 7.2 s on (decided at 0.2, started after 3, booted after 4), and stands still before each change.
+    still = LIVE.pause_s
+    assert shrunk == pytest.approx(100.2 + still)
+    first, second = 4 * (shrunk - still - 7.2), 3 * (grown - still - shrunk)
     assert ended.ended_at - written.simulation.begin == pytest.approx(
         (grown + (1000 - first - second) / 4) * 1e9, abs=2
     )

@@ -52,6 +52,23 @@ class Launcher:
     async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes], host: config.Host) -> Seen:
         """Create and start it unless it was started before.  The caller holds the container's lock.  Raises `NoImage`,
         `Refused`, `Conflict`, `Unavailable`."""
+        name, wanted, info = await self._created(spec, host)
+        found = self._seen(spec.key, info)
+        if found.state == "created":
+            found = await self._start(name, spec, files, wanted, info, swap_limit=host.swap_limit)
+        elif config.never_ran(found):
+            await self._discard(name, spec.key)
+            raise _fault(name, found.error)
+        return found
+
+    async def create(self, spec: ContainerSpec, host: config.Host) -> None:
+        """Create it unless it is there, and look whether it can be started; as `ensure` otherwise."""
+        name, _, info = await self._created(spec, host)
+        if self._seen(spec.key, info).state == "created":
+            await self._check_command(name, spec.key, info)
+
+    async def _created(self, spec: ContainerSpec, host: config.Host) -> tuple[str, Json, Json]:
+        """Return its name, what was asked of the engine, and what the engine made of it."""
         name = config.container_name(host, spec.key)
         checkpoints = await asyncio.to_thread(self._checkpoints, spec, host.checkpoint_root)
         wanted = config.container_config(host, spec, self._dirs.run_dir(spec.key), checkpoints)
@@ -68,13 +85,7 @@ class Launcher:
                 f"{name} is another container: its labels are {info['Config']['Labels']}",
                 code="container.name.taken",
             )
-        found = self._seen(spec.key, info)
-        if found.state == "created":
-            found = await self._start(name, spec, files, wanted, info, swap_limit=host.swap_limit)
-        elif config.never_ran(found):
-            await self._discard(name, spec.key)
-            raise _fault(name, found.error)
-        return found
+        return name, wanted, info
 
     async def _make_dir(self, spec: ContainerSpec) -> None:
         await self._on_disk(spec.key, lambda: self._dirs.make(spec.key, files=spec.files))
@@ -114,8 +125,7 @@ class Launcher:
     ) -> Seen:
         key = spec.key
         await self._make_dir(spec)
-        for file, content in files.items():
-            await self._dirs.put_file(key, file, content)
+        await self._dirs.put_files(key, files)
         if differences := config.differences(wanted, info, swap_limit=swap_limit):
             await self._discard(name, key)
             raise Refused(

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -51,8 +51,9 @@ from agents.runtime.interface import (
 from agents.runtime.run_dirs import RunDirs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 
+T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 _GUARD_S: Final = 20.0
@@ -195,6 +196,14 @@ class DockerRuntime:
 
         Raises `Refused`, `Conflict`, or `Unavailable` while a long pull is under way or if the node's lease has expired.
         """
+        return await self._with_image(spec, lambda: self._ensure(spec, files or {}))
+
+    async def prepare(self, spec: ContainerSpec) -> None:
+        """Create it unless it is there; a missing image is pulled.  Raises as `ensure` does."""
+        await self._with_image(spec, lambda: self._create(spec))
+
+    async def _with_image(self, spec: ContainerSpec, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what `make` returns, after a pull if it raises `NoImage`."""
         check_spec(spec)
         if not spec.image:
             raise Refused(
@@ -204,13 +213,13 @@ class DockerRuntime:
             )
         ended = self._images.ended
         with contextlib.suppress(NoImage):
-            return await self._inflight.run(self._ensure(spec, files or {}))
+            return await self._inflight.run(make())
         if self._images.ended != ended:  # A pull has ended since the engine was called, and may have brought the image.
             with contextlib.suppress(NoImage):
-                return await self._inflight.run(self._ensure(spec, files or {}))
+                return await self._inflight.run(make())
         await self._images.fetch(spec.image)  # holds no lock: a stop need not wait for it
         try:
-            return await self._inflight.run(self._ensure(spec, files or {}))
+            return await self._inflight.run(make())
         except NoImage as failure:
             raise Refused(
                 "image", f"{spec.image} was pulled and is not there: {failure}", code="container.image.unavailable"
@@ -219,6 +228,10 @@ class DockerRuntime:
     async def _ensure(self, spec: ContainerSpec, files: Mapping[str, bytes]) -> Seen:
         async with self._lock(spec.key):
             return await self._launcher.ensure(spec, files, self._host)
+
+    async def _create(self, spec: ContainerSpec) -> None:
+        async with self._lock(spec.key):
+            await self._launcher.create(spec, self._host)
 
     async def extend_lease(self, seconds: float) -> None:
         """Extend the lease.  A guard enforces it (`agents.runtime.docker.guard`), which is started if there is none."""

@@ -114,15 +114,31 @@ class ProcessRuntime:
         check_spec(spec)
         return await self._inflight.run(self._ensure(spec, files or {}))
 
+    async def prepare(self, spec: ContainerSpec) -> None:
+        """Make its folder.  Raises `Refused`, `Conflict` or `Unavailable`."""
+        check_spec(spec)
+        await self._inflight.run(self._create(spec, spec_hash(spec)))
+
+    async def _create(self, spec: ContainerSpec, wanted: str) -> None:
+        key = spec.key
+        async with self._lock(key):
+            await self._make(spec, wanted)
+            found = await asyncio.to_thread(self._look, key)
+        if found is None or found.seen.spec_hash != wanted:
+            raise Conflict(f"{key} exists with another spec", code="container.name.taken")
+
+    async def _make(self, spec: ContainerSpec, wanted: str) -> None:
+        try:
+            await asyncio.to_thread(self._prepare, spec, wanted)
+        except OSError as failure:
+            raise Unavailable(
+                f"{spec.key}: its folder cannot be made: {failure.strerror}", code="container.folder.not_writable"
+            ) from failure
+
     async def _ensure(self, spec: ContainerSpec, files: Mapping[str, bytes]) -> Seen:
         key, wanted = spec.key, spec_hash(spec)
         async with self._lock(key):
-            try:
-                await asyncio.to_thread(self._prepare, spec, wanted)
-            except OSError as failure:
-                raise Unavailable(
-                    f"{key}: its folder cannot be made: {failure.strerror}", code="container.folder.not_writable"
-                ) from failure
+            await self._make(spec, wanted)
             give_up = asyncio.get_running_loop().time() + _START_S
             while True:
                 found = await asyncio.to_thread(self._look, key)
@@ -148,8 +164,7 @@ class ProcessRuntime:
                         code="container.checkpoints.not_found",
                     )
                 else:
-                    for name, content in files.items():
-                        await self._dirs.put_file(key, name, content)
+                    await self._dirs.put_files(key, files)
                     await self._dirs.check_lease()
                     await asyncio.to_thread(self._supervise, key)
 

@@ -31,6 +31,7 @@ _TRY = {
     "constraint": "dorm nodes -o wide (shows labels), dorm plan --nodes +1,cpu=…,label.NAME=VALUE",
     "drained": "dorm drain NODE --undo",
     "held": "dorm logs APP; it ends with any dorm update APP",
+    "asked": "dorm update APP --n-max N, which also ends the request",
     "overhead": "dorm plan --rounds 5, dorm plan --set theta2=0.3",
     "fairness": "dorm plan --set theta1=0.2",
     "floor": "dorm plan --set floor=0.3",

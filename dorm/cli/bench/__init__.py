@@ -2,5 +2,6 @@
 
 commands     one command for each benchmark
 running      quiet logs, progress, interruptions;  report: the table of figures
+elastic      live resizing
 evaluation   the paper's evaluation and more, into a folder
 """

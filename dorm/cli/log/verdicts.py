@@ -185,7 +185,7 @@ def _ledger_lines(ledgers: LedgerReport) -> list[str]:
     if ledgers.wrong_count > len(ledgers.wrong):
         lines.append(f"{ledgers.wrong_count - len(ledgers.wrong)} more ledgers are wrong")
     if ledgers.not_checked:
-        lines.append(f"{counted(ledgers.not_checked, 'ledger')} not checked: too many samples")
+        lines.append(f"{counted(ledgers.not_checked, 'ledger')} not checked: too many samples, or left out of the log")
     return lines
 
 

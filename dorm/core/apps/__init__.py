@@ -5,6 +5,7 @@
     claims      reservations of apps that pause after a failure or were interrupted
     failures    whose fault a failure is, and its consequences
     deadlines   apps that hang
+    size_requests   what an app asked for itself
     costs       what adjusting an app costs, as measured
 
 Imports the state and `events`.

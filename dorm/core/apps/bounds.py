@@ -16,6 +16,8 @@
     held        where a generation with other containers than the last one that worked fails before it has worked, the app
                 falls back: no more than that one had, where it had grown; no fewer, where it had shrunk
 
+    asked       no more than the app itself asked for (`dorm.core.apps.size_requests`)
+
 An app is held until it has run well for `retries.reset` of its spec, or its owner updates it; or, so that nobody waits for
 ever for a shape that does not come back, has waited for that long.  n_min and n_max stay the outer bounds.
 """
@@ -24,6 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from dorm.core.apps.size_requests import counts_from, in_words, requested
 from events.quantities import SECOND
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ class Bounds(NamedTuple):
     n_min: int
     n_max: int
     why: str
+    asked: str = ""
+    """What the app asked for itself, where that is less than it could have otherwise."""
 
 
 def bounds(app: App, now: int, claimed: int = 0) -> Bounds:
@@ -75,7 +80,10 @@ def bounds(app: App, now: int, claimed: int = 0) -> Bounds:
         why.append(f"others made room for it after {failed}: gets no more before it has run for {least} min")
     if takes_free_room_only(app, now):
         why.append(f"nobody is resized for it before it has waited for {ROOM_S // 60} min")
-    return Bounds(low, high, "; ".join(why))
+    asked = requested(app, now)
+    if asked is None or asked[0] >= high:
+        return Bounds(low, high, "; ".join(why))
+    return Bounds(low, max(low, asked[0]), "; ".join(why), in_words(*asked))
 
 
 def _words(held: Held) -> str:
@@ -141,6 +149,7 @@ def changes_at(app: App) -> Iterator[int]:
         yield current.started_at + max(0, app.debt * STABLE_S * SECOND - app.ran_ns)
     if settles := settles_until(app, 0):
         yield settles
+    yield from counts_from(app)
     if app.held_most is None and app.held_least is None:
         return
     reset = int(app.spec.retries.reset_s * SECOND)

@@ -44,11 +44,12 @@ def cost_s(record: AdjustmentRecord) -> float | None:
     """Return the cost of one adjustment in seconds; None while it is in progress, and where it is unknown: for an app that
     reported steps and whose pace with the earlier containers was not measured.
 
-    The pause lasts from the decision until the app ran again: all its containers had started, and, if the app reports
-    progress, it worked again: the time of its first report less the time that its steps took.  They are taken at the earlier
-    pace, scaled by the containers: an app may report progress seldom, and one that shrank takes longer for each step.  Until
-    it has checkpointed and stopped, the app may still work, so this is an upper bound of its standstill; work done meanwhile
-    can't be distinguished from lost work.  Lost work is the steps done after the checkpoint, at the earlier pace.
+    The pause lasts from the decision, or the end of what was prepared ahead, until the app ran again: all its containers had
+    started, and, if the app reports progress, it worked again: the time of its first report less the time that its steps took.
+    They are taken at the earlier pace, scaled by the containers: an app may report progress seldom, and one that shrank takes
+    longer for each step.  Until it has checkpointed and stopped, the app may still work, so this is an upper bound of its
+    standstill; work done meanwhile can't be distinguished from lost work.  Lost work is the steps done after the checkpoint,
+    at the earlier pace.
 
     A live adjustment costs the pause that its leader reported: the app works until then and loses nothing.
     """
@@ -63,4 +64,4 @@ def cost_s(record: AdjustmentRecord) -> float | None:
         pace = record.steps_per_s * record.containers_after / max(1, record.containers_before)
         ran_at = max(ran_at, record.resumed_at - int(done / pace * SECOND))
         lost_s = record.lost_steps / record.steps_per_s
-    return max(0, ran_at - record.decided_at) / SECOND + lost_s
+    return max(0, ran_at - (record.prepared_at or record.decided_at)) / SECOND + lost_s

@@ -98,16 +98,18 @@ def _resized(answer: Allocation, changes: list[Resize], reasons: dict[str, Waiti
 def _with_held(
     reasons: dict[str, Waiting], state: State, problem: Problem, answer: Allocation, now: int
 ) -> dict[str, Waiting]:
-    """Add the reason where an app gets less than its owner allows, or waits, because of its earlier failures."""
+    """Add the reason where an app gets less than its owner allows, or waits, because of its earlier failures or since it asked
+    for less."""
     found = dict(reasons)
     for demand in problem.apps:
         app = state.apps[demand.id]
-        why = "" if demand.pinned else bounds(app, now).why
-        if not why or sum(answer.counts.get(app.id, {}).values()) >= app.n_max:
+        given = None if demand.pinned else bounds(app, now)
+        why = "; ".join(one for one in (given.why, given.asked) if one) if given is not None else ""
+        if given is None or not why or sum(answer.counts.get(app.id, {}).values()) >= app.n_max:
             continue
         reason = reasons.get(app.id)
         found[app.id] = (
-            Waiting(code="held", text=why)
+            Waiting(code="held" if given.why else "asked", text=why)
             if reason is None
             else Waiting(code=reason.code, text=f"{reason.text} ({why})")
         )

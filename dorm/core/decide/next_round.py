@@ -263,6 +263,7 @@ def _release(state: State, app: App, generation: Generation, now: int) -> Genera
     earlier = [g for number, g in sorted(app.generations.items()) if number < generation.number]
     previous = next((g for g in reversed(earlier) if g.released), None)
     stopped_at = max(previous.stopped_at, generation.decided_at) if previous else generation.decided_at
+    began = generation.stop_began(stopped_at)
     resume = app.checkpoint is not None
     by_lease = {c.node for c in previous.containers.values() if c.reason == "lost"} if previous else ()
     return GenerationReleased(
@@ -273,8 +274,9 @@ def _release(state: State, app: App, generation: Generation, now: int) -> Genera
         checkpoint=app.checkpoint,
         lost_steps=max(0, app.step - (app.checkpoint or 0)) if previous else 0,
         killed=sum(container.killed for container in previous.containers.values()) if previous else 0,
-        stop_s=(stopped_at - generation.decided_at) / SECOND,
+        stop_s=(stopped_at - began) / SECOND,
         wait_s=max(0, now - stopped_at) / SECOND,
         lease_ended=sorted(by_lease)[:MOST_NAMED],
         checkpoints=state.checkpoints,
+        prepare_s=(began - generation.decided_at) / SECOND,
     )

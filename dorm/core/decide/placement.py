@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from dorm.core.decide.preparing import prepare_s
 from dorm.core.invariants import may_run
 from dorm.core.round_size import LARGEST_CHANGES, size
 from dorm.policies import answer as answers
@@ -175,16 +176,18 @@ class _Draft:
                     self.short[node] = self.short.get(node, 0) + missing
                 continue
             placement, master_port = given
+            adjustment = "live" if live else _adjustment(demand, wanted)
             self.changes.append(
                 Resize(
                     app=app.id,
                     from_generation=app.generation,
                     to_generation=app.generation + (not live),
                     placement=placement,
-                    adjustment="live" if live else _adjustment(demand, wanted),
+                    adjustment=adjustment,
                     master_port=master_port,
                     membership=app.current.announced + 1 if live and app.current is not None else 0,
                     why=_why(app, wanted) if demand.holds and wanted else "",
+                    prepare_s=prepare_s(self.state, app, placement) if adjustment == "restart" else 0.0,
                 )
             )
 

@@ -7,6 +7,8 @@
     effects   consequences of a fact beyond itself
     room_taken   which apps have grown into the room of one that failed
     shared_folder   which checkpoint folder is the cluster's
+    preparing   what nodes prepare ahead of a restart
+    size_requests   what apps ask for themselves
 
 Start with `evolve`.  Imports `dorm.core.apps` and the state.
 """

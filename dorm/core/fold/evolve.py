@@ -26,8 +26,10 @@ from dorm.core.fold.effects import (
 )
 from dorm.core.fold.folded import Folded, ignored
 from dorm.core.fold.membership import epoch_completed, membership_changed
+from dorm.core.fold.preparing import containers_prepared
 from dorm.core.fold.rounds import fold_round
 from dorm.core.fold.shared_folder import check_folder, counts_in, settle_anew, settle_folder
+from dorm.core.fold.size_requests import resize_requested
 from dorm.core.settings import TIMES, policy_after, times_of
 from dorm.core.state import (
     MOST,
@@ -158,6 +160,8 @@ def _app_updated(state: State, event: k.AppUpdated, record: Record) -> Folded:
     app.n_max = event.n_max if event.n_max is not None else app.n_max
     app.weight = event.weight if event.weight is not None else app.weight
     app.held_most = app.held_least = None
+    if event.n_min is not None or event.n_max is not None:
+        app.size_request = None
     app.failed_trials = 0
     mark_dirty(state)
     return "applied"
@@ -306,6 +310,7 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> Folded:
         port_cursor=old.port_cursor if old else 0,
         identity=event.identity,
         refused=old.refused if old and old.identity == event.identity else None,
+        prepares=event.prepares,
     )
     settle_folder(state)
     if old and (old.capacity, old.address, old.ports) != (node.capacity, node.address, node.ports):
@@ -422,14 +427,6 @@ def _part_of(generation: Generation, who: str) -> str:
     return ""
 
 
-def _membership_changed(state: State, event: k.MembershipChanged, record: Record) -> Folded:
-    return "applied" if membership_changed(state, event, record) else ignored(state)
-
-
-def _epoch_completed(state: State, event: k.EpochCompleted, record: Record) -> Folded:
-    return "applied" if epoch_completed(state, event, record) else ignored(state)
-
-
 def _app_progressed(state: State, event: k.AppProgressed, record: Record) -> Folded:
     """Progress records are the bulk of any log, so nothing is written here that does not change."""
     try:
@@ -484,12 +481,14 @@ _HANDLERS: dict[type, Handler] = {
     k.PolicyChanged: _policy_changed,
     k.NodeJoined: _node_joined,
     k.NodeLeft: _node_left,
+    k.ContainersPrepared: containers_prepared,
     k.ContainerStarted: _container_started,
     k.ContainerExited: _container_exited,
     k.AppCheckpointed: _app_checkpointed,
     k.AppProgressed: _app_progressed,
-    k.MembershipChanged: _membership_changed,
-    k.EpochCompleted: _epoch_completed,
+    k.AppResizeRequested: resize_requested,
+    k.MembershipChanged: membership_changed,
+    k.EpochCompleted: epoch_completed,
     k.Round: _round,
     k.NodeReported: _concerns_no_state,
     k.SealRequested: _concerns_no_state,

@@ -24,6 +24,7 @@ from dorm.core.fold.effects import (
     note_work,
     void_plans,
 )
+from dorm.core.fold.folded import Folded, ignored
 from dorm.core.state import HISTORY, AdjustmentRecord, Container, Held, LiveChange
 from events import subjects
 
@@ -65,6 +66,20 @@ def may_be_resized_live(app: App, generation: Generation | None) -> bool:
     )
 
 
+def _announced(
+    state: State, event: k.MembersReleased | k.MembersLost
+) -> tuple[App, Generation, list[int]] | tuple[None, None, None]:
+    """Return the app, its generation, and the members that stay; Nones, and count the event as ignored, if it is not about
+    the membership after the last one that was announced, or if nobody stays."""
+    found = _in_force(state, event)
+    if found is not None and event.membership == found[1].announced + 1:
+        stay = [placed.slot for placed in event.members if placed.slot in found[1].containers]
+        if stay:
+            return (*found, stay)
+    state.counters.ignored += 1
+    return None, None, None
+
+
 def _in_force(
     state: State, event: k.MembersReleased | k.MembersLost | k.LiveResizeFailed
 ) -> tuple[App, Generation] | None:
@@ -77,12 +92,9 @@ def _in_force(
 
 def members_released(state: State, event: k.MembersReleased) -> None:
     """Agents follow what the master wrote, so a release stands though a node changed after its basis."""
-    found = _in_force(state, event)
-    stay = [placed.slot for placed in event.members if found and placed.slot in found[1].containers]
-    if found is None or event.membership != found[1].announced + 1 or not stay:
-        state.counters.ignored += 1
+    app, generation, stay = _announced(state, event)
+    if app is None or generation is None or stay is None:
         return
-    app, generation = found
     newcomers = {
         placed.slot: Container(placed.slot, placed.node, placed.address, placed.port)
         for placed in event.members
@@ -105,11 +117,11 @@ def members_released(state: State, event: k.MembersReleased) -> None:
             end_container(state, app, generation, container, "lost", "its node was gone before it could start")
 
 
-def membership_changed(state: State, event: k.MembershipChanged, record: Record) -> bool:
-    """Return False if the event is not about the present generation, or not from a node of its."""
+def membership_changed(state: State, event: k.MembershipChanged, record: Record) -> Folded:
+    """Ignore it if it is not about the present generation, or not from a node of its."""
     app, generation = _reported(state, event, record)
     if app is None or generation is None:
-        return False
+        return ignored(state)
     app.missed_live = False
     change = generation.change
     if change is not None and change.released_at and event.membership == change.membership:
@@ -118,16 +130,16 @@ def membership_changed(state: State, event: k.MembershipChanged, record: Record)
             _commit(state, app, generation, change, event)
     if event.change == "death" and event.membership == generation.membership:
         _accuse(state, app, generation, event)
-    return True
+    return "applied"
 
 
-def epoch_completed(state: State, event: k.EpochCompleted, record: Record) -> bool:
-    """Return False as for `membership_changed`."""
+def epoch_completed(state: State, event: k.EpochCompleted, record: Record) -> Folded:
+    """Ignore it as `membership_changed` does."""
     app, _ = _reported(state, event, record)
     if app is None:
-        return False
+        return ignored(state)
     app.epoch = event.epoch
-    return True
+    return "applied"
 
 
 def _reported(
@@ -219,12 +231,9 @@ def growth_that_failed(app: App, event: k.MembersLost) -> Held | None:
 
 
 def members_lost(state: State, event: k.MembersLost) -> None:
-    found = _in_force(state, event)
-    stay = [placed.slot for placed in event.members if found and placed.slot in found[1].containers]
-    if found is None or event.membership != found[1].announced + 1 or not stay:
-        state.counters.ignored += 1
+    app, generation, stay = _announced(state, event)
+    if app is None or generation is None or stay is None:
         return
-    app, generation = found
     if generation.change is not None and not generation.change.released_at:
         drop_change(state, app, generation)
     had_exited = generation.exited > 0

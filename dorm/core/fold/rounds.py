@@ -20,6 +20,7 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
+from dorm.core.fold.preparing import begin_preparing
 from dorm.core.fold.room_taken import note_taken, rooms_left
 from dorm.core.round_size import UNSAID
 from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 def fold_round(state: State, event: k.Round, fence: int) -> Folded:
     """`fence` is the sequence of the round before.  A round of an earlier epoch, or one that was decided without
     knowing the round before it, is void: logs refuse such a round, and the fold does not rely on that.  So is one that leaves
-    epochs out, as no election does: after an epoch at the end of what is counted there could be no other."""
+    epochs out, as no election does."""
     if not state.epoch <= event.epoch <= state.epoch + 1 or not fence <= event.basis < state.seq:
         state.counters.void_rounds += 1
         return "void"
@@ -230,6 +231,7 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
                 lost_steps=event.lost_steps,
                 killed=event.killed,
                 steps_per_s=pace,
+                prepared_at=generation.stop_began(previous.stopped_at) if generation.prepare_until else 0,
             )
         )
         del app.history[:-HISTORY]
@@ -328,6 +330,7 @@ def _next_generation(state: State, app: App, change: k.Resize, basis: int) -> No
         master_address=change.placement[0].address if change.placement else "",
         next_slot=max((p.slot + 1 for p in change.placement), default=0),
     )
+    begin_preparing(app.generations[change.to_generation], change, state.time)
     app.generation = change.to_generation
     _move_port_cursors(state, change)
     _forget_unstarted(app)
@@ -374,8 +377,7 @@ def _nodes_go(state: State, generation: Generation) -> bool:
 
 
 def _members_lost(state: State, event: k.MembersLost) -> None:
-    app = state.apps.get(event.app)
-    ignored = state.counters.ignored
+    app, ignored = state.apps.get(event.app), state.counters.ignored
     held = membership.growth_that_failed(app, event) if app is not None else None
     membership.members_lost(state, event)
     if app is not None and state.counters.ignored == ignored:
@@ -391,9 +393,8 @@ def _live_resize_failed(state: State, event: k.LiveResizeFailed, basis: int) -> 
 
 
 def _note_disturbance(state: State, event: k.Resized, gains: list[str], debtors: list[App]) -> None:
-    """Which apps in debt others have made room for: those that gained containers, or are to get some, while others were
-    resized by the policy's choice.  Where several gained, the decision does not say for which of them, so it counts for
-    each."""
+    """Note which apps in debt others made room for: those that gained containers, or are to get some, while others were
+    resized by the policy's choice.  Where several gained, it counts for each, since the decision does not say for whom."""
     others = {change.app for change in event.changes if change.adjustment in ("restart", "stop", "live")}
     stopped = {change.app for change in event.changes if change.adjustment == "stop"}
     if not event.overhead and not stopped:
@@ -478,7 +479,7 @@ def _master_elected(state: State, event: k.MasterElected, by: str) -> None:
 
 
 def _log_sealed(state: State, event: k.LogSealed) -> None:
-    """A seal is about the log, not about the cluster: the state is the same with and without."""
+    """A seal is about the log: the state is the same with and without."""
 
 
 _FACTS: dict[type, Callable[[State, Any], None]] = {

@@ -34,10 +34,12 @@ _AGENTS = (
     "NodeJoined",
     "NodeReported",
     "NodeLeft",
+    "ContainersPrepared",
     "ContainerStarted",
     "ContainerExited",
     "AppCheckpointed",
     "AppProgressed",
+    "AppResizeRequested",
     "MembershipChanged",
     "EpochCompleted",
 )

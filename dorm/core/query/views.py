@@ -236,6 +236,7 @@ def describe(app: App, now: int) -> dict[str, Any]:
         "checkpoint": app.checkpoint,
         "lost_steps": app.lost_steps,
         "held": "" if app.ended else bounds(app, now).why,
+        "asked": "" if app.ended else bounds(app, now).asked,
         "retries_used": {against: f"{used} of {limit_of(app, against)}" for against, used in app.retries_used.items()},
         "adjust_s": adjust_s(app),
         "served_s": app.served_until(app.ended_at or now) / SECOND,
@@ -252,13 +253,15 @@ def adjustment(app: App, index: int) -> dict[str, Any]:
     """One finished adjustment, with the length of each phase in seconds (None while it is still starting)."""
     record = app.history[index]
     stopped = max(record.stopped_at, record.decided_at)
+    began = record.prepared_at or record.decided_at
     started = record.started_at or None
     return {
         "from_generation": record.from_generation,
         "to_generation": record.to_generation,
         "containers": f"{record.containers_before} -> {record.containers_after}",
         "decided_at": record.decided_at,
-        "stop_s": (stopped - record.decided_at) / SECOND,
+        "prepare_s": (began - record.decided_at) / SECOND,
+        "stop_s": (stopped - began) / SECOND,
         "wait_s": (record.released_at - stopped) / SECOND,
         "start_s": (started - record.released_at) / SECOND if started else None,
         "total_s": (started - record.decided_at) / SECOND if started else None,

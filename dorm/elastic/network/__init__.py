@@ -5,6 +5,6 @@
     links    connections, each with a thread that reads and one that writes
     group    the shell around `protocol.member`: threads, clock, announcements, claims
 
-Start with `group`.  Of two members the one with the lower slot connects; a newcomer's slot is higher than all before it, so
-those who train connect to it.
+Start with `group`.  Of two members the one with the lower slot connects; a member that leaves connects with all that are
+announced, because nobody else knows its address any more.
 """

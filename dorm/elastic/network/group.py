@@ -13,6 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from dorm.elastic.collectives.messages import GroupMessage
 from dorm.elastic.errors import ContractError, ElasticError, LeftBehind, PeerError
 from dorm.elastic.network.links import Link, accept, dial
 from dorm.elastic.network.secret import claim, key_of
@@ -23,6 +24,7 @@ from dorm.elastic.protocol.member import Member
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dorm.elastic.collectives.groups import Groups
     from dorm.elastic.contract import Announcement, Contract
     from dorm.elastic.ledger import Entry
 
@@ -55,6 +57,9 @@ class Group:
         self._waiting: dict[int, list[m.Message]] = {}
         """Messages for peers that are not connected yet."""
         self._announcement: Announcement | None = None
+        self._told = 0
+        """The number of the membership that the member was told last."""
+        self._groups: Groups | None = None
         self._error: BaseException | None = None
         self._closing = threading.Event()
         self._listener: socket.socket | None = None
@@ -62,6 +67,11 @@ class Group:
         self._ticker = threading.Thread(target=self._tick, name="elastic-clock", daemon=True)
         self._name = f"{contract.app}/{contract.generation}"
         self._key = b""
+
+    def use(self, groups: Groups) -> None:
+        """Build process groups; before `open`."""
+        self._groups = groups
+        groups.on_change = self._tell
 
     # The script's calls.
 
@@ -92,7 +102,7 @@ class Group:
                     raise LeftBehind(
                         "this worker was to join, but is not announced any more", code="elastic.left_behind.unannounced"
                     )
-                if announced and self._contract.slot == min(announced):
+                if self._member.may_found:
                     return None
                 if self._member.deserted:
                     raise LeftBehind("the others have finished", code="elastic.left_behind.finished")
@@ -145,8 +155,35 @@ class Group:
         return self._member.used
 
     @property
-    def announced(self) -> tuple[int, ...]:
-        return self._member.announced.members
+    def may_found(self) -> bool:
+        """Whether it is on this member to begin the job, if nobody trains yet."""
+        return self._member.may_found
+
+    @property
+    def targets(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The members of the view, and the announced ones that live: who needs process groups."""
+        view, announcement = self._member.view, self._announcement
+        announced = set(announcement.members) - self._member.dead if announcement is not None else set()
+        return (view.members if view is not None else ()), tuple(sorted(announced))
+
+    def settled(self) -> bool:
+        """Whether the announced members have their process group, or do without one."""
+        return self._groups is None or self._groups.settled(self.targets[1], frozenset(self._member.connected))
+
+    def disturbed(self, number: int) -> bool:
+        """Whether a member of the view with this number has died, or another view is the present one."""
+        member = self._member
+        view, failed = member.view, self._error is not None or member.behind is not None
+        return failed or member.recovering or view is None or view.number != number
+
+    def deliver(self, slot: int, message: m.Message) -> None:
+        """Send a message that passes the member by, once the peer is connected."""
+        with self._lock:
+            link = self._links.get(slot)
+            if link is not None:
+                link.send(message)
+            elif slot not in self._member.dead:
+                self._waiting.setdefault(slot, []).append(message)
 
     def close(self) -> None:
         """End in good order: everything sent arrives."""
@@ -263,16 +300,35 @@ class Group:
         known = self._announcement
         if known is None or announcement.membership > known.membership:
             self._announcement = announcement
-            told = v.Announced(announcement.membership, tuple(sorted(announcement.members)))
-            self._do(lambda: self._member.announce(told))
+            if self._groups is not None:
+                self._groups.host = announcement.members.get(self._contract.slot, (self._groups.host, 0))[0]
+                self._groups.retarget(*self.targets)
+        self._tell()
         for slot in sorted(announcement.members):
             with self._lock:
-                needed = slot > self._contract.slot and slot not in self._links and slot not in self._dialing
-                if not needed or slot in self._member.dead or slot in self._ended():
+                # The lower slot connects; a leaver, whose address is not announced any more, connects with all.
+                dials = slot > self._contract.slot or self._contract.slot not in announcement.members
+                if not dials or slot in self._links or slot in self._dialing:
+                    continue
+                if slot in self._member.dead or slot in self._ended():
                     continue
                 self._dialing.add(slot)
             address = announcement.members[slot]
             threading.Thread(target=self._dial, args=(slot, address), name=f"elastic-dial-{slot}", daemon=True).start()
+
+    def _tell(self) -> None:
+        """Let the member know of the announcement, once the process group of the announced members is there: it leads to a
+        switch, and training goes on until then."""
+        announcement = self._announcement
+        if announcement is None or announcement.membership <= self._told or self._closing.is_set():
+            return
+        present, coming = self.targets
+        if present not in ((), coming) and not self.settled():
+            return
+        self._told = announcement.membership
+        members = tuple(sorted(announcement.members))
+        told = v.Announced(announcement.membership, members, announcement.founders)
+        self._do(lambda: self._member.announce(told))
 
     def _ended(self) -> set[int]:
         return self._member.ended
@@ -336,12 +392,19 @@ class Group:
             link.start()
             for message in self._waiting.pop(peer, []):
                 link.send(message)
+        if self._groups is not None:
+            self._groups.connected(peer)
         self._do(lambda: self._member.connect(peer))
 
     def _receive(self, peer: int, message: m.Message) -> None:
-        self._do(lambda: self._member.receive(peer, message))
+        if not isinstance(message, GroupMessage):
+            self._do(lambda: self._member.receive(peer, message))
+        elif self._groups is not None:
+            self._groups.receive(peer, message)
 
     def _lost(self, link: Link) -> None:
+        if self._groups is not None and self._links.get(link.peer) in (link, None) and not self._closing.is_set():
+            self._groups.lost(link.peer)
         with self._lock:
             if self._links.get(link.peer) is not link or self._closing.is_set():
                 return

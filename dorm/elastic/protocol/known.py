@@ -6,6 +6,7 @@ needs stays with that part.  The methods keep fields consistent with each other;
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from dorm.elastic.protocol import messages as m
 
 __all__ = ["Known"]
+
+_SWITCHED = 64
+"""Switches that a member remembers, for peers that have missed the end of one."""
 
 
 @dataclass(eq=False, repr=False)
@@ -59,6 +63,8 @@ class Known:
     """The next view: announced by its driver, not yet adopted."""
     driver: int = -1
     """The member that leads this one into its next view."""
+    switched: deque[int] = field(default_factory=lambda: deque(maxlen=_SWITCHED))
+    """Numbers of the last views that this member has adopted by a switch."""
     highest: int = 0
     """The highest number of a view that this member has seen; a new view takes a higher one."""
     changed_at: int = 0
@@ -103,6 +109,24 @@ class Known:
     @property
     def prepared_members(self) -> list[int]:
         return self.prepared.members if self.prepared is not None else []
+
+    @property
+    def involved(self) -> set[int]:
+        """All that take part in the present view or in the switch to the next one, dead or alive."""
+        involved = {self.slot, *(self.view.members if self.view is not None else ())}
+        if self.prepared is not None:
+            involved.update(self.prepared.members, self.prepared.old_members)
+        return involved
+
+    @property
+    def taking_part(self) -> set[int]:
+        return self.involved - self.dead
+
+    @property
+    def may_found(self) -> bool:
+        """Whether it is on this member to begin the job, if nobody trains yet."""
+        members, founders = self.announced.members, self.announced.founders
+        return bool(members) and self.slot == min(members) and (not founders or self.slot in founders)
 
     def send(self, slot: int, message: m.Message) -> None:
         self.outbox.append((slot, message))

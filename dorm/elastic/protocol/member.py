@@ -33,7 +33,7 @@ class Member(Known):
     def __init__(self, slot: int) -> None:
         super().__init__(slot)
         self._sums = Sums(self)
-        self._switching = Switching(self, self._on_adopted)
+        self._switching = Switching(self, self._adopt)
         self.recovery = Recovery(self, self._switching, self._on_recovered)
         self._early: list[tuple[int, m.Message]] = []
         """Messages of views that this member has not adopted yet."""
@@ -64,12 +64,16 @@ class Member(Known):
             return  # It has finished what this member is about to finish.
         self.gone.add(slot)
         orphan = self.view is None and self.prepared is not None and slot == self.driver
-        needed = self.recovering and slot in self.prepared_members  # The recovery waits for newcomers too.
-        if orphan or needed or (self.view is not None and slot in self.view.members):
+        needed = self.recovering and slot in self.taking_part  # The recovery waits for newcomers too.
+        if orphan or needed or (self.view is not None and {slot, self.slot} <= set(self.view.members)):
             self.dead.add(slot)
             self.recovery.begin()
-        elif self.prepared is not None and self.driver == self.slot and slot in self.prepared.members:
+        elif self._drives() and slot in self.prepared_members:
             self._switching.cancel()
+
+    def _drives(self) -> bool:
+        """Whether this member leads a switch that may still complete; what follows a recovery replaces it."""
+        return self.prepared is not None and self.driver == self.slot and not self.recovering
 
     def tick(self) -> None:
         self.recovery.tick()
@@ -92,12 +96,13 @@ class Member(Known):
         elif isinstance(message, m.Received):
             self._switching.on_received(sender, message)
         elif isinstance(message, m.Cancel):
-            self._switching.on_cancel(message)
-            self.recovery.on_cancel()
+            if self.prepared is not None and message.view == self.prepared.view:
+                self._switching.forget_prepared()
+                self.recovery.on_cancel()
         elif isinstance(message, m.Bye):
             self._on_bye(sender, message)
         elif isinstance(message, m.Go) and self.prepared is not None and message.view == self.prepared.view:
-            self._switching.adopt(message)
+            self._adopt(message)
         elif self.view is None or message.view > self.view.number:
             self._early.append((sender, message))
         elif message.view == self.view.number:
@@ -181,13 +186,16 @@ class Member(Known):
             self._sums.take(message)
         elif isinstance(message, m.Ready):
             self._switching.on_ready(sender, message)
-        elif isinstance(message, m.Go) and self.waiting == "boundary" and message.step == self.step:
+        elif isinstance(message, m.Go) and self._waits_before(message.step):
             self._switching.begin()
+
+    def _waits_before(self, step: int) -> bool:
+        return self.waiting == "boundary" and self.step == step and not self.recovering
 
     def _on_bye(self, sender: int, bye: m.Bye) -> None:
         """A peer ends in good order: where it had been told to go on in the prepared view, so has this member."""
         if self.prepared is not None and bye.view == self.prepared.view and sender not in self.prepared.members:
-            self._switching.adopt(m.Go(bye.view, step=self.prepared.step))
+            self._adopt(m.Go(bye.view, step=self.prepared.step))
         else:
             self.ended_before[sender] = bye.step
             self.job_complete = self.job_complete or bye.finished
@@ -199,14 +207,23 @@ class Member(Known):
 
     # A new view.
 
-    def _on_adopted(self) -> None:
-        """Continue in the view after a switch.  Its members that are gone already are deaths from now on."""
+    def _adopt(self, go: m.Go) -> None:
+        """Continue in the view after a switch.  A recovery of the view before it ends: the members had all agreed by then."""
+        self.recovery.end()
+        self._switching.adopt(go)
         assert self.view is not None
-        for slot in sorted(set(self.view.members) & self.gone):
-            self.lose(slot)
+        if self.slot not in self.view.members:
+            return
+        self._mourn()
         if self.waiting == "boundary" and not self.recovering:
             self._switching.begin()
         self._replay_early()
+
+    def _mourn(self) -> None:
+        """Members of a new view that are gone already are deaths from now on."""
+        assert self.view is not None
+        for slot in sorted(set(self.view.members) & (self.gone | self.dead)):
+            self.lose(slot)
 
     def _on_recovered(self, recover: m.Recover) -> None:
         """Continue in the view of the survivors."""
@@ -222,6 +239,7 @@ class Member(Known):
             repeated = self.broken and recover.round == 0
             self.facts.append(v.Changed(view, "death", recover.step, lost=tuple(recover.dead), repeated=repeated))
             self.facts += [self._sums.epoch_done] if self._sums.epoch_done is not None else []
+        self._mourn()
         self._sums.resume(recover)
         self._switching.at_boundary()
         self._switching.consider()

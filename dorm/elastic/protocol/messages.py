@@ -95,6 +95,8 @@ class State(Message):
     """The state before `step`: `structure` and the arrays of `values.pack`.  A first one is for warming up only."""
 
     step: int = 0
+    used: list[int] = field(default_factory=list)
+    """The ledger of the epoch so far."""
     first: bool = True
     structure: Any = None
     membership: int = 0
@@ -114,6 +116,8 @@ class Switch(Message):
 
     membership: int = 0
     members: list[int] = field(default_factory=list)
+    old_members: list[int] = field(default_factory=list)
+    """Members of the view before: newcomers learn who takes part in the switch."""
     owners: list[int] = field(default_factory=list)
     old_owners: list[int] = field(default_factory=list)
     step: int = 0
@@ -152,6 +156,8 @@ class Status(Message):
     begun: bool = False
     """Whether its script is inside the step."""
     dead: list[int] = field(default_factory=list)
+    awaited: list[int] = field(default_factory=list)
+    """The members and newcomers whose reports the sender waits for."""
 
 
 @dataclass

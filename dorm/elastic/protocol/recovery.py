@@ -1,9 +1,14 @@
 """What survivors do after a death.
 
-Each reports to all others where it is, and from then on takes no step.  When the lowest survivor, the coordinator, has
-heard from all members that it takes to be alive, it claims the right to continue after this view; of two halves that cannot
-hear each other only one gets it.  Then it decides how they continue: in which view, from which step, and who sends the last
-result to those that have not received it.
+Each reports to all others where it is, and from then on takes no step.  When the lowest member of the view, the coordinator,
+has heard from all that it takes to be alive, it claims the right to continue after this view; of two halves that cannot hear
+each other only one gets it.  Then it decides how they continue: in which view, from which step, and who sends the last result
+to those that have not received it.
+
+All that take part in a switch take part in its recovery, because one of the newcomers may have adopted the next view.  A
+report counts if its sender is in the coordinator's view, or in none, and knows of all deaths.  A report is also a question:
+if the sender is behind, the others answer with what it has missed, and it reports again; a newcomer that has heard of no
+switch answers with a report of its own.  So nobody waits for a report or a decision that does not come.
 """
 
 from __future__ import annotations
@@ -42,6 +47,8 @@ class Recovery:
         self._claim_at: float | None = None
         self._asked = False
         self._needed: set[int] = set()
+        self._decided: m.Recover | None = None
+        """The last decision that this member has followed, for those that missed it."""
         self._granted: set[int] = set()
         """Views that this member has claimed with success: it must not claim its own again after another death."""
         self._in_flight: set[int] = set()
@@ -50,23 +57,24 @@ class Recovery:
         """A member died, perhaps one more: report it."""
         known = self._known
         known.recovering = True
-        # A newcomer that was lost before the death: until now that was no death, but it cannot report.
-        known.dead |= known.gone & set(known.prepared_members)
+        # One that was lost before the death: until now that was no death, but it cannot report.
+        known.dead |= known.gone & known.taking_part
         self._claim_at, self._asked = None, False
-        alive = self._alive()
-        status = m.Status(
-            known.view.number if known.view is not None else 0,
-            prepared=known.prepared_number,
-            step=known.step,
-            round=known.round,
-            begun=known.begun,
-            dead=sorted(known.dead),
-        )
+        status = self._report()
         # All survivors hear it, not the coordinator alone: some of them may still be connected with everybody.
-        known.outbox += [(slot, status) for slot in sorted(alive - {known.slot})]
-        self._statuses = {slot: told for slot, told in self._statuses.items() if slot in alive}
+        known.outbox += [(slot, status) for slot in status.awaited if slot != known.slot]
+        self._statuses = {slot: told for slot, told in self._statuses.items() if slot not in known.dead}
         self._statuses[known.slot] = status
         self._look()
+
+    def end(self) -> None:
+        """The view of the survivors is known, or another came first."""
+        self._known.recovering = False
+        self._in_flight -= set(self.claim)  # The shell has not seen these.
+        self._asked, self._claim_at, self.claim = False, None, ()
+        # A peer may have reported about the view that this member is about to adopt.
+        number = self._known.view.number if self._known.view is not None else 0
+        self._statuses = {slot: status for slot, status in self._statuses.items() if status.view > number}
 
     def receive(self, sender: int, message: m.Message) -> None:
         if isinstance(message, m.Status):
@@ -82,7 +90,7 @@ class Recovery:
         """The newcomers of the prepared view take no part any more: a member does not wait for them, a newcomer has nothing
         to recover."""
         if self._known.view is None:
-            self._end()
+            self.end()
         else:
             self._look()
 
@@ -98,68 +106,109 @@ class Recovery:
         elif not granted:
             self._fall_behind("another part of the members continues")
 
-    def _alive(self) -> set[int]:
+    def _report(self) -> m.Status:
         known = self._known
-        members = set(known.view.members) if known.view is not None else set()
-        return (members | set(known.prepared_members) | {known.slot}) - known.dead
+        return m.Status(
+            known.view.number if known.view is not None else 0,
+            prepared=known.prepared_number,
+            step=known.step,
+            round=known.round,
+            begun=known.begun,
+            dead=sorted(known.dead),
+            awaited=sorted(known.taking_part),
+        )
 
     def _on_status(self, sender: int, status: m.Status) -> None:
         known = self._known
-        self._statuses[sender] = status
+        known.highest = max(known.highest, status.view, status.prepared)
         if known.slot in status.dead:  # It will not follow this member, nor answer it.
             return
-        news = set(status.dead) & self._alive() - {known.slot}
+        if self._is_behind(sender, status):
+            self._bring_up(sender, status)
+            return
+        if known.view is not None and known.slot not in known.view.members:
+            return  # It has left.
+        news = set(status.dead) - known.dead - {known.slot}
         mine = known.view is not None and set(status.dead) & set(known.view.members)
-        if news or (mine and not known.recovering):
+        asked = known.view is None and known.slot in status.awaited
+        self._statuses[sender] = status
+        if news & known.taking_part or (news and (known.recovering or asked)) or (mine and not known.recovering):
             known.dead |= news
             known.disconnect |= news
             known.connected -= news
-            self.begin()
-        else:
-            self._look()
-        if known.recovering and known.view is None and sender not in self._alive():
-            # A member that leaves with the prepared view, which does not name it, waits for this newcomer's report.
-            known.send(sender, self._statuses[known.slot])
+            if known.taking_part - {known.slot}:
+                self.begin()
+        self._look()
+        if asked and not (known.recovering and sender in known.taking_part):
+            known.send(sender, self._report())
+
+    def _is_behind(self, sender: int, status: m.Status) -> bool:
+        """Whether the report is about a view that this member has left behind.  A newcomer that it waits for is not."""
+        view = self._known.view
+        if view is None or status.view >= view.number:
+            return False
+        return sender in view.members or sender not in self._known.taking_part
+
+    def _bring_up(self, sender: int, status: m.Status) -> None:
+        """Send what the sender has missed."""
+        known = self._known
+        assert known.view is not None
+        if status.prepared in known.switched:
+            known.send(sender, m.Go(status.prepared, step=known.changed_at))
+        elif self._decided is not None and self._decided.view > status.view:
+            known.send(sender, self._decided)
 
     def _look(self) -> None:
-        """The coordinator goes on once all survivors have reported the same deaths."""
-        known = self._known
+        """The coordinator goes on once all survivors have reported."""
+        known, view = self._known, self._known.view
         if not known.recovering or self._asked:
             return
-        alive = self._alive()
-        if min(alive) != known.slot or not alive <= self._statuses.keys():
+        alive = known.taking_part
+        if view is None:
+            if alive <= self._statuses.keys() and not any(self._statuses[slot].view for slot in alive):
+                self._end_newcomer()
             return
-        if not any(self._statuses[slot].view for slot in alive):  # Newcomers alone, who never received the state.
-            if known.prepared is None:
-                self._end()
-            else:
-                self._fall_behind("no member of the view is left")
+        if min(alive & set(view.members)) != known.slot or not all(self._counts(slot) for slot in alive):
             return
-        base = self._base(alive)
-        if not base:
-            self._fall_behind("no member of the view is left")
+        if self._left_alone(alive):
+            self._fall_behind("the others may have gone on in a view without this member")
             return
-        survivors = len(alive & set(base))
-        half = 2 * survivors == len(base) and min(base) not in alive
-        self.minority = 2 * survivors < len(base) or half
+        survivors = len(alive & set(view.members))
+        half = 2 * survivors == len(view.members) and min(view.members) not in alive
+        self.minority = 2 * survivors < len(view.members) or half
         self._claim_at = known.now + (MINORITY_S if self.minority else 0.0)
         self.tick()
 
-    def _base(self, alive: set[int]) -> tuple[int, ...]:
-        """Return the members of the newest view that a survivor has adopted."""
-        known = self._known
-        newest = max(self._statuses[slot].view for slot in alive)
-        if known.view is not None and known.view.number == newest:
-            return known.view.members
-        return tuple(known.prepared_members)
+    def _counts(self, slot: int) -> bool:
+        """Whether a survivor's report is about this recovery."""
+        known, status = self._known, self._statuses.get(slot)
+        assert known.view is not None
+        if status is None or status.view != (known.view.number if slot in known.view.members else 0):
+            return False
+        return known.dead & known.involved <= set(status.dead)
+
+    def _end_newcomer(self) -> None:
+        """Newcomers are left alone."""
+        if self._known.prepared is None:
+            self.end()
+        else:
+            self._fall_behind("no member of the view is left")
+
+    def _left_alone(self, alive: set[int]) -> bool:
+        """Whether all survivors are leavers that were ready for the prepared view.  Those in it do not miss them, so no claim
+        of theirs would show that they have gone on."""
+        prepared = self._known.prepared
+        if prepared is None or self._known.driver in alive or alive & set(prepared.members):
+            return False
+        return all(self._statuses[slot].prepared == prepared.view for slot in alive)
 
     def _ask(self) -> None:
+        """Claim this view, and the one that may have been adopted since: those that adopted it would claim that."""
+        known = self._known
+        assert known.view is not None
         self._asked = True
-        adopted = max(self._statuses[slot].view for slot in self._alive())
-        prepared = max(self._statuses[slot].prepared for slot in self._alive())
-        oldest = min(self._statuses[slot].view or adopted for slot in self._alive())
-        numbers = {oldest, adopted, prepared if prepared > adopted else adopted}
-        self._needed = {number for number in numbers if number > 0}
+        prepared = max(self._statuses[slot].prepared for slot in known.taking_part)
+        self._needed = {known.view.number, max(known.view.number, prepared)}
         missing = self._needed - self._granted - self._in_flight
         self._in_flight |= missing
         self.claim = tuple(sorted(missing | set(self.claim)))
@@ -168,29 +217,18 @@ class Recovery:
 
     def _decide(self) -> None:
         """Tell all survivors how they go on."""
-        known = self._known
-        alive = self._alive()
-        statuses = {slot: self._statuses[slot] for slot in sorted(alive)}
-        newest = max(status.view for status in statuses.values())
-        if known.view is None or known.view.number < newest:
-            self._switching.adopt_during_recovery()
-        view = known.view
+        known, view = self._known, self._known.view
         assert view is not None
-        if not set(view.members) & alive:
-            self._fall_behind("no member of the view is left")
-            return
-        members = tuple(slot for slot in view.members if slot in alive)
+        members = tuple(slot for slot in view.members if slot in known.taking_part)
         lost = tuple(chunk for chunk, owner in enumerate(view.owners) if owner not in members)
-        owners = shared_out(view.owners, members, {})
-        furthest = max((status.step, status.round) for slot, status in statuses.items() if slot in members)
-        at = {slot: (status.step, status.round) for slot, status in statuses.items() if slot in members}
-        number = known.next_number(max(status.prepared for status in statuses.values()))
+        at = {slot: (self._statuses[slot].step, self._statuses[slot].round) for slot in members}
+        furthest = max(at.values())
         recover = m.Recover(
-            number,
+            known.next_number(max(status.prepared for status in self._statuses.values())),
             base=view.number,
             membership=view.membership,
             members=list(members),
-            owners=list(owners),
+            owners=list(shared_out(view.owners, members, {})),
             lost=list(lost) if known.plan is not None and known.plan.valued else [],
             dead=sorted(known.dead),
             step=furthest[0],
@@ -198,9 +236,8 @@ class Recovery:
             holder=min(slot for slot in members if at[slot] == furthest),
             behind=[slot for slot in members if at[slot] != furthest],
         )
-        for slot in statuses:
-            if slot != known.slot:
-                known.send(slot, recover)
+        for slot in sorted(self._statuses.keys() - known.dead - {known.slot}):  # A newcomer may have reported unasked.
+            known.send(slot, recover)
         self._on_recover(recover)
 
     def _on_recover(self, recover: m.Recover) -> None:
@@ -208,17 +245,18 @@ class Recovery:
         current = known.view.number if known.view is not None else 0
         if recover.view <= current or (not known.recovering and current > recover.base):
             return
+        if known.view is None and known.prepared_number > recover.view:
+            return  # The survivors have begun to lead this newcomer on since then.
         for slot in set(recover.dead) - known.dead - {known.slot}:
             known.dead.add(slot)
             known.disconnect.add(slot)
             known.connected.discard(slot)
         if known.slot not in recover.members:
-            self._end()
+            self.end()
             self._exclude(recover)
             return
-        if current < recover.base:
-            self._switching.adopt_during_recovery()
-        self._end()
+        self.end()
+        self._decided = recover
         self._recovered(recover)
 
     def _exclude(self, recover: m.Recover) -> None:
@@ -232,12 +270,6 @@ class Recovery:
             self._switching.forget_prepared()
 
     def _fall_behind(self, why: str) -> None:
-        self._end()
+        self.end()
         text = f"{why}; what this member computes does not count any more, so its process should end"
         self._known.fall_behind(text)
-
-    def _end(self) -> None:
-        self._known.recovering = False
-        self._in_flight -= set(self.claim)  # The shell has not seen these.
-        self._asked, self._claim_at, self.claim = False, None, ()
-        self._statuses = {}

@@ -92,8 +92,8 @@ class Sums:
         if sender not in view.members:
             return
         known.contributions[sender] = part
-        if set(known.contributions) != set(view.members):
-            return
+        if set(known.contributions) != set(view.members) or known.recovering:
+            return  # What a survivor has reported stays true until the view of the survivors is known.
         parts, known.contributions = [known.contributions[slot] for slot in view.members], {}
         if len({(part.step, part.round) for part in parts}) > 1:
             given = zip(view.members, parts)
@@ -120,8 +120,8 @@ class Sums:
     def take(self, result: m.Result) -> None:
         """Answer the script with the sum that it waits for.  Any other one is a repeat, which it has had already."""
         known = self._known
-        if known.waiting != "sum" or (result.step, result.round) != (known.step, known.round):
-            return
+        if known.waiting != "sum" or (result.step, result.round) != (known.step, known.round) or known.recovering:
+            return  # During a recovery it comes again, from the survivor that has it.
         self._last, self._mine = result, None
         known.round += 1
         self._pending = Entry(result.used[0], tuple(result.used[1:]))
@@ -137,9 +137,7 @@ class Sums:
 
     def resume(self, recover: m.Recover) -> None:
         """Contribute again in the view of the survivors, unless the result of that sum is on its way."""
-        if self._known.slot in recover.behind:
-            self._mine = None
-        elif self._known.waiting == "sum":
+        if self._known.slot not in recover.behind and self._known.waiting == "sum":
             self.give()
 
     def _total(self, parts: Sequence[m.Contribution]) -> Arrays:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.elastic.ledger import Entry
+from dorm.elastic.ledger import EMPTY, Entry
 from dorm.elastic.ownership import shared_out
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
@@ -30,10 +30,10 @@ _FOUNDED = 1
 class Switching:
     """One member's way through boundaries and switches, as a newcomer, a member and the leader."""
 
-    def __init__(self, known: Known, adopted: Callable[[], None]) -> None:
+    def __init__(self, known: Known, adopt: Callable[[m.Go], None]) -> None:
         self._known = known
-        self._adopted = adopted
-        """Called once this member has adopted a view by a switch."""
+        self._adopt = adopt
+        """Called by the driver once all are ready for the prepared view: adopt it, and go on in it."""
         self.values: dict[int, v.Packed] = {}
         """Values of this member's chunks, as of the boundary; the shell gathers them before a switch."""
         self._owned: set[int] = set()
@@ -52,6 +52,8 @@ class Switching:
         """Members that have sent this newcomer a first state.  The newest need not be the one that leads it on."""
         self._others_train = False
         """Whether a first state came out of training: founding a view would begin the job again."""
+        self._inherited: m.State | None = None
+        """The last first state.  If its sender leaves before the first step, the next founder continues from it."""
         self._warm_s: float | None = None
         """How many seconds this newcomer's warm-up took; None before."""
 
@@ -98,6 +100,7 @@ class Switching:
             self._known.first_state, self._known.driver = state, sender
             self._offers.add(sender)
             self._others_train = self._others_train or state.view > _FOUNDED
+            self._inherited = state
             self.report_warm()
         else:
             self._final = state
@@ -111,6 +114,7 @@ class Switching:
             known.view.number,
             payload=arrays,
             step=known.step,
+            used=[known.used.samples, *known.used.lanes],
             first=first,
             structure=structure,
             membership=known.announced.membership,
@@ -128,7 +132,7 @@ class Switching:
         if known.view is None:
             return
         if known.view.membership == 0 and known.slot not in known.announced.members:
-            known.reply(v.Left())  # Another member founds: two founders would wait for each other's newcomers.
+            self._leave_founding()
         elif known.stop:
             known.reply(v.Stop(known.step))
         elif known.barrier:
@@ -188,14 +192,22 @@ class Switching:
 
     def _found(self) -> None:
         """The lowest member of the first announcement starts a view of its own; all others join it before the first step."""
-        known, slots = self._known, self._known.announced.members
-        if known.plan is None or not slots or known.slot != min(slots) or known.first_state is not None:
+        known = self._known
+        if known.plan is None or not known.may_found or known.first_state is not None or self._others_train:
             return
-        if self._others_train:
-            return
-        known.highest = _FOUNDED
+        if self._inherited is not None:  # The founder before this one; the script has loaded its state to warm up.
+            known.step, known.used = self._inherited.step, _entry(self._inherited.used)
+        known.highest = max(known.highest, _FOUNDED)
         known.view = v.View(_FOUNDED, 0, (known.slot,), (known.slot,) * known.plan.chunks)
         known.barrier = True
+
+    def _leave_founding(self) -> None:
+        """Another member founds: two founders would wait for each other's newcomers."""
+        known = self._known
+        if known.prepared is not None:
+            self._cancel_prepared()
+        known.view = None
+        known.reply(v.Left())
 
     def _all_ready(self) -> bool:
         known = self._known
@@ -213,6 +225,7 @@ class Switching:
             known.next_number(),
             membership=max(old.membership, known.announced.membership),
             members=list(members),
+            old_members=list(old.members),
             owners=list(owners),
             # Before the first step there are no values to move.
             old_owners=list(old.owners) if old.membership else [-1] * len(old.owners),
@@ -233,6 +246,8 @@ class Switching:
         known = self._known
         if switch.view <= (known.view.number if known.view is not None else 0):
             return
+        if known.view is not None and known.view.membership == 0 and sender != known.slot:
+            return  # From the founder before this one, which has not heard yet that it is to leave.
         known.prepared, known.driver = switch, sender
         known.highest = max(known.highest, switch.view)
         if known.plan is not None and known.plan.valued:
@@ -296,10 +311,10 @@ class Switching:
         )
         for slot in sorted(everybody - {known.slot}):
             known.send(slot, go)
-        self.adopt(go)
+        self._adopt(go)
 
     def adopt(self, go: m.Go) -> None:
-        """Make the prepared view the present one."""
+        """Make the prepared view the present one.  All its members have what it needs; what follows is up to the caller."""
         known, switch = self._known, self._known.prepared
         assert switch is not None
         owners = set(switch.old_owners) - {-1}
@@ -311,42 +326,33 @@ class Switching:
         self.values.update({chunk: (value.structure, value.payload) for chunk, value in came.items()})
         if known.view is None and self._final is not None:
             self._loaded = (self._final.structure, self._final.payload)
-            known.step, known.used = switch.step, Entry(switch.used[0], tuple(switch.used[1:]))
+            known.step, known.used = switch.step, _entry(switch.used)
         for slot in view.members:
             known.warm.pop(slot, None)
         self.forget_prepared()
         known.install(view)
+        known.switched.append(view.number)
         if known.slot not in view.members:
             known.reply(v.Left())
-            return
-        if view.leader == known.slot:
+        elif view.leader == known.slot:
             known.facts.append(v.Changed(view, cause, known.step, go.warm_up_s, go.barrier_s, go.bytes_moved))
-        self._adopted()
-
-    def adopt_during_recovery(self) -> None:
-        """Adopt the prepared view because other survivors have.  All members had received what it needs by then; a step
-        begins only in the view of the survivors, which follows it."""
-        known = self._known
-        if known.prepared is not None:
-            waiting, known.waiting = known.waiting, ""
-            recovering, known.recovering = known.recovering, True
-            self.adopt(m.Go(known.prepared.view, step=known.prepared.step))
-            known.recovering, known.waiting = recovering, waiting
 
     def cancel(self) -> None:
         """A newcomer was lost before the switch: the driver lets all others continue in the present view."""
-        known = self._known
-        assert known.prepared is not None
-        assert known.view is not None
-        for slot in sorted(set(known.view.members) | set(known.prepared.members)):
-            if slot != known.slot and slot in known.connected:
-                known.send(slot, m.Cancel(known.prepared.view))
-        self.forget_prepared()
+        self._cancel_prepared()
         self.look()
 
-    def on_cancel(self, cancel: m.Cancel) -> None:
-        if self._known.prepared is not None and self._known.prepared.view == cancel.view:
-            self.forget_prepared()
+    def _cancel_prepared(self) -> None:
+        known = self._known
+        assert known.prepared is not None
+        for slot in sorted(known.taking_part - {known.slot}):
+            if slot in known.connected:
+                known.send(slot, m.Cancel(known.prepared.view))
+        self.forget_prepared()
 
     def forget_prepared(self) -> None:
         self._known.prepared, self._final, self._received, self._came = None, None, {}, {}
+
+
+def _entry(used: list[int]) -> Entry:
+    return Entry(used[0], tuple(used[1:])) if used else EMPTY

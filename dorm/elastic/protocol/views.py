@@ -66,6 +66,8 @@ class Announced:
 
     membership: int = 0
     members: tuple[int, ...] = ()
+    founders: tuple[int, ...] = ()
+    """Members of the generation's first membership; all others join a job that may be under way.  Empty where unknown."""
 
 
 class Answer:

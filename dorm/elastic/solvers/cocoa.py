@@ -11,6 +11,7 @@ The gap between primal and dual objective bounds how far the model is from the o
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ import numpy as np
 from dorm.elastic.chunks import mixed
 from dorm.elastic.errors import ContractError
 from dorm.elastic.solvers.losses import LOSSES
+from dorm.elastic.solvers.scale_in import ScaleIn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,12 +58,14 @@ def solve(
     chunks: int | None = None,
     seed: int = 0,
     tasks: int = 1,
+    scale_in: bool = False,
 ) -> Iterator[Round]:
     """Improve `model` (shape (d,), part of the job's state, at first zero) until the duality gap is at most `gap`.
 
     `features` has shape (n, d) and `labels` (n,); every member reads the rows of its chunks.  `l2` is λ > 0.  `tasks`
     divides each member's samples into so many independent tasks: micro-tasks, to compare with; K is then the number of all
-    tasks.
+    tasks.  With `scale_in` the job asks its cluster for half of the members whenever the gap falls more slowly than before
+    (`dorm.elastic.solvers.scale_in`): late in a run fewer members need less time.
 
     Yields each round on every member.  Raises ContractError.
     """
@@ -79,7 +83,9 @@ def solve(
         seed=seed,
         values=lambda _, samples: {"alpha": np.zeros(len(samples))},
     )
+    scaling = ScaleIn() if scale_in else None
     for step in steps:
+        began = time.monotonic()
         if step.lost:
             model[...] = step.allreduce([problem.model_of(step)], op="sum")[0]
         workers = len(job.members) * tasks
@@ -95,6 +101,8 @@ def solve(
         for chunk, alpha in alphas.items():
             step.values[chunk]["alpha"] = alpha
         step.report(loss=found.objective, gap=found.gap)
+        if scaling is not None and (wish := scaling.round(found.members, found.gap, began)) is not None:
+            job.request_size(wish.size, wish.reason)
         yield found
         if found.gap <= gap:
             return

@@ -100,20 +100,28 @@ def local_sgd(
     epochs: int,
     chunks: int | None = None,
     seed: int = 0,
+    tasks: int = 1,
 ) -> Iterator[tuple[Step, float]]:
     """Train `network` by local SGD: in each step every member goes over its share of the batch in pieces of `local_batch`,
-    then the models are averaged.  Yields each complete step with its loss (mean over the batch, measured on the way)."""
+    then the models are averaged.  Yields each complete step with its loss (mean over the batch, measured on the way).
+
+    `tasks` divides each member's share into so many independent tasks, each with a model of its own: micro-tasks, to compare
+    with."""
     for step in job.steps(len(labels), batch=batch, epochs=epochs, chunks=chunks, seed=seed):
-        own = Network.__new__(Network)
-        own.arrays = [array.copy() for array in network.arrays]
-        samples, loss = step.indices, 0.0
-        for low in range(0, len(samples), local_batch):
-            piece = samples[low : low + local_batch]
-            gradients, lost = own.gradient(features[piece], labels[piece])
-            loss += lost
-            for array, gradient in zip(own.arrays, gradients):
-                array -= (rate / len(piece)) * gradient
-        averaged = step.allreduce([*own.arrays, loss / max(1, len(samples))])
+        total, loss = [np.zeros_like(array) for array in network.arrays], 0.0
+        for samples in np.array_split(step.indices, tasks):
+            own = Network.__new__(Network)
+            own.arrays = [array.copy() for array in network.arrays]
+            for low in range(0, len(samples), local_batch):
+                piece = samples[low : low + local_batch]
+                gradients, lost = own.gradient(features[piece], labels[piece])
+                loss += lost
+                for array, gradient in zip(own.arrays, gradients):
+                    array -= (rate / len(piece)) * gradient
+            for sum_of, array in zip(total, own.arrays):
+                sum_of += len(samples) * array
+        share = max(1, len(step.indices))
+        averaged = step.allreduce([*(array / share for array in total), loss / share])
         if not step.interrupted:
             network.load_state_dict({"arrays": averaged[:-1]})
             step.report(loss=averaged[-1])

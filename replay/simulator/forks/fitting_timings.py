@@ -113,8 +113,9 @@ class PhaseWatch:
         restart = generation.adjustment == "restart" and fact.previous > 0
         checkpoint_s = None
         number, saved_at = self._saved.get(fact.app, (0, 0))
-        if restart and number == fact.previous and saved_at >= generation.decided_at:
-            checkpoint_s = min((saved_at - generation.decided_at) / SECOND, fact.stop_s)
+        stops_at = generation.decided_at + int(fact.prepare_s * SECOND)
+        if restart and number == fact.previous and saved_at >= stops_at:
+            checkpoint_s = min((saved_at - stops_at) / SECOND, fact.stop_s)
         phases = Phases(
             app=fact.app,
             generation=fact.generation,

@@ -70,6 +70,26 @@ class RuntimeConformance(LeaseConformance):
         assert (after.state, after.exit_code) == ("exited", 137)
         assert starts(runtime, spec.key) == 1
 
+    async def test_what_is_prepared_does_not_run_until_it_is_started(self, harness: Harness, runtime: Runtime) -> None:
+        spec = harness.shell(COUNT_ME + POLITE)
+        for _ in range(2):
+            await runtime.prepare(spec)
+            (seen,) = await runtime.list()
+            assert (seen.key, seen.state, seen.started_at) == (spec.key, "created", 0)
+        started = await runtime.ensure(spec)
+        assert (started.state, started.spec_hash) == ("running", seen.spec_hash)
+        await runtime.prepare(spec)
+        assert [one.state for one in await runtime.list()] == ["running"]
+        assert starts(runtime, spec.key) <= 1
+
+    async def test_what_is_prepared_can_be_removed_and_made_otherwise(self, harness: Harness, runtime: Runtime) -> None:
+        spec = harness.shell("exit 3")
+        await runtime.prepare(spec)
+        await runtime.remove(spec.key)
+        assert await runtime.list() == []
+        await runtime.ensure(msgspec.structs.replace(spec, command=harness.shell("exit 4").command))
+        assert (await ended(runtime, spec.key)).exit_code == 4
+
     async def test_files_are_there_from_the_start_and_are_replaced_whole(
         self, harness: Harness, runtime: Runtime
     ) -> None:

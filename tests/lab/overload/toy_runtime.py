@@ -55,6 +55,9 @@ class ToyRuntime:
     async def list(self) -> list[Seen]:
         return sorted(self._seen.values(), key=lambda seen: seen.key)
 
+    async def prepare(self, spec: ContainerSpec) -> None:
+        """Nothing takes long here."""
+
     async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes] | None = None) -> Seen:
         key = spec.key
         if key not in self._seen:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from dorm.elastic import ledger
-from events.kinds import EpochCompleted
+from events.kinds import EpochCompleted, EpochRun
 from replay.audit.audit import verify
 from replay.audit.ledgers import MOST_SAMPLES, MOST_WRONG, LedgerCheck, WrongLedger
 from tests.replay.made_log import Story, log_of
@@ -51,3 +53,13 @@ def test_the_samples_hashed_and_the_ledgers_listed_are_bounded() -> None:
     report = check.report()
     assert (report.wrong_count, len(report.wrong), report.not_checked) == (MOST_WRONG + 50, MOST_WRONG, 1)
     assert report.wrong[0] == WrongLedger(1, "a-1", 2, 0, 10)
+
+
+def test_epochs_that_were_reported_together_are_all_checked() -> None:
+    check = LedgerCheck()
+    right, wrong = ledger.expected(100).digest, ledger.expected(99).digest
+    runs = [EpochRun(0, 9, 100, right), EpochRun(10, 11, 100, wrong), EpochRun(12, 12, 100)]
+    check.take(7, replace(epoch(13, 100), earlier=runs, omitted=5))
+    report = check.report()
+    assert (report.right, report.wrong_count, report.not_checked) == (11, 2, 5)
+    assert report.wrong == [WrongLedger(7, "a-1", 2, 10, 100)]

@@ -8,6 +8,8 @@ from dorm.core.state import State
 from events import kinds as k
 from replay.story.app import AppTeller
 from replay.story.chapters import Cause, Chapter, Places
+from replay.story.explain import explain
+from replay.story.explanation import Witness
 from replay.travel.travel import fold
 from tests.core.records import Bench, joined
 
@@ -460,3 +462,44 @@ def test_containers_that_had_to_be_killed_are_told() -> None:
     assert released.phases is not None
     assert released.phases.killed == 2
     assert "2 containers killed at the end of their grace time" in released.text
+
+
+def test_an_app_that_asked_for_less_says_why() -> None:
+    bench = contended()
+    app = bench.app()
+    bench.add(k.AppResizeRequested(app=app.id, generation=1, containers=2, reason="the gap\x1b grows"), "n1")
+    bench.settle()
+    chapters = told(bench)
+    asked = one(chapters, "size_requested")
+    assert asked.text == "it asked for no more than 2 containers: the gap\x1b grows"
+    shrunk = one(chapters, "shrunk")
+    assert shrunk.causes[0] == Cause(asked.position, "app asked for 2 containers")
+    bench.all_exited(generation=1, asked=True)
+    bench.settle()
+    bench.add(k.AppResizeRequested(app=app.id, generation=2), "n1")
+    withdrawn = told(bench)[-1]
+    assert withdrawn.text.startswith("it withdrew its request for fewer containers; counts from ")
+
+
+def test_an_app_that_works_on_while_its_resize_is_prepared() -> None:
+    bench = Bench()
+    for node in ("n1", "n2"):
+        bench.add(joined(node, 2, prepares=True))
+    app = bench.running("app", n_max=4)
+    bench.add(k.AppUpdated(app="app", n_max=2))
+    bench.settle()
+    nodes = list(app.generations[2].preparing)
+    state, witness = State(), Witness("app")
+    fold(state, bench.records, len(bench.records), None, witness.see)
+    assert f"works on until {', '.join(nodes)} prepared them" in explain(state, witness, bench.now).text
+    for node in nodes:
+        bench.wait(0.5)
+        bench.add(k.ContainersPrepared(app=app.id, generation=2, node=node, created=1))
+    bench.wait(1)
+    bench.all_exited(generation=1, code=143, asked=True)
+    bench.settle()
+    released = one(told(bench), "released")
+    assert released.phases is not None
+    assert (released.phases.prepare_s, released.phases.stop_s) == (0.5 * len(nodes), 1.0)
+    assert "stopped after 1.0 s, having worked on for" in released.text
+    assert "while generation 2 was prepared" in released.text

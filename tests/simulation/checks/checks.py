@@ -79,6 +79,8 @@ class Checks:
         self._started: set[Key] = set()
         """Said to have started."""
         self._unwanted: dict[Key, float] = {}
+        self._uncalled: dict[Key, float] = {}
+        """Since when containers were created that nothing is to start."""
         self._ids: set[str] = set()
         self._ids_of: dict[str, str] = {}
         """Under which id each plan was submitted."""
@@ -193,9 +195,34 @@ class Checks:
         for machine in self.machines.values():
             well_since = max(self.disturbed.get(machine.name, 0.0), self.disturbed.get("", 0.0))
             for container in machine.running():
-                since = 0.0 if self._wanted(container.key) else self._unwanted.setdefault(container.key, now)
+                works = self._wanted(container.key) or self._works_on(container.key)
+                since = 0.0 if works else self._unwanted.setdefault(container.key, now)
                 late = since and now - max(since, well_since) > _STOPPED_S
                 self.hold(not late, f"{_name(container.key)} runs on, which the log has not wanted since {since:.1f} s")
+
+            for container in machine.containers.values():
+                since = self._idle_since(container, now)
+                late = since and now - max(since, well_since) > _STOPPED_S
+                self.hold(not late, f"{_name(container.key)} is kept, and nothing is to start it since {since:.1f} s")
+
+    def _works_on(self, key: Key) -> bool:
+        """While its successor is prepared."""
+        app = self.whole.apps.get(key.app)
+        if app is None or app.ended:
+            return False
+        successor = app.generations.get(key.generation + 1)
+        if successor is None or successor.number != app.generation or not successor.preparing:
+            return False
+        return self.whole.time < successor.prepare_until
+
+    def _idle_since(self, container: Container, now: float) -> float:
+        """Since when a container that was created has no release ahead; 0 if it has, or runs."""
+        key, app = container.key, self.whole.apps.get(container.key.app)
+        ahead = app is not None and not app.ended and app.generation == key.generation
+        if container.state != "created" or ahead:
+            self._uncalled.pop(key, None)
+            return 0.0
+        return self._uncalled.setdefault(key, now)
 
     def heard(self, node: str) -> None:
         """A heartbeat is stored."""

@@ -82,6 +82,7 @@ def _check_desired(history: History, node: str, process: AgentProcess) -> None:
         rounds(history.cluster),
         facts_by(history.cluster, node),
         fact_pattern(history.cluster, "PolicyChanged"),
+        fact_pattern(history.cluster, "ContainersPrepared"),
     ]
     again = Desired(node)
     for record in history.world.server.records:

@@ -209,15 +209,16 @@ class Machine:
         known = [container for container in self.containers.values() if container.state == "running"]
         return known + [container for container in self.strays if container.state == "running"]
 
-    def create(self, spec: ContainerSpec) -> Container:
-        """Raises what a runtime raises."""
+    def create(self, spec: ContainerSpec, *, ahead: bool = False) -> Container:
+        """Raises what a runtime raises.  A failure `ahead` of the release is none of the app's."""
         known = self.containers.get(spec.key)
         if known is not None:
             if known.hash != spec_hash(spec):
                 raise Conflict(f"{key_name(spec.key)} was made otherwise")
             return known
         if self.image_missing:
-            self.witness.could_not_start(spec.key)
+            if not ahead:
+                self.witness.could_not_start(spec.key)
             raise Refused("image", "no such image")
         if self.disk_full:
             raise Unavailable("no space left on device")

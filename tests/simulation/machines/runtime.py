@@ -68,14 +68,14 @@ class SimRuntime:
 
     async def _ask(self, perform: Callable[[], Answer]) -> Answer:
         """Have the engine do something.  Raises what that raises, and Unavailable."""
-        answer: asyncio.Future[tuple[Any, RuntimeFault | None]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[tuple[Any, RuntimeFault | KeyError | None]] = asyncio.get_running_loop().create_future()
 
         def act() -> None:
-            result: tuple[Any, RuntimeFault | None]
+            result: tuple[Any, RuntimeFault | KeyError | None]
             try:
                 self._machine.opened(self._folders_lost)
                 result = (perform(), None) if self._machine.engine_up else (None, Unavailable("the engine is down"))
-            except RuntimeFault as error:
+            except (RuntimeFault, KeyError) as error:
                 result = (None, error)
             if not answer.done():
                 answer.set_result(result)
@@ -109,10 +109,18 @@ class SimRuntime:
                 left = await self.lease_left()
                 if left is not None and left <= 0:
                     raise Unavailable("the node's lease is over, so nothing is started until it is extended")
-                for name, content in (files or {}).items():
-                    await self.put(spec.key, name, content)
+                try:
+                    for name, content in (files or {}).items():
+                        await self.put(spec.key, name, content)
+                except KeyError:
+                    raise Unavailable("it was removed while it was started") from None
                 await self._ask(lambda: self._machine.launch(spec.key))
             return await self._ask(made.seen)
+
+    async def prepare(self, spec: ContainerSpec) -> None:
+        check_spec(spec)
+        async with self._locks.setdefault(spec.key, asyncio.Lock()):
+            await self._ask(lambda: self._machine.create(spec, ahead=True))
 
     async def stop(self, key: Key, grace_s: float) -> bool:
         container = await self._ask(lambda: self._note_asked(key))

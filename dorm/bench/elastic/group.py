@@ -25,6 +25,12 @@ from dorm.elastic.values import pack, unpack
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy.typing as npt
+
+    Array = npt.NDArray[np.float64]
+
+MEASURES = 3
+"""How many sums over the samples a model holds."""
 SILENT_S = 1.5
 """After so long without a word a peer counts as dead."""
 
@@ -47,11 +53,12 @@ class Script:
     """What a training script holds: a sum over all samples it has seen, in every round of every step."""
 
     slot: int
-    model: np.ndarray = field(default_factory=lambda: np.zeros(3))
-    saved: np.ndarray | None = None
+    model: Array
+    """Three sums over the samples, and then how often each sample is part of them."""
+    saved: Array | None = None
     """The model at the first sum of the step, for a repeat."""
     chunks: list[int] = field(default_factory=list)
-    values: dict[int, np.ndarray] = field(default_factory=dict)
+    values: dict[int, Array] = field(default_factory=dict)
     """Per chunk: how many samples its owners have used, which moves with the chunk."""
     step: int = -1
     round: int = 0
@@ -96,14 +103,18 @@ class Group:
         self.linked: set[frozenset[int]] = set()
         self.used: dict[int, list[tuple[int, ...]]] = {}
         """By step and member: the samples that the completed step used, as the scripts saw it."""
+        self.computed_again = 0
+        """Samples of interrupted steps, as far as their scripts live."""
         self.facts: list[tuple[int, v.Changed | v.EpochDone]] = []
-        self.moved: list[str] = []
+        self.sums: list[tuple[int, int]] = []
+        """For each complete sum, in order: the view, and its leader."""
         self._make = make
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
         self._last_delivery: dict[tuple[int, int], float] = {}
         self.membership = 0
         self.announced: tuple[int, ...] = ()
+        self.founders: tuple[int, ...] = ()
 
     # What the cluster does.
 
@@ -111,10 +122,11 @@ class Group:
         """Announce a membership; slots that do not run yet are started."""
         self.membership += 1
         self.announced = tuple(sorted(slots))
+        self.founders = self.founders or self.announced
         for slot in slots:
             if slot not in self.members:
                 self._start(slot)
-        announced = v.Announced(self.membership, self.announced)
+        announced = v.Announced(self.membership, self.announced, self.founders)
         for slot in sorted(self.alive):
             self.later(self.random.uniform(0.0, 0.2), lambda s=slot: self._tell(s, announced))  # type: ignore[misc]
 
@@ -138,6 +150,7 @@ class Group:
         if slot in self.alive:
             self.frozen[slot] = self.now + seconds
             self._fall_silent({slot})
+            self.later(seconds + 0.01, lambda: self._link(slot))
 
     def cut_off(self, slots: set[int], seconds: float) -> None:
         """These members and the rest cannot hear each other for a while.  What they send arrives late, or is lost with the
@@ -166,7 +179,7 @@ class Group:
 
     # Virtual time.
 
-    def later(self, delay: float, action: Callable[[], None]) -> None:
+    def later(self, delay: float, action: Callable[[], object]) -> None:
         self._count += 1
         heapq.heappush(self._queue, (self.now + delay, self._count, action))
 
@@ -177,7 +190,8 @@ class Group:
             action()
 
     def _start(self, slot: int) -> None:
-        self.members[slot], self.scripts[slot] = self._make(slot), Script(slot)
+        self.members[slot] = self._make(slot)
+        self.scripts[slot] = Script(slot, np.zeros(MEASURES + self.chunks.samples))
         self.alive.add(slot)
         self.later(self.random.uniform(0.1, 1.0), lambda: self._join(slot))
         self._tick(slot)
@@ -195,31 +209,31 @@ class Group:
     def _join(self, slot: int) -> None:
         if slot not in self.alive:
             return
-        self._do(slot, lambda: self.members[slot].announce(v.Announced(self.membership, self.announced)))
+        self._do(slot, lambda: self.members[slot].announce(v.Announced(self.membership, self.announced, self.founders)))
         self._link(slot)
         self._do(slot, lambda: self.members[slot].start(self.plan))
         self._ask(slot)
 
     def _link(self, slot: int) -> None:
-        """Connections are made among all that were announced, and to those that were there before: the lower slot dials."""
-        for peer in sorted(self.alive - {slot}):
+        """Connections are made among all that were announced, and to those that were there before: the lower slot dials, and
+        one that leaves."""
+        for peer in sorted(self.alive - {slot}) if slot in self.alive else []:
             pair = frozenset((slot, peer))
-            known = self.members[min(pair)].announced.members
-            if (
-                pair not in self.linked
-                and pair not in self.cut
-                and max(pair) in known
-                and not {slot, peer} & self.frozen.keys()
-            ):
+            dials = self._dials(min(pair), max(pair)) or self._dials(max(pair), min(pair))
+            if dials and pair not in self.linked | self.cut.keys() and not pair & self.frozen.keys():
                 self.linked.add(pair)
                 for one, other in ((slot, peer), (peer, slot)):
                     self._do(one, lambda a=one, b=other: self.members[a].connect(b))  # type: ignore[misc]
+
+    def _dials(self, slot: int, peer: int) -> bool:
+        announced = self.members[slot].announced.members
+        return peer in announced and (slot < peer or slot not in announced)
 
     def _lose(self, slot: int, peer: int) -> None:
         if slot in self.alive:
             self._do(slot, lambda: self.members[slot].lose(peer))
 
-    def _do(self, slot: int, action: Callable[[], None]) -> None:
+    def _do(self, slot: int, action: Callable[[], object]) -> None:
         """Call a member, or later if it is frozen, and carry out what it wants."""
         if slot not in self.alive:
             return
@@ -307,11 +321,15 @@ class Group:
         if isinstance(answer, v.Begin):
             self._begin(script, answer)
         elif isinstance(answer, v.Summed):
+            view = self.members[slot].view
+            if view is not None and view.leader == slot:
+                self.sums.append((view.number, slot))
             script.model = script.model + answer.arrays[0]
             script.round += 1
             self._busy(script, self._next_round)
         elif isinstance(answer, v.Interrupted):
             assert script.saved is not None
+            self.computed_again += sum(len(self.chunks.part(script.step, chunk)) for chunk in script.chunks)
             script.model, script.step = script.saved, script.step - 1
             self._busy(script, lambda s: self._ask(s.slot))
         elif isinstance(answer, v.Stop):
@@ -352,11 +370,15 @@ class Group:
         sums = partial_sums(
             self.plan.chunks,
             script.chunks,
-            lambda chunk: [np.array([parts[chunk].sum() * 0.1, len(parts[chunk]), 1.0 / (1 + chunk)])],
+            lambda chunk: [self._sums_of(chunk, parts[chunk])],
         )
         used = ledger.entry_of([np.concatenate(list(parts.values()))] if parts else [])
         script.asks = True
         self._do(script.slot, lambda: self.members[script.slot].contribute(sums, used, 0.01, stop=False))
+
+    def _sums_of(self, chunk: int, samples: npt.NDArray[np.int64]) -> Array:
+        times = np.bincount(samples, minlength=self.chunks.samples).astype(np.float64)
+        return np.concatenate([[samples.sum() * 0.1, len(samples), 1.0 / (1 + chunk)], times])
 
     def _next_round(self, script: Script) -> None:
         if script.round < self.rounds:

@@ -1,0 +1,331 @@
+"""What a partition costs its app: the same work bare and in a partition, and live resizes through the control plane.
+
+On a cluster of this machine (server, master, three agents), processes instead of containers:
+
+    rest      One worker computes in a partition, another one bare, in turns: while one runs the other is stopped, so both
+              have the machine's other load alike.  CPU time of a step is compared, and CPU time of the control plane counted.
+    live      An app is resized between 2 and 4 workers while it trains.
+    restart   The same app without `elastic: live`.
+
+A live resize costs the pause of the members, newcomers that hold their room but do not train yet, and the control plane's CPU
+time beyond that at rest.  The sum, as a part of the containers' time, is scaled from one resize after another to one each
+minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psutil
+
+from dorm.bench import BenchError
+from dorm.bench.cluster import NODES, Watch, attended, bench_cluster
+from dorm.bench.elastic import steps
+from dorm.bench.elastic.pauses import DEVICE_S, script
+from dorm.bench.elastic.workers import ROOT
+from dorm.bench.report import percentile
+from events.kinds import MembershipChanged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dorm.bench.report import Tell
+    from dorm.core.state import State
+    from dorm.local.cluster import LocalCluster
+    from events.kinds import Event
+
+__all__ = ["LARGE", "PER_MINUTE_S", "SMALL", "Amounts", "Resize", "Shared", "sharing"]
+
+SMALL, LARGE = 2, 4
+PER_MINUTE_S = 60.0
+_TURN_S = 0.5
+_UNDISTURBED = 25
+"""The percentile of a step's CPU time over all turns that is compared: other load on the machine only adds to it."""
+_LONGEST_S = 60.0
+_STEPS = 20
+
+
+class Amounts(NamedTuple):
+    """How much is measured."""
+
+    turns: int = 24
+    """Turns of the bare worker, and as many of the one in a partition."""
+    live: int = 6
+    restarts: int = 4
+
+
+class Resize(NamedTuple):
+    """One resize through the control plane."""
+
+    how: str
+    cause: str
+    pause_s: float
+    start_s: float = 0.0
+    """Live: from the release to the start of the last newcomer."""
+    boot_s: float = 0.0
+    """Live: from there until it trains, less the pause."""
+    lost_container_s: float = 0.0
+    """Live: container seconds in which nobody trained, per container."""
+    control_s: float = 0.0
+    """CPU seconds of the control plane, beyond those at rest."""
+
+
+class Shared(NamedTuple):
+    """What was measured."""
+
+    ratio: float
+    """CPU time of a step in the partition, against a bare one."""
+    control_cores: float
+    """CPU seconds of server, master and agents for each second, at rest."""
+    resizes: list[Resize]
+
+    @property
+    def at_rest(self) -> float:
+        """The overhead without resizes: longer steps, and an agent's part of its node.  Server and master are counted with
+        the agents, as if they ran on the apps' nodes."""
+        return self.ratio - 1.0 + self.control_cores / NODES
+
+    @property
+    def per_minute(self) -> float:
+        """The overhead with one live resize each minute."""
+        costs = [one.lost_container_s + one.control_s / NODES for one in self.resizes if one.how == "live"]
+        return self.at_rest + fmean(costs) / PER_MINUTE_S
+
+
+async def sharing(amounts: Amounts, folder: Path, data: Path, tell: Tell) -> Shared:
+    """Measure on a cluster of its own.  Raises BenchError and what a cluster raises that can't start."""
+    async with bench_cluster("process", None) as cluster:
+        return await attended(cluster, _measure(cluster, amounts, folder, data, tell))
+
+
+async def _measure(cluster: LocalCluster, amounts: Amounts, folder: Path, data: Path, tell: Tell) -> Shared:
+    async with contextlib.aclosing(Watch(cluster.client.log)) as watch:
+        tell("an app in a partition and bare, in turns")
+        ratio, cores = await _at_rest(cluster, watch, amounts.turns, folder, data)
+        resizes = []
+        for how, count in (("live", amounts.live), ("restart", amounts.restarts)):
+            if count:
+                resizes += await _resize_all(cluster, watch, how, count, cores, folder, data, tell)
+        return Shared(ratio, cores, resizes)
+
+
+def _spec(name: str, kind: str, log: Path, data: Path, **fields: Any) -> dict[str, Any]:
+    command = ["python3", "-P", script("training.py"), kind, "--data", str(data), "--records", str(log)]
+    return {
+        "name": name,
+        "engine": "elastic",
+        "command": command + (["--device-s", str(DEVICE_S)] if kind == "network" else []),
+        "demand": {"cpu": "500m", "memory": "256MiB"},
+        "env": {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        "grace": "10s",
+        "retries": {"limit": 0},
+        **fields,
+    }
+
+
+# --- at rest ------------------------------------------------------------------------------------------------------------
+
+
+async def _at_rest(cluster: LocalCluster, watch: Watch, turns: int, folder: Path, data: Path) -> tuple[float, float]:
+    """Return the ratio of a step's CPU times, and the cores that the control plane uses."""
+    logs = {name: folder / f"rest-{name}" for name in ("bare", "shared")}
+    for log in logs.values():
+        log.mkdir(parents=True)
+    spec = _spec("bench-rest", "compute", logs["shared"], data, elastic="live", n_min=1, n_max=1)
+    app = await cluster.client.submit(spec, answer_timeout=_LONGEST_S)
+    bare = _bare(logs["bare"], data)
+    try:
+        await _makes(logs["bare"], 1, _STEPS)
+        await _makes(logs["shared"], 1, _STEPS)
+        inside = _workers(logs["shared"])
+        if len(inside) != 1:
+            raise BenchError(f"{len(inside)} processes of the app were found", code="bench.workers")
+        processes = {"bare": psutil.Process(bare.pid), "shared": inside[0]}
+        used: dict[str, list[float]] = {name: [] for name in processes}
+        processes["bare"].suspend()
+        processes["shared"].suspend()
+        began, control = time.monotonic(), _control_s(cluster)
+        for turn in range(turns):
+            for name in ("bare", "shared") if turn % 2 else ("shared", "bare"):
+                processes[name].resume()
+                at = time.monotonic()
+                await asyncio.sleep(_TURN_S)
+                processes[name].suspend()
+                used[name].append(_cpu_of_a_step(logs[name], at))
+        cores = (_control_s(cluster) - control) / (time.monotonic() - began)
+        processes["shared"].resume()
+    finally:
+        bare.send_signal(signal.SIGCONT)
+        bare.kill()
+        bare.wait()
+    await _end(cluster, watch, app.id)
+    return percentile(used["shared"], _UNDISTURBED) / percentile(used["bare"], _UNDISTURBED), cores
+
+
+def _bare(log: Path, data: Path) -> subprocess.Popen[bytes]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DORM_")}
+    return subprocess.Popen(
+        [sys.executable, "-P", script("training.py"), "compute", "--data", str(data), "--records", str(log)],
+        env={**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _workers(log: Path) -> list[psutil.Process]:
+    """Return the processes that write these records."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if str(log) in words and script("training.py") in words[:3]:
+            found.append(process)
+    return found
+
+
+def _control_s(cluster: LocalCluster) -> float:
+    """Return the CPU seconds so far of this process, which holds master and agents, of the server and the supervisors."""
+    folder = str(cluster.options.data)
+    total = time.process_time()
+    for process in psutil.process_iter(["cmdline", "cpu_times"]):
+        words = process.info["cmdline"] or []
+        if any(folder in word for word in words) and script("training.py") not in words and process.info["cpu_times"]:
+            total += process.info["cpu_times"].user + process.info["cpu_times"].system
+    return total
+
+
+def _cpu_of_a_step(log: Path, since: float) -> float:
+    """Return the CPU seconds of a step, of those that were made since then."""
+    for made in steps.trained(steps.read(log)).values():
+        turn = [one for one in made if one.at > since]
+        if len(turn) > 1:
+            return (turn[-1].cpu_s - turn[0].cpu_s) / (len(turn) - 1)
+    raise BenchError("a worker made no step in its turn", code="bench.nothing_measured")
+
+
+# --- resizes ------------------------------------------------------------------------------------------------------------
+
+
+async def _resize_all(
+    cluster: LocalCluster, watch: Watch, how: str, count: int, cores: float, folder: Path, data: Path, tell: Tell
+) -> list[Resize]:
+    log = folder / f"resized-{how}"
+    log.mkdir(parents=True)
+    extra = {"elastic": "live"} if how == "live" else {}
+    spec = _spec(f"bench-{how}", "network", log, data, n_min=1, n_max=LARGE, **extra)
+    app = await cluster.client.submit(spec, answer_timeout=_LONGEST_S)
+    await _settled(watch, app.id, LARGE)
+    await _makes(log, LARGE, _STEPS)
+    found = []
+    for number in range(count):
+        size = SMALL if number % 2 == 0 else LARGE
+        tell(f"through the control plane, {how}: resize {number + 1} of {count}, to {size} workers")
+        found.append(await (_live if how == "live" else _restart)(cluster, watch, app.id, size, cores, log))
+    await _end(cluster, watch, app.id)
+    return found
+
+
+async def _live(cluster: LocalCluster, watch: Watch, app_id: str, size: int, cores: float, log: Path) -> Resize:
+    generation = watch.app(app_id).generation
+    began, control = time.monotonic(), _control_s(cluster)
+    changed: list[MembershipChanged] = []
+    moments: dict[str, int] = {}
+
+    def trains(state: State, event: Event) -> bool:
+        app = state.apps.get(app_id)
+        change = app.generations[app.generation].change if app is not None else None
+        if change is not None and change.released_at:
+            moments["released"] = change.released_at
+            started = [one.started_at for one in change.newcomers.values() if one.started_at]
+            moments["started"] = max(started, default=change.released_at)
+        if isinstance(event, MembershipChanged) and event.app == app_id and len(event.members) == size:
+            changed.append(event)
+            moments["trains"] = state.time
+        return bool(changed)
+
+    await cluster.client.update(app_id, n_max=size)
+    await watch.until(trains, f"a live resize to {size} workers", timeout=_LONGEST_S)
+    if watch.app(app_id).generation != generation:
+        raise BenchError("the live app was restarted", code="bench.wrong_answer")
+    await _settled(watch, app_id, size)
+    beyond = _control_s(cluster) - control - cores * (time.monotonic() - began)
+    await _makes(log, size, _STEPS)
+    records = steps.trained(steps.read(log))
+    pause = steps.live_pause(records, generation, changed[0].step)
+    start = (moments["started"] - moments["released"]) / 1e9 if size == LARGE else 0.0
+    boot = _boot_s(records, generation, changed[0], log) if size == LARGE else 0.0
+    newcomers = LARGE - SMALL if size == LARGE else 0
+    lost = pause + newcomers * boot / size
+    return Resize("live", "grow" if newcomers else "shrink", pause, start, boot, lost, max(0.0, beyond))
+
+
+def _boot_s(records: steps.Records, generation: int, changed: MembershipChanged, log: Path) -> float:
+    """Return how long the newcomers' processes had lived when the others stopped for them."""
+    before = [
+        one.at for (of, _), made in records.items() for one in made if of == generation and one.step == changed.step - 1
+    ]
+    births = []
+    for process in _workers(log):
+        with contextlib.suppress(psutil.Error):
+            births.append(process.create_time() - time.time() + time.monotonic())
+    if not before or len(births) < LARGE:
+        raise BenchError("the newcomers' processes were not found", code="bench.nothing_measured")
+    return max(0.0, max(before) - sorted(births)[SMALL])
+
+
+async def _restart(cluster: LocalCluster, watch: Watch, app_id: str, size: int, _: float, log: Path) -> Resize:
+    generation = watch.app(app_id).generation
+    await cluster.client.update(app_id, n_max=size)
+    await _settled(watch, app_id, size, after=generation)
+    await _makes(log, size, _STEPS, generation=generation + 1)
+    pause = steps.restart_pause(steps.trained(steps.read(log)), generation)
+    return Resize("restart", "grow" if size == LARGE else "shrink", pause)
+
+
+async def _settled(watch: Watch, app_id: str, size: int, after: int = 0) -> None:
+    """Wait until the app has this many containers and nothing of it changes."""
+
+    def holds(state: State, _: Event) -> bool:
+        app = state.apps.get(app_id)
+        if app is None or not app.settled or app.generation <= after:
+            return False
+        generation = app.generations[app.generation]
+        return len(generation.containers) == size and generation.change is None and not generation.leaving
+
+    app = watch.state.apps.get(app_id)
+    if app is None or not holds(watch.state, None):  # type: ignore[arg-type]  # the state alone is looked at
+        await watch.until(holds, f"{size} workers", timeout=_LONGEST_S)
+
+
+async def _makes(log: Path, workers: int, more: int, generation: int = 0) -> None:
+    """Wait until this many workers have each made so many more steps from now on."""
+    since = time.monotonic()
+    while True:
+        records = steps.trained(steps.read(log))
+        active = [
+            made
+            for (of, _), made in records.items()
+            if of >= generation and sum(one.at > since for one in made) >= more
+        ]
+        if len(active) >= workers:
+            return
+        if time.monotonic() - since > _LONGEST_S:
+            raise BenchError(f"{len(active)} of {workers} workers train", code="bench.too_slow")
+        await asyncio.sleep(0.2)
+
+
+async def _end(cluster: LocalCluster, watch: Watch, app_id: str) -> None:
+    await cluster.client.cancel(app_id)
+
+    def gone(state: State, _: Event) -> bool:
+        app = state.apps.get(app_id)
+        return app is not None and bool(app.ended) and all(one.ended for one in app.generations.values())
+
+    await watch.until(gone, "the end of an app", timeout=_LONGEST_S)

@@ -1,0 +1,33 @@
+"""How long a generation works on while the next one is prepared: images pulled, containers created and not started.
+
+Stopping first would leave the app idle for as long as a pull takes, so a restart that nothing forces waits until all its nodes
+report `ContainersPrepared`.  It waits for no node for longer than `PREPARE_S`, and not at all where waiting costs more than it
+gains: where one of the app's own nodes is drained, lost, or without the folder of checkpoints, where a container of it has
+ended, or where an agent is too old to report.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dorm.core.state import App, State
+    from events.kinds import Placed
+
+PREPARE_S = 30.0
+"""Enough for an image of some gigabytes on a local network, and for most that are cached in part; an app that waits for the
+room of this one waits for so long at most."""
+
+
+def prepare_s(state: State, app: App, placement: Iterable[Placed]) -> float:
+    """Return for how many seconds the app's present generation may work on, 0 where it is to stop at once."""
+    current = app.current
+    if current is None or not current.released or not current.settled:
+        return 0.0
+    leaves = [state.nodes.get(container.node) for container in current.containers.values()]
+    enters = [state.nodes.get(placed.node) for placed in placement]
+    undisturbed = all(node is not None and node.usable for node in leaves)
+    reported = bool(enters) and all(node is not None and node.usable and node.prepares for node in enters)
+    return PREPARE_S if undisturbed and reported else 0.0

@@ -1,0 +1,77 @@
+"""When fewer workers would do: the measured fall of the duality gap.
+
+CoCoA needs fewer rounds with fewer workers, since each sees more of the data, and its rounds take longer.  Early on the gap
+falls fastest with many workers, late with few (Kaufmann et al., *Elastic CoCoA: Scaling In to Improve Convergence*,
+arXiv 1811.02322).  So the fall of log(gap) per second is measured: where that of the last rounds is `SLOWER` times less than
+that since this number of workers began, half of them are asked for.  What it was with more workers is remembered; if fewer
+turn out slower, the request is withdrawn, for good.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+__all__ = ["ScaleIn", "Wish"]
+
+ROUNDS = 8
+"""How many rounds are the last ones: enough to even out single rounds that took long."""
+SLOWER = 1.25
+"""As in the paper."""
+_LEAST_GAP = 1e-300
+
+
+class Wish(NamedTuple):
+    """What to ask for; `size` is None to have the request withdrawn."""
+
+    size: int | None
+    reason: str
+
+
+class ScaleIn:
+    """Follows the rounds of one job.  Without I/O: the caller gives times."""
+
+    def __init__(self) -> None:
+        self._members = 0
+        self._points: list[tuple[float, float]] = []
+        """Time and log(gap) of each round with this number of members."""
+        self._asked = 0
+        """The size that was asked for, 0 for none."""
+        self._before: tuple[int, float] | None = None
+        """With how many members, and how fast the gap fell, before that was done."""
+        self._settled = False
+        """Fewer members were slower: nothing more is asked."""
+
+    def round(self, members: int, gap: float, at: float) -> Wish | None:
+        """Follow a round that began at `at` (seconds) with this gap; return a new wish, if any."""
+        if members != self._members:
+            self._members, self._points = members, []
+        self._points.append((at, math.log(max(gap, _LEAST_GAP))))
+        if self._settled or len(self._points) <= ROUNDS:
+            return None
+        lately = self._fall(self._points[-1 - ROUNDS])
+        if self._before is not None and members < self._before[0]:
+            before, fell = self._before
+            self._before = None
+            if lately < fell:
+                self._settled, self._asked = True, 0
+                return Wish(None, f"the gap falls more slowly with {members} workers than it did with {before}")
+        if self._asked and members > self._asked:
+            self._before = members, lately  # It was asked, and is not done yet.
+            return None
+        overall = self._fall(self._points[0])
+        if members < 2 or len(self._points) <= 2 * ROUNDS or lately * SLOWER >= overall:
+            return None
+        self._asked, self._before = members // 2, (members, lately)
+        return Wish(
+            self._asked, f"with {members} workers the gap falls {_times(overall, lately)} more slowly than before"
+        )
+
+    def _fall(self, since: tuple[float, float]) -> float:
+        """Return by how much log(gap) has fallen per second since that round."""
+        at, value = self._points[-1]
+        return (since[1] - value) / max(at - since[0], 1e-9)
+
+
+def _times(fast: float, slow: float) -> str:
+    return f"{fast / slow:.1f} times" if slow > 0 else "much"

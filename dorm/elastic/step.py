@@ -1,0 +1,183 @@
+"""One step of the loop: which samples a member computes, and how the results of all become one."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dorm.elastic import ledger
+from dorm.elastic.errors import ContractError
+from dorm.elastic.nested import as_arrays, into, like, real_tensors
+from dorm.elastic.summing import partial_sums
+from dorm.elastic.values import pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from dorm.elastic.chunks import Chunks
+    from dorm.elastic.collectives.path import Path
+    from dorm.elastic.job import Job
+    from dorm.elastic.protocol import views as v
+
+    Arrays = list[npt.NDArray[Any]]
+
+
+class Step:
+    """One step: which samples this member computes, and how the members' results become one."""
+
+    def __init__(self, job: Job, begin: v.Begin, plan: Chunks, values: dict[int, Any], *, repeated: bool) -> None:
+        self.number = begin.step
+        self.epoch = plan.epoch_of(begin.step)
+        self.repeated = repeated
+        """Whether this step was begun before, and interrupted by a death."""
+        self.chunks = tuple(begin.chunks)
+        """This member's chunks."""
+        self.values = values
+        """What belongs to these chunks, by chunk; changes here count once the step is complete."""
+        self.lost = begin.lost
+        """Chunks of the whole job whose values died with their owner, since the last step: they were made again."""
+        self.interrupted = False
+        self._job = job
+        self._plan = plan
+        self._parts = {chunk: plan.part(begin.step, chunk) for chunk in begin.chunks}
+        self._undo: tuple[v.Packed, dict[int, v.Packed]] | None = None
+        self._sums = 0
+        self._used = ledger.entry_of([self.indices])
+        self._began = time.monotonic()
+        self._period_s = None if job.began_at is None else self._began - job.began_at
+        """Seconds since the step before began, with all that the script did in it."""
+        job.began_at = self._began
+
+    @property
+    def parts(self) -> dict[int, npt.NDArray[np.int64]]:
+        """The samples of this member, by chunk."""
+        return dict(self._parts)
+
+    @property
+    def chunk_samples(self) -> dict[int, range]:
+        """All samples of this member's chunks, whether they are part of this step or not."""
+        return {chunk: self._plan.samples_of(chunk) for chunk in self.chunks}
+
+    @property
+    def indices(self) -> npt.NDArray[np.int64]:
+        """The samples of this member: shape (k,), k >= 0."""
+        return np.concatenate(list(self._parts.values())) if self._parts else np.zeros(0, dtype=np.int64)
+
+    @property
+    def batch(self) -> int:
+        """How many samples all members together use in this step."""
+        return min(self._plan.batch, self._plan.samples - self._plan.batch * (self.number % self._plan.steps_per_epoch))
+
+    def sum_over(self, part: Callable[[npt.NDArray[np.int64]], Any]) -> Any:
+        """Return the sum of `part(samples)` over all chunks: an array, a number, or a list of them.
+
+        `part` is called once for each of this member's chunks, also with no samples.  The order of summation is fixed by
+        the chunks, so the result has the same bits however many members there are.
+        """
+        if not self.chunks:
+            text = f"this member has none of the {self._plan.count} chunks; steps() needs a chunk for each member"
+            raise ContractError(text, code="elastic.contract.no_chunk")
+        found: dict[int, Arrays] = {}
+        shape: list[Any] = []
+
+        def of(chunk: int) -> Arrays:
+            if chunk not in found:
+                value = part(self._parts[chunk])
+                shape[:] = [value]
+                found[chunk] = as_arrays(value)
+            return found[chunk]
+
+        sums = partial_sums(self._plan.count, self.chunks, of)
+        arrays = self._summed(sums, found[self.chunks[0]])
+        return like(shape[0], arrays)
+
+    def allreduce(self, values: Any, *, op: str = "mean") -> Any:
+        """Combine the members' values (an array or tensor, a number, or a list or dictionary of them), in place where that is
+        possible, and return them.
+
+        "mean" weighs each member by its number of samples: the mean over `indices` becomes the mean over the whole batch.
+        "sum" adds.  The result is the same on every member, but its rounding depends on how many there are (unlike
+        `sum_over`).  Tensors of floating-point numbers are summed by a process group of PyTorch where there is one.
+        """
+        if op not in ("mean", "sum"):
+            raise ContractError(f"op is {op!r}; it is 'mean' or 'sum'", code="elastic.contract.op")
+        weight = len(self.indices) if op == "mean" else 1
+        path, tensors = self._job.path, real_tensors(values)
+        if path is not None and tensors is not None:
+            self._sum_tensors(path, tensors, weight / self.batch if op == "mean" else 1.0)
+            return values
+        arrays = as_arrays(values)
+        used = [np.multiply(array, weight) if weight else np.zeros_like(array) for array in arrays]
+        total = self._summed({(-1, -1): used}, arrays)
+        if op == "mean" and not self.interrupted:
+            total = [np.divide(array, self.batch).astype(array.dtype, copy=False) for array in total]
+        return into(values, total)
+
+    @property
+    def transport(self) -> str:
+        """What carries sums of tensors in this step: "gloo", "nccl" or "tcp"; "" where there is nothing to carry."""
+        return self._job.path.transport if self._job.path is not None else ""
+
+    def report(self, **figures: float) -> None:
+        """Report figures of this step, such as `loss`: the leading member's appear in the log, at a limited rate."""
+        if not self.interrupted:
+            pace = {} if self._period_s is None else {"samples_per_s": self.batch / max(self._period_s, 1e-9)}
+            self._job.report(self.number + 1, **{**pace, **figures})
+
+    @property
+    def complete(self) -> bool:
+        """Whether all sums of this step are known, as far as the steps before tell how many it has."""
+        return self._sums >= max(1, self._job.sums_per_step) and not self.interrupted
+
+    def finish(self) -> None:
+        """The script is done with the step."""
+        if not self._sums:
+            self._summed({(-1, -1): []}, [])
+        if not self.interrupted:
+            self._job.sums_per_step = self._sums
+        if self.interrupted and self._undo is not None:
+            state, values = self._undo
+            self._job.keeper.load(state)
+            for chunk, value in values.items():
+                self.values[chunk] = unpack(*value)
+
+    def _summed(self, sums: Any, own: Arrays) -> Arrays:
+        """Return the sum; what this member gave, if the step has to be repeated."""
+        if self.interrupted:
+            return own
+        self._begin_sum()
+        arrays = self._contribute(sums, time.monotonic() - self._began)
+        return own if arrays is None else arrays
+
+    def _sum_tensors(self, path: Path, tensors: list[Any], scale: float) -> None:
+        """Replace the tensors by their sum, unless the step has to be repeated."""
+        if self.interrupted:
+            return
+        self._begin_sum()
+        computed_s = time.monotonic() - self._began  # Without the time that the group takes.
+        path.sum(tensors, scale, lambda arrays: self._contribute({(-1, -1): arrays}, computed_s))
+
+    def _begin_sum(self) -> None:
+        if self._sums == 0 and self._job.sums_per_step != 1:
+            self._keep()  # After the first sum the script may change its state, and a later one may be interrupted.
+        self._sums += 1
+
+    def _contribute(self, sums: Any, seconds: float) -> Arrays | None:
+        arrays = self._job.contribute(sums, self._used, seconds)
+        if arrays is None:
+            if self._undo is None:
+                self._keep()  # The only sum so far: the state is still that before the step.
+            self.interrupted = True
+        return arrays
+
+    def _keep(self) -> None:
+        packed = self._job.keeper.gather(copy=True)
+        values = {}
+        for chunk, value in self.values.items():
+            structure, arrays = pack(value)
+            values[chunk] = (structure, [array.copy() for array in arrays])
+        self._undo = (packed, values)
