@@ -149,7 +149,7 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
     (
         "policy.unknown",
         unknown_policy,
-        "unknown policy 'fifo' (known: app-level, dorm, dorm-exact, dorm-speed, optimus, static, task-level, tiresias)",
+        "unknown policy 'fifo'; `dorm policy list` shows the known ones",
     ),
     (
         "policy.parameter.out_of_range",

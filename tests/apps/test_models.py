@@ -127,8 +127,8 @@ def test_a_checkpoint_with_any_byte_changed_is_refused_or_the_same(tmp_path: Pat
 def test_specs_are_valid_and_run_what_they_name(file: Path) -> None:
     spec = check_spec(yaml.safe_load(file.read_text()))
     assert spec.command[:3] == ["python3", "-m", f"compose.apps.{file.stem}"]
-    if file.stem == "elastic_mlp":
-        assert (spec.elastic, spec.resume) == ("live", []), "it continues from its newest checkpoint by itself"
+    if spec.elastic == "live":
+        assert spec.resume == [], "it continues from its newest checkpoint by itself"
         return
     assert spec.resume == [*spec.command, "--resume"]
     if file.stem == "torch_mlp":

@@ -21,6 +21,7 @@ SLOW = ("--pace", "0.004")  # so that signals surely find it at work
 SIZES = {"logistic": (), "factorize": ("--factors", "5"), "mlp": ("--hidden", "24")}
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("program", SIZES)
 def test_the_number_of_workers_does_not_change_the_losses(program: str, tmp_path: Path) -> None:

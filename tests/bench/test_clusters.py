@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NOWHERE = "unix:///nonexistent/docker.sock"
 SUBMIT = ("submit_to_started", "submit_to_started_beyond_quiet", "accept", "decide", "release", "start")
-RESIZE = ("restart", "stop", "wait", "start", "train")
+RESIZE = ("restart", "prepare", "stop", "wait", "start", "train")
 
 
 def spreads(runtime: str, names: tuple[str, ...]) -> set[str]:

@@ -26,6 +26,8 @@ from tests.errors import raises
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.soak
+
 
 def made(first: int, at: list[float]) -> list[Done]:
     """Steps that ended then."""

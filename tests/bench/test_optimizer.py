@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from dorm.bench.report import Report
     from dorm.policies.problem import Allocation, Problem
 
+pytestmark = pytest.mark.soak
+
 SMALL = Run(apps=5, nodes=4, shapes=3, events=4, seed=1)
 TIMES = {"event_p50_s", "event_p95_s", "event_max_s", "event_wall_p50_s", "cold_start_s"}
 POOLED = ("instances", "gap_to_exact_max")

@@ -145,6 +145,7 @@ def test_without_ageing_it_would_starve(theta2: float) -> None:
     assert max(waited for name, waited in history.waits.items() if name != "large") <= 600.0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("tiny", [True, False])
 def test_of_two_that_have_waited_too_long_the_older_starts_first(tiny: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not tiny:

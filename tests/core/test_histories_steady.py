@@ -15,7 +15,7 @@ from dorm.policies.problem import AppDemand
 from tests.core.histories import History, cores
 from tests.tries import tries
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.soak, pytest.mark.slow]
 
 GIB = 2**30
 REST = 12

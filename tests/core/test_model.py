@@ -203,6 +203,7 @@ def test_a_broken_core_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert caught_within(400, first=SEEN_AT.get(name, 0)) is not None
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("first", range(0, tries(40, 800), 10))
 def test_histories_of_live_apps_keep_every_promise(first: int) -> None:
     for seed in range(first, first + 10):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.docker, pytest.mark.nats, pytest.mark.slow]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 async def test_story_on_three_engines(tmp_path: Path, node_cluster: Callable[[int], Awaitable[NodeCluster]]) -> None:
     machines = await node_cluster(3)

@@ -52,6 +52,7 @@ async def test_the_next_one_resumes_at_the_checkpoint(tmp_path: Path, number: si
             assert await done(cluster.home, "logs", "kept")
 
 
+@pytest.mark.soak
 async def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder:
         async with up(folder) as cluster:
@@ -118,6 +119,7 @@ async def test_killed_containers_run_on_and_the_next_one_adopts_them(tmp_path: P
             await check_log(client)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "moment", ["nats/nats.conf", "nats/jetstream", "nodes/node-2/ledger", *(["nats", "nats/nats.pid"] if LONG else [])]
 )
@@ -138,6 +140,7 @@ async def test_ctrl_c_while_it_starts(tmp_path: Path, moment: str) -> None:
             assert "node-1" in await done(cluster.home, "nodes")
 
 
+@pytest.mark.soak
 async def test_who_follows_is_told_of_an_outage_once_and_goes_on(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder:
         async with up(folder) as cluster:

@@ -40,11 +40,11 @@ def test_members_join_and_leave_while_the_others_train(rounds: int, valued: bool
     assert group.scripts[0].ended == group.scripts[2].ended == "Left"
 
 
-@pytest.mark.parametrize("seed", range(tries(60, 3000)))
+@pytest.mark.parametrize("seed", range(tries(30, 3000)))
 def test_random_schedules(seed: int) -> None:
     check(random_schedule(seed), may_end=True)
 
 
-@pytest.mark.parametrize("seed", range(tries(40, 2000)))
+@pytest.mark.parametrize("seed", range(tries(20, 2000)))
 def test_members_and_newcomers_die_around_a_message(seed: int) -> None:
     check(around_a_message(seed), may_end=True)

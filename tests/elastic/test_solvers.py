@@ -48,6 +48,7 @@ def alone(loss: str, gap: float, tasks: int = 1, rounds: int = 400) -> tuple[Any
     return model, found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("loss", ["logistic", "hinge", "squared"])
 def test_the_gap_bounds_the_distance_from_the_optimum(loss: str) -> None:
     _, found = alone(loss, gap=1e-3)

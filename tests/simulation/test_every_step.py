@@ -35,6 +35,7 @@ def steps_of(who: str, crash_in: int = 0) -> int:
     return steps[0]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("who", sorted(WHO))
 def test_a_process_may_die_at_any_await(who: str) -> None:
     whole = steps_of(who)

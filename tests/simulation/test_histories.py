@@ -8,7 +8,7 @@ from tests.simulation.running import Choice, command, play
 from tests.tries import tries
 
 CHUNK = 10
-SEEDS = tries(40, long=5000)
+SEEDS = tries(20, long=5000)
 
 
 def broken(seed: int) -> str:

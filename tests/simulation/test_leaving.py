@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.simulation.history import History
 from tests.tries import tries
 
@@ -32,6 +34,7 @@ def _go(history: History, node: str, timeout: float) -> None:
         process.spawn(go(process))
 
 
+@pytest.mark.soak
 def test_a_node_may_leave_and_come_back_at_any_time() -> None:
     for seed in range(tries(10, 500)):
         outcome = History(seed, alter=leave).run()

@@ -45,6 +45,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", VARIANTS)
 def test_without_its_doubts_a_master_leads_it(name: str) -> None:
     with VARIANTS[name].broken():

@@ -41,6 +41,7 @@ def of(written: Written, kind: type[E]) -> list[tuple[float, E]]:
     ]
 
 
+@pytest.mark.soak
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 async def test_every_run_is_sound_and_ends(scenario: Scenario) -> None:

@@ -12,8 +12,11 @@ import pytest
 
 from dorm.client.client import Client
 from dorm.core.query.views import sizes
+from dorm.elastic import ledger
 from events.nats.log import Connection
 from tests.e2e.commands import done, processes_of, refused, running, until_said
+from tests.e2e.live.test_library import SAMPLES, app, epochs
+from tests.e2e.live.test_live import facts, members
 from tests.e2e.local_up import leaving_nothing, named, talker, trainer, write_spec
 from tests.e2e.story import check_log, until
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from dorm.core.state import App
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
@@ -133,3 +137,37 @@ async def test_a_killed_agent_is_followed_by_one_that_adopts(lab: Lab) -> None:
             app = named(state, "app")
             assert (app.ended, app.adjustments, app.failures) == ("completed", 0, 0)
             await check_log(client)
+
+
+async def test_an_agent_that_is_killed_in_the_middle_of_a_live_change(lab: Lab) -> None:
+    """Its members train on, the next agent takes them over, the change ends one way or the other, and no sample is lost."""
+    client = lab.client
+    half = {"demand": {"cpu": "500m"}}
+    async with lab.master("master"), lab.agent(1):
+        async with lab.agent(2) as (agent, _):
+            others = [await client.submit({"name": f"other-{i}", "command": ["sleep", "600"], **half}) for i in (1, 2)]
+            await until(client, lambda s: all(s.apps[one.id].phase == "running" for one in others), "both run")
+            trained = await client.submit({**app(epochs=40), **half, "n_max": 4})
+            await until(client, lambda s: s.apps[trained.id].step >= 5, "it trains beside them")
+            for one in others:
+                await client.cancel(one.id)
+            await until(client, lambda s: changing(s.apps[trained.id]), "it begins to grow")
+            agent.kill()
+            await agent.wait()
+        async with lab.agent(2):
+            grown = await until(
+                client,
+                lambda s: bool(s.apps[trained.id].ended) or len(members(s.apps[trained.id])) == 4,
+                "it has grown",
+            )
+            assert not grown.apps[trained.id].ended
+            state = await until(client, lambda s: bool(s.apps[trained.id].ended), "it completes")
+            assert (state.apps[trained.id].ended, state.apps[trained.id].lost_steps) == ("completed", 0)
+            assert epochs(await facts(client)) == dict.fromkeys(range(40), (SAMPLES, ledger.expected(SAMPLES).digest))
+            await check_log(client)
+
+
+def changing(app: App) -> bool:
+    """Whether newcomers may start, and are not members yet."""
+    change = app.generations[app.generation].change
+    return change is not None and bool(change.released_at) and bool(change.newcomers)

@@ -370,6 +370,7 @@ ACTS = st.lists(
 )
 
 
+@pytest.mark.soak
 @settings(max_examples=tries(8, 2000), deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     acts=ACTS,
@@ -444,6 +445,7 @@ def test_whatever_it_does_it_restarts_a_neighbor_twice_at_most(
     assert max(restarts.values()) <= allowed, restarts
 
 
+@pytest.mark.soak
 def test_days_of_it_cost_no_more() -> None:
     found = street(retries={"backoff": "1s", "longest": "10m"})
     found.works = True

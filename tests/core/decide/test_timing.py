@@ -235,6 +235,7 @@ class TestPatience:
         assert second.waiting_since == since
 
 
+@pytest.mark.soak
 @settings(max_examples=tries(30, 300), deadline=None)
 @given(st.data())
 def test_ticks_come_to_an_end_whatever_happened(data: st.DataObject) -> None:

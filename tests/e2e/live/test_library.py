@@ -7,6 +7,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+import aiodocker
+import msgspec
 import psutil
 import pytest
 
@@ -62,6 +64,46 @@ async def test_it_is_resized_and_loses_a_member_and_no_sample(tmp_path: Path) ->
         assert {"start", "shrink", "grow", "death"} <= {fact.change for fact in changes}
         await check_log(client)
         await cluster.stop_now()
+
+
+@pytest.mark.docker
+async def test_it_is_resized_in_docker_too(tmp_path: Path, docker_host: str, docker_image: str) -> None:
+    """A neighbor takes a container's room and gives it back, and the engine kills one."""
+    asked = {**app(epochs=50), "image": docker_image, "demand": {"cpu": 1, "memory": "256MiB"}}
+    asked["command"] = ["python3", *asked["command"][1:]]
+    room = msgspec.structs.replace(options(tmp_path), runtime="docker", docker_url=docker_host)
+    cluster = LocalCluster(room)
+    try:
+        async with cluster:
+            client = cluster.client
+            await all_nodes(client)
+            trained = await client.submit(asked)
+            await until(client, lambda s: s.apps[trained.id].step >= 5, "it trains")
+            other = await client.submit({**neighbor(), "image": docker_image})
+            await until(client, lambda s: s.apps[other.id].phase == "running", "it makes room")
+            await client.cancel(other.id)
+            state = await until(client, lambda s: len(members(s.apps[trained.id])) == 3, "it grows again")
+            await kill_container(docker_host, trained.id, max(members(state.apps[trained.id])))
+            state = await until(client, lambda s: bool(s.apps[trained.id].ended), "it completes")
+            done = state.apps[trained.id]
+            assert (done.ended, done.generation, done.lost_steps) == ("completed", 1, 0)
+            events = await facts(client)
+            assert epochs(events) == dict.fromkeys(range(50), (SAMPLES, ledger.expected(SAMPLES).digest))
+            changes = {fact.change for fact in events if isinstance(fact, k.MembershipChanged)}
+            assert {"start", "shrink", "grow", "death"} <= changes
+            await check_log(client)
+    finally:
+        await cluster.remove_containers()
+
+
+async def kill_container(docker_host: str, app_id: str, slot: int) -> None:
+    async with aiodocker.Docker(docker_host) as docker:
+        for container in await docker.containers.list():
+            labels = (await container.show())["Config"]["Labels"]
+            if labels.get("dorm.app") == app_id and labels.get("dorm.slot") == str(slot):
+                await container.kill()
+                return
+    raise AssertionError(f"no container of slot {slot} runs")
 
 
 def epochs(events: Iterable[k.Event]) -> dict[int, tuple[int, str]]:

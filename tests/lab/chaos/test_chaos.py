@@ -147,6 +147,7 @@ def test_what_a_server_has_of_the_log_is_read_from_its_files(tmp_path: Path) -> 
         assert differences("s0", stored(tmp_path), log)[0].startswith("s0: its copy of the log can't be read: 2.blk: ")
 
 
+@pytest.mark.soak
 @pytest.mark.cluster
 @pytest.mark.docker
 @pytest.mark.nats

@@ -95,6 +95,7 @@ class Compared:
                 self.gaps.append(max(0.0, exact.bound - net(ours)) / max(exact.bound, 1e-9))
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_small_clusters_are_within_a_thousandth_of_the_bound_and_miss_no_n_min() -> None:
     compared = Compared()
@@ -204,6 +205,7 @@ def check_at_size(problem: Problem, allocation: Allocation) -> None:
     assert allocation.status in ("optimal", "near")
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "params", [{}, {"theta2": 0.0}, {"theta1": 0.0, "max_changes": 1}, {"theta1": 1.0, "floor": 1.0}]
@@ -214,6 +216,7 @@ def test_promises_hold_on_a_hundred_nodes(params: dict[str, float]) -> None:
     assert not answers[0].shortage
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_promises_hold_on_a_thousand_nodes_of_twelve_shapes() -> None:
     answers = play(500, 1000, 12, seed=2, events=2, params={})

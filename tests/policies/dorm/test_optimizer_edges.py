@@ -69,6 +69,7 @@ def in_order(apps: int, nodes: int, shapes: int, events: int) -> list[Allocation
 SIZES = [(6, 5, 3, 6), (30, 20, 3, 3), (200, 300, 12, 2)]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_the_order_of_nodes_decides_nothing(size: tuple[int, int, int, int]) -> None:
@@ -109,6 +110,7 @@ def turned(mapping: dict[str, Any]) -> dict[str, Any]:
     return dict(reversed(mapping.items()))
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_hash_seed_decides_nothing() -> None:
     program = (
@@ -205,6 +207,7 @@ def answers_that_stand() -> list[Allocation]:
     return answers
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("how", LINE)
 def test_when_the_linear_program_fails_the_greedy_answer_stands(how: str, monkeypatch: pytest.MonkeyPatch) -> None:

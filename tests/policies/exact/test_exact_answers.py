@@ -39,6 +39,7 @@ def test_no_other_answer_is_better_on_two_nodes(problem: Problem, params: dict[s
     check_against_all(problem, params)
 
 
+@pytest.mark.soak
 @settings(slow_machine, max_examples=60)
 @given(crowded(), PARAMS)
 def test_no_other_answer_is_better_where_some_have_to_make_room(problem: Problem, params: dict[str, float]) -> None:

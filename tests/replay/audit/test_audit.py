@@ -59,6 +59,7 @@ async def test_the_recorded_log_is_worth_an_audit(recorded: list[Record], writte
     assert max(lags) >= 1
 
 
+@pytest.mark.soak
 async def test_a_log_cut_anywhere_verifies_up_to_there(written: list[Record], recorded: list[Record]) -> None:
     for records in (written, recorded[:40]):
         for end in range(len(records) + 1):

@@ -97,6 +97,7 @@ def lies(written: list[Record]) -> list[list[Record]]:
     ]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 async def test_the_same_report_by_one_process_and_by_several(written: list[Record]) -> None:
     told: list[tuple[int, int]] = []

@@ -291,6 +291,7 @@ def keywords() -> bytes:
     return all_bytes(asyncio.run(rewritten(told(PLAIN))))
 
 
+@pytest.mark.soak
 @settings(max_examples=tries(4, 100), deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(people=PEOPLE, policy=st.sampled_from(["static", "static", "dorm"]))
 @example(

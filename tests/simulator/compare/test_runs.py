@@ -36,6 +36,7 @@ def long_scenario() -> Scenario:
     return msgspec.structs.replace(SMALL, apps=(endless, *SMALL.apps), progress_s=0.1)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_processes_give_what_one_after_the_other_gives(tmp_path: Path) -> None:
     scenarios = [one.of(SMALL) for one in CONTENDERS]
