@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+WAITING = ("nats", "docker", "cluster", "slow")
+"""Marks of tests that wait most of their time."""
+
+
 def pytest_sessionstart() -> None:
     """Imports and collection leave hardly any garbage, and looking for it among all that they keep takes a quarter of their
     time."""
@@ -36,6 +40,26 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Half of several processes begin with tests that wait for servers and containers, the others with tests that compute, so
+    the cores are busy from the start, and nobody waits for a slow test at the end.  Each process begins with an equal part."""
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if processes < 2:
+        return
+    waiting = [item for item in items if any(item.get_closest_marker(mark) for mark in WAITING)]
+    computing = [item for item in items if not any(item.get_closest_marker(mark) for mark in WAITING)]
+    half, each = processes // 2, -(-len(items) // processes)
+    share = -(-len(waiting) // half)
+    order: list[pytest.Item] = []
+    for process in range(processes):
+        part = waiting[share * process : share * (process + 1)]
+        rest = max(0, each - len(part))
+        order += part + computing[:rest]
+        computing = computing[rest:]
+    items[:] = order + computing
 
 
 @pytest.fixture(scope="session", autouse=True)
