@@ -37,6 +37,7 @@ def test_the_number_of_workers_does_not_change_the_losses(program: str, tmp_path
         assert other == pytest.approx(losses[0], rel=SAME, abs=0)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("program", SIZES)
 def test_stopped_at_any_worker_and_resumed_at_any_size_it_ends_with_the_same_loss(program: str, tmp_path: Path) -> None:

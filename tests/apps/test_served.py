@@ -39,6 +39,7 @@ def served(
     return made
 
 
+@pytest.mark.soak
 def test_any_number_of_servers_and_workers_gives_the_losses_of_the_ring(tmp_path: Path) -> None:
     with Partition(tmp_path / "ring", "logistic", *OPTIONS) as ring:
         assert ring.exit_codes() == [0]

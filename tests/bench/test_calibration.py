@@ -28,6 +28,7 @@ def short(path: Path) -> AppSpec:
     return msgspec.structs.replace(spec, command=command, n_max=1)
 
 
+@pytest.mark.soak
 @pytest.mark.nats
 @pytest.mark.slow
 async def test_calibration_on_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,7 @@ def test_what_runs_ends_with_its_lease_whatever_becomes_of_the_agent() -> None:
         World(seed, steps=300, outages=0.3 * (seed % 2)).run()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_histories_under_the_optimizer() -> None:
     for seed in range(tries(12, 200)):

@@ -71,6 +71,7 @@ def test_what_strangers_say_is_clipped_before_it_is_repeated(length: int) -> Non
         assert all(size(fact) < 3000 for fact in facts)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("largest", [LARGEST_FACTS, 400_000])
 def test_reasons_of_ten_thousand_waiting_apps(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
     """With the second bound not even all their codes fit."""

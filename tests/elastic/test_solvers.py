@@ -63,6 +63,7 @@ def test_it_finds_the_optimum_of_another_library(optimum: float) -> None:
     assert objective(model, "logistic") == pytest.approx(optimum, abs=2e-7)
 
 
+@pytest.mark.soak
 def test_micro_tasks_need_more_rounds() -> None:
     few, many = (alone("logistic", gap=1e-3, tasks=tasks)[1] for tasks in (1, 4))
     assert len(many) > 2 * len(few)
@@ -149,6 +150,7 @@ def test_one_member_asks_for_nothing() -> None:
     assert wishes(scaling, 1, rounds) == []
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_leaver_with_a_higher_slot_than_the_newcomer_hands_over_its_chunks(workers: Workers, optimum: float) -> None:
     """Its address is in no announcement that the newcomer reads."""

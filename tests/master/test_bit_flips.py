@@ -112,6 +112,7 @@ async def test_a_master_that_leads_does_not_go_on(server: NatsServer, place: str
     await other.close()
 
 
+@pytest.mark.soak
 async def test_of_three_servers_the_damaged_one_is_named_and_gets_a_new_copy(tmp_path: Path) -> None:
     cluster = NatsCluster(tmp_path / "nats")
     await cluster.start()

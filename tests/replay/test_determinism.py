@@ -36,6 +36,7 @@ async def printed(path: Path, hash_seed: str) -> bytes:
     return out
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 async def test_hash_seeds_decide_nothing(records: list[Record], tmp_path: Path) -> None:
     path = tmp_path / "log.dorm"

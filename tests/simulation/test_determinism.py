@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.simulation.history import History
 
 SEEDS = [4, 15, 36]
@@ -20,6 +22,7 @@ def in_another_process(hash_seed: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.soak
 def test_equal_seeds_give_equal_histories_in_every_process() -> None:
     here = [History(seed).run().digest for seed in SEEDS]
     assert len(set(here)) == len(SEEDS)

@@ -14,6 +14,7 @@ from tests.tries import tries
 _SEEDS = tries(15, 2000)
 
 
+@pytest.mark.soak
 def test_nothing_is_led_from_a_log_that_lost_records() -> None:
     refused = 0
     for seed in range(_SEEDS):

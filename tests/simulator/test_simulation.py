@@ -92,6 +92,7 @@ def small() -> Scenario:
     )
 
 
+@pytest.mark.soak
 def test_one_scenario_has_one_log_under_any_hash_seed() -> None:
     here = play(small()).records
     code = "from tests.simulator.test_simulation import play, small\nfor record in play(small()).records: print(record)"

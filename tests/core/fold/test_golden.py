@@ -66,6 +66,7 @@ def test_the_same_story_told_twice_is_the_same_log() -> None:
     assert made_of(first) == made_of(second)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_histories_are_the_same_under_any_hash_seed() -> None:
     """Folds and decisions of masters and agents, over some thousand records: the logs are equal byte for byte."""

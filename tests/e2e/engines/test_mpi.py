@@ -37,6 +37,7 @@ pytestmark = [
 STEPS = 150
 
 
+@pytest.mark.soak
 async def test_ranks_of_all_containers_train_save_and_go_on(tmp_path: Path) -> None:
     spec = sample("logistic_mpi", steps=STEPS, pace=0.01, n_min=2)
     app = await grown_and_shrunk(tmp_path / "cluster", spec)

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.slow]
 STEPS = 150
 
 
+@pytest.mark.soak
 async def test_servers_and_workers_grow_and_shrink_and_lose_nothing(tmp_path: Path) -> None:
     """With a server for each worker, 2 containers are 1 and 1, and 4 are 2 and 2."""
     spec = sample("logistic_ps", steps=STEPS, pace=0.01, engine_options={"workers_per_server": 1})

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.slow]
 STEPS = 150
 
 
+@pytest.mark.soak
 async def test_workers_find_each_other_by_tf_config_alone(tmp_path: Path) -> None:
     spec = sample("logistic_tf", steps=STEPS, pace=0.01, n_min=2)
     app = await grown_and_shrunk(tmp_path / "cluster", spec)

@@ -214,6 +214,7 @@ class Traffic:
         self.ending = tasks.create_task(self.over.wait())
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.asyncio(loop_scope="module")

@@ -112,6 +112,7 @@ def sample(seed: int) -> Problem:
     return Problem(nodes, (*after(problem, solve(problem)).apps[1:], app("late", 2, 4, (2, 6))))
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_hash_seed_decides_nothing() -> None:
     program = (

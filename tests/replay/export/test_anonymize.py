@@ -392,6 +392,7 @@ async def test_it_only_reads() -> None:
 # --- names --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 @given(
     submitted=st.lists(st.tuples(APP_NAMES, st.integers(0, 30)), max_size=40),
     nodes=st.sets(SAID),

@@ -117,6 +117,7 @@ NODE = NewNodes(count=1, capacity={"cpu": 4000, "memory": 64 * GIB})
 JOINED = k.NodeJoined(node="new-1", address="new-1", capacity=NODE.capacity, ports=(20_000, 31_999))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("changes", "event", "who"),
     [
