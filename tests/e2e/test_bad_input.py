@@ -19,6 +19,7 @@ from events.codec import decode
 from events.kinds import AppRejected, Round
 from tests.e2e.commands import done, refused
 from tests.e2e.local_up import Up, leaving_nothing, named, talker, trainer, up, write_spec
+from tests.e2e.ports import own_ports
 from tests.e2e.story import IMAGE, check_log, until
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ async def test_logs_of_an_app_that_has_not_started(cluster: Up, tmp_path: Path) 
 
 @pytest.mark.docker
 async def test_an_image_that_does_not_exist(tmp_path: Path, docker_host: str, docker_image: str) -> None:
-    options = LocalOptions(data=tmp_path, cluster="images", runtime="docker", docker_url=docker_host)
+    options = LocalOptions(data=tmp_path, cluster="images", runtime="docker", docker_url=docker_host, ports=own_ports())
     local = LocalCluster(options)
     names = ("good", "missing", "wrong")
     try:

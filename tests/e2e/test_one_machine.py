@@ -12,6 +12,7 @@ import pytest
 
 from dorm.local.cluster import LocalCluster, LocalOptions
 from replay.audit.audit import verify
+from tests.e2e.ports import own_ports
 from tests.e2e.story import check_log, shrink_and_complete, spec, until
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def options(data: Path, runtime: RuntimeName, docker: str | None = None, *, agen
         cluster=f"t{abs(hash(str(data))) % 10**8}",
         agents=agents,
         capacity=CAPACITY,
+        ports=own_ports(),
         runtime=runtime,
         docker_url=docker,
         report_interval_s=0.5,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dorm.local.cluster import LocalCluster, LocalOptions
 from dorm.local.spec_files import load_document
 from tests.apps.partition import REPOSITORY
+from tests.e2e.ports import own_ports
 from tests.e2e.story import check_log, until
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ async def grown_and_shrunk(data: Path, spec: dict[str, Any]) -> App:
         data=data,
         cluster=f"t{abs(hash(str(data))) % 10**8}",
         agents=2,
+        ports=own_ports(),
         capacity={"cpu": 1000, "memory": 2**30},
         runtime="process",
         report_interval_s=0.5,

@@ -34,7 +34,7 @@ pytestmark = [
         reason="needs mpirun (Debian: openmpi-bin) and mpi4py (the extra `mpi`)",
     ),
 ]
-STEPS = 150
+STEPS = 250
 
 
 @pytest.mark.soak

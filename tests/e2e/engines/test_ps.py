@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
-STEPS = 150
+STEPS = 250
 
 
 @pytest.mark.soak

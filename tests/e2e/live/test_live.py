@@ -13,6 +13,7 @@ import pytest
 
 from dorm.local.cluster import LocalCluster, LocalOptions
 from events import kinds as k
+from tests.e2e.ports import own_ports
 from tests.e2e.story import check_log, until
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def options(data: Path) -> LocalOptions:
         data=data,
         cluster=f"t{abs(hash(str(data))) % 10**8}",
         agents=3,
+        ports=own_ports(),
         capacity={"cpu": 1000, "memory": 2**30},
         runtime="process",
         report_interval_s=0.5,
