@@ -110,6 +110,6 @@ def processes(word: str) -> list[psutil.Process]:
 async def running(word: str) -> list[psutil.Process]:
     """Wait for processes that have this argument: a shell that has gone on may not have begun what it started behind it."""
     async with asyncio.timeout(PATIENCE_S):
-        while not (found := processes(word)):  # noqa: ASYNC110  (no event tells of it)
+        while not (found := processes(word)):  # noqa: ASYNC110  (no event reports it)
             await asyncio.sleep(0.05)
     return found

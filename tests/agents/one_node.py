@@ -211,5 +211,5 @@ class Node:
 async def holds(right: Callable[[], bool]) -> None:
     """Wait until it does."""
     async with asyncio.timeout(PATIENCE_S):
-        while not right():  # noqa: ASYNC110  (no event tells of it)
+        while not right():  # noqa: ASYNC110  (no event reports it)
             await asyncio.sleep(0.01)

@@ -67,7 +67,7 @@ async def test_an_app_from_submission_to_logs(cluster: Up, tmp_path: Path) -> No
             client, lambda s: s.apps[app.id].adjustments == 1 and s.apps[app.id].phase == "running", "it shrinks"
         )
     async with asyncio.timeout(30):
-        while f"I am {app.id} 0 of 1" not in await done(home, "logs", "own"):  # noqa: ASYNC110  (no event tells of it)
+        while f"I am {app.id} 0 of 1" not in await done(home, "logs", "own"):  # noqa: ASYNC110  (no event reports it)
             await asyncio.sleep(0.05)
     assert await done(home, "cancel", "own", "--reason", "seen enough", "--wait") == "own is cancelled\n"
     assert "own" not in await done(home, "ps")

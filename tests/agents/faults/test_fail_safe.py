@@ -53,7 +53,7 @@ async def started(runtime: ProcessRuntime, spec: ContainerSpec, number: str) -> 
     await says(runtime, spec.key, b"ready")
     program = psutil.Process(found(runtime, spec.key).program)
     async with asyncio.timeout(PATIENCE_S):
-        while len(children := processes(number)) < 2:  # noqa: ASYNC110  (no event tells of it)
+        while len(children := processes(number)) < 2:  # noqa: ASYNC110  (no event reports it)
             await asyncio.sleep(0.01)
     return [program, *children]
 

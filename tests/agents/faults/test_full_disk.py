@@ -78,7 +78,7 @@ async def test_a_log_that_no_room_is_left_to_move_aside_ends_no_watch(disk: Disk
         await runtime.ensure(spec)
         log = runtime.run_dir(spec.key).parent / "log"
         async with asyncio.timeout(PATIENCE_S):
-            while not log.exists() or log.stat().st_size < 200_000:  # noqa: ASYNC110  (no event tells of it)
+            while not log.exists() or log.stat().st_size < 200_000:  # noqa: ASYNC110  (no event reports it)
                 await asyncio.sleep(0.01)
             while log.stat().st_size > 150_000:  # noqa: ASYNC110  (nor of this)
                 await asyncio.sleep(0.05)

@@ -42,7 +42,7 @@ def guards(root: Path) -> list[psutil.Process]:
 async def pair(root: Path) -> list[psutil.Process]:
     """Both guards of this root, the older one first; the worker takes a moment to be there."""
     async with asyncio.timeout(PATIENCE_S):
-        while len(there := guards(root)) != PAIR:  # noqa: ASYNC110  (no event tells of it)
+        while len(there := guards(root)) != PAIR:  # noqa: ASYNC110  (no event reports it)
             await asyncio.sleep(0.05)
     return sorted(there, key=lambda guard: guard.create_time())
 

@@ -1,4 +1,4 @@
-"""An app may ask for fewer containers; that costs nobody but itself."""
+"""An app may ask for fewer containers, and no other app has less for it."""
 
 from __future__ import annotations
 

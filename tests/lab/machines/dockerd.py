@@ -102,7 +102,7 @@ class Dockerd:
         self._process = None
         # containerd dies of it too, a little later; a dockerd that started before would take it for a running one.
         async with asyncio.timeout(_READY_S):
-            while containerd is not None and not gone(containerd):  # noqa: ASYNC110  (no event tells of it)
+            while containerd is not None and not gone(containerd):  # noqa: ASYNC110  (no event reports it)
                 await asyncio.sleep(_POLL_S)
 
     async def crash(self) -> None:
