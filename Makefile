@@ -27,8 +27,8 @@ $(STAMP): pyproject.toml requirements/uv.txt requirements/dev.txt
 demo: setup ## three agents, contending training apps, a replay of what happened
 	@$(BIN)/dorm demo
 
-# Half of the tests wait for servers and containers most of their time, so there are five processes for two cores.
-WORKERS ?= $(shell expr 5 \* $$(nproc) / 2)
+# Half of the tests wait for servers and containers most of their time, so there are two processes for each core.
+WORKERS ?= $(shell expr 2 \* $$(nproc))
 
 test: setup ## all tests but the soak: real NATS, real processes, real Docker
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not soak"

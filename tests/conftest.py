@@ -7,7 +7,6 @@ import contextlib
 import gc
 import os
 import signal
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,12 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-WAITING = ("nats", "docker", "cluster", "slow")
-"""Marks of tests that wait most of their time."""
-SPREAD = 0.7
-"""The part of a process's list over which they are spread."""
-
-
 def pytest_sessionstart() -> None:
     """Imports and collection leave hardly any garbage, and looking for it among all that they keep takes a quarter of their
     time."""
@@ -43,32 +36,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Weave modules that wait for servers and containers into those that compute: each of several processes begins with an
-    equal part of the list, so that some wait while others compute, and no part ends with a slow test."""
-    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    if processes < 2:
-        return
-    waiting: list[list[pytest.Item]] = []
-    computing: list[list[pytest.Item]] = []
-    for _, module in groupby(items, key=lambda item: item.nodeid.partition("::")[0]):
-        block = list(module)
-        waits = any(item.get_closest_marker(mark) for item in block for mark in WAITING)
-        (waiting if waits else computing).append(block)
-    order: list[pytest.Item] = []
-    for process in range(processes):
-        order += _woven(waiting[process::processes], computing[process::processes])
-    items[:] = order
-
-
-def _woven(waiting: list[list[pytest.Item]], computing: list[list[pytest.Item]]) -> list[pytest.Item]:
-    """Return all of both, the first evenly over most of the second."""
-    places = [(SPREAD * at / max(len(waiting), 1), block) for at, block in enumerate(waiting)]
-    places += [(at / max(len(computing), 1), block) for at, block in enumerate(computing)]
-    return [item for _, block in sorted(places, key=lambda entry: entry[0]) for item in block]
 
 
 @pytest.fixture(scope="session", autouse=True)
