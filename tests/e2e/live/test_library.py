@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from dorm.core.state import App
+
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
 
 SAMPLES = 1416
@@ -83,8 +85,10 @@ async def test_it_is_resized_in_docker_too(tmp_path: Path, docker_host: str, doc
             await until(client, lambda s: s.apps[other.id].phase == "running", "it makes room")
             await client.cancel(other.id)
             state = await until(client, lambda s: len(members(s.apps[trained.id])) == 3, "it grows again")
-            await kill_container(docker_host, trained.id, max(members(state.apps[trained.id])))
-            state = await until(client, lambda s: s.apps[trained.id].failures == 1, "it loses one")
+            newest = max(members(state.apps[trained.id]))
+            await until(client, lambda s: committed(s.apps[trained.id]), "the newcomer trains")
+            await kill_container(docker_host, trained.id, newest)
+            state = await until(client, lambda s: newest not in members(s.apps[trained.id]), "it loses one")
             before = state.apps[trained.id].step
             state = await until(client, lambda s: s.apps[trained.id].step > before + 50, "it trains on")
             assert (state.apps[trained.id].generation, state.apps[trained.id].lost_steps) == (1, 0)
@@ -97,6 +101,11 @@ async def test_it_is_resized_in_docker_too(tmp_path: Path, docker_host: str, doc
             await check_log(client)
     finally:
         await cluster.remove_containers()
+
+
+def committed(app: App) -> bool:
+    """Whether no change of its members is under way."""
+    return app.generations[app.generation].change is None
 
 
 async def kill_container(docker_host: str, app_id: str, slot: int) -> None:
