@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,16 +20,34 @@ if TYPE_CHECKING:
 
     from dorm.elastic.chunks import Chunks
     from dorm.elastic.collectives.path import Path
-    from dorm.elastic.job import Job
     from dorm.elastic.protocol import views as v
+    from dorm.elastic.state import Keeper
 
     Arrays = list[npt.NDArray[Any]]
+
+
+class Loop(Protocol):
+    """What a step needs of the job that it belongs to."""
+
+    keeper: Keeper
+    path: Path | None
+    """How tensors are summed in the present view; None where NumPy does all."""
+    began_at: float | None
+    """When the last step began."""
+    sums_per_step: int
+    """How many sums the last complete step had; 0 before it."""
+
+    def contribute(self, sums: Any, used: ledger.Entry, seconds: float) -> Arrays | None:
+        """Return the sum over all members, None if the step has to be repeated."""
+
+    def report(self, step: int, **figures: float) -> None:
+        """Report figures to the log, at a limited rate."""
 
 
 class Step:
     """One step: which samples this member computes, and how the members' results become one."""
 
-    def __init__(self, job: Job, begin: v.Begin, plan: Chunks, values: dict[int, Any], *, repeated: bool) -> None:
+    def __init__(self, job: Loop, begin: v.Begin, plan: Chunks, values: dict[int, Any], *, repeated: bool) -> None:
         self.number = begin.step
         self.epoch = plan.epoch_of(begin.step)
         self.repeated = repeated
