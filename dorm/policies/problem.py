@@ -37,6 +37,46 @@ class NodeRoom(msgspec.Struct, frozen=True):
     unmounted: bool = False
     """It counts as drained because the cluster's checkpoint folder is not mounted there."""
 
+    @property
+    def type(self) -> str:
+        """Nodes of one type are equally fast: the value of the label `type`; "" where there is none."""
+        return self.labels.get("type", "")
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """The batch sizes that an app accepts, in samples of one step over all its containers, and how its gradients are spread.
+
+    The statistical efficiency of a batch of m samples, against one of `initial` samples, is
+    (noise + initial) / (noise + m): larger batches are processed faster, but each sample teaches less (Pollux, OSDI 2021,
+    §3.1).  A policy that knows this may choose the batch size beside the number of containers."""
+
+    initial: int
+    """The batch size that its owner asked for."""
+    least: int
+    most: int
+    per_container: int
+    """The most that the memory of one container holds."""
+    noise: float
+    """The gradient noise scale in samples, as it was reported last: tr(Σ) / |G|² (McCandlish et al., arXiv 1812.06162)."""
+
+
+class Utility(msgspec.Struct, frozen=True):
+    """What it is worth that an app is done `t` seconds after its submission: worth / (1 + exp(decay · (t - target_s)))
+    (OASiS, arXiv 1801.00936, §V; Huang et al., "Need for speed", ICDCS 2015)."""
+
+    worth: float
+    """Priority; the utility of an app that is done at once, almost."""
+    decay: float
+    """Per second: 0 for an app that does not mind the time, large for one that is useless after its target."""
+    target_s: float
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """One slot of a plan: from `at_s` (seconds on the clock of `Problem.at_s`) the app has these containers by node."""
+
+    at_s: float
+    counts: dict[str, int]
+
 
 class AppDemand(msgspec.Struct, frozen=True):
     """An app as the optimizer sees it: the numbers of the paper's 6-tuple, and where its containers are now."""
@@ -74,7 +114,20 @@ class AppDemand(msgspec.Struct, frozen=True):
     remaining_steps: float | None = None
     """Remaining steps of its work; None where its owner did not declare how many there are."""
     speed: tuple[tuple[int, float], ...] = ()
-    """Containers and steps per second, ascending by containers, as its owner declares; empty where unknown."""
+    """Containers and steps per second, ascending by containers, as measured or as its owner declares; empty where unknown."""
+    speed_on: dict[str, tuple[tuple[int, float], ...]] = {}
+    """The same by type of node (`NodeRoom.type`), where it differs; a type that is missing here has `speed`."""
+    tried: int = 0
+    """The largest number of containers that its speed was measured with, where its speed is not declared; 0 for no limit.
+    Beyond it the curve is a guess."""
+    age_s: float = 0.0
+    """Seconds since it was submitted."""
+    batch: Batch | None = None
+    """None where the batch size is fixed, and the speed is that with it."""
+    utility: Utility | None = None
+    """What its completion is worth by its time; None where its owner does not say."""
+    plan: tuple[Slot, ...] = ()
+    """What an earlier answer promised it, ascending by time; empty where nothing was."""
 
     @property
     def holds(self) -> dict[str, int]:
@@ -87,6 +140,8 @@ class Problem(msgspec.Struct, frozen=True):
 
     nodes: tuple[NodeRoom, ...]
     apps: tuple[AppDemand, ...]
+    at_s: float = 0.0
+    """When it is asked, in seconds since any fixed moment; only policies that plan ahead look at it."""
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -150,6 +205,10 @@ class Allocation(msgspec.Struct, frozen=True):
     change_cost: float = 0.0
     """The price of this answer's changes, in units of U: `utilization - change_cost <= bound`, with equality (to the
     solver's tolerance) where the answer is optimal."""
+    batches: dict[str, int] = {}
+    """The batch size of each app that has a range of them, for policies that choose it."""
+    plans: dict[str, tuple[Slot, ...]] = {}
+    """What is promised for later, for policies that plan ahead; the next problem brings it back in `AppDemand.plan`."""
 
 
 class Policy(Protocol):
