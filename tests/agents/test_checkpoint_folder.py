@@ -227,6 +227,7 @@ async def test_an_app_that_saved_waits_for_its_folder_and_never_begins_at_nothin
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 async def test_a_folder_that_is_unmounted_under_a_running_agent_is_left_alone(cluster: Cluster) -> None:
     await cluster.start("a", "shared")
     await cluster.start("b", "shared")

@@ -34,6 +34,7 @@ def stepper(name: str, steps: int, code: int, **fields: Any) -> dict[str, Any]:
     return {"name": name, "command": command, "demand": {"cpu": 1}, "grace": "2s", **fields}
 
 
+@pytest.mark.soak
 async def test_a_crash_loop_leaves_its_neighbor_alone(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder, up(folder, *_TWO_CORES) as cluster, cluster.client() as client:
         await done(cluster.home, "submit", write_spec(folder, stepper("victim", 10_000, 0, n_max=4)))

@@ -47,6 +47,7 @@ async def test_story_in_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.docker
+@pytest.mark.soak
 async def test_story_in_docker(tmp_path: Path, docker_host: str, docker_image: str) -> None:
     cluster = LocalCluster(options(tmp_path, "docker", docker_host))
     try:

@@ -89,6 +89,7 @@ async def lab(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Lab]:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.soak
 async def test_the_newcomer_of_a_machine_that_was_stopped_waits_and_takes_over(lab: Lab) -> None:
     async with contextlib.AsyncExitStack() as stack:
         old = await stack.enter_async_context(lab.agent("old"))

@@ -95,6 +95,7 @@ async def test_two_signals_together_leave_nothing_behind(tmp_path: Path) -> None
         await until_gone(folder)
 
 
+@pytest.mark.soak
 async def test_killed_containers_run_on_and_the_next_one_adopts_them(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder:
         async with up(folder) as cluster:

@@ -291,6 +291,7 @@ async def flood(client: Client, answered: list[str]) -> None:
 
 @pytest.mark.nats
 @pytest.mark.slow
+@pytest.mark.soak
 async def test_masters_that_are_killed_and_frozen_are_followed_by_others(
     tmp_path: Path, nats_server: NatsServer
 ) -> None:

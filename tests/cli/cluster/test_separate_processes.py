@@ -94,6 +94,7 @@ async def test_separate_processes_and_a_second_master(lab: Lab) -> None:
             assert "Traceback" not in first_log.read_text() + second_log.read_text()
 
 
+@pytest.mark.soak
 async def test_apps_run_on_without_a_master(lab: Lab) -> None:
     client = lab.client
     async with lab.agent(1):
@@ -115,6 +116,7 @@ async def test_apps_run_on_without_a_master(lab: Lab) -> None:
             await check_log(client)
 
 
+@pytest.mark.soak
 async def test_a_killed_agent_is_followed_by_one_that_adopts(lab: Lab) -> None:
     client = lab.client
     async with lab.master("master"):
@@ -139,6 +141,7 @@ async def test_a_killed_agent_is_followed_by_one_that_adopts(lab: Lab) -> None:
             await check_log(client)
 
 
+@pytest.mark.soak
 async def test_an_agent_that_is_killed_in_the_middle_of_a_live_change(lab: Lab) -> None:
     """Its members train on, the next agent takes them over, the change ends one way or the other, and no sample is lost."""
     client = lab.client

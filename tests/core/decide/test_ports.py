@@ -171,6 +171,7 @@ def test_fresh_ports_come_first() -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.soak
 def test_whoever_fits_beside_the_others_runs(name: str, seed: int) -> None:
     """Random small ranges, shared addresses among them: the log stays sound, everybody comes to rest, no one who waits for
     ports does so beside a node that has some and room for it."""

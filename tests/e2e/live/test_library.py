@@ -69,6 +69,7 @@ async def test_it_is_resized_and_loses_a_member_and_no_sample(tmp_path: Path) ->
 
 
 @pytest.mark.docker
+@pytest.mark.soak
 async def test_it_is_resized_in_docker_too(tmp_path: Path, docker_host: str, docker_image: str) -> None:
     """A neighbor takes a container's room and gives it back, and the engine kills one."""
     asked = {**app(epochs=2_000), "image": docker_image, "demand": {"cpu": 1, "memory": "256MiB"}}
