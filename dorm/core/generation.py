@@ -25,6 +25,13 @@ class Pace(msgspec.Struct, gc=False):
         return steps * 1e9 / time if steps > 0 and time > 0 else 0.0
 
 
+class Mark(msgspec.Struct, frozen=True, gc=False):
+    """One report of progress: its log time and step."""
+
+    at: int
+    step: int
+
+
 ContainerState = Literal["desired", "running", "exited"]
 
 
@@ -83,6 +90,8 @@ class Generation(msgspec.Struct):
     exited: int = 0
     """How many containers are in these states: kept as counters, since every start and exit needs them."""
     pace: Pace | None = None
+    same_since: Mark | None = None
+    """What it had last reported when its members changed; None while they are the first."""
     checkpointed_at: int = 0
     """When it last reported a checkpoint."""
     folder: str = ""

@@ -147,6 +147,18 @@ class AdjustmentRecord(msgspec.Struct, gc=False):
     bytes_moved: int = 0
 
 
+class MeasuredSpeed(msgspec.Struct, frozen=True, gc=False):
+    """How fast an app worked with one partition (`dorm.core.apps.speeds`)."""
+
+    containers: int
+    nodes: int
+    """On how many nodes they were."""
+    type: str
+    """The value of the label `type` of these nodes; "" where they have none, or differ."""
+    steps: int
+    ns: int
+
+
 class Held(msgspec.Struct, frozen=True, gc=False):
     """An adjustment that failed: the app stays for a while at the count with which it had worked
     (`dorm.core.apps.bounds`)."""
@@ -261,6 +273,8 @@ class App(msgspec.Struct):
     """What it asked for last; None for n_max (`dorm.core.apps.size_requests`)."""
     history: list[AdjustmentRecord] = []
     """The latest adjustments, at most `HISTORY`."""
+    speeds: list[MeasuredSpeed] = []
+    """What its earlier partitions did, without the present one."""
 
     @property
     def current(self) -> Generation | None:

@@ -78,6 +78,19 @@ class Slot(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
+class Measured(msgspec.Struct, frozen=True):
+    """How fast an app worked with one partition."""
+
+    containers: int
+    steps_per_s: float
+    seconds: float
+    """How long it was measured."""
+    nodes: int = 1
+    """On how many nodes its containers were."""
+    type: str = ""
+    """The type of these nodes (`NodeRoom.type`)."""
+
+
 class AppDemand(msgspec.Struct, frozen=True):
     """An app as the optimizer sees it: the numbers of the paper's 6-tuple, and where its containers are now."""
 
@@ -114,12 +127,13 @@ class AppDemand(msgspec.Struct, frozen=True):
     remaining_steps: float | None = None
     """Remaining steps of its work; None where its owner did not declare how many there are."""
     speed: tuple[tuple[int, float], ...] = ()
-    """Containers and steps per second, ascending by containers, as measured or as its owner declares; empty where unknown."""
+    """Containers and steps per second, ascending by containers, as its owner declares; empty where unknown."""
     speed_on: dict[str, tuple[tuple[int, float], ...]] = {}
     """The same by type of node (`NodeRoom.type`), where it differs; a type that is missing here has `speed`."""
-    tried: int = 0
-    """The largest number of containers that its speed was measured with, where its speed is not declared; 0 for no limit.
-    Beyond it the curve is a guess."""
+    measured: tuple[Measured, ...] = ()
+    """How fast it has worked so far; policies that learn weigh this against `speed`."""
+    alike: tuple[Measured, ...] = ()
+    """The same of an app like it, for one of which nothing is known."""
     age_s: float = 0.0
     """Seconds since it was submitted."""
     batch: Batch | None = None
@@ -165,6 +179,7 @@ class Reason(msgspec.Struct, frozen=True):
     `static_count`  the fixed number of the static or the tiresias policy,
     `queue`         the policy (static, tiresias, optimus) serves others first,
     `gain`          it would not be done earlier with more (dorm-speed, optimus), or others gain more by it (optimus),
+    `learning`      its speed with more is not known yet, and it grows to twice what is known (dorm-speed),
     `not_resized`   the app-level policy gives nothing more to a running app,
     `solver`        the solver stopped at its limit, so nothing better is known."""
     text: str

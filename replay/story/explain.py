@@ -22,6 +22,7 @@ from dorm.core.query.views import adjustment, sizes
 from replay import ReplayError
 from replay.story.explain_words import paragraph, without_details
 from replay.story.explanation import Change, Decided, Decision, Explanation, Why, Witness
+from replay.story.speed import speed_curve
 
 if TYPE_CHECKING:
     from dorm.core.state import App, State
@@ -72,7 +73,9 @@ def _without_details(state: State, witness: Witness, now: int, what: str, id: st
 
 
 def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
-    standing = standings(problem_of(state, now)).apps.get(app.id)
+    problem = problem_of(state, now)
+    standing = standings(problem).apps.get(app.id)
+    demand = next((one for one in problem.apps if one.id == app.id), None)
     placed = sizes(app)
     found = Explanation(
         name=app.name,
@@ -98,6 +101,7 @@ def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
         adjustments=app.adjustments,
         lost_steps=app.lost_steps,
         adjust_s=adjust_s(app),
+        speed=speed_curve(demand) if demand is not None else None,
         history=[adjustment(app, index) for index in range(max(0, len(app.history) - LATEST), len(app.history))],
         refusal=witness.refusal,
         ended_at=app.ended_at or None,

@@ -21,6 +21,7 @@ from events.kinds import (
 )
 from replay.story.chapters import Cause
 from replay.story.settings import killed_because, lease_ended_because, lost_because
+from replay.story.speed import SpeedCurve
 
 if TYPE_CHECKING:
     from dorm.core.fold.folded import Folded
@@ -264,6 +265,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     lost_steps: int = 0
     adjust_s: float | None = None
     """Measured seconds of its work that one adjustment costs; see `dorm.core.apps.costs`."""
+    speed: SpeedCurve | None = None
+    """What is known of its speed; None for one that has ended or pauses."""
     history: list[dict[str, Any]] = []
     """The latest adjustments, each with its phases; see `dorm.core.query.views.adjustment`."""
     refusal: Refusal | None = None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from replay.simulator.forks.starting import Outlook, Start
     from replay.story.explanation import Decision, Explanation
+    from replay.story.speed import SpeedCurve
     from replay.story.story import Follower
 
 
@@ -38,6 +39,7 @@ _TRY = {
     "price": "dorm plan --set horizon_s=3600",
     "static_count": "dorm plan --set count=2",
     "gain": "dorm plan --set policy=dorm",
+    "learning": "speed: in its spec, with what is known of it; else it grows by and by",
     "not_resized": "dorm plan --set policy=dorm",
 }
 """The command that shows whether a change would help, by the code of the reason."""
@@ -162,6 +164,8 @@ def _lines(found: Explanation) -> list[tuple[str, str]]:
         change = found.last_change
         what = f"{change.adjustment} with {change.containers}, generation {change.generation}"
         lines.append(("last change", f"{change.position}, {moment(change.time)}: {what}"))
+    if found.speed is not None and found.speed.basis != "law":
+        lines += _speed_lines(found.speed)
     if found.history:
         last = found.history[-1]
         names = ("wait", "warm_up", "barrier", "pause") if last["live"] else ("stop", "wait", "start")
@@ -173,6 +177,21 @@ def _lines(found: Explanation) -> list[tuple[str, str]]:
         )
         times = f"{counted(found.adjustments, 'time')}, {counted(found.lost_steps, 'step')} lost"
         lines.append(("adjusted", f"{times}; the last: {', '.join(phases)}{cost}"))
+    return lines
+
+
+def _speed_lines(speed: SpeedCurve) -> list[tuple[str, str]]:
+    from replay.words import span
+
+    parts = []
+    for point in speed.points:
+        seen = f", {span(point.measured_s)} measured" if point.measured_s else ""
+        parts.append(f"{point.containers}: {point.steps_per_s:.3g} steps/s (±{point.uncertainty:.0%}{seen})")
+    origin = {"measured": "as measured", "declared": "as its owner declares", "alike": "as an app like it was"}
+    lines = [("speed", f"{origin[speed.basis]}: {', '.join(parts)}")]
+    if speed.remaining_s is not None:
+        more = f"; one more container saves {span(speed.next_saves_s)}" if speed.next_saves_s is not None else ""
+        lines.append(("remaining", f"{span(speed.remaining_s)} with what it has{more}"))
     return lines
 
 

@@ -18,6 +18,7 @@ import msgspec
 from dorm.core.apps.bounds import bounds, settles_until, takes_free_room_only
 from dorm.core.apps.claims import HOLD_S, claims, held_back_for, pausing
 from dorm.core.apps.costs import adjust_s
+from dorm.core.apps.speeds import Alike, measured
 from dorm.core.fold.shared_folder import leaves_alone
 from dorm.core.round_size import MOST_CONTAINERS
 from dorm.policies import integer
@@ -101,10 +102,11 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
     lost: unreachable is not failed, so nothing of it is moved before the node's lease has ended.
     """
     apps = []
+    alike = Alike(state)
     for app in state.live_apps():
         claim = claimed.get(app.id) if claimed else None
         if not app.cancel_requested and (claim is not None or not pausing(app, now)):
-            apps.append(_demand_of(state, app, claim, now))
+            apps.append(_demand_of(state, app, claim, alike, now))
     nodes = tuple(
         NodeRoom(
             id=node.id,
@@ -116,12 +118,13 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
         for node in sorted(state.nodes.values(), key=lambda node: node.id)
         if node.condition == "up"
     )
-    return Problem(nodes=nodes, apps=tuple(apps))
+    return Problem(nodes=nodes, apps=tuple(apps), at_s=now / SECOND)
 
 
-def _demand_of(state: State, app: App, claim: Claim | None, now: int) -> AppDemand:
+def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, now: int) -> AppDemand:
     current = app.current
     may_have = bounds(app, now)
+    known = measured(state, app)
     return AppDemand(
         id=app.id,
         demand=app.demand,
@@ -146,6 +149,9 @@ def _demand_of(state: State, app: App, claim: Claim | None, now: int) -> AppDema
         served_s=app.served_until(now) / SECOND,
         remaining_steps=float(max(0, app.spec.steps - app.step)) if app.spec.steps else None,
         speed=tuple(app.spec.speed),
+        measured=known,
+        alike=alike.of(app) if not known and not app.spec.speed else (),
+        age_s=max(0, now - app.submitted_at) / SECOND,
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.core.apps.bounds import has_worked, settles_until
+from dorm.core.apps.speeds import point_of, with_point
+from dorm.core.generation import Mark
 from dorm.core.state import MOST
 from events.limits import clipped
 
@@ -141,6 +143,7 @@ def end_container(
         app.changed_seq = state.seq
     if generation.ended:
         generation.stopped_at = state.time
+        note_speed(state, app, generation)
         plan_drop(state, app)
     mark_dirty(state)
 
@@ -162,6 +165,15 @@ def note_work(state: State, app: App, generation: Generation) -> None:
     if app.failed_trials or settled:
         app.failed_trials = 0
         mark_dirty(state)
+
+
+def note_speed(state: State, app: App, generation: Generation) -> None:
+    """Remember how fast its members have worked; what it reports from here on is of others."""
+    point, pace = point_of(state, generation), generation.pace
+    if point is not None:
+        app.speeds = with_point(app.speeds, point)
+    if pace is not None:
+        generation.same_since = Mark(pace.last_at, pace.last_step)
 
 
 def forget_ended(app: App) -> None:

@@ -21,6 +21,7 @@ from dorm.core.fold.effects import (
     end_container,
     mark_dirty,
     note_ran,
+    note_speed,
     note_work,
     void_plans,
 )
@@ -174,6 +175,7 @@ def _accuse(state: State, app: App, generation: Generation, event: k.MembershipC
 def _commit(state: State, app: App, generation: Generation, change: LiveChange, event: k.MembershipChanged) -> None:
     before = len(generation.containers)
     had_exited = generation.exited > 0
+    note_speed(state, app, generation)
     if any(newcomer.state == "exited" for newcomer in change.newcomers.values()):
         note_ran(state, app, generation)
     for slot in [slot for slot in generation.containers if slot not in change.stay]:
@@ -237,6 +239,7 @@ def members_lost(state: State, event: k.MembersLost) -> None:
     if generation.change is not None and not generation.change.released_at:
         drop_change(state, app, generation)
     had_exited = generation.exited > 0
+    note_speed(state, app, generation)
     if not had_exited:
         note_ran(state, app, generation)
     before, joining = generation.change, generation.change.newcomers if generation.change is not None else {}

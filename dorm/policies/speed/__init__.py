@@ -1,6 +1,7 @@
 """The policy `dorm-speed`: Dorm's promises, with the worth of a container measured by the work that it finishes.
 
-    curves     how fast an app is with n containers, and how much work it has left
+    learning   how fast an app is with n containers, from what was measured and declared
+    curves     the same relative to one container, and how much work is left
     worth      what a count of an app is worth, with the price of changing to it
     choosing   one count for each app, by a linear program over those that it may have
     partitions  containers on few nodes, one app after the other

@@ -1,24 +1,23 @@
 """How fast an app is with n containers, and how much work it has left.
 
 Speeds are relative to one unit (a container, or a gang of them), and work is counted in seconds of one unit, so apps whose
-steps differ can be compared.  What an owner declares may be nonsense; nothing here lets an app starve for it.
+steps differ can be compared.  What is known of an app may be nonsense; nothing here lets it starve for that.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from dorm.policies.speed.learning import learned
 
 if TYPE_CHECKING:
     from dorm.policies.integer import Floats, Ints
     from dorm.policies.problem import AppDemand
 
-PRIOR = 0.9
-"""Where nothing is known, n units are n^PRIOR times as fast as one: communication takes some of each further container."""
-BEYOND = 2.0
-"""A curve with a single point is continued by the prior up to this many times its count, and flat from there."""
+GROWTH = 2
+"""How many times the largest measured count an app may have while its speed is being learned."""
 MOST_GAIN = 1.5
 """A speed-up of more than this many times the number of units is an error of measurement, and clipped."""
 LEAST_GAIN = 0.01
@@ -28,7 +27,7 @@ LEAST_WORK_S, MOST_WORK_S = 60.0, 1e9
 
 
 class Curve(NamedTuple):
-    """Rates at ascending counts of containers, starting with (0, 0), relative to one unit; empty where nothing is known."""
+    """Rates at ascending counts of containers, starting with (0, 0), relative to one unit."""
 
     counts: Floats
     rates: Floats
@@ -36,40 +35,27 @@ class Curve(NamedTuple):
 
     def speed_up(self, units: Ints) -> Floats:
         """Return the speed with so many units, each at least 1, relative to one unit."""
-        if not len(self.counts):
-            return np.asarray(units.astype(np.float64) ** PRIOR)
-        containers = units * float(self.gang)
-        found = np.interp(containers, self.counts, self.rates)
-        if len(self.counts) == 2:
-            more = np.clip(containers / self.counts[1], 1.0, BEYOND) ** PRIOR
-            found = found * more
+        found = np.interp(units * float(self.gang), self.counts, self.rates)
         return np.asarray(np.clip(found, LEAST_GAIN, MOST_GAIN * units))
 
 
-UNKNOWN = Curve(np.zeros(0), np.zeros(0), 1)
-
-
 def curve(app: AppDemand) -> Curve:
-    """Return the curve that its owner declares: linear between the points, in proportion below the first, flat beyond the
-    last.  Points with counts or rates that are not positive and finite are left out."""
-    known = sorted({n: rate for n, rate in app.speed if 0 < n < 2**53 and 0 < rate < math.inf}.items())
-    if not known:
-        return UNKNOWN
+    """Return what is known of its speed (`learning`), linear between counts, in proportion below the first and flat beyond the
+    last."""
+    known = learned(app)
     gang = max(app.gang, 1)
-    counts = np.array([0.0, *(float(n) for n, _ in known)])
-    rates = np.array([0.0, *(rate for _, rate in known)])
-    one = max(float(np.interp(gang, counts, rates)), 1e-300)
-    return Curve(counts, np.minimum(rates / one, 1e9), gang)
+    one = max(known.rate(gang), float(known.rates.max()) * 1e-9)
+    return Curve(known.counts, known.rates / one, gang)
 
 
 def useful(app: AppDemand) -> int:
     """Return the least count, within its bounds, that is as fast as any: it is owed nothing beyond that.
 
-    What it has now is useful, and everything where too little is known.  The speed is linear between declared points, so only
+    What it has now is useful, and everything where too little is known.  The speed is linear between known points, so only
     these matter."""
     known = curve(app)
     now = sum(app.current.values())
-    if len(known.counts) < 3 or app.n_max <= app.n_min:
+    if len(app.speed) + len(app.measured) < 2 or app.n_max <= app.n_min:
         return app.n_max
     gang = max(app.gang, 1)
     units = {int(n) // gang for n in known.counts.tolist()} | {-(-int(n) // gang) for n in known.counts.tolist()}
@@ -80,15 +66,30 @@ def useful(app: AppDemand) -> int:
     return min(max(fastest * gang, app.n_min, now), app.n_max)
 
 
+def explored(app: AppDemand) -> int:
+    """Return up to how many containers it may have while its speed is being learned: twice the largest count that was
+    measured, so that a wrong guess costs little; n_max where its owner declares its speed, or nothing was measured."""
+    known = largest(app)
+    if app.speed or not known:
+        return app.n_max
+    gang = max(app.gang, 1)
+    return min(max(GROWTH * known // gang * gang, app.n_min, sum(app.current.values())), app.n_max)
+
+
+def largest(app: AppDemand) -> int:
+    """Return the largest count that was measured, of it or of the app like it; 0 for none."""
+    return learned(app).largest
+
+
 def work_s(app: AppDemand) -> float:
     """Return the work that is left, in seconds of one unit.
 
-    It follows from the remaining steps and the speed, where both are declared; else it is as much as the app has received so
+    It follows from the remaining steps and the speed, where both are known; else it is as much as the app has received so
     far, which is what attained service says of heavy-tailed work (Tiresias, NSDI 2019, §3.2)."""
     gang = max(app.gang, 1)
-    known = sorted({n: rate for n, rate in app.speed if 0 < n < 2**53 and 0 < rate < math.inf}.items())
-    if app.remaining_steps is not None and known:
-        rate = float(np.interp(gang, [0.0, *(float(n) for n, _ in known)], [0.0, *(rate for _, rate in known)]))
+    known = learned(app)
+    if app.remaining_steps is not None and known.absolute:
+        rate = known.rate(gang)
         left = app.remaining_steps / rate if rate > 0 else MOST_WORK_S
     else:
         left = app.served_s / gang

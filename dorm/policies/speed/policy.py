@@ -52,14 +52,23 @@ class SpeedPolicy:
         found = _Round(integer.read(msgspec.structs.replace(problem, apps=apps)), settings).allocation()
         for before, app in zip(problem.apps, apps, strict=True):
             if app.id not in found.reasons and sum(found.counts[app.id].values()) < before.n_max:
-                found.reasons[app.id] = NOT_FASTER
+                found.reasons[app.id] = _beyond_use(before)
         return msgspec.structs.replace(found, reasons=dict(sorted(found.reasons.items())))
 
 
 def _within_use(app: AppDemand) -> AppDemand:
-    """Return the app without the containers that would make it no faster: neither its share nor its floor counts them."""
-    most = app.n_max if app.pinned else curves.useful(app)
+    """Return the app without the containers that would make it no faster, or of which too little is known yet: neither its
+    share nor its floor counts them."""
+    most = app.n_max if app.pinned else min(curves.useful(app), curves.explored(app))
     return app if most == app.n_max else msgspec.structs.replace(app, n_max=most)
+
+
+def _beyond_use(app: AppDemand) -> Reason:
+    """Return why an app has no more, where the round did not consider more."""
+    explored = curves.explored(app)
+    if explored >= app.n_max or curves.useful(app) < explored:
+        return NOT_FASTER
+    return Reason("learning", f"its speed is known up to {curves.largest(app)} containers: first it gets {explored}")
 
 
 class _Round:

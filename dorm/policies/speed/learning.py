@@ -1,0 +1,228 @@
+"""How fast an app is with n containers, learned from how fast it has worked so far.
+
+What is measured corrects what was expected.  The expectation is, in this order, what its owner declares, what an app like it
+showed, or the law of a step (Pollux, OSDI 2021, §3.2),
+
+    T(n) = (T_c(n)^γ + T_n(n)^γ)^(1/γ)      T_c = t / n        T_n = 0 for n = 1, else t s (1 + r (n - 2))
+
+with the batch fixed: T_c is the time of the computation, T_n that of the communication, and γ >= 1 how far they overlap.  Its
+parameters are fitted by least squares of log T on a grid, held near usual ones, so that a single point is enough and the same
+points give the same bits.  Each measured point then moves the curve towards itself, by how long it was measured, and between
+two points the correction is linear in log n.
+
+Counts are containers, rates steps per second.  Points with values that are not positive and finite are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from dorm.policies.integer import Floats
+    from dorm.policies.problem import AppDemand, Measured
+
+USUAL = (1.0, 0.01, 0.0)
+"""γ, s and r of an app of which nothing is known: 64 containers are 39 times as fast as one."""
+BEYOND = 2.0
+"""A curve with a single declared point is continued by the law up to this many times its count, and flat from there."""
+_GRID = [
+    (gamma, s, r)
+    for gamma in (1.0, 2.0, 5.0)
+    for s in (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+    for r in (0.0, 0.02, 0.1)
+]
+_NOISE = 0.1
+"""Standard deviation of log T where it was measured for a minute."""
+_MINUTE = 60.0
+_SPREAD = {"declared": 0.1, "alike": 0.15, "law": 0.3}
+"""By what an expectation rests on: how far it is off for each doubling of the distance to the next measured count, as a
+standard deviation of log T."""
+_FAR = 4.0
+"""A measured rate counts up to this many times off the expectation through the other points."""
+_MOST_SLOWER, _MOST_FASTER = 20.0, 2.0
+"""With more containers an app is at most so many times slower, and at most so many times faster than in proportion."""
+
+
+class Point(NamedTuple):
+    """One measured count."""
+
+    containers: int
+    rate: float
+    """Steps per second."""
+    seconds: float
+
+
+class Learned(NamedTuple):
+    """A curve, and what it rests on."""
+
+    basis: str
+    """`measured`, `declared`, `alike` or `law`."""
+    counts: Floats
+    """Ascending counts, with 0 first."""
+    rates: Floats
+    """Steps per second where any were known, else relative to one container; 0 for 0."""
+    sigma: Floats
+    """Standard deviation of the logarithm of each rate."""
+    absolute: bool
+    """Whether the rates are steps per second."""
+    largest: int
+    """The largest count that was measured, on it or on the app like it; 0 for none."""
+
+    def rate(self, containers: float) -> float:
+        return float(np.interp(containers, self.counts, self.rates))
+
+    def uncertainty(self, containers: float) -> float:
+        """Return about how far off the rate may be, as a part of it (one standard deviation)."""
+        return float(np.expm1(np.interp(containers, self.counts[1:], self.sigma[1:])))
+
+
+def learned(app: AppDemand) -> Learned:
+    """Return its curve at counts up to n_max."""
+    gang = max(app.gang, 1)
+    declared, least = tuple(_declared(app.speed)), max(app.n_min, gang)
+    return _learned(declared, _points(app.measured), _points(app.alike), gang, least, app.n_max)
+
+
+def _declared(speed: tuple[tuple[int, float], ...]) -> list[tuple[int, float]]:
+    return sorted({n: rate for n, rate in speed if 0 < n < 2**53 and 0 < rate < math.inf}.items())
+
+
+def _points(measured: tuple[Measured, ...]) -> tuple[Point, ...]:
+    """Return one point for each count, weighted by time, without those that cannot be true."""
+    sums: dict[int, tuple[float, float]] = {}
+    for one in measured:
+        if 0 < one.containers < 2**53 and 0 < one.steps_per_s < math.inf and 0 < one.seconds < math.inf:
+            total, seconds = sums.get(one.containers, (0.0, 0.0))
+            sums[one.containers] = (total + math.log(one.steps_per_s) * one.seconds, seconds + one.seconds)
+    points = [Point(n, math.exp(total / seconds), seconds) for n, (total, seconds) in sums.items()]
+    believed: list[Point] = []
+    for point in sorted(points, key=lambda point: (-point.seconds, point.containers)):
+        against = [other for other in believed if not _both_true(point, other)]
+        if not against:
+            believed.append(point)
+        elif any(2 * point.seconds >= other.seconds for other in against):  # Which of them is true is not known.
+            believed = [other for other in believed if other not in against]
+    return tuple(sorted(believed))
+
+
+def _both_true(one: Point, other: Point) -> bool:
+    """Return whether an app can have both speeds: more containers are no more than so many times slower or faster."""
+    few, many = sorted((one, other))
+    return 1 / _MOST_SLOWER <= many.rate / few.rate <= _MOST_FASTER * many.containers / few.containers
+
+
+@lru_cache(maxsize=8192)
+def _learned(
+    declared: tuple[tuple[int, float], ...],
+    measured: tuple[Point, ...],
+    alike: tuple[Point, ...],
+    gang: int,
+    least: int,
+    most: int,
+) -> Learned:
+    basis = "declared" if declared else "alike" if alike else "law"
+    known = [*(n for n, _ in declared), *(point.containers for point in (*measured, *alike))]
+    counts = _counts(gang, least, most, known)
+    if len(declared) == 1:
+        (n, rate), usual = declared[0], _log_time(np.minimum(counts, BEYOND * declared[0][0]), *USUAL)
+        expected = math.log(rate) - usual + float(_log_time(np.array([float(n)]), *USUAL)[0])
+    elif declared:
+        expected = np.log(_between(declared, counts))
+    elif alike:
+        expected, _ = _corrected(_law(alike, counts), alike, counts)
+    else:
+        expected = _law(measured, counts)
+    sigma = np.full(len(counts), 2 * _SPREAD[basis])
+    if measured:
+        expected, sigma = _corrected(expected, measured, counts, _SPREAD[basis])
+        basis = "measured"
+    rates = np.exp(np.round(expected, 9))
+    return Learned(
+        basis,
+        np.concatenate([[0.0], counts]),
+        np.concatenate([[0.0], rates]),
+        np.concatenate([[0.0], sigma]),
+        bool(declared or measured or alike),
+        max((point.containers for point in (*measured, *alike)), default=0),
+    )
+
+
+def _counts(gang: int, least: int, most: int, known: list[int]) -> Floats:
+    """Return where the curve is computed: at all known counts, and at powers of two of its smallest."""
+    found = {gang, least, most, *known}
+    n = gang
+    while n < most:
+        found.add(n)
+        n *= 2
+    return np.array(sorted(n for n in found if n > 0), np.float64)
+
+
+def _between(points: tuple[tuple[int, float], ...], counts: Floats) -> Floats:
+    """Return rates linear between the points, in proportion below the first and flat beyond the last."""
+    return np.interp(counts, [0.0, *(float(n) for n, _ in points)], [0.0, *(rate for _, rate in points)])
+
+
+def _law(points: tuple[Point, ...], counts: Floats) -> Floats:
+    """Return the log of the rates by the law that fits the points best; relative to one container without points."""
+    if not points:
+        return -_log_time(counts, *USUAL)
+    n = np.array([float(n) for n, *_ in points])
+    time = -np.log(np.array([rate for _, rate, _ in points]))
+    weight = np.array([_trust(seconds) for *_, seconds in points]) / _NOISE**2
+    best, found = math.inf, (0.0, USUAL)
+    for law in _GRID:
+        off = time - _log_time(n, *law)
+        scale = float((weight * off).sum() / weight.sum())
+        cost = round(float((weight * (off - scale) ** 2).sum()) + _unusual(*law), 9)
+        if cost < best:
+            best, found = cost, (scale, law)
+    scale, law = found
+    return -(scale + _log_time(counts, *law))
+
+
+def _log_time(n: Floats, gamma: float, s: float, r: float) -> Floats:
+    """Return log T for t = 1."""
+    computing = 1.0 / n
+    talking = np.where(n > 1, s * (1.0 + r * np.maximum(n - 2.0, 0.0)), 0.0)
+    return np.asarray(np.log(computing**gamma + talking**gamma) / gamma)
+
+
+def _unusual(gamma: float, s: float, r: float) -> float:
+    """Return the penalty of parameters: a factor of 10 in s counts as much as one standard deviation of a point."""
+    away = (math.log10(max(s, 0.001)) - math.log10(USUAL[1])) ** 2
+    return away + (math.log(gamma)) ** 2 / 4 + (r / 0.1) ** 2 / 2
+
+
+def _trust(seconds: float) -> float:
+    """Return how far a point counts against an expectation, below 1: half after a quarter of a minute."""
+    return seconds / (seconds + _MINUTE / 4)
+
+
+def _corrected(
+    expected: Floats, points: tuple[Point, ...], counts: Floats, spread: float = 0.15
+) -> tuple[Floats, Floats]:
+    """Return log rates moved towards the points, and their standard deviation."""
+    at = np.log(np.array([float(n) for n, *_ in points]))
+    trust = np.array([_trust(seconds) for *_, seconds in points])
+    place = np.searchsorted(counts, np.array([float(n) for n, *_ in points]))
+    off = np.log(np.array([rate for _, rate, _ in points])) - expected[place]
+    middle = _weighted_median(off, trust)
+    bound = math.log(_FAR)
+    off = np.clip(off, middle - bound, middle + bound)
+    x = np.log(counts)
+    # The level of an expectation that was never measured is worth nothing against a measured one.
+    moved = expected + np.interp(x, at, middle + (off - middle) * trust)
+    distance = np.abs(x[:, None] - at[None, :]).min(axis=1) / math.log(2.0)
+    nearest = np.abs(x[:, None] - at[None, :]).argmin(axis=1)
+    noise = _NOISE * np.sqrt(_MINUTE / np.array([max(seconds, 1.0) for *_, seconds in points]))[nearest]
+    return np.asarray(moved), np.sqrt(noise**2 + (spread * distance) ** 2)
+
+
+def _weighted_median(values: Floats, weights: Floats) -> float:
+    order = np.argsort(values, kind="stable")
+    total = np.cumsum(weights[order])
+    return float(values[order][int(np.searchsorted(total, total[-1] / 2))])
