@@ -64,6 +64,7 @@ _GISTS = {
     "dorm": "all of the cluster used, as far as fairness and few changes allow, at any size",
     "dorm-exact": "the same goals solved exactly: the reference, up to some 30 apps on 20 nodes",
     "dorm-speed": "the promises of dorm, and containers where they finish most work, by the speed of each app",
+    "dorm-speed-exact": "the same as one mixed-integer program: the reference, for small clusters",
     "app-level": "room is offered to one app after the other, and an app keeps what it takes, as in Mesos with DRF",
     "task-level": "containers are slots for short tasks, shared out again by each decision, as in Sparrow",
     "optimus": "each container goes where it shortens the remaining time most, as in Optimus: needs steps and speed",

@@ -4,6 +4,7 @@
     optimizer   `dorm`: the paper's utilization-fairness optimizer, near the exact optimum at any size
     exact       `dorm-exact`: the same goals solved exactly, the reference
     speed       `dorm-speed`: the same promises, with containers where they finish most work
+                `dorm-speed-exact`: the same as one mixed-integer program, its reference
     static      `static`: fixed partitions, first come first served, the paper's baseline
     app_level   `app-level`: offers by DRF, kept until the app ends, as in Mesos
     task_level  `task-level`: slots for short tasks, assigned again each time, as in Sparrow
@@ -26,7 +27,6 @@
     reasons     why an app has less than its n_max
     answer      from counts by node to the recorded allocation
 
-    Modules of policies are loaded on first use: the solver takes a while to import, and most commands need none.
 Modules of policies are loaded on first use: the solver takes a while to import, and most commands need none.
 """
 
@@ -46,6 +46,7 @@ _REGISTRY = {
     "dorm": ("dorm.policies.dorm.optimizer", "OptimizerPolicy"),
     "dorm-exact": ("dorm.policies.exact.policy", "ExactPolicy"),
     "dorm-speed": ("dorm.policies.speed.policy", "SpeedPolicy"),
+    "dorm-speed-exact": ("dorm.policies.speed.exact", "ExactSpeedPolicy"),
     "optimus": ("dorm.policies.baselines.optimus", "OptimusPolicy"),
     "static": ("dorm.policies.baselines.static", "StaticPolicy"),
     "task-level": ("dorm.policies.baselines.task_level", "TaskLevelPolicy"),

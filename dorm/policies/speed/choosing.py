@@ -22,7 +22,7 @@ from dorm.policies.dorm.counts import SolverFailed, solved
 from dorm.policies.speed.worth import DIGITS, counts_up_to
 
 if TYPE_CHECKING:
-    from dorm.policies.integer import Floats, Instance, Ints
+    from dorm.policies.integer import Flags, Floats, Instance, Ints
     from dorm.policies.scoring import Terms
     from dorm.policies.speed.worth import Worth
 
@@ -43,16 +43,21 @@ class Choices(NamedTuple):
     loss: Floats
     """|s - ŝ|"""
     disturbs: Floats
+    stays: Flags
+    """The app keeps its containers where they are."""
     first: Ints
     """The first row of each app, and the number of rows."""
     draft: Ints
     """The rows that the draft chose, one for each app with choices."""
 
 
-def choices(instance: Instance, worth: Worth, terms: Terms, n: Ints) -> Choices:
-    """Return the choices of all apps that have a place in the draft, which gives them `n` units, and may be elsewhere."""
+def choices(instance: Instance, worth: Worth, terms: Terms, n: Ints, *, exact: bool = False) -> Choices:
+    """Return the choices of all apps that have a place in the draft, which gives them `n` units, and may be elsewhere.
+
+    Where they are `exact`, every count is one, and after it to have what it has on other nodes, which costs a pause."""
     app_of: list[int] = []
     units: list[int] = []
+    stays: list[bool] = []
     worths: list[Floats] = []
     draft: list[int] = []
     first = [0]
@@ -61,12 +66,20 @@ def choices(instance: Instance, worth: Worth, terms: Terms, n: Ints) -> Choices:
         if movable[i]:
             least, most = int(instance.n_min[i]), max(int(instance.fits_empty[i]), int(n[i]))
             found = counts_up_to(least, most, int(worth.count[i]), int(n[i]))
+            if exact:
+                found = list(range(least, most + 1))
             draft.append(len(app_of) + found.index(int(n[i])))
+            worths.append(worth.of(i, np.array(found, np.int64)))
+            stays += [count == worth.count[i] for count in found]
+            if exact and least <= worth.count[i] <= most:
+                found = [*found, int(worth.count[i])]
+                worths.append(np.array([worth.moved(i)]))
+                stays.append(False)
             app_of += [i] * len(found)
             units += found
-            worths.append(worth.of(i, np.array(found, np.int64)))
         first.append(len(app_of))
     app, counts = np.array(app_of, np.int64), np.array(units, np.int64)
+    as_it_is = np.array(stays, np.bool_)
     unit = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
     values = np.concatenate(worths) if worths else np.zeros(0)
     below = np.maximum(terms.floors[app] - counts, 0) / np.maximum(terms.floors[app], 1)
@@ -75,7 +88,8 @@ def choices(instance: Instance, worth: Worth, terms: Terms, n: Ints) -> Choices:
         units=counts,
         worth=np.round(values / values.max(initial=1e-300), DIGITS) - BELOW_FLOOR * below,
         loss=np.abs(counts * unit[app] - terms.shares[app]),
-        disturbs=np.where((counts != worth.count[app]) & (worth.count[app] >= 0), worth.disturbs[app], 0.0),
+        disturbs=np.where(~as_it_is & (worth.count[app] >= 0), worth.disturbs[app], 0.0),
+        stays=as_it_is,
         first=np.array(first, np.int64),
         draft=np.array(draft, np.int64),
     )

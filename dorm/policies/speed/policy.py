@@ -31,7 +31,7 @@ from dorm.policies.speed.worth import Worth
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dorm.policies.integer import Instance, Rows
+    from dorm.policies.integer import Flags, Instance, Rows
     from dorm.policies.problem import Allocation, AppDemand, Problem
 
 NOT_FASTER = Reason("gain", "it would not be done earlier with more")
@@ -49,11 +49,14 @@ class SpeedPolicy:
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
         settings = read_numbers(self.name, params, SPEED)
         apps = tuple(_within_use(app) for app in problem.apps)
-        found = _Round(integer.read(msgspec.structs.replace(problem, apps=apps)), settings).allocation()
+        found = self._round(integer.read(msgspec.structs.replace(problem, apps=apps)), settings).allocation()
         for before, app in zip(problem.apps, apps, strict=True):
             if app.id not in found.reasons and sum(found.counts[app.id].values()) < before.n_max:
                 found.reasons[app.id] = _beyond_use(before)
         return msgspec.structs.replace(found, reasons=dict(sorted(found.reasons.items())))
+
+    def _round(self, instance: Instance, settings: dict[str, float]) -> Round:
+        return Round(instance, settings)
 
 
 def _within_use(app: AppDemand) -> AppDemand:
@@ -71,7 +74,7 @@ def _beyond_use(app: AppDemand) -> Reason:
     return Reason("learning", f"its speed is known up to {curves.largest(app)} containers: first it gets {explored}")
 
 
-class _Round:
+class Round:
     """The search for one problem's answer."""
 
     def __init__(self, instance: Instance, settings: Mapping[str, float]) -> None:
@@ -103,8 +106,14 @@ class _Round:
 
     def _resized(self, served: Rows, terms: scoring.Terms, worth: Worth) -> Rows:
         """Return the better of what was served and what the program makes of it."""
-        instance, reserved = self.instance, self.serving.reserved
+        reserved = self.serving.reserved
         closed = reserved[1] if reserved is not None and not served[reserved[0]] else None
+        rows = self.improved(served, terms, worth, closed)
+        return rows if self.standing(rows, terms, worth) >= self.standing(served, terms, worth) else served
+
+    def improved(self, served: Rows, terms: scoring.Terms, worth: Worth, closed: Flags | None) -> Rows:
+        """Return what the linear program makes of it; `closed` nodes get nothing further."""
+        instance = self.instance
         resizing = Resizing(instance, served, worth, terms, closed)
         n = integer.counts_of(served)
         offered = choices(instance, worth, terms, n)
@@ -117,9 +126,9 @@ class _Round:
             self.status, low, high = "fallback", n, n
         resizing.run(low, high)
         rows: Rows = resizing.parts.rows
-        return rows if self._standing(rows, terms, worth) >= self._standing(served, terms, worth) else served
+        return rows
 
-    def _standing(self, rows: Rows, terms: scoring.Terms, worth: Worth) -> tuple[float, int, float]:
+    def standing(self, rows: Rows, terms: scoring.Terms, worth: Worth) -> tuple[float, int, float]:
         """Return θ1's excess, what lacks to the floors, and the worth; larger is better."""
         score = scoring.score(self.instance, rows, terms)
         n = integer.counts_of(rows)

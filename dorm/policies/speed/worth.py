@@ -52,6 +52,11 @@ class Worth:
         time = time + np.where(units == self.count[app], 0.0, self.pause[app])
         return np.asarray(self.weight[app] * time**-self.power)
 
+    def moved(self, app: int) -> float:
+        """Return the worth of the present count after a pause: that of an app which goes to other nodes."""
+        time = self.work[app] / float(self.curves[app].speed_up(np.array([self.count[app]]))[0]) + self.pause[app]
+        return float(self.weight[app] * time**-self.power)
+
     def one(self, app: int, units: int) -> float:
         return float(self.of(app, np.array([units], np.int64))[0]) if units > 0 else 0.0
 
