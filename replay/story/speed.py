@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.policies.speed import curves
-from dorm.policies.speed.learning import learned
+from dorm.policies.speed.learning import known_of, learned
 
 if TYPE_CHECKING:
     from dorm.policies.problem import AppDemand
@@ -41,7 +41,7 @@ class SpeedCurve(msgspec.Struct, frozen=True):
 
 def speed_curve(app: AppDemand) -> SpeedCurve:
     """Return what is known of the app that a policy is asked about."""
-    known = learned(app)
+    known = learned(known_of(app))
     gang = max(app.gang, 1)
     measured: dict[int, float] = {}
     for one in app.measured:
@@ -69,7 +69,7 @@ def speed_curve(app: AppDemand) -> SpeedCurve:
 
 
 def _remaining_s(app: AppDemand, containers: int) -> float | None:
-    known = learned(app)
+    known = learned(known_of(app))
     rate = known.rate(containers)
     if app.remaining_steps is None or not known.absolute or containers <= 0 or rate <= 0:
         return None

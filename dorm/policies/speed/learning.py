@@ -10,7 +10,7 @@ parameters are fitted by least squares of log T on a grid, held near usual ones,
 points give the same bits.  Each measured point then moves the curve towards itself, by how long it was measured, and between
 two points the correction is linear in log n.
 
-Counts are containers, rates steps per second.  Points with values that are not positive and finite are left out.
+Counts are containers, rates steps per second.  Points with values that make no sense are left out.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ _MINUTE = 60.0
 _SPREAD = {"declared": 0.1, "alike": 0.15, "law": 0.3}
 """By what an expectation rests on: how far it is off for each doubling of the distance to the next measured count, as a
 standard deviation of log T."""
+_MOST = 1e12
+"""Counts, rates and seconds beyond this, and rates below its inverse, are nonsense."""
 _FAR = 4.0
 """A measured rate counts up to this many times off the expectation through the other points."""
 _MOST_SLOWER, _MOST_FASTER = 20.0, 2.0
@@ -80,22 +82,38 @@ class Learned(NamedTuple):
         return float(np.expm1(np.interp(containers, self.counts[1:], self.sigma[1:])))
 
 
-def learned(app: AppDemand) -> Learned:
-    """Return its curve at counts up to n_max."""
+class Known(NamedTuple):
+    """All that a curve depends on; most of it stays the same from round to round, so curves are kept by it."""
+
+    speed: tuple[tuple[int, float], ...]
+    measured: tuple[Measured, ...]
+    alike: tuple[Measured, ...]
+    gang: int
+    least: int
+    most: int
+
+
+def known_of(app: AppDemand) -> Known:
     gang = max(app.gang, 1)
-    declared, least = tuple(_declared(app.speed)), max(app.n_min, gang)
-    return _learned(declared, _points(app.measured), _points(app.alike), gang, least, app.n_max)
+    return Known(tuple(app.speed), app.measured, app.alike, gang, max(app.n_min, gang), app.n_max)
+
+
+@lru_cache(maxsize=16_384)
+def learned(known: Known) -> Learned:
+    """Return the curve at counts up to n_max."""
+    declared = tuple(_declared(known.speed))
+    return _learned(declared, _points(known.measured), _points(known.alike), known.gang, known.least, known.most)
 
 
 def _declared(speed: tuple[tuple[int, float], ...]) -> list[tuple[int, float]]:
-    return sorted({n: rate for n, rate in speed if 0 < n < 2**53 and 0 < rate < math.inf}.items())
+    return sorted({n: rate for n, rate in speed if 0 < n < _MOST and 1 / _MOST < rate < _MOST}.items())
 
 
 def _points(measured: tuple[Measured, ...]) -> tuple[Point, ...]:
     """Return one point for each count, weighted by time, without those that cannot be true."""
     sums: dict[int, tuple[float, float]] = {}
     for one in measured:
-        if 0 < one.containers < 2**53 and 0 < one.steps_per_s < math.inf and 0 < one.seconds < math.inf:
+        if 0 < one.containers < _MOST and 1 / _MOST < one.steps_per_s < _MOST and 0 < one.seconds < _MOST:
             total, seconds = sums.get(one.containers, (0.0, 0.0))
             sums[one.containers] = (total + math.log(one.steps_per_s) * one.seconds, seconds + one.seconds)
     points = [Point(n, math.exp(total / seconds), seconds) for n, (total, seconds) in sums.items()]
@@ -115,7 +133,6 @@ def _both_true(one: Point, other: Point) -> bool:
     return 1 / _MOST_SLOWER <= many.rate / few.rate <= _MOST_FASTER * many.containers / few.containers
 
 
-@lru_cache(maxsize=8192)
 def _learned(
     declared: tuple[tuple[int, float], ...],
     measured: tuple[Point, ...],

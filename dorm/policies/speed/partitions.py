@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Instance, Ints, Rows
 
 
+MOST_ROWS = 100
+"""How many rows are compared with all others."""
 FINE_TURNS = 1_000
 """An app that wants to be spread gets single units for so many turns: counts may be extreme."""
 
@@ -29,7 +31,11 @@ class Partitions:
         self.closed = closed
         having = (instance.capacity > 0).mean(axis=0) if len(instance.nodes) else np.ones(len(instance.kinds))
         self._rare = np.flatnonzero(having < RARE)
+        self._largest: Ints | None = None
+        """The free room of nodes that no other node exceeds in every kind, and maybe of some that were such."""
         self._scale = np.maximum(instance.capacity.max(axis=0, initial=1), 1).astype(np.float64)
+        self._scaled = self.free / self._scale
+        self._lengths = np.sqrt((self._scaled * self._scaled).sum(axis=1))
 
     def fits(self, app: int) -> Ints:
         """Return how many units of the app the free room of each node takes, not bounded by its n_max."""
@@ -39,6 +45,12 @@ class Partitions:
             here = np.minimum(here, self.free[:, k] // demand[k])
         usable = instance.eligible[instance.requirement[app]]
         return np.where(usable if self.closed is None else usable & ~self.closed, np.maximum(here, 0), 0)
+
+    def some_fit(self, app: int) -> bool:
+        """Return False only if no node takes another unit: a quick test for clusters that are full."""
+        if self._largest is None:
+            self._largest = _undominated(self.free)
+        return bool((self._largest >= self.instance.demand[app]).all(axis=1).any())
 
     def change(self, app: int, node: int, count: int) -> None:
         """Put units on a node, or take them off where negative."""
@@ -50,6 +62,10 @@ class Partitions:
             row.pop(node, None)
         self.n[app] += count
         self.free[node] -= count * self.instance.demand[app]
+        scaled = self.free[node] / self._scale
+        self._scaled[node], self._lengths[node] = scaled, np.sqrt((scaled * scaled).sum())
+        if count < 0:
+            self._largest = None
 
     def clear(self, app: int) -> dict[int, int]:
         """Take all its units off; return its row."""
@@ -75,22 +91,23 @@ class Partitions:
         here, away = self.fits(app), self._points_away(app)
         if self.instance.apps[app].placement == "spread":
             return self._spread(app, count, here, away)
-        done = 0
-        order = np.lexsort((np.arange(len(here)), -here, away))
-        for node in order[here[order] > 0].tolist():
-            left = count - done
-            if left <= 0:
+        left = count
+        while left:
+            usable = np.flatnonzero(here > 0)
+            if not len(usable):
                 break
-            if here[node] < left:
-                self.change(app, node, int(here[node]))
-                done += int(here[node])
-                here[node] = 0
+            first = usable[away[usable] == away[usable].min()]
+            emptiest = int(first[int(np.argmax(here[first]))])
+            if here[emptiest] < left:
+                self.change(app, emptiest, int(here[emptiest]))
+                left -= int(here[emptiest])
+                here[emptiest] = 0
                 continue
-            holds = np.flatnonzero(here >= left)
-            tightest = holds[np.lexsort((holds, here[holds], away[holds]))[0]]
-            self.change(app, int(tightest), left)
-            done += left
-        return done
+            holds = usable[here[usable] >= left]
+            first = holds[away[holds] == away[holds].min()]
+            self.change(app, int(first[int(np.argmin(here[first]))]), left)
+            left = 0
+        return count - left
 
     def take(self, app: int, count: int) -> None:
         """Take units off where it has fewest on a node, so that few nodes are left."""
@@ -121,9 +138,20 @@ class Partitions:
     def _points_away(self, app: int) -> Ints:
         """Return how far the free room of each node points away from the demand (`placing.Draft` explains why), in steps;
         devices that the app would leave idle count as well."""
-        free, need = self.free / self._scale, self.instance.demand[app] / self._scale
-        lengths = np.sqrt((free * free).sum(axis=1)) * float(np.sqrt((need * need).sum()))
-        cosine = np.divide(free @ need, lengths, out=np.zeros(len(free)), where=lengths > 0)
+        free, need = self._scaled, self.instance.demand[app] / self._scale
+        lengths = self._lengths * float(np.sqrt((need * need).sum()))
+        cosine = np.divide((free * need).sum(axis=1), lengths, out=np.zeros(len(free)), where=lengths > 0)
         if len(self._rare):
-            cosine = cosine - DEVICES * (free - need)[:, self._rare].sum(axis=1)
+            cosine = cosine - DEVICES * (free[:, self._rare].sum(axis=1) - float(need[self._rare].sum()))
         return np.asarray(-np.round(cosine * DIRECTIONS), np.int64)
+
+
+def _undominated(free: Ints) -> Ints:
+    """Return the rows that no other row exceeds in every column; where there are very many, some others with them."""
+    left = np.unique(free, axis=0)
+    found: list[Ints] = []
+    while len(left) and len(found) < MOST_ROWS:
+        top = left[int(np.argmax(left.sum(axis=1)))]
+        found.append(top)
+        left = left[(left > top).any(axis=1)]
+    return np.vstack([*found, left]) if found else left

@@ -122,7 +122,7 @@ class Resizing:
     def _best_growth(self, app: int) -> tuple[float, int]:
         """Return the best gain of one more unit, or of all for which there is room, and the count; 0 where nothing gains."""
         n, most = int(self.parts.n[app]), int(self.instance.fits_empty[app])
-        if n >= most or not self.instance.unit[app] > 0 or not self._allowed(app):
+        if n >= most or not self.instance.unit[app] > 0 or not self._allowed(app) or not self.parts.some_fit(app):
             return 0.0, n
         room = int(min(self.parts.fits(app).sum(), most - n))
         best, count = 0.0, n

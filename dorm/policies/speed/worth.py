@@ -54,11 +54,14 @@ class Worth:
 
     def moved(self, app: int) -> float:
         """Return the worth of the present count after a pause: that of an app which goes to other nodes."""
-        time = self.work[app] / float(self.curves[app].speed_up(np.array([self.count[app]]))[0]) + self.pause[app]
+        time = self.work[app] / self.curves[app].one(int(self.count[app])) + float(self.pause[app])
         return float(self.weight[app] * time**-self.power)
 
     def one(self, app: int, units: int) -> float:
-        return float(self.of(app, np.array([units], np.int64))[0]) if units > 0 else 0.0
+        if units <= 0:
+            return 0.0
+        pause = 0.0 if units == self.count[app] else float(self.pause[app])
+        return float(self.weight[app] * (self.work[app] / self.curves[app].one(units) + pause) ** -self.power)
 
     def speeds_up(self, app: int, units: int, most: int) -> bool:
         """Return whether any larger number of units, up to `most`, is faster."""

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from dorm.policies.problem import AppDemand, Measured, NodeRoom, Problem
 from dorm.policies.registry import policy
 from dorm.policies.speed import curves
-from dorm.policies.speed.learning import learned
+from dorm.policies.speed.learning import Learned, known_of
+from dorm.policies.speed.learning import learned as learned_from
 from tests.policies.baselines.test_speed_policies import totals
 from tests.policies.problems import app, node, slow_machine
 from tests.tries import tries
@@ -22,6 +23,10 @@ from tests.tries import tries
 def law(n: float, s: float) -> float:
     """Steps per second by the law of a step with γ = 1, with one step per second on one container."""
     return 1 / (1 / n + (s if n > 1 else 0.0))
+
+
+def learned(one: AppDemand) -> Learned:
+    return learned_from(known_of(one))
 
 
 def worked(points: dict[int, float], seconds: float = 60.0, most: int = 64, **more: object) -> AppDemand:
