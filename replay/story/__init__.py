@@ -3,6 +3,7 @@
     explain        why an app has what it has;  explain_words: in words;  explanation: its fields
     story          what happened to an app or a node, in chapters
     app, node      the observers that write them;  app_nodes: the nodes of an app;  chapters: their fields;  words: in words
+    speed          what is known of an app's speed
     live           live adjustments in words
     settings       changes of settings as causes
     surroundings   which app has which places, and what caused a decision;  spent: where an app's time went

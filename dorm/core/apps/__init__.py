@@ -7,6 +7,7 @@
     deadlines   apps that hang
     size_requests   what an app asked for itself
     costs       what adjusting an app costs, as measured
+    speeds      how fast an app has worked, with which partitions
 
-Imports the state and `events`.
+Imports the state, `events`, and what policies are asked (`dorm.policies.problem`).
 """

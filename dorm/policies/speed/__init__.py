@@ -3,10 +3,12 @@
     learning   how fast an app is with n containers, from what was measured and declared
     curves     the same relative to one container, and how much work is left
     worth      what a count of an app is worth, with the price of changing to it
+    lateness   how many containers keep an app from being late
     choosing   one count for each app, by a linear program over those that it may have
-    partitions  containers on few nodes, one app after the other
+    partitions containers on few nodes, one app after the other
     resizing   from these counts to partitions, and the remaining room to those who gain most
     policy     the policy
+    exact      `dorm-speed-exact`: the same as one mixed-integer program
 
 Start with `policy`.  Its parts know nothing of logs and clocks, as all of `dorm.policies`.
 """

@@ -23,7 +23,7 @@ from dorm.policies.dorm.placing import Draft
 from dorm.policies.dorm.serving import Serving
 from dorm.policies.parameters import SPEED, read_numbers
 from dorm.policies.problem import Reason
-from dorm.policies.speed import curves
+from dorm.policies.speed import curves, lateness
 from dorm.policies.speed.choosing import choices, choose
 from dorm.policies.speed.resizing import Resizing
 from dorm.policies.speed.worth import Worth
@@ -92,17 +92,18 @@ class Round:
         draft = beside.copy() if unserved else beside
         left = serving.make_room(draft, unserved, serving.budget)
         target = serving.target(beside, draft, unserved) if left else None
-        terms = self._terms(draft.rows, target)
         worth = Worth(instance, self.settings, integer.changed(instance, draft.rows))
+        terms = self._terms(draft.rows, target, worth)
         rows: Rows = draft.rows
         if target is None and instance.nodes and instance.kinds:
             rows = self._resized(draft.rows, terms, worth)
-        return self._answer(rows, self._terms(rows, target), worth)
+        return self._answer(rows, self._terms(rows, target, worth), worth)
 
-    def _terms(self, rows: Rows, target: Rows | None) -> scoring.Terms:
+    def _terms(self, rows: Rows, target: Rows | None, worth: Worth) -> scoring.Terms:
         entitled = goals.placed(self.instance, integer.counts_of(rows)) | self.serving.held_back
         terms = goals.terms(self.instance, self.settings, self.serving.budget, entitled, target)
-        return terms._replace(prices=np.zeros(len(self.instance.apps)))
+        late = lateness.floors(self.instance, worth, terms.shares, self.settings["rho"], entitled)
+        return terms._replace(prices=np.zeros(len(self.instance.apps)), floors=np.maximum(terms.floors, late))
 
     def _resized(self, served: Rows, terms: scoring.Terms, worth: Worth) -> Rows:
         """Return the better of what was served and what the program makes of it."""

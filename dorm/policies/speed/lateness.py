@@ -1,0 +1,64 @@
+"""Finish-time fairness as a bound: no app should take much longer than with a fair share of its own.
+
+    ρ = T_shared / T_isolated        (Mahajan et al., "Themis", NSDI 2020, §3)
+
+T_shared is the app's age and what is left at the speed that it would have; T_isolated is what it would have taken with its
+fair share all the time: the service that it has received, divided by that share, and what is left at the share's speed.  An
+app whose ρ would exceed the bound is owed as many containers as bring it back, beside its floor; where none do, it is owed up
+to twice its fair share, so that late apps do not take everything from all others.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dorm.policies.integer import Flags, Floats, Instance, Ints
+    from dorm.policies.speed.worth import Worth
+
+MOST_SHARES = 2.0
+"""How many fair shares a late app is owed at most."""
+SMALLEST = 1e-6
+
+
+def floors(instance: Instance, worth: Worth, shares: Floats, bound: float, entitled: Flags) -> Ints:
+    """Return how many units each app needs for its ρ to stay within the bound; 0 where any number does.
+
+    `shares` are fair dominant shares; apps that are not `entitled` to one are owed nothing."""
+    found = np.zeros(len(instance.apps), np.int64)
+    if not bound < math.inf:
+        return found
+    for i, app in enumerate(instance.apps):
+        unit = float(instance.unit[i])
+        if not (entitled[i] and app.age_s > 0 and 0 < unit < math.inf and shares[i] > 0):
+            continue
+        fair = float(shares[i]) / unit
+        curve, work = worth.curves[i], worth.work[i]
+        speed = (
+            curve.one(1) * fair if fair < 1 else _between(curve.one(math.floor(fair)), curve.one(math.ceil(fair)), fair)
+        )
+        served = app.served_s / max(app.gang, 1)
+        isolated = served / max(fair, SMALLEST) + work / max(speed, SMALLEST)
+        left = bound * isolated - app.age_s
+        most = min(int(instance.fits_empty[i]), max(1, math.ceil(MOST_SHARES * fair)))
+        found[i] = _least(curve.one, work / left, most) if left > 0 else most
+    return np.minimum(found, instance.fits_empty)
+
+
+def _between(low: float, high: float, units: float) -> float:
+    return low + (high - low) * (units - math.floor(units))
+
+
+def _least(speed: Callable[[int], float], wanted: float, most: int) -> int:
+    """Return the least number of units, up to `most`, that is as fast as wanted: `most` where none is, or one of them by
+    bisection where more may be slower."""
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if speed(middle) >= wanted else (middle, high)
+    return high
