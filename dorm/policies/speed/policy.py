@@ -107,10 +107,22 @@ class Round:
 
     def _resized(self, served: Rows, terms: scoring.Terms, worth: Worth) -> Rows:
         """Return the better of what was served and what the program makes of it."""
-        reserved = self.serving.reserved
-        closed = reserved[1] if reserved is not None and not served[reserved[0]] else None
+        closed = self.closed(served)
+        standing = self.standing(served, terms, worth)
         rows = self.improved(served, terms, worth, closed)
-        return rows if self.standing(rows, terms, worth) >= self.standing(served, terms, worth) else served
+        if self.standing(rows, terms, worth) >= standing:
+            return rows
+        # Not all that the program wants can be placed, and a part of it may be worse than nothing: then apps only grow.
+        resizing = Resizing(self.instance, served, worth, terms, closed)
+        n = integer.counts_of(served)
+        resizing.run(n, n)
+        rows = resizing.parts.rows
+        return rows if self.standing(rows, terms, worth) >= standing else served
+
+    def closed(self, served: Rows) -> Flags | None:
+        """Return the nodes that get nothing further, because they are kept for an app that has waited too long."""
+        reserved = self.serving.reserved
+        return reserved[1] if reserved is not None and not served[reserved[0]] else None
 
     def improved(self, served: Rows, terms: scoring.Terms, worth: Worth, closed: Flags | None) -> Rows:
         """Return what the linear program makes of it; `closed` nodes get nothing further."""

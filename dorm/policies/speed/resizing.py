@@ -53,7 +53,7 @@ class Resizing:
         gains = {app: self._gain(app, int(high[app])) for app in grow}
         size = np.round((instance.demand / np.maximum(instance.capacity.max(axis=0, initial=1), 1)).max(axis=1), 9)
         for app in sorted(grow, key=lambda i: (self._fresh(i), -gains[i] if self._fresh(i) else -size[i], i)):
-            self._resize(app, int(high[app]))
+            self._resize(app, self._within_loss(app, int(high[app])))
         self._fill(np.flatnonzero(free).tolist())
 
     def _fresh(self, app: int) -> bool:
@@ -75,6 +75,14 @@ class Resizing:
         if not np.isfinite(self.instance.unit[app]):
             return self.loss
         return self.loss + abs(to * unit - share) - abs(n * unit - share)
+
+    def _within_loss(self, app: int, to: int) -> int:
+        """Return the largest count up to `to` with which the fairness loss stays within θ1, or does not grow."""
+        n, unit, share = int(self.parts.n[app]), float(self._unit[app]), float(self.terms.shares[app])
+        if not np.isfinite(self.instance.unit[app]):
+            return to
+        spare = max(self.terms.loss_budget - self.loss, 0.0) + abs(n * unit - share)
+        return max(n, min(to, int((share + spare) / unit + 1e-9)))
 
     def _resize(self, app: int, to: int) -> bool:
         """Bring an app to a count, or as far as there is room; return whether anything changed."""
@@ -104,22 +112,22 @@ class Resizing:
 
     def _fill(self, apps: list[int]) -> None:
         """Give the remaining room to those who gain most by it, within θ1: the program sees no nodes, and this step does."""
-        heap = [(-gain, app, to) for app in apps for gain, to in [self._best_growth(app)] if gain > 0]
+        heap = [(-gain, app, to) for app in apps for gain, to in [self.growth(app)] if gain > 0]
         heapq.heapify(heap)
         while heap:
             negative, app, to = heapq.heappop(heap)
-            gain, now = self._best_growth(app)
+            gain, now = self.growth(app)
             if gain <= 0:
                 continue
             if (gain, now) != (-negative, to):
                 heapq.heappush(heap, (-gain, app, now))
                 continue
             if self._resize(app, to):
-                gain, now = self._best_growth(app)
+                gain, now = self.growth(app)
                 if gain > 0:
                     heapq.heappush(heap, (-gain, app, now))
 
-    def _best_growth(self, app: int) -> tuple[float, int]:
+    def growth(self, app: int) -> tuple[float, int]:
         """Return the best gain of one more unit, or of all for which there is room, and the count; 0 where nothing gains."""
         n, most = int(self.parts.n[app]), int(self.instance.fits_empty[app])
         if n >= most or not self.instance.unit[app] > 0 or not self._allowed(app) or not self.parts.some_fit(app):

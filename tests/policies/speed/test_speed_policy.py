@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -15,11 +15,16 @@ from dorm.policies import goals, integer, scoring
 from dorm.policies.parameters import SPEED
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
+from dorm.policies.speed.policy import Round, SpeedPolicy
+from dorm.policies.speed.resizing import Resizing
 from dorm.policies.speed.worth import Worth, counts_up_to
 from tests.errors import raises
 from tests.policies.baselines.test_speed_policies import rows_of, telling, told, totals
 from tests.policies.problems import after, app, node, slow_machine
 from tests.tries import tries
+
+if TYPE_CHECKING:
+    from dorm.policies.integer import Rows
 
 FEW = settings(slow_machine, max_examples=tries(15, 2_000))
 TWO = (node("n0", 4, 16), node("n1", 4, 16))
@@ -178,6 +183,49 @@ class TestDisturbance:
         assert sum(got.values()) == 5
         assert got["n0"] >= 2
         assert got["n1"] >= 2
+
+
+class Watched(Round):
+    """A round that looks for apps which could still grow."""
+
+    def _resized(self, served: Rows, terms: scoring.Terms, worth: Worth) -> Rows:
+        rows = super()._resized(served, terms, worth)
+        left = Resizing(self.instance, rows, worth, terms, self.closed(served))
+        for i in np.flatnonzero(self.instance.free_to_move & (left.parts.n > 0)).tolist():
+            assert left.growth(i) == (0.0, int(left.parts.n[i])), self.instance.apps[i].id
+        return rows
+
+
+class WatchedPolicy(SpeedPolicy):
+    def _round(self, instance: integer.Instance, settings: dict[str, float]) -> Round:
+        return Watched(instance, settings)
+
+
+@FEW
+@given(problem=odd(), params=PARAMS)
+def test_nothing_is_left_free_that_an_app_could_use(problem: Problem, params: dict[str, Any]) -> None:
+    """Apps that are resized live take any room: no node has a place that θ1, θ2 and the worth would let one of them have."""
+    live = tuple(msgspec.structs.replace(each, adjust_s=0.01) for each in problem.apps)
+    WatchedPolicy().allocate(Problem(problem.nodes, live), params)
+
+
+def test_a_plan_that_cannot_be_placed_does_not_keep_all_apps_from_growing() -> None:
+    """Of the program's plan a part may be worse than nothing; once, a cluster then stayed half empty for hours."""
+    refused = []
+
+    class Refusing(Round):
+        def improved(self, served: Rows, terms: scoring.Terms, worth: Worth, closed: integer.Flags | None) -> Rows:
+            refused.append(True)
+            return [{0: 3, 1: 4}, served[1]]  # Far from a fair share.
+
+    class RefusingPolicy(SpeedPolicy):
+        def _round(self, instance: integer.Instance, settings: dict[str, float]) -> Round:
+            return Refusing(instance, settings)
+
+    apps = [telling(app(f"a{i}", 1, 1, (1, 8), {"n0": 1}), 1e6, *LINEAR) for i in range(2)]
+    got = RefusingPolicy().allocate(Problem(TWO, tuple(apps)), {"theta1": 0.05, "theta2": 1.0})
+    assert refused
+    assert totals(got) == {"a0": 4, "a1": 4}
 
 
 def test_what_owners_declare_is_read_with_care() -> None:
