@@ -216,13 +216,13 @@ def test_a_plan_that_cannot_be_placed_does_not_keep_all_apps_from_growing() -> N
     class Refusing(Round):
         def improved(self, served: Rows, terms: scoring.Terms, worth: Worth, closed: integer.Flags | None) -> Rows:
             refused.append(True)
-            return [{0: 3, 1: 4}, served[1]]  # Far from a fair share.
+            return [{0: 3, 1: 4}, {0: 1}]  # Less fair than what is.
 
     class RefusingPolicy(SpeedPolicy):
         def _round(self, instance: integer.Instance, settings: dict[str, float]) -> Round:
             return Refusing(instance, settings)
 
-    apps = [telling(app(f"a{i}", 1, 1, (1, 8), {"n0": 1}), 1e6, *LINEAR) for i in range(2)]
+    apps = [telling(app(f"a{i}", 1, 1, (1, 8), {"n0": 2}), 1e6, *LINEAR) for i in range(2)]
     got = RefusingPolicy().allocate(Problem(TWO, tuple(apps)), {"theta1": 0.05, "theta2": 1.0})
     assert refused
     assert totals(got) == {"a0": 4, "a1": 4}
