@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"[0-9]{1,15}")
 def subjects_of(cluster: str, node: str) -> list[str]:
     """Return the subjects that `Desired.fold` needs.  No two of these patterns match the same subject: only then does the
     server filter; otherwise it sends every agent the whole log."""
-    own = (k.NodeJoined, k.NodeLeft, k.ContainerStarted, k.ContainerExited)
+    own = (k.NodeJoined, k.NodeLeft, k.ContainerStarted, k.ContainerExited, *TOLD)
     return [
         subjects.rounds(cluster),
         subjects.fact_pattern(cluster, k.PolicyChanged.__name__),

@@ -215,6 +215,22 @@ def test_a_server_can_filter_by_what_an_agent_reads() -> None:
     assert not any(subjects.overlap(a, b) for index, a in enumerate(patterns) for b in patterns[:index])
 
 
+def test_what_an_agent_reads_of_its_own_progress_is_what_it_has_told() -> None:
+    """An agent that starts again must not report the whole file again: an old checkpoint would count as the latest."""
+    bench = cluster()
+    app = bench.app()
+    for kind, step in ((k.AppProgressed, 1), (k.AppCheckpointed, 2), (k.AppProgressed, 3)):
+        said = kind(app=app.id, generation=1, step=step, id=f"{NODE}.{app.id}-1-0.{kind.__name__}.{100 * step}")
+        bench.add(said, NODE)
+    patterns, desired = subjects_of(CLUSTER, NODE), Desired(NODE)
+    for record in bench.records:
+        if any(subjects.overlap(pattern, record.subject) for pattern in patterns):
+            desired.fold(record)
+    assert desired.told == fold(bench).told
+    told = desired.told[Key(app.id, 1, 0)]
+    assert (told.progressed, told.checkpointed) == (300, 200)
+
+
 # --- live apps ----------------------------------------------------------------------------------------------------------
 
 
