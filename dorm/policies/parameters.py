@@ -44,7 +44,10 @@ SPEED = {
     "max_changes": Parameter(50, 0, 1_000_000, "and never more restarts than this in one round"),
     "floor": OPTIMIZER["floor"],
     "rho": Parameter(
-        1e6, 1.0, 1e6, "an app should not take more than this many times as long as with its fair share all the time"
+        1e6,
+        1.0,
+        1e6,
+        "an app should take at most this many times as long as with its fair share all the time; 1e6: no bound",
     ),
     "adjust_s": Parameter(30.0, 0.0, 86_400.0, "seconds that an app stands still at a change where none was measured"),
     "full_pause_s": Parameter(

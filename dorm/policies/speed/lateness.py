@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MOST_SHARES = 2.0
 """How many fair shares a late app is owed at most."""
+NO_BOUND = 1e6
 SMALLEST = 1e-6
 
 
@@ -31,7 +32,7 @@ def floors(instance: Instance, worth: Worth, shares: Floats, bound: float, entit
 
     `shares` are fair dominant shares; apps that are not `entitled` to one are owed nothing."""
     found = np.zeros(len(instance.apps), np.int64)
-    if not bound < math.inf:
+    if bound >= NO_BOUND:
         return found
     for i, app in enumerate(instance.apps):
         unit = float(instance.unit[i])
