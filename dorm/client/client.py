@@ -337,7 +337,7 @@ class Client:
         settings meanwhile."""
         try:
             before = await self.state()
-            all_after(before.settings, change)
+            all_after(before.settings, change, before.policy_plugins)
             check_folder(before, change)
         except SettingRefused as error:
             raise Refused(str(error), code=error.code) from None

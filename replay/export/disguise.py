@@ -256,7 +256,9 @@ _RULES: dict[str, Rule] = {
     "reasons": _keys("app_references"), "shortage": _keys("app_references"),
     "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),
     "State.names": _map("app_references", "app_references"),
-    "params": Disguise.params, "set_params": Disguise.params, "policy": Disguise.policy, "cause": Disguise.cause,
+    "params": Disguise.params, "set_params": Disguise.params, "policy": Disguise.policy, "PolicyPlugin.name": Disguise.policy,
+    "State.plugins": lambda disguise, value: {disguise.policy(key): disguise.plain(one) for key, one in value.items()},
+    "cause": Disguise.cause,
     "AppSubmitted.spec": Disguise.document, "Submission.spec": Disguise.document,
     "runtime": lambda disguise, value: value if value in _RUNTIMES else "",
 }  # fmt: skip

@@ -20,6 +20,7 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
+from dorm.core.fold.policies import note_plugins, policy_failed, policy_works
 from dorm.core.fold.preparing import begin_preparing
 from dorm.core.fold.room_taken import note_taken, rooms_left
 from dorm.core.round_size import UNSAID
@@ -52,6 +53,8 @@ def fold_round(state: State, event: k.Round, fence: int) -> Folded:
             _live_resize_failed(state, fact, event.basis)
         elif isinstance(fact, k.IdleTicked):
             _idle_ticked(state, event.basis)
+        elif isinstance(fact, k.PolicyFailed):
+            policy_failed(state, fact)
         elif isinstance(fact, k.MasterElected):
             _master_elected(state, fact, event.by)
         else:
@@ -290,6 +293,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
     figures.fairness_loss = event.fairness_loss
     figures.overhead = event.overhead
     figures.decisions += 1
+    policy_works(state)
 
 
 def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[str]:
@@ -476,6 +480,7 @@ def _node_lease_ended(state: State, event: k.NodeLeaseEnded) -> None:
 def _master_elected(state: State, event: k.MasterElected, by: str) -> None:
     if event.epoch == state.epoch:
         state.leader, state.elected_at = by, state.time
+        note_plugins(state, event)
 
 
 def _log_sealed(state: State, event: k.LogSealed) -> None:

@@ -20,6 +20,7 @@ import msgspec
 
 from dorm.core.apps.bounds import settles_until
 from dorm.core.decide.asking import problem_of
+from dorm.core.decide.guarding import announced
 from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Compute, Leader, Moment, Publish, settle
@@ -27,6 +28,7 @@ from dorm.core.query.playing_live import play_live
 from dorm.core.query.speaking import as_holder
 from dorm.core.query.standing import standings
 from dorm.core.query.views import sizes, summary
+from dorm.core.settings import parameters_in_force
 from dorm.core.state import State
 from dorm.policies.registry import policy
 from dorm.policies.shares import fairness_budget
@@ -306,13 +308,16 @@ class _Course:
         said = self._leader.computed(asked, decide(self.state, self.now, allocate=True))
         if said is None:
             return None
+        for fact in said.round.events:
+            if isinstance(fact, k.PolicyFailed):
+                raise PlanError(f"policy {fact.policy} fails: {fact.reason}", code=fact.code)
         self._publish(said)
         return next((fact for fact in said.round.events if isinstance(fact, k.Resized)), None)
 
     def costs(self) -> dict[str, tuple[float, bool]]:
         """Return the seconds of its work that adjusting each app costs, and whether that was measured."""
         settings = self.state.settings
-        assumed = float(policy(settings.policy).check_params(settings.params).get("adjust_s", 0.0))
+        assumed = float(parameters_in_force(settings, self.state.policy_plugins).get("adjust_s", 0.0))
         return {
             app.id: (assumed, False) if app.adjust_s is None else (app.adjust_s, True)
             for app in problem_of(self.state, self.now).apps
@@ -346,8 +351,10 @@ class _Course:
             params = known.check_params({**(now.params if chosen == now.policy else {}), **given})
         except ValueError as error:
             raise UnknownSetting(str(error), code=code_of(error)) from None
-        before = policy(now.policy).check_params(now.params)
+        before = parameters_in_force(now, self.state.policy_plugins)
         words = [f"policy {chosen} (now {now.policy})"] if chosen != now.policy else []
+        for plugin in announced(chosen):
+            self.state.plugins = {**self.state.policy_plugins, chosen: plugin}
         self.say(k.PolicyChanged(policy=chosen, params=params))
         return words + [f"{name} = {given[name]} (now {before.get(name, 'not there')})" for name in given]
 
