@@ -1,4 +1,4 @@
-"""How long one answer of a plug-in may take, imports included, before its process is killed."""
+"""How long a plug-in may take for one answer before its process is killed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dorm.plugins.finding import PluginError
 from events.quantities import QuantityError, duration
 
 USUAL_S = 60.0
+LOAD_S = 30.0
+"""At least this long may it take to be imported: a busy machine takes seconds for NumPy alone."""
 VARIABLE = "DORM_POLICY_LIMIT"
 _given: list[float] = []
 

@@ -18,7 +18,7 @@ import msgspec
 
 from dorm.plugins import wire
 from dorm.plugins.finding import PluginError
-from dorm.plugins.limits import limit_s
+from dorm.plugins.limits import LOAD_S, limit_s
 from dorm.policies.parameters import ParameterError
 from dorm.policies.problem import Allocation, PolicyFailure
 
@@ -143,7 +143,7 @@ class _Process:
         """Return its next answer.  Raises PolicyFailure where it does not answer in time, or ends."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        limit = limit_s()
+        limit = limit_s() if question is not None else max(limit_s(), LOAD_S)
         late = threading.Event()
 
         def end() -> None:

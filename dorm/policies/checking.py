@@ -1,7 +1,7 @@
 """Checks a policy's answer against the problem that it answers, in exact integers.
 
-A policy may come from anyone, so no answer is believed: `faults` names every rule that an answer breaks, in words, and none for
-one that can be carried out.
+A policy may come from anyone, so no answer is believed: `faults` names the rules that an answer breaks, in words, and none
+for one that can be carried out.
 
     types      every part has the type that `problem.Allocation` states; figures are finite
     ids        every app of the problem has an entry, nothing else has one, and every node is one of the problem's
@@ -19,7 +19,7 @@ policy.
 from __future__ import annotations
 
 import math
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from dorm.policies.problem import Allocation, Batch, Reason, Slot
@@ -100,7 +100,7 @@ def _types(answer: Any) -> Iterator[str]:
             yield f"the shortage of {short(app)} is {short(lacking)}, not a count"
     for app, reason in answer.reasons.items():
         if not isinstance(app, str) or not _is_reason(reason):
-            yield f"the reason of {short(app)} is not a code of at most {LONGEST_CODE} and a text of {LONGEST_REASON} characters"
+            yield f"the reason of {short(app)} is no code of {LONGEST_CODE} and text of {LONGEST_REASON} characters"
 
 
 def _figure(value: Any) -> str | None:
@@ -206,7 +206,7 @@ def _extras(problem: Problem, answer: Allocation) -> Iterator[str]:
             or not all(_is_slot(slot) for slot in plan)
         ):
             yield f"the plan of {short(name)} is not a tuple of at most {MOST_SLOTS} slots"
-        elif any(one.at_s > other.at_s for one, other in zip(plan, plan[1:], strict=False)):
+        elif any(one.at_s > other.at_s for one, other in pairwise(plan)):
             yield f"the plan of {short(name)} is not in the order of time"
 
 

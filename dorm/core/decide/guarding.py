@@ -1,8 +1,8 @@
 """A policy whose answers are checked: the core asks no other.
 
-Whatever goes wrong becomes a `PolicyFailure`, for which `allocation` writes down a `PolicyFailed` and keeps every place.  How
-long a policy may take is not decided here, where there is no clock: a plug-in runs in a process of its own, and asking it raises
-the same failure when its time is over (`dorm.plugins`).
+Whatever goes wrong becomes a `PolicyFailure`; `allocation` then writes a `PolicyFailed` and keeps every place.  How long a
+policy may take is not decided here, where there is no clock: a plug-in runs in a process of its own, and asking it raises the
+same failure when its time is over (`dorm.plugins`).
 """
 
 from __future__ import annotations
