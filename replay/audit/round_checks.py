@@ -197,6 +197,8 @@ def _compare_facts(record: Record, event: Round, given: Answer) -> Verdict:
     for fact in given.facts:
         if isinstance(fact, PolicyFailed) and fact.code in _OF_THE_MACHINE:
             return Verdict(unchecked=f"policy {fact.policy!r} failed when it was asked again ({fact.code})")
+        if isinstance(fact, PolicyFailed):
+            return Verdict(wrong=f"deciding again failed: policy {fact.policy!r}: {fact.reason}")
     again = decode(msgspec.structs.replace(record, body=body))
     found = differences(event.allocated, given.allocated, "allocated")
     found += _fact_differences(event.events, again.events if isinstance(again, Round) else given.facts)

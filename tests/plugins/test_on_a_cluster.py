@@ -103,7 +103,7 @@ async def test_it_goes_on_with_each_of_them(lab: Lab, installed: Path, monkeypat
                 shown = json.loads(await lab.dorm("policy", "show", "-o", "json"))
                 assert (shown["plugin"], shown["fails"]["code"]) == ("acme-dorm 1.2.0", code)
                 assert "every app keeps what it has" in await lab.dorm("policy", "show")
-            await lab.client.cancel(app)
+            await lab.client.cancel(app.id)
         await lab.client.change_policy(PolicyChanged(policy="acme-good"))
         good = await lab.next(Resized)
         assert (good.policy, good.policy_version, good.plugin) == ("acme-good", 7, "acme-dorm 1.2.0")

@@ -1,4 +1,4 @@
-"""What a state keeps about policies: which plug-ins the leading master has, and whether the policy in force works."""
+"""What a state keeps about policies: whether the one in force works, when it was asked, and the plug-ins of the master."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from dorm.core.state import FailedPolicy, can_be_kept
 if TYPE_CHECKING:
     from dorm.core.state import State
     from events import kinds as k
+
+
+def idle_ticked(state: State, basis: int) -> None:
+    """It ends the looking again, unless something has happened that it could not know, or a `Resized` follows."""
+    state.ticked_at = state.time
+    if state.dirty_seq <= basis:
+        state.rebalance_from = 0
 
 
 def note_plugins(state: State, event: k.MasterElected) -> None:

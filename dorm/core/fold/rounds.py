@@ -20,7 +20,7 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
-from dorm.core.fold.policies import note_plugins, policy_failed, policy_works
+from dorm.core.fold.policies import idle_ticked, note_plugins, policy_failed, policy_works
 from dorm.core.fold.preparing import begin_preparing
 from dorm.core.fold.room_taken import note_taken, rooms_left
 from dorm.core.round_size import UNSAID
@@ -52,9 +52,7 @@ def fold_round(state: State, event: k.Round, fence: int) -> Folded:
         elif isinstance(fact, k.LiveResizeFailed):
             _live_resize_failed(state, fact, event.basis)
         elif isinstance(fact, k.IdleTicked):
-            _idle_ticked(state, event.basis)
-        elif isinstance(fact, k.PolicyFailed):
-            policy_failed(state, fact)
+            idle_ticked(state, event.basis)
         elif isinstance(fact, k.MasterElected):
             _master_elected(state, fact, event.by)
         else:
@@ -421,13 +419,6 @@ def _leaves_something(event: k.Resized) -> bool:
     return 0 < event.overhead_budget <= event.overhead or event.status != "optimal"
 
 
-def _idle_ticked(state: State, basis: int) -> None:
-    """It ends the looking again, unless something has happened that it could not know, or a `Resized` follows."""
-    state.ticked_at = state.time
-    if state.dirty_seq <= basis:
-        state.rebalance_from = 0
-
-
 def _move_port_cursors(state: State, change: k.Resize) -> None:
     nodes = state.nodes
     for placed in change.placement:
@@ -502,4 +493,5 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.NodeRecovered: _node_recovered,
     k.NodeLeaseEnded: _node_lease_ended,
     k.LogSealed: _log_sealed,
+    k.PolicyFailed: policy_failed,
 }
