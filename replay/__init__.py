@@ -6,6 +6,7 @@
     timeline/   a log as a picture
     export/     copies a log, or a part of it, into a file
     simulator/  a cluster in virtual time
+    shadow/     what another policy would do, decision by decision
     bisect/     when an outcome became inevitable
 
     moments     names a state of the past: a sequence, a time, or a time before the log's end

@@ -2,10 +2,10 @@
 
     found = await bisect(log, "digits completed before 10:00", ["dorm", "sia"])
 
-A moment is a record of the log.  At each moment that is tried, the log is forked once for each policy
-(`replay.simulator.forks`): later facts that no master decided come again as they were, apps have the work that they turned out
-to have, and the rest is simulated under that policy until the outcome is decided.  The outcome holds at a moment if it holds in
-all of these forks.
+A moment is a record of the log.  At each one that is tried, the log is forked once for each policy
+(`replay.simulator.forks`): later facts that no master decided come again as they were, apps have the work that they turned
+out to have, and the rest is simulated under that policy until the outcome is decided.  The outcome holds at a moment if it
+holds in all of these forks.
 
 Searching by halves finds the record only if an outcome that holds at one moment holds at all later ones.  Nothing ensures
 that: a decision may make it inevitable, and the next one may put it in doubt again.  So a coarse scan over the whole log comes
