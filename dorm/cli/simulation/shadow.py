@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -14,10 +15,10 @@ from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, client, where
 from dorm.cli.errors import Fail, WrongUsage, complain, run
-from dorm.cli.output import Format, Output, console, counted, solver_prints_elsewhere
+from dorm.cli.output import Format, Output, SafeConsole, counted, solver_prints_elsewhere
 from dorm.cli.settings import complete_policy, parse_params
 from dorm.cli.source import File, log_of, parse_moment, progress_of
-from dorm.cli.terminal import one_line, say
+from dorm.cli.terminal import clean, one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,7 +118,7 @@ def shadow(
         arguments = _whatif_arguments(policy, change, file, url, cluster)
         async with contextlib.AsyncExitStack() as stack:
             log, comparisons = await _opened(stack, file, url, cluster, policy, publish=publish)
-            out = _Out(output, comparisons, where(url, cluster)[1])
+            out = _Out(output, printed, comparisons, where(url, cluster)[1])
             found = Shadow(log, name, chosen, params)
             end = await log.end()
             if comparisons is not None:
@@ -140,7 +141,7 @@ def shadow(
             if every_s and file is not None:
                 await _what_if(out, arguments)
 
-    with solver_prints_elsewhere():
+    with os.fdopen(os.dup(1), "w") as printed, solver_prints_elsewhere():
         run(work())
 
 
@@ -187,8 +188,11 @@ async def _opened(
 class _Out:
     """Prints lines, and publishes them."""
 
-    def __init__(self, output: Format, comparisons: Comparisons | None, cluster: str) -> None:
+    def __init__(self, output: Format, printed: IO[str], comparisons: Comparisons | None, cluster: str) -> None:
+        """`printed` is standard output by a number of its own: the usual one takes what solvers print."""
         self._json = output in (Format.json, Format.yaml)
+        self._printed = printed
+        self._console = SafeConsole(file=printed)
         self._comparisons = comparisons
         self._cluster = cluster
         self._failing = False
@@ -200,7 +204,8 @@ class _Out:
         if self._json:
             self._line(msgspec.json.encode(found).decode())
         else:
-            console.print(Text(one_line(_in_words(found))), soft_wrap=True)
+            self._console.print(Text(one_line(_in_words(found))))
+        self._printed.flush()
 
     async def what_if(self, found: dict[str, Any]) -> None:
         body = msgspec.json.encode({"kind": "what_if", "cluster": self._cluster, **found})
@@ -208,10 +213,11 @@ class _Out:
         if self._json:
             self._line(body.decode())
         else:
-            console.print(Text(one_line(_hour_in_words(found)), style="dim"), soft_wrap=True)
+            self._console.print(Text(one_line(_hour_in_words(found)), style="dim"))
+        self._printed.flush()
 
     def _line(self, text: str) -> None:
-        say(text, flush=True)
+        self._printed.write(clean(text) + "\n")
 
     async def _publish(self, body: bytes, shorter: Any) -> None:
         """Publish; a stream that does not answer keeps no comparison from being printed, and is reported once."""
