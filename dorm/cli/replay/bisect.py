@@ -183,11 +183,9 @@ def _verdict(found: Bisected) -> list[str]:
             f"it became inevitable after record {found.after}, and by record {found.inevitable}; more --tries say when"
         )
     if not found.monotone:
-        lines.append(
-            "it is not monotone: an earlier moment held, and a later one did not; this is the last such record"
-        )
+        lines.append("it is not monotone: an earlier moment held, and a later one did not")
     if found.guesses:
-        lines.append(f"a guess is what is known of {', '.join(found.guesses[:5])}, so this may be wrong")
+        lines.append(f"the work or the speed of {', '.join(found.guesses[:5])} is a guess, so this may be off")
     lines.append(f"{counted(found.tries, 'continuation')} simulated")
     return lines
 
