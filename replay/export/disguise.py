@@ -60,7 +60,7 @@ _WORDS = {
 }  # fmt: skip
 """Fields that hold the core's own words."""
 _HEX = re.compile(r"[0-9a-f]{64}")
-_DROPPED = {"build", "by", "chain", "digest", "id", "key", "marks", "name", "signature", "subject"}
+_DROPPED = {"build", "by", "chain", "digest", "id", "key", "marks", "name", "plugin", "signature", "subject"}
 """Fields that cannot hold under other names, or that the rewriter fills in from the record."""
 _NAMES = {
     "app": "app_references", "App.id": "app_references", "App.name": "app_references", "Submission.app": "app_references",
