@@ -29,6 +29,10 @@ from events.kinds import PolicyPlugin
 __all__ = ["Found", "PluginError", "PluginPolicy", "close", "found", "loadable", "names", "policy"]
 
 
+MOST_ANNOUNCED = 64
+"""Plug-ins that one election names: they have to fit into one message."""
+
+
 def names() -> list[str]:
     """Return the names of all plug-ins that may be used, sorted."""
     return sorted(name for name, one in found().items() if not one.problem)
@@ -44,8 +48,14 @@ def policy(name: str) -> PluginPolicy:
 
 def loadable() -> tuple[list[PolicyPlugin], list[str]]:
     """Load every plug-in.  Return what a master announces of those that work, and one line for each that does not."""
-    announced, problems = [], []
+    announced: list[PolicyPlugin] = []
+    problems = []
     for name, one in sorted(found().items()):
+        if len(announced) == MOST_ANNOUNCED:
+            problems.append(
+                f"{one.plugin}: policy {name!r} is left out; a master announces at most {MOST_ANNOUNCED} plug-ins"
+            )
+            continue
         try:
             loaded = policy(name)
         except PluginError as error:

@@ -91,9 +91,9 @@ def _types(answer: Any) -> Iterator[str]:
             yield f"counts has the key {short(app)}, which is no id of an app"
         elif not isinstance(counts, dict):
             yield f"the containers of {short(app)} are {_type(counts)}, not a dict by node"
-        elif any(not isinstance(node, str) for node in counts):
+        elif counts and set(map(type, counts)) != {str}:
             yield f"{short(app)} has a node whose id is no text"
-        elif any(not _whole(count) or count <= 0 for count in counts.values()):
+        elif counts and (set(map(type, counts.values())) != {int} or min(counts.values()) <= 0):  # A bool is no count.
             yield f"{short(app)} has a count that is not a positive whole number"
     for app, lacking in answer.shortage.items():
         if not isinstance(app, str) or not _whole(lacking) or not 0 <= lacking <= _LARGEST:
@@ -151,40 +151,55 @@ def _named(ids: list[Any]) -> str:
 
 def _placements(problem: Problem, counts: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
     nodes = {node.id: node for node in problem.nodes}
+    drained = {node.id: None for node in problem.nodes if node.drained}
     used: dict[str, dict[str, int]] = {}
-    placed: dict[tuple[str, str], None] = {}
-    """Nodes and resources of which an app that is not pinned uses something."""
+    """By resource and node."""
+    placed: dict[str, dict[str, None]] = {}
+    """By resource, the nodes on which an app that is not pinned uses some of it."""
     for app in problem.apps:
         given = counts[app.id]
-        if app.pinned:
-            if given != app.current:
-                yield f"{short(app.id)} is pinned at {short(app.current)}, and the answer is {short(dict(given))}"
-        else:
-            yield from _one(app, given, nodes)
-            placed.update(((node, kind), None) for node in given for kind, need in app.demand.items() if need > 0)
-        for node, count in given.items():
-            here = used.setdefault(node, {})
-            for kind, need in app.demand.items():
-                here[kind] = here.get(kind, 0) + need * count
-    for node, kind in placed:
-        have = nodes[node].capacity.get(kind, 0) if node in nodes else 0
-        if node in nodes and used[node][kind] > have:
-            yield f"node {short(node)} is given {used[node][kind]} of {short(kind)}, and has {have}"
+        if not given and not app.pinned:
+            continue
+        if app.pinned and given != app.current:
+            yield f"{short(app.id)} is pinned at {short(app.current)}, and the answer is {short(dict(given))}"
+        elif not app.pinned:
+            yield from _bounds(app, given)
+            yield from _eligible(app, given, nodes, drained)
+        for kind, need in app.demand.items():
+            if need <= 0:
+                continue
+            here = used.setdefault(kind, {})
+            for node, count in given.items():
+                here[node] = here.get(node, 0) + need * count
+            if not app.pinned:
+                placed.setdefault(kind, {}).update(dict.fromkeys(given))
+    for kind, names in placed.items():
+        here = used[kind]
+        for name in names:
+            node = nodes.get(name)
+            if node is not None and here[name] > node.capacity.get(kind, 0):
+                yield f"node {short(name)} is given {here[name]} of {short(kind)}, and has {node.capacity.get(kind, 0)}"
 
 
-def _one(app: AppDemand, given: Mapping[str, int], nodes: Mapping[str, NodeRoom]) -> Iterator[str]:
-    """Check the places of one app that is not pinned."""
-    total, gang = sum(given.values()), max(app.gang, 1)
-    if total and not app.n_min <= total <= app.n_max:
+def _bounds(app: AppDemand, given: Mapping[str, int]) -> Iterator[str]:
+    total = sum(given.values())
+    if not app.n_min <= total <= app.n_max:
         yield f"{short(app.id)} gets {total} containers, and its bounds are {app.n_min} to {app.n_max}"
-    if broken := [node for node, count in given.items() if count % gang]:
-        yield f"{short(app.id)} gets {given[broken[0]]} containers on {short(broken[0])}, which is no whole gang of {gang}"
+    if app.gang > 1 and (broken := [node for node, count in given.items() if count % app.gang]):
+        yield f"{short(app.id)} gets {given[broken[0]]} containers on {short(broken[0])}, which is no whole gang of {app.gang}"
+
+
+def _eligible(
+    app: AppDemand, given: Mapping[str, int], nodes: Mapping[str, NodeRoom], drained: Mapping[str, None]
+) -> Iterator[str]:
+    if not app.require.strip() and not drained and given.keys() <= nodes.keys():
+        return  # The usual case, without a look at each node.
     wanted = requirement(app.require)
     for name in given:
         node = nodes.get(name)
         if node is None:
             yield f"{short(app.id)} is placed on {short(name)}, which is no node of the problem"
-        elif node.drained:
+        elif name in drained:
             yield f"{short(app.id)} is placed on {short(name)}, which is drained"
         elif not wanted.matches(node.labels):
             yield f"{short(app.id)} is placed on {short(name)}, which does not satisfy what it requires"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dorm.core.state import State
-    from dorm.policies.problem import Allocation, AppDemand, Policy, Problem
+    from dorm.policies.problem import Allocation, AppDemand, Policy, Problem, Slot
 
 Places = dict[str, int]
 
@@ -43,6 +43,8 @@ class Hypothetical:
         self.places: dict[str, Places] = {
             app.id: app.current.by_node() for app in state.live_apps() if app.current is not None
         }
+        self._plans: dict[str, tuple[Slot, ...]] = {}
+        """What its last answer promised, which the next problem brings back."""
         self.changes = 0
         """Apps that had containers and were changed, over all decisions so far."""
 
@@ -56,7 +58,9 @@ class Hypothetical:
     def _demand(self, app: AppDemand, there: set[str], state: State, now: int) -> AppDemand:
         places = {node: count for node, count in self.places.get(app.id, {}).items() if node in there}
         waited_s = 0.0 if places else float(max(0, now - state.apps[app.id].submitted_at) // SECOND)
-        return msgspec.structs.replace(app, current=places, pinned=False, absent=False, waited_s=waited_s)
+        return msgspec.structs.replace(
+            app, current=places, pinned=False, absent=False, waited_s=waited_s, plan=self._plans.get(app.id, ())
+        )
 
     def decide(self, problem: Problem) -> Allocation:
         """Ask the policy, and go on with its answer.  Raises PolicyFailure, which leaves the places as they are."""
@@ -65,7 +69,7 @@ class Hypothetical:
         except PolicyFailure:
             self.places = {app.id: app.current for app in problem.apps if app.current}
             raise
-        before = {app.id: app.current for app in problem.apps}
+        before, self._plans = {app.id: app.current for app in problem.apps}, answer.plans
         self.places = {app: places for app, places in answer.counts.items() if places}
         self.changes += sum(1 for app, places in before.items() if places and self.places.get(app, {}) != places)
         return answer

@@ -23,6 +23,7 @@ from dorm.core.round_size import (
 )
 from dorm.core.state import FailedPolicy, digest
 from dorm.policies.problem import PolicyFailure
+from dorm.policies.registry import built_in, policy
 from events.kinds import IdleTicked, PolicyFailed, Resize, Resized, Waiting
 from events.limits import LARGEST_FACTS, clipped
 
@@ -50,11 +51,10 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | PolicyFailed | Res
 
 def _failed(state: State, now: int, failure: PolicyFailure) -> list[IdleTicked | PolicyFailed | Resized]:
     name = state.settings.policy
-    try:
-        version, plugin = (chosen := in_force(state)).version, chosen.plugin
-    except PolicyFailure:
-        known = state.policy_plugins.get(name)
-        version, plugin = (known.version, known.plugin) if known is not None else (0, "")
+    known = state.policy_plugins.get(name)
+    version, plugin = (known.version, known.plugin) if known is not None else (0, "")
+    if built_in(name):
+        version = policy(name).version
     before = state.policy_failure
     known_already = isinstance(before, FailedPolicy) and (before.policy, before.code) == (name, failure.code)
     ticks = tick_is_due(state, now)
