@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _END_S = 5.0
-_reply: msgspec.msgpack.Decoder[wire.Reply] = msgspec.msgpack.Decoder(wire.Reply)
 _opened: dict[str, PluginPolicy] = {}
 _opening = threading.Lock()
 
@@ -106,14 +105,7 @@ class PluginPolicy:
                 self._process = None
                 process.kill()
                 raise
-        if isinstance(said, wire.Failed):
-            raise PolicyFailure(said.text, code=said.code)
-        try:
-            if isinstance(said, wire.Answered):
-                return msgspec.msgpack.decode(said.body, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise PolicyFailure(f"its answer is malformed: {error}", code="policy.nonsense") from None
-        raise PolicyFailure("it answers with something else", code="policy.nonsense")
+        return wire.answer_in(said, kind)
 
 
 class _Process:
@@ -169,10 +161,7 @@ class _Process:
             if late.is_set():
                 raise PolicyFailure(f"it took longer than {limit:g} s, and was ended", code="policy.too_slow")
             raise PolicyFailure(f"its process {_how(self._wait())}", code="policy.ended")
-        try:
-            return _reply.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise PolicyFailure(f"its answer is malformed: {error}", code="policy.nonsense") from None
+        return wire.reply_in(body)
 
     def kill(self) -> None:
         """End it, with all processes that it has started.  Called by any thread, also twice."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import msgspec
 
-from dorm.policies.problem import Problem
+from dorm.policies.problem import PolicyFailure, Problem
+from events.limits import clipped
 
 LENGTH = 8
 """Bytes of the length before each message, big-endian."""
@@ -46,8 +47,35 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 Reply = Loaded | Answered | Failed
 
 
+_CODES = ("policy.raised", "policy.nonsense", "policy.ended", "policy.not_installed")
+"""How a policy's process may fail, by its own word."""
+_reply: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+_T = TypeVar("_T")
+
+
 class TooLarge(Exception):
     """A message is larger than `LARGEST`."""
+
+
+def reply_in(body: bytes) -> Reply:
+    """Return the reply in a message.  Raises PolicyFailure."""
+    try:
+        return _reply.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise PolicyFailure(f"its answer is malformed: {clipped(str(error))}", code="policy.nonsense") from None
+
+
+def answer_in(said: Reply, kind: type[_T]) -> _T:
+    """Return the answer in a reply.  Raises PolicyFailure, also where the reply is one."""
+    if isinstance(said, Failed):
+        text = " ".join(clipped(said.text).split())
+        raise PolicyFailure(text or "it says nothing", code=said.code if said.code in _CODES else "policy.raised")
+    if not isinstance(said, Answered):
+        raise PolicyFailure("it answers with something else", code="policy.nonsense")
+    try:
+        return msgspec.msgpack.decode(said.body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise PolicyFailure(f"its answer is malformed: {clipped(str(error))}", code="policy.nonsense") from None
 
 
 def send(stream: IO[bytes], message: msgspec.Struct) -> None:

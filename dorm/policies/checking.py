@@ -176,9 +176,9 @@ def _placements(problem: Problem, counts: Mapping[str, Mapping[str, int]]) -> It
     for kind, names in placed.items():
         here = used[kind]
         for name in names:
-            node = nodes.get(name)
-            if node is not None and here[name] > node.capacity.get(kind, 0):
-                yield f"node {short(name)} is given {here[name]} of {short(kind)}, and has {node.capacity.get(kind, 0)}"
+            have = nodes[name].capacity.get(kind, 0) if name in nodes else here[name]
+            if here[name] > have:
+                yield f"node {short(name)} is given {here[name]} of {short(kind)}, and has {have}"
 
 
 def _bounds(app: AppDemand, given: Mapping[str, int]) -> Iterator[str]:
