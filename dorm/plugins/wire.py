@@ -62,7 +62,7 @@ def reply_in(body: bytes) -> Reply:
     try:
         return _reply.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise PolicyFailure(f"its answer is malformed: {clipped(str(error))}", code="policy.nonsense") from None
+        raise _malformed(error) from None
 
 
 def answer_in(said: Reply, kind: type[_T]) -> _T:
@@ -75,7 +75,12 @@ def answer_in(said: Reply, kind: type[_T]) -> _T:
     try:
         return msgspec.msgpack.decode(said.body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise PolicyFailure(f"its answer is malformed: {clipped(str(error))}", code="policy.nonsense") from None
+        raise _malformed(error) from None
+
+
+def _malformed(error: Exception) -> PolicyFailure:
+    text = " ".join(str(error).split())  # It may quote what was sent.
+    return PolicyFailure(clipped(f"its answer is malformed: {text}"), code="policy.nonsense")
 
 
 def send(stream: IO[bytes], message: msgspec.Struct) -> None:
