@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -13,7 +14,8 @@ from dorm.policies import checking
 from dorm.policies.problem import Allocation, AppDemand, Batch, Problem, Reason, Slot
 from dorm.policies.registry import names, policy
 from events.spec.requirements import requirement
-from tests.policies.problems import app, node, problems, slow_machine
+from tests.policies.brute_force import World
+from tests.policies.problems import DEFAULTS, app, node, problems, slow_machine
 
 ANSWER = Allocation(
     counts={},
@@ -73,6 +75,33 @@ def test_it_refuses_exactly_what_breaks_a_rule(problem: Problem, data: st.DataOb
     }
     answer = msgspec.structs.replace(ANSWER, counts=counts)
     assert (checking.faults(problem, answer) == []) == feasible(problem, counts)
+
+
+@slow_machine
+@given(problem=problems(max_apps=3, max_nodes=2), data=st.data())
+def test_it_accepts_what_the_brute_force_gives_and_nothing_beyond_that(problem: Problem, data: st.DataObject) -> None:
+    """The brute force lists all answers to a tiny problem; it leaves out those that stop an app that may go on, which some
+    policies do."""
+    world = World(problem, DEFAULTS)
+    given = list(islice(world.answers(99), 300))
+    for answer in given:
+        counts = answer | {each.id: each.current for each in problem.apps if each.pinned}
+        assert checking.faults(problem, msgspec.structs.replace(ANSWER, counts=counts)) == []
+    there = sorted(world.room)
+    counts = {
+        each.id: each.current
+        if each.pinned
+        else data.draw(st.dictionaries(st.sampled_from(there), st.integers(1, 3), max_size=2) if there else st.just({}))
+        for each in problem.apps
+    }
+    accepted = checking.faults(problem, msgspec.structs.replace(ANSWER, counts=counts)) == []
+    stops = any(world.kept(each) and not counts[each.id] for each in problem.apps)
+    overfull = any(
+        world.overfull(name, {each.id: each.current if each.pinned else {} for each in problem.apps}) for name in there
+    )
+    if accepted and not stops and not overfull and len(given) < 300:
+        seen = {each.id: world.stays(each) if each.pinned else counts[each.id] for each in problem.apps}
+        assert seen in given
 
 
 PROBLEM = Problem((node("n1", 4, 4),), (app("a", 1, 1, (1, 4)),))
