@@ -5,6 +5,7 @@ apps run (Sun, Wen, Ta, Yan: "Towards Distributed Machine Learning in Shared Clu
 Approach", arXiv 1704.06738).  This package holds the side that decides:
 
     policies/   pure: a problem in, an allocation out
+    plugins/    policies of other distributions, in processes of their own
     core/       pure: state, fold, decisions, questions; no I/O, no clock, no randomness
     master/     the shell around the core: follows the log, folds it, publishes decisions
     snapshots   which snapshot of a cluster's log to start from

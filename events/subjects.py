@@ -3,6 +3,7 @@
     dorm.<cluster>.<Kind>.<who>                 a fact by a client, operator or agent: four tokens, kept in the log
     dorm.<cluster>.round.master                 all that the master writes
     dorm.<cluster>.report.<node>.NodeReported   heartbeats: five tokens, kept in a stream with an age limit
+    dorm.<cluster>.shadow.<policy>.<who>        comparisons of shadows: five tokens, in a stream that no state comes from
     dorm.<cluster>.ask.<node>.<what>            questions to an agent (container logs): not kept
 
 App ids stay in the payload: hundreds of thousands of distinct subjects cost the server memory and time.  Users and nodes are
@@ -75,6 +76,15 @@ def report(cluster: str, node: str) -> str:
 
 def reports(cluster: str) -> str:
     return f"dorm.{cluster}.report.*.NodeReported"
+
+
+def shadow(cluster: str, policy: str, who: str) -> str:
+    return f"dorm.{cluster}.shadow.{token(policy)}.{token(who)}"
+
+
+def shadows(cluster: str) -> str:
+    """Return the pattern of all comparisons."""
+    return f"dorm.{cluster}.shadow.*.*"
 
 
 def ask(cluster: str, node: str, what: str) -> str:

@@ -6,6 +6,8 @@
     timeline/   a log as a picture
     export/     copies a log, or a part of it, into a file
     simulator/  a cluster in virtual time
+    shadow/     what another policy would do, decision by decision
+    bisect/     when an outcome became inevitable
 
     moments     names a state of the past: a sequence, a time, or a time before the log's end
     reading     reads a log once; damage is a result, not an error
@@ -32,6 +34,7 @@ once; the first divergence is that of the first slice that has one.
     ├── StoryError     no such app or node on this log
     ├── AuditError     a process of an audit ended, or a part of a log has no state to start from
     ├── SealError      the expected seal or key cannot be read
+    ├── OutcomeError   an outcome that cannot be read;  BisectError: one that this log cannot answer
     ├── SearchError    a stepper's filter that cannot be read
     ├── TimelineError  nothing to draw, or no library to draw it with
     └── ExportError    a file that cannot be written, or already exists

@@ -15,6 +15,8 @@ from dorm.core.settings import parameters_in_force, policy_after
 from dorm.core.state import Settings
 from dorm.local.spec_files import parse
 from dorm.policies.parameters import OPTIMIZER, SPEED
+from dorm.policies.registry import built_in, installed, policy
+from events.errors import DormError
 from events.kinds import PolicyChanged
 from events.quantities import duration
 from events.spec import SpecError
@@ -23,6 +25,9 @@ from events.times import SettingRefused, written
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dorm.core.settings import Plugins
+
+_NONE: Plugins = {}
 DEFAULT = "default"
 """The value that resets a parameter or a setting."""
 POLICY = "policy"
@@ -84,12 +89,12 @@ class Setting(msgspec.Struct, frozen=True):
     meaning: str
 
 
-def in_force(settings: Settings) -> tuple[list[Setting], list[Setting]]:
-    """Return the policy's parameters, and the master's times."""
-    defaults = parameters_in_force(Settings(policy=settings.policy))
+def in_force(settings: Settings, plugins: Plugins = _NONE) -> tuple[list[Setting], list[Setting]]:
+    """Return the policy's parameters, and the master's times.  `plugins` are those that the leading master announced."""
+    defaults = parameters_in_force(Settings(policy=settings.policy), plugins)
     parameters = [
-        Setting(name, name, value, defaults[name], meaning_of(name))
-        for name, value in parameters_in_force(settings).items()
+        Setting(name, name, value, defaults.get(name), meaning_of(name) if built_in(settings.policy) else "")
+        for name, value in parameters_in_force(settings, plugins).items()
     ]
     times = [
         Setting(name, time.word, getattr(settings, name), getattr(Settings(), name), time.meaning)
@@ -109,9 +114,9 @@ def gist_of(policy: str) -> str:
     return _GISTS.get(policy, "")
 
 
-def words(settings: Settings) -> list[str]:
+def words(settings: Settings, plugins: Plugins = _NONE) -> list[str]:
     """Return the keys of all settings."""
-    parameters, times = in_force(settings)
+    parameters, times = in_force(settings, plugins)
     return [POLICY, CHECKPOINTS, *(one.word for one in parameters), *(one.word for one in times)]
 
 
@@ -126,7 +131,7 @@ def shown(setting: Setting, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def change_of(pairs: list[str], settings: Settings) -> PolicyChanged:
+def change_of(pairs: list[str], settings: Settings, plugins: Plugins = _NONE) -> PolicyChanged:
     """Return the change for these `key=value`, checked against the settings in force.
 
     Keys are parameters of the policy (of the one that `policy=NAME` names, if given), the times' words, and the times' names
@@ -149,28 +154,38 @@ def change_of(pairs: list[str], settings: Settings) -> PolicyChanged:
         change["policy"] = chosen
     asked = PolicyChanged(**change)
     if chosen is not None:
-        _checked(settings, asked)
-    _refuse_unknown(given, msgspec.structs.replace(settings, policy=chosen or settings.policy, params={}))
+        _checked(settings, asked, plugins)
+    _refuse_unknown(given, msgspec.structs.replace(settings, policy=chosen or settings.policy, params={}), plugins)
     if given:
         params = {key: None if value == DEFAULT else _value(key, value) for key, value in given.items()}
         asked = msgspec.structs.replace(asked, set_params=params)
-        _checked(settings, asked)
+        _checked(settings, asked, plugins)
     return asked
 
 
-def _checked(settings: Settings, change: PolicyChanged) -> None:
+def _checked(settings: Settings, change: PolicyChanged, plugins: Plugins) -> None:
     try:
-        policy_after(settings, change)
+        name, params = policy_after(settings, change, plugins)
+        if not built_in(name) and installed(name):  # A plug-in's parameters can only be checked where it is installed.
+            policy(name).check_params(params)
     except SettingRefused as error:
+        if error.code == "policy.unknown" and change.policy is not None and installed(change.policy):
+            text = (
+                f"policy {change.policy!r} is installed here, and the leading master has not announced it; "
+                "install it where the masters run, and restart them"
+            )
+            raise SpecError(text, code="policy.not_at_master") from None
+        raise SpecError(str(error), code=error.code) from None
+    except DormError as error:
         raise SpecError(str(error), code=error.code) from None
 
 
-def _refuse_unknown(given: Mapping[str, str], settings: Settings) -> None:
-    parameters, times = in_force(settings)
+def _refuse_unknown(given: Mapping[str, str], settings: Settings, plugins: Plugins) -> None:
+    parameters, times = in_force(settings, plugins)
     names = sorted(one.name for one in parameters)
     unknown = [key for key in given if key not in names]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], words(settings), n=1)
+        near = difflib.get_close_matches(unknown[0], words(settings, plugins), n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise SpecError(
             f"unknown setting {unknown[0]!r}; {hint}policy {settings.policy} has "

@@ -72,11 +72,21 @@ def complain(message: str, code: str) -> None:
 def run(work: Coroutine[Any, Any, Any]) -> Any:
     """Run one command's coroutine."""
     try:
-        return asyncio.run(work)
+        return asyncio.run(_then_end_plugins(work))
     except BrokenPipeError:
         # `dorm events | head`: the reader has closed the pipe, which is no error.
         _read_no_more()
         raise typer.Exit(DONE) from None
+
+
+async def _then_end_plugins(work: Coroutine[Any, Any, Any]) -> Any:
+    """A thread that waits for a plug-in policy would keep an interrupted command until the policy's time is over."""
+    try:
+        return await work
+    finally:
+        plugins = sys.modules.get("dorm.plugins")
+        if plugins is not None:
+            plugins.close()
 
 
 def expected(error: BaseException) -> BaseException | None:

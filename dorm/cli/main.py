@@ -23,6 +23,7 @@ _COMMANDS = {
     "apps.plan": ("plan",),
     "simulation.simulate": ("simulate",),
     "simulation.whatif": ("whatif",),
+    "simulation.shadow": ("shadow",),
     "cluster.nodes": ("nodes", "drain"),
     "log.events": ("events",),
     "cluster.master": ("master",),

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from events.log.interface import Bus, EventLog
     from events.log.leadership import Leadership
     from events.log.records import Record
+    from events.nats.shadows import Comparisons
     from events.positions import Logged, Position
 
 
@@ -337,7 +338,7 @@ class Client:
         settings meanwhile."""
         try:
             before = await self.state()
-            all_after(before.settings, change)
+            all_after(before.settings, change, before.policy_plugins)
             check_folder(before, change)
         except SettingRefused as error:
             raise Refused(str(error), code=error.code) from None
@@ -351,6 +352,10 @@ class Client:
                     raise Refused(text, code=refused.code)
             return msgspec.structs.replace(state.settings)
         raise AssertionError("it returns or raises")
+
+    def comparisons(self, policy: str) -> Comparisons | None:
+        """Return where a shadow of this policy publishes; None for a client without a connection of its own."""
+        return self._connection.comparisons(policy, self.user) if self._connection is not None else None
 
     async def seal(self, *, answer_timeout: float = 10.0) -> LogSealed:
         """Have the master seal the log now; return the seal, which covers all earlier records.  Raises NoAnswer."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from dorm.core.decide.next_round import Decision
     from dorm.core.state import State
+    from events.kinds import PolicyPlugin
 
 
 class Moment(NamedTuple):
@@ -141,10 +142,12 @@ class Leader:
 
     # --- elections ------------------------------------------------------------------------------------------------------
 
-    def elect(self, now: int, *, build: str = "", key: str = "") -> Publish:
-        """The first round of a new epoch, at `now` (UTC ns).  Every decision of earlier epochs is void from there on."""
+    def elect(self, now: int, *, build: str = "", key: str = "", policies: Sequence[PolicyPlugin] = ()) -> Publish:
+        """The first round of a new epoch, at `now` (UTC ns).  Every decision of earlier epochs is void from there on.
+        `policies` are the plug-ins that this master can decide by."""
         self.epoch = self.state.epoch + 1
-        return self.round([MasterElected(epoch=self.epoch, build=build, key=key)], now)
+        elected = MasterElected(epoch=self.epoch, build=build, key=key, policies=list(policies))
+        return self.round([elected], now)
 
     def elected(self, at: int, *, dirty_at: int | None, allocated_at: int = 0) -> None:
         """That round is stored and folded.  The allocation is dirty since `dirty_at` (monotonic ns): a new leader does

@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.state import can_be_kept
-from dorm.policies.registry import UnknownPolicy, policy
+from dorm.policies.registry import built_in, policy
 from events.errors import code_of
 from events.quantities import short
 from events.times import NAMES, SettingRefused, Times, asked, times_after
 
 if TYPE_CHECKING:
-    from dorm.core.state import Settings
-    from events.kinds import PolicyChanged
+    from collections.abc import Mapping
 
+    from dorm.core.state import Settings
+    from events.kinds import PolicyChanged, PolicyPlugin
+
+    Plugins = Mapping[str, PolicyPlugin]
+    """The plug-in policies that the leading master announced, by name (`State.plugins`)."""
+
+_NONE: Plugins = {}
 
 TIMES = NAMES
 """What a change may set beside the policy and its parameters."""
@@ -25,10 +31,11 @@ def times_of(settings: Settings) -> Times:
     return Times(**{name: getattr(settings, name) for name in TIMES})
 
 
-def policy_after(settings: Settings, change: PolicyChanged) -> tuple[str, dict[str, Any]]:
+def policy_after(settings: Settings, change: PolicyChanged, plugins: Plugins = _NONE) -> tuple[str, dict[str, Any]]:
     """Policy and parameters (those that were set; others are at their defaults) once the change is folded.
 
-    Raises SettingRefused where this build has no such policy or the policy refuses the parameters.  Changes nothing.
+    Raises SettingRefused where neither this build nor the leading master has such a policy, or the policy refuses the
+    parameters.  Those of a plug-in are not checked: it need not be installed where the log is folded.  Changes nothing.
     """
     chosen = change.policy if change.policy is not None else settings.policy
     params = change.params
@@ -38,32 +45,40 @@ def policy_after(settings: Settings, change: PolicyChanged) -> tuple[str, dict[s
         params = {**params, **change.set_params}
         params = {name: value for name, value in params.items() if value is not None}
     try:
-        policy(chosen).check_params(params)
+        if chosen not in plugins:
+            if not built_in(chosen):
+                # The state keeps the text, so it must not depend on what this build has.
+                text = f"unknown policy {short(chosen)}; `dorm policy list` shows the known ones"
+                raise SettingRefused(text, code="policy.unknown")
+            policy(chosen).check_params(params)
         if not can_be_kept(params):
             raise SettingRefused("the parameters hold a number that none has", code="policy.parameter.out_of_range")
-    except UnknownPolicy as error:  # The state keeps the text, so it must not depend on which others this build has.
-        text = f"unknown policy {short(chosen)}; `dorm policy list` shows the known ones"
-        raise SettingRefused(text, code=error.code) from None
+    except SettingRefused:
+        raise
     except (LookupError, ArithmeticError, TypeError, ValueError) as error:
         raise SettingRefused(str(error), code=code_of(error)) from None
     return chosen, params
 
 
-def all_after(settings: Settings, change: PolicyChanged) -> Settings:
+def all_after(settings: Settings, change: PolicyChanged, plugins: Plugins = _NONE) -> Settings:
     """All settings once the change is folded, as a copy.  Raises SettingRefused as `policy_after` does, and HarmfulTimes
     where the times that it leads to would do harm."""
     times_after(times_of(settings), change)
-    return asked_of(settings, change)
+    return asked_of(settings, change, plugins)
 
 
-def asked_of(settings: Settings, change: PolicyChanged) -> Settings:
+def asked_of(settings: Settings, change: PolicyChanged, plugins: Plugins = _NONE) -> Settings:
     """What a change asks for where its times are refused; else as `all_after`.  Raises SettingRefused for its policy."""
-    chosen, params = policy_after(settings, change)
+    chosen, params = policy_after(settings, change, plugins)
     folder = settings.checkpoints if change.checkpoints is None else change.checkpoints
     known = msgspec.structs.asdict(asked(times_of(settings), change))
     return msgspec.structs.replace(settings, policy=chosen, params=params, checkpoints=folder, **known)
 
 
-def parameters_in_force(settings: Settings) -> dict[str, Any]:
-    """All parameters of the policy in force, with its defaults.  Raises ValueError, as a policy's `check_params`."""
-    return policy(settings.policy).check_params(settings.params)
+def parameters_in_force(settings: Settings, plugins: Plugins = _NONE) -> dict[str, Any]:
+    """All parameters of the policy in force, with its defaults: a plug-in's as the leading master announced them.  Raises
+    ValueError, as a policy's `check_params`."""
+    if built_in(settings.policy):
+        return policy(settings.policy).check_params(settings.params)
+    announced = plugins.get(settings.policy)
+    return {**(announced.defaults if announced is not None else {}), **settings.params}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
-from events.kinds import Waiting
+from events.kinds import PolicyPlugin, Waiting
 from events.spec import AppSpec
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ __all__ = [
     "ContainerState",
     "Counters",
     "Ended",
+    "FailedPolicy",
     "Figures",
     "Generation",
     "Held",
@@ -91,6 +92,21 @@ class ShortenedTime(msgspec.Struct, frozen=True):
     by: str
     before: float
     after: float
+
+
+class FailedPolicy(msgspec.Struct, frozen=True):
+    """The policy's last answer was not usable (`PolicyFailed`)."""
+
+    policy: str
+    version: int
+    code: str
+    reason: str
+    since: int
+    """Log time of the first such failure in a row."""
+    seq: int
+    """The last record that reports it."""
+    ticks: int = 0
+    """How many idle ticks have tried in vain; the next one comes later for each."""
 
 
 REFUSED_CHANGES = 8
@@ -437,6 +453,15 @@ class State(msgspec.Struct):
     counters: Counters = msgspec.field(default_factory=Counters)
     next_drop_at: int = 0
     """When the first ended app leaves the state; 0 for none."""
+    plugins: dict[str, PolicyPlugin] | msgspec.UnsetType = msgspec.UNSET
+    """The plug-in policies of the leading master, by name.  Unset where it has none, so that such a state has the digest that
+    it had before there were plug-ins."""
+    policy_failure: FailedPolicy | msgspec.UnsetType = msgspec.UNSET
+    """Unset while the policy works."""
+
+    @property
+    def policy_plugins(self) -> dict[str, PolicyPlugin]:
+        return self.plugins if isinstance(self.plugins, dict) else {}
 
     def live_apps(self) -> Iterator[App]:
         """Apps that have not ended, in order of arrival."""

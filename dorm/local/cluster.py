@@ -24,16 +24,27 @@ from dorm.local.nats_server import EmbeddedServer
 from dorm.local.runtimes import choose_runtime
 from dorm.master.master import Master
 from dorm.master.sealing import open_key
+from dorm.plugins import loadable
 from events.log.waiting import until_answered
 from events.nats.log import Connection
 
 if TYPE_CHECKING:
     from agents.runtime.interface import Runtime
+    from events.kinds import PolicyPlugin
 
 _log = structlog.get_logger(__name__)
 BUILD = f"dorm {version('dorm')}"
 _CLOSE_S = 10.0
 RuntimeName = Literal["auto", "docker", "process"]
+
+
+def plugins() -> list[PolicyPlugin]:
+    """Return the plug-in policies of this machine that work, for a master to announce; the others are logged, and harm
+    nothing."""
+    announced, problems = loadable()
+    for problem in problems:
+        _log.warning("a plug-in policy is left out", reason=problem)
+    return announced
 
 
 class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +113,7 @@ class LocalCluster:
             leadership=connection.leadership,
             witness=witness_file(key_file),
             accept_log=self.options.accept_log,
+            plugins=plugins,
         )
         choice = await choose_runtime(self.options.runtime, self.options.docker_url)
         self.runtime_name, self.runtime_note = choice.name, choice.note

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from dorm.core.leader import Publish
     from events.chain.seals import SealKey
+    from events.kinds import PolicyPlugin
     from events.log.interface import Bus, EventLog
     from events.log.leadership import Leadership
     from events.log.records import Record
@@ -107,7 +108,8 @@ class Master:
 
     With `leadership`, the master follows until it has the lease, which is good for `lease_s` seconds; without, it leads at
     once and ends when it is deposed.  `witness` is the file that records what was read of the log; with `accept_log` the
-    master leads even on a log that differs from it.
+    master leads even on a log that differs from it.  `plugins` loads the plug-in policies of this machine; it is called
+    once, in a thread, before the master leads for the first time.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class Master:
         lease_s: float = 2.0,
         witness: Path | None = None,
         accept_log: bool = False,
+        plugins: Callable[[], Sequence[PolicyPlugin]] | None = None,
     ) -> None:
         self.state = State()
         self.name = name
@@ -153,6 +156,8 @@ class Master:
         self._following = False
         self._integrity = Integrity(cluster, witness, accept=accept_log)
         self._refusals = Refusals()
+        self._load_plugins = plugins
+        self._plugins: Sequence[PolicyPlugin] = ()
 
     async def run(self) -> None:
         """Follow and lead until cancelled.  A master that is leading then seals the unsealed records and gives the lease back.
@@ -164,6 +169,8 @@ class Master:
                 tasks.create_task(self._read())
                 tasks.create_task(self._snapshots.run())
                 await self._fold_until(end)
+                if self._load_plugins is not None:
+                    self._plugins = await self._solve(self._load_plugins)
                 self._integrity.check(self._sealer.misfit)
                 tasks.create_task(self._listen())
                 tasks.create_task(self._integrity.remember(self._seen))
@@ -217,7 +224,8 @@ class Master:
 
     async def _load_policy(self) -> None:
         """Import the policy's solver now: it takes half a second, for which the first app would wait."""
-        await self._solve(policy, self.state.settings.policy)
+        with contextlib.suppress(DormError):  # The decision says what is wrong with it.
+            await self._solve(policy, self.state.settings.policy)
 
     def _now(self) -> int:
         return self._time.now(self.state.time, _loop_ns())
@@ -318,7 +326,8 @@ class Master:
                 self._lease.vouch()
             # The time of the last record is unknown; nothing depends on the time of this round.
             now = max(self._clock(), self.state.time)
-            if await self._publish(self._leader.elect(now, build=self._build, key=self._sealer.public)):
+            elected = self._leader.elect(now, build=self._build, key=self._sealer.public, policies=self._plugins)
+            if await self._publish(elected):
                 break
         self._detector.restart(self.state.nodes, _loop_ns())
         self._leader.elected(_loop_ns(), dirty_at=_loop_ns())

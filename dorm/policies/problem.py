@@ -13,6 +13,21 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from events.errors import DormError
+
+
+class PolicyFailure(DormError):
+    """A policy gave no usable answer; the text says why, and the code in which way:
+
+    `policy.raised`         it raised an exception
+    `policy.nonsense`       its answer has wrong types, or other ids than the problem
+    `policy.infeasible`     its answer breaks a rule (`dorm.policies.checking`)
+    `policy.too_slow`       it took longer than it may; depends on the machine
+    `policy.ended`          its process ended; depends on the machine
+    `policy.not_installed`  it is not installed here, or cannot be loaded"""
+
+    code = "policy.raised"
+
 
 class PortRoom(msgspec.Struct, frozen=True):
     """A node's range of ports, and how many containers of all apps together it can serve.

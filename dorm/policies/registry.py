@@ -28,6 +28,10 @@
     answer      from counts by node to the recorded allocation
 
 Modules of policies are loaded on first use: the solver takes a while to import, and most commands need none.
+
+Other distributions may bring policies as plug-ins (`dorm.plugins`).  A name that is not Dorm's own is looked up there, by the
+same import on demand, so that policies themselves need no code that starts processes.  What the fold does must not depend on
+what is installed, so it asks `built_in` alone.
 """
 
 from __future__ import annotations
@@ -39,7 +43,17 @@ from typing import TYPE_CHECKING, cast
 from events.errors import DormError
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from dorm.policies.problem import Policy
+
+    class Plugins(Protocol):
+        """What `dorm.plugins` offers."""
+
+        def names(self) -> list[str]: ...
+
+        def policy(self, name: str) -> Policy: ...
+
 
 _REGISTRY = {
     "app-level": ("dorm.policies.baselines.app_level", "AppLevelPolicy"),
@@ -53,6 +67,7 @@ _REGISTRY = {
     "tiresias": ("dorm.policies.baselines.tiresias", "TiresiasPolicy"),
 }
 
+_PLUGINS = "dorm.plugins"
 DEFAULT = "dorm"
 
 
@@ -63,14 +78,35 @@ class UnknownPolicy(DormError, ValueError):
 
 
 def names() -> list[str]:
-    """Return the names of all policies, sorted."""
+    """Return the names of Dorm's own policies, sorted."""
     return sorted(_REGISTRY)
 
 
-@cache
+def built_in(name: str) -> bool:
+    """Return whether this is one of Dorm's own policies."""
+    return name in _REGISTRY
+
+
+def installed(name: str) -> bool:
+    """Return whether a policy of this name is installed here; a plug-in may still fail to load."""
+    return name in _REGISTRY or name in _plugins().names()
+
+
 def policy(name: str) -> Policy:
-    """Return the policy of this name.  Raises `UnknownPolicy`."""
-    if name not in _REGISTRY:
-        raise UnknownPolicy(f"unknown policy {name!r} (known: {', '.join(names())})")
+    """Return the policy of this name.  Raises `UnknownPolicy`, also for a plug-in that cannot be loaded."""
+    if name in _REGISTRY:
+        return _own(name)
+    plugins = _plugins()
+    if name not in plugins.names():
+        raise UnknownPolicy(f"unknown policy {name!r} (known: {', '.join([*names(), *plugins.names()])})")
+    return plugins.policy(name)
+
+
+@cache
+def _own(name: str) -> Policy:
     module, attribute = _REGISTRY[name]
     return cast("Policy", getattr(import_module(module), attribute)())
+
+
+def _plugins() -> Plugins:
+    return cast("Plugins", import_module(_PLUGINS))

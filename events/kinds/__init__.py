@@ -5,8 +5,8 @@
     agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
                AppProgressed AppResizeRequested MembershipChanged EpochCompleted
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
-               GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked Resized
-               NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
+               GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked PolicyFailed
+               Resized NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
 
 Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
 raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,
@@ -69,6 +69,8 @@ from events.kinds.master import (
     NodeLost,
     NodeRecovered,
     Placed,
+    PolicyFailed,
+    PolicyPlugin,
     Resize,
     Resized,
     Trigger,
@@ -127,6 +129,8 @@ __all__ = [
     "NodeReported",
     "Placed",
     "PolicyChanged",
+    "PolicyFailed",
+    "PolicyPlugin",
     "Port",
     "PortOrNone",
     "Published",

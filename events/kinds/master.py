@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from events.kinds.base import Address, Event, ExitCode, FolderId, PortOrNone, Step
-from events.limits import Figure, Moment, Name, Number, Seconds, Sequence, Signed, Slot
+from events.limits import LONGEST_TEXT, Figure, Moment, Name, Number, Seconds, Sequence, Signed, Slot
 from events.spec import AppSpec
 
 
@@ -231,6 +231,10 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
+Plugin = Annotated[str, msgspec.Meta(max_length=200)]
+"""The distribution that a plug-in policy comes from, and its version: `acme-dorm 1.2.0`; "" for a policy of Dorm itself."""
+
+
 class IdleTicked(Event, frozen=True):
     """The allocation was looked at again though nothing had happened for a while; first in its round.
 
@@ -243,9 +247,27 @@ class IdleTicked(Event, frozen=True):
     solver: str
     status: str
     digest: str
+    plugin: Plugin = ""
 
 
 Trigger = Literal["events", "idle", "deadline"]
+
+
+class PolicyFailed(Event, frozen=True):
+    """The policy gave no usable answer: every app keeps the containers that it has, and the master goes on.
+
+    It is asked again after the next event that could change the allocation, and by idle ticks whose distance doubles.  The
+    same failure is written down once, and with each idle tick."""
+
+    policy: Name
+    policy_version: Number
+    code: Annotated[str, msgspec.Meta(max_length=64)]
+    """`policy.raised`, `policy.infeasible`, `policy.nonsense`, `policy.too_slow`, `policy.ended`, `policy.not_installed`."""
+    reason: Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
+    digest: str
+    """Digest of the state at `basis`."""
+    trigger: Trigger = "events"
+    plugin: Plugin = ""
 
 
 class Resized(Event, frozen=True):
@@ -280,6 +302,17 @@ class Resized(Event, frozen=True):
     (`dorm.core.round_size`)."""
     put_off: Number = 0
     """How many changes of this allocation did not fit.  The figures include them, and the next decision follows at once."""
+    plugin: Plugin = ""
+
+
+class PolicyPlugin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A plug-in policy that is installed where a master runs."""
+
+    name: Name
+    version: Number
+    plugin: Plugin
+    defaults: dict[str, Any] = {}
+    """All parameters of the policy, with their defaults."""
 
 
 class MasterElected(Event, frozen=True):
@@ -289,6 +322,9 @@ class MasterElected(Event, frozen=True):
     build: str = ""
     key: str = ""
     """The public key of its seals (`LogSealed`), empty if it makes none."""
+    policies: list[PolicyPlugin] = []
+    """The plug-in policies that it can decide by.  The fold accepts no other policy than these and Dorm's own, so that a state
+    does not depend on what is installed where the log is read."""
 
 
 class LogSealed(Event, frozen=True):
@@ -328,6 +364,7 @@ MasterFact = (
     | MembershipCommitted
     | LiveResizeFailed
     | IdleTicked
+    | PolicyFailed
     | Resized
     | MasterElected
     | LogSealed

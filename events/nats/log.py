@@ -45,6 +45,7 @@ from events.nats.reader import (
     last_record,
     record_at,
 )
+from events.nats.shadows import Comparisons
 from events.nats.snapshots import JetStreamSnapshots
 from events.nats.stream_state import stream_state
 from events.nats.streams import all_streams, find_streams, log_stream, make_streams
@@ -132,6 +133,10 @@ class Connection:
             await link.close()
             raise
         return cls(link, cluster, imported)
+
+    def comparisons(self, policy: str, who: str) -> Comparisons:
+        """Return where a shadow publishes what it finds."""
+        return Comparisons(self._link, self.cluster, policy, who)
 
     async def uncompress(self) -> None:
         """Turn off compression on streams that an earlier release created with it.  Raises LogUnavailable, LogRefused."""

@@ -20,9 +20,19 @@ from dorm.core.decide.allocation import SOLVER
 from dorm.core.decide.liveness import conclude
 from dorm.core.decide.next_round import decide
 from dorm.core.state import SCHEMA, Counters, State, digest
-from dorm.policies.registry import names, policy
+from dorm.policies.registry import UnknownPolicy, installed, policy
 from events.codec import decode, encode
-from events.kinds import IdleTicked, LogSealed, MasterElected, NodeLeaseEnded, NodeLost, NodeRecovered, Resized, Round
+from events.kinds import (
+    IdleTicked,
+    LogSealed,
+    MasterElected,
+    NodeLeaseEnded,
+    NodeLost,
+    NodeRecovered,
+    PolicyFailed,
+    Resized,
+    Round,
+)
 from replay.audit.differences import AppDifference, Difference, differences
 
 if TYPE_CHECKING:
@@ -35,6 +45,10 @@ GUARDED = "a solver's time guard fired"
 _CONCLUDED = (NodeLost, NodeRecovered, NodeLeaseEnded)
 _SOLVED = (Resized, IdleTicked)
 """Facts that come from a policy; each names it, its version and its solver."""
+_NAMED = (*_SOLVED, PolicyFailed)
+"""Facts that name the policy in force, and the state that they were made from."""
+_OF_THE_MACHINE = ("policy.too_slow", "policy.ended", "policy.not_installed")
+"""How a policy may fail here although it did not where the decision was made."""
 
 
 class Answer(msgspec.Struct):
@@ -81,16 +95,34 @@ def why_not(record: Record, event: Round) -> str:
         return f"another version of the core decided it ({event.core}, here {SCHEMA})"
     if encode(event) != record.body:
         return "another build wrote it, with fields that this one does not know"
+    failed = [fact for fact in event.events if isinstance(fact, PolicyFailed)]
+    if failed:
+        return f"policy {failed[0].policy!r} failed there ({failed[0].code})"
     for fact in event.events:
         if isinstance(fact, _SOLVED):
-            if fact.policy not in names():
-                return f"this build has no policy {fact.policy!r}"
-            if fact.policy_version != policy(fact.policy).version:
-                return f"another version of policy {fact.policy!r} decided it"
+            if why := _not_here(fact):
+                return why
             if fact.solver != SOLVER:
                 return f"another solver decided it ({fact.solver}, here {SOLVER})"
             if fact.status == "guard":
                 return GUARDED
+    return ""
+
+
+def _not_here(fact: Resized | IdleTicked) -> str:
+    """Return why the policy of a decision cannot be asked again here, '' if it can."""
+    named = f"policy {fact.policy!r}"
+    if not installed(fact.policy):
+        return f"{named} of the plug-in {fact.plugin} is not installed" if fact.plugin else f"this build has no {named}"
+    try:
+        here = policy(fact.policy)
+    except UnknownPolicy:
+        return f"{named} of the plug-in {fact.plugin} cannot be loaded"
+    if fact.policy_version != here.version:
+        return f"another version of {named} decided it"
+    plugin = getattr(here, "plugin", "")
+    if fact.plugin != plugin:
+        return f"{named} of {fact.plugin or 'Dorm itself'} decided it, and here it is of {plugin or 'Dorm itself'}"
     return ""
 
 
@@ -162,6 +194,11 @@ def _compare_facts(record: Record, event: Round, given: Answer) -> Verdict:
         return Verdict()
     if any(isinstance(fact, _SOLVED) and fact.status == "guard" for fact in given.facts):
         return Verdict(unchecked=GUARDED)
+    for fact in given.facts:
+        if isinstance(fact, PolicyFailed) and fact.code in _OF_THE_MACHINE:
+            return Verdict(unchecked=f"policy {fact.policy!r} failed when it was asked again ({fact.code})")
+        if isinstance(fact, PolicyFailed):
+            return Verdict(wrong=f"deciding again failed: policy {fact.policy!r}: {fact.reason}")
     again = decode(msgspec.structs.replace(record, body=body))
     found = differences(event.allocated, given.allocated, "allocated")
     found += _fact_differences(event.events, again.events if isinstance(again, Round) else given.facts)
@@ -225,7 +262,7 @@ def _compare_digest(event: Round, given: Answer) -> Verdict:
     if event.core != SCHEMA:
         return Verdict()  # Another core's state has another digest.
     for index, fact in enumerate(event.events):
-        if not isinstance(fact, _SOLVED):
+        if not isinstance(fact, _NAMED):
             continue
         for name, expected in (("digest", given.digest), ("policy", given.policy)):
             if getattr(fact, name) != expected:

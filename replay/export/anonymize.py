@@ -52,7 +52,7 @@ _AGENTS = (
 )  # fmt: skip
 _AGENT_KINDS = frozenset(cls.__name__ for cls in _AGENTS)
 _KINDS = frozenset(cls.__name__ for cls in get_args(k.Published))
-_SOLVED = (k.Resized, k.IdleTicked)
+_SOLVED = (k.Resized, k.IdleTicked, k.PolicyFailed)
 _REASONED = (k.AppRejected, k.AppFailed, k.AppCancelled, k.GenerationFailed)
 _NO_DIGEST = "0" * 32
 _LARGE = 1000

@@ -60,7 +60,7 @@ _WORDS = {
 }  # fmt: skip
 """Fields that hold the core's own words."""
 _HEX = re.compile(r"[0-9a-f]{64}")
-_DROPPED = {"build", "by", "chain", "digest", "id", "key", "marks", "name", "signature", "subject"}
+_DROPPED = {"build", "by", "chain", "digest", "id", "key", "marks", "name", "plugin", "signature", "subject"}
 """Fields that cannot hold under other names, or that the rewriter fills in from the record."""
 _NAMES = {
     "app": "app_references", "App.id": "app_references", "App.name": "app_references", "Submission.app": "app_references",
@@ -256,7 +256,9 @@ _RULES: dict[str, Rule] = {
     "reasons": _keys("app_references"), "shortage": _keys("app_references"),
     "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),
     "State.names": _map("app_references", "app_references"),
-    "params": Disguise.params, "set_params": Disguise.params, "policy": Disguise.policy, "cause": Disguise.cause,
+    "params": Disguise.params, "set_params": Disguise.params, "policy": Disguise.policy, "PolicyPlugin.name": Disguise.policy,
+    "State.plugins": lambda disguise, value: {disguise.policy(key): disguise.plain(one) for key, one in value.items()},
+    "cause": Disguise.cause,
     "AppSubmitted.spec": Disguise.document, "Submission.spec": Disguise.document,
     "runtime": lambda disguise, value: value if value in _RUNTIMES else "",
 }  # fmt: skip

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dorm.core.decide.liveness import LEASE_MARGIN_S
 from dorm.core.decide.next_round import decide
 from dorm.core.leader import Leader, Moment
+from events.kinds import PolicyFailed
 from events.quantities import MILLISECOND, SECOND
+from replay.simulator import SimulationError
 from replay.simulator.agenda import LAST
 from replay.simulator.scenario import BEGIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dorm.core.leader import Publish
     from dorm.core.state import State
-    from events.kinds import Event
+    from events.kinds import Event, PolicyPlugin
     from replay.simulator.agenda import Agenda
     from replay.simulator.scenario import DecisionTime, Rounds
 
@@ -27,13 +29,21 @@ class VirtualMaster:
     """One master that never fails.  `append` stores a fact and folds it into `state`."""
 
     def __init__(
-        self, agenda: Agenda, state: State, append: Callable[[Event, str], None], decision_time: DecisionTime, name: str
+        self,
+        agenda: Agenda,
+        state: State,
+        append: Callable[[Event, str], None],
+        decision_time: DecisionTime,
+        name: str,
+        *,
+        plugins: Sequence[PolicyPlugin] = (),
     ) -> None:
         self._agenda = agenda
         self._state = state
         self._append = append
         self._decision_time = decision_time
         self._name = name
+        self._plugins = plugins
         self._silence = _Silence(state)
         self._leader = self._make_leader()
         self._woken_at: int | None = None
@@ -52,7 +62,7 @@ class VirtualMaster:
         state, now = self._state, self._agenda.now
         seen = now - int(self._takes_s() * SECOND)
         unseen = state.dirty_at + state.settings.quiet_ms * MILLISECOND >= seen
-        elected = self._leader.elect(now)
+        elected = self._leader.elect(now, policies=self._plugins)
         self._leader.elected(now, dirty_at=state.dirty_at if unseen else None, allocated_at=seen)
         self._say(elected)
         self.wake(now)
@@ -100,7 +110,9 @@ class VirtualMaster:
             if ready.publish is not None:
                 self._say(ready.publish)
             elif ready.compute is not None:
-                computed = self._leader.computed(ready.compute, decide(self._state, now, allocate=True))
+                decision = decide(self._state, now, allocate=True)
+                _refuse_failure(decision.facts)
+                computed = self._leader.computed(ready.compute, decision)
                 if computed is not None:
                     self._publish_later(computed)
                     return None
@@ -125,6 +137,14 @@ class VirtualMaster:
     def _say(self, said: Publish) -> None:
         id = f"{self._name}.{said.round.epoch}.{said.round.basis}"
         self._append(msgspec.structs.replace(said.round, id=id, by=self._name), "master")
+
+
+def _refuse_failure(facts: list[Any]) -> None:
+    """A live master keeps what it has when its policy fails.  A simulation of that would mislead, so this raises
+    SimulationError."""
+    for fact in facts:
+        if isinstance(fact, PolicyFailed):
+            raise SimulationError(f"policy {fact.policy} fails: {fact.reason}", code=fact.code)
 
 
 class _Silence:
@@ -163,9 +183,11 @@ class RoundsMaster(VirtualMaster):
         decision_time: DecisionTime,
         name: str,
         rounds: Rounds,
+        *,
+        plugins: Sequence[PolicyPlugin] = (),
     ) -> None:
         self._rounds = rounds
-        super().__init__(agenda, state, append, decision_time, name)
+        super().__init__(agenda, state, append, decision_time, name, plugins=plugins)
 
     def _make_leader(self) -> Leader:
         return _RoundsLeader(self._state, self._silence, self._agenda, self._rounds)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from events.kinds import PolicyPlugin
 from replay.simulator.timings import Timings
 from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
 
@@ -81,6 +82,8 @@ class Scenario(msgspec.Struct, frozen=True):
     until_s: float | None = None
     """When the run is cut off, in seconds from its start; None: when nothing is left to happen."""
     cluster: str = "simulated"
+    plugins: tuple[PolicyPlugin, ...] = ()
+    """The plug-in policies that the simulated master announces."""
 
 
 class Running(msgspec.Struct, frozen=True):

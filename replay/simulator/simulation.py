@@ -13,11 +13,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from dorm.core.apps.admission import app_id, name_of
+from dorm.core.decide.guarding import announced
 from dorm.core.fold.evolve import evolve
 from dorm.core.invariants import may_run
 from dorm.core.query.plans import copy_of
 from dorm.core.query.speaking import as_holder
 from dorm.core.state import State
+from dorm.policies.registry import built_in
 from events import kinds as k
 from events import subjects
 from events.codec import encode
@@ -65,9 +67,9 @@ class Simulation:
         self.begin = self.agenda.now
         """UTC ns; all times of the scenario count from here."""
         self.name = name or (f"fork-{state.seq}" if state is not None else "simulator")
+        self._fresh = state is None
         self.master = self._make_master()
         self.agents = VirtualAgents(self.agenda, self.state, scenario, self._append, self.master)
-        self._fresh = state is None
         self._observers: list[Seen] = []
         self._unanswered: dict[str, SimulatedApp] = {}
         """Submitted apps, by the id that they will have."""
@@ -80,10 +82,13 @@ class Simulation:
         self._adopt(dict(running or {}))
 
     def _make_master(self) -> VirtualMaster:
-        decision_time, rounds = self.scenario.decision_time, self.scenario.rounds
-        if rounds is not None:
-            return RoundsMaster(self.agenda, self.state, self._append, decision_time, self.name, rounds)
-        return VirtualMaster(self.agenda, self.state, self._append, decision_time, self.name)
+        scenario, plugins = self.scenario, self.scenario.plugins
+        if self._fresh:
+            plugins = (*plugins, *announced(scenario.policy))
+        who = (self.agenda, self.state, self._append, scenario.decision_time, self.name)
+        if scenario.rounds is not None:
+            return RoundsMaster(*who, scenario.rounds, plugins=plugins)
+        return VirtualMaster(*who, plugins=plugins)
 
     @property
     def partitions(self) -> dict[str, Partition]:
@@ -140,6 +145,8 @@ class Simulation:
 
     def _begin(self) -> None:
         scenario = self.scenario
+        if plugs_in := self._fresh and not built_in(scenario.policy):
+            self.master.elect()  # Before the settings, which name a policy that it announces.
         if self._fresh:
             self._append(
                 k.PolicyChanged(
@@ -155,7 +162,8 @@ class Simulation:
         for node in scenario.nodes:
             if node.name not in self.state.nodes:
                 self.agents.join(node)
-        self.master.elect()
+        if not plugs_in:
+            self.master.elect()
         for outage in scenario.outages:
             self._plan_outage(outage)
         for index, app in enumerate(scenario.apps):

@@ -127,6 +127,7 @@ class World:
             self.check_ticks_end(event, dirty)
         if isinstance(event, k.Round):
             for fact in event.events:
+                self.hold(not isinstance(fact, k.PolicyFailed), fact)
                 if isinstance(fact, k.GenerationReleased | k.MembersReleased):
                     self.released_from.setdefault((fact.app, fact.generation), event.basis)
         return record.seq

@@ -106,6 +106,10 @@ def explain(
             show_document({**msgspec.to_builtins(found), **told}, output)
             return
         _show(found, start, live=live)
+        if not isinstance(state.policy_failure, msgspec.UnsetType):
+            failed = state.policy_failure
+            text = f"policy {failed.policy} gives no usable answer, so every app keeps what it has: {failed.reason}"
+            console.print(Text(f"{text} [{failed.code}]", style="yellow"))
         if not brief:
             console.print()
             show_chapters(teller.story(), last)
@@ -119,6 +123,8 @@ async def _start_of(found: Explanation, outlook: Outlook, state: State) -> Start
 
     if found.state != "live" or found.containers or outlook.history is None:
         return None
+    if not isinstance(state.policy_failure, msgspec.UnsetType):
+        return None  # Nothing starts while the policy fails, and no simulation says for how long.
     with progress_of("simulating"), solver_prints_elsewhere():
         return await asyncio.to_thread(starting, outlook.history, state, found.id, found.at)
 

@@ -17,7 +17,8 @@ from dorm.cli.settings import parse_capacity, parse_params
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of
 
 if TYPE_CHECKING:
-    from dorm.core.query.plans import Figures, NewNodes, Plan, PlannedApp
+    from dorm.core.query.planned import Figures, Plan, PlannedApp
+    from dorm.core.query.plans import NewNodes
 
 CHANGES = 3
 """Exit code: some app would have other containers than now."""

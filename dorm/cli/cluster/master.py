@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dorm.cli.connect import ClusterName, Url, where
-from dorm.cli.errors import USAGE, Fail, run
+from dorm.cli.errors import USAGE, Fail, WrongUsage, run
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.settings import complete_policy, parse_params, policy_change
 from dorm.cli.signals import run_until_stopped
 from events.log.records import LogError
 
 if TYPE_CHECKING:
+    from dorm.client.client import Client
+    from dorm.master.master import Master
+    from events.kinds import PolicyChanged
     from events.nats.log import Connection
 
 AcceptLog = Annotated[
@@ -74,6 +77,14 @@ def master(
         ),
     ] = None,
     accept_log: AcceptLog = False,
+    policy_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            envvar="DORM_POLICY_LIMIT",
+            help="How long a plug-in policy may take for one answer; then every app keeps what it has. Default: 60s.",
+        ),
+    ] = None,
     verbose: Verbose = 0,
     log_json: LogJson = False,
 ) -> None:
@@ -92,13 +103,15 @@ def master(
     configure(verbose, log_json)
     change = policy_change(policy, parse_params(param) or None)
     identity = _identity(name)
+    _limit(policy_limit)
 
     async def work() -> None:
         from dorm.client.client import Client
-        from dorm.local.cluster import BUILD
+        from dorm.local.cluster import BUILD, plugins
         from dorm.local.home import key_file, witness_file
         from dorm.master.master import Master
         from dorm.master.sealing import open_key
+        from dorm.policies.registry import built_in
         from events.log.waiting import until_answered
         from events.nats.log import Connection
 
@@ -109,9 +122,10 @@ def master(
             address, cluster_name, name="dorm-master", create=True, replicas=replicas, patient=True
         )
         try:
-            if change is not None:
-                client = Client(connection.log, connection.bus, cluster_name)
-                await until_answered(lambda: client.change_policy(change), "changing the policy")
+            client = Client(connection.log, connection.bus, cluster_name)
+            first = change if change is None or change.policy is None or built_in(change.policy) else None
+            if first is not None:
+                await until_answered(lambda: client.change_policy(first), "changing the policy")
             await _mind_the_copies(connection)
             replicated = await until_answered(connection.leadership.replicas, "looking up the lease of the masters") > 1
             one = Master(
@@ -126,12 +140,45 @@ def master(
                 lease_s=lease or (_REPLICATED_LEASE_S if replicated else _LEASE_S),
                 witness=witness_file(file),
                 accept_log=accept_log,
+                plugins=plugins,
             )
-            await one.run()
+            if change is None or first is not None:
+                await one.run()
+            else:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(_plug_in(client, one, change))
+                    await one.run()
         finally:
             await connection.close()
 
     run(run_until_stopped(work()))
+
+
+async def _plug_in(client: Client, one: Master, change: PolicyChanged) -> None:
+    """Change to a plug-in policy once a master leads: the log accepts none that the leading master has not announced."""
+    import structlog
+
+    from dorm.client.errors import Refused
+    from events.log.waiting import until_answered
+
+    await one.settled.wait()
+    try:
+        await until_answered(lambda: client.change_policy(change), "changing the policy")
+    except Refused as error:
+        structlog.get_logger(__name__).error("the policy is not changed", reason=str(error), code=error.code)
+
+
+def _limit(text: str | None) -> None:
+    from events.quantities import QuantityError
+
+    if text is None:
+        return
+    from dorm.plugins import limits
+
+    try:
+        limits.set_limit(limits.checked(text))
+    except QuantityError as error:
+        raise WrongUsage(f"--policy-limit: {error}", code="policy.limit.malformed") from None
 
 
 async def _mind_the_copies(connection: Connection) -> None:

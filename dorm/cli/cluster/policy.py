@@ -9,13 +9,14 @@ import typer
 from rich.text import Text
 
 from dorm.cli.connect import ClusterName, Url, User, client, complete
-from dorm.cli.errors import FAILED, USAGE, Fail, run
+from dorm.cli.errors import FAILED, USAGE, Fail, complain, run
 from dorm.cli.output import Format, Output, console, show, show_document
 
 if TYPE_CHECKING:
     from dorm.cli.changes import Setting
+    from dorm.core.settings import Plugins
     from dorm.core.state import Settings, State
-    from events.kinds import PolicyChanged
+    from events.kinds import PolicyChanged, PolicyPlugin
 
 app = typer.Typer(
     help="What the cluster goes by when it decides: the policy, its parameters, and the master's times.",
@@ -26,7 +27,7 @@ app = typer.Typer(
 def _complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
     from dorm.cli.changes import words
 
-    return complete(ctx, incomplete, lambda state: words(state.settings))
+    return complete(ctx, incomplete, lambda state: words(state.settings, state.policy_plugins))
 
 
 def _complete_pair(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -34,7 +35,10 @@ def _complete_pair(ctx: typer.Context, incomplete: str) -> list[str]:
     from dorm.policies.registry import names
 
     def pairs(state: State) -> list[str]:
-        return [f"{word}=" for word in words(state.settings)] + [f"policy={name}" for name in names()]
+        plugins = state.policy_plugins
+        return [f"{word}=" for word in words(state.settings, plugins)] + [
+            f"policy={name}" for name in (*names(), *plugins)
+        ]
 
     return complete(ctx, incomplete, pairs)
 
@@ -49,25 +53,41 @@ def show_policy(output: Output = Format.table, url: Url = None, cluster: Cluster
 
       dorm policy show -o json
 
-    JSON: `policy`, `version`, and `parameters` and `times`, lists of `name` (as in the log), `word` (as in `dorm policy
+    A policy that gives no usable answer changes nothing, and is named here with what is wrong, until it answers again.
+
+    JSON: `policy`, `version`, `plugin` (the distribution that it comes from), `fails` (null, or `code`, `reason` and `since`,
+    in UTC nanoseconds), and `parameters` and `times`, lists of `name` (as in the log), `word` (as in `dorm policy
     set`), `value` and `default` (in the units of the log: `_ms`, `_s`), `meaning`; `checkpoints`, the id of the cluster's
     folder; `refused`, the last changes that the cluster did not accept, with `reason`, `by` and `seq`.
     """
     from dorm.cli.changes import gist_of, in_force
-    from dorm.policies.registry import policy
+    from replay.words import moment
 
     async def work() -> None:
         async with client(url, cluster) as connected:
             state = await connected.state()
         settings = state.settings
-        parameters, times = in_force(settings)
+        parameters, times = in_force(settings, state.policy_plugins)
+        plugin, failure = state.policy_plugins.get(settings.policy), _failure(state)
         if output in (Format.json, Format.yaml):
-            version = policy(settings.policy).version
-            document = {"policy": settings.policy, "version": version, "parameters": parameters, "times": times}
+            document: dict[str, Any] = {
+                "policy": settings.policy,
+                "version": _version(settings.policy, plugin),
+                "plugin": plugin.plugin if plugin is not None else "",
+                "fails": failure,
+                "parameters": parameters,
+                "times": times,
+            }
             document |= {"checkpoints": state.checkpoints, "refused": state.refused_changes}
             show_document(document, output)
             return
-        console.print(Text(f"policy {settings.policy}: {gist_of(settings.policy)}\n"))
+        gist = gist_of(settings.policy) or (
+            f"of the plug-in {plugin.plugin}" if plugin is not None else "not installed"
+        )
+        console.print(Text(f"policy {settings.policy}: {gist}\n"))
+        if failure is not None:
+            text = f"it fails since {moment(failure['since'])}, so every app keeps what it has: {failure['reason']}"
+            console.print(Text(f"{text} [{failure['code']}]\n", style="yellow"))
         _print_settings([*parameters, *times], output)
         if state.checkpoints:
             console.print(Text(f"\ncheckpoints are in the folder {state.checkpoints}"))
@@ -76,6 +96,21 @@ def show_policy(output: Output = Format.table, url: Url = None, cluster: Cluster
             console.print(Text(f"refused: {what} by {refused.by} (record {refused.seq}): {refused.reason}"))
 
     run(work())
+
+
+def _version(name: str, plugin: PolicyPlugin | None) -> int | None:
+    from dorm.policies.registry import built_in, policy
+
+    if built_in(name):
+        return policy(name).version
+    return plugin.version if plugin is not None else None
+
+
+def _failure(state: State) -> dict[str, Any] | None:
+    failed = state.policy_failure
+    if isinstance(failed, msgspec.UnsetType):
+        return None
+    return {"code": failed.code, "reason": failed.reason, "since": failed.since}
 
 
 def _print_settings(settings: list[Setting], output: Format) -> None:
@@ -110,15 +145,19 @@ def get(
 
     async def work() -> None:
         async with client(url, cluster) as connected:
-            settings = (await connected.state()).settings
+            state = await connected.state()
+        settings, plugins = state.settings, state.policy_plugins
         found: Any = {"name": POLICY, "value": settings.policy} if key == POLICY else None
         text = settings.policy
-        for one in (*in_force(settings)[0], *in_force(settings)[1]):
+        parameters, times = in_force(settings, plugins)
+        for one in (*parameters, *times):
             if key in (one.name, one.word):
                 found, text = one, shown(one, one.value)
         if found is None:
             raise Fail(
-                f"unknown setting {key!r}; there are {', '.join(words(settings))}", USAGE, code="settings.unknown"
+                f"unknown setting {key!r}; there are {', '.join(words(settings, plugins))}",
+                USAGE,
+                code="settings.unknown",
             )
         if output in (Format.json, Format.yaml):
             show_document(found, output)
@@ -171,20 +210,21 @@ def set_policy(
         async with client(url, cluster, user=user) as connected:
             state = await connected.state()
             before = msgspec.structs.replace(state.settings)
-            change = change_of(pairs, before)
+            plugins = state.policy_plugins
+            change = change_of(pairs, before, plugins)
             if dry_run:
                 if not await shown_dry(
-                    connected, state, change, output, _differences(before, asked_of(before, change))
+                    connected, state, change, output, _differences(before, asked_of(before, change, plugins), plugins)
                 ):
                     raise typer.Exit(FAILED)
                 return
-            if _settings_after(before, change) == before:
+            if _settings_after(before, change, plugins) == before:
                 console.print(Text("nothing to change: the settings already have these values"))
                 return
             after = await connected.change_policy(change)
-        for line in (*_differences(before, after), *_from_when(before, after)):
+        for line in (*_differences(before, after, plugins), *_from_when(before, after)):
             console.print(Text(line))
-        if all_after(after, change) != after:
+        if all_after(after, change, plugins) != after:
             raise Fail(
                 "somebody else changed the same at the same moment; look at `dorm policy show`",
                 code="settings.changed_meanwhile",
@@ -193,24 +233,24 @@ def set_policy(
     run(work())
 
 
-def _settings_after(before: Settings, change: PolicyChanged) -> Settings:
+def _settings_after(before: Settings, change: PolicyChanged, plugins: Plugins) -> Settings:
     from dorm.core.settings import all_after
 
     try:
-        return all_after(before, change)
+        return all_after(before, change, plugins)
     except ValueError as error:
         raise Fail.of(error, USAGE) from None
 
 
-def _differences(before: Settings, after: Settings) -> list[str]:
+def _differences(before: Settings, after: Settings, plugins: Plugins) -> list[str]:
     """Return `theta2: 0.1 -> 0.2` for every changed setting."""
     from dorm.cli.changes import in_force, shown
 
     lines = [f"policy: {before.policy} -> {after.policy}"] if before.policy != after.policy else []
     if before.checkpoints != after.checkpoints:
         lines.append(f"checkpoints: {before.checkpoints or 'by the nodes'} -> {after.checkpoints or 'by the nodes'}")
-    old = {one.name: one for part in in_force(before) for one in part}
-    new = {one.name: one for part in in_force(after) for one in part}
+    old = {one.name: one for part in in_force(before, plugins) for one in part}
+    new = {one.name: one for part in in_force(after, plugins) for one in part}
     for name, one in new.items():
         was = shown(old[name], old[name].value) if name in old else None
         if was is None:
@@ -233,7 +273,10 @@ def _from_when(before: Settings, after: Settings) -> list[str]:
 
 @app.command("list")
 def list_policies(output: Output = Format.table) -> None:
-    """All policies that this build has.
+    """All policies that are installed here: Dorm's own, and plug-ins with the distribution that each comes from.
+
+    A cluster can use a plug-in that is installed where its masters run.  One that cannot be used is listed with what is wrong
+    with it; the exit code is then 1.
 
     [bold]Example[/]
 
@@ -242,6 +285,7 @@ def list_policies(output: Output = Format.table) -> None:
     from dorm.cli.changes import gist_of
     from dorm.policies.registry import DEFAULT, names, policy
 
+    plugins = _plugins()
     rows: list[dict[str, Any]] = [
         {
             "policy": name,
@@ -249,11 +293,38 @@ def list_policies(output: Output = Format.table) -> None:
             "default": name == DEFAULT,
             "parameters": sorted(policy(name).check_params({})),
             "meaning": gist_of(name),
+            "plugin": "",
+            "problem": "",
         }
         for name in names()
     ]
+    rows += plugins
     if output in (Format.json, Format.yaml):
         show_document(rows, output)
-        return
-    shown = [{**row, "parameters": ", ".join(row["parameters"])} for row in rows]
-    show(shown, [("POLICY", "policy"), ("PARAMETERS", "parameters")], output, note=("MEANING", "meaning"))
+    else:
+        shown = [{**row, "parameters": ", ".join(row["parameters"])} for row in rows if not row["problem"]]
+        columns = [("POLICY", "policy"), ("PARAMETERS", "parameters")]
+        if plugins:
+            columns.insert(1, ("PLUG-IN", "plugin"))
+        show(shown, columns, output, note=("MEANING", "meaning"))
+    for row in plugins:
+        if row["problem"]:
+            complain(row["problem"], "policy.plugin.broken")
+
+
+def _plugins() -> list[dict[str, Any]]:
+    from dorm import plugins
+
+    rows = []
+    for name, one in plugins.found().items():
+        row: dict[str, Any] = {"policy": name, "version": None, "default": False, "parameters": [], "meaning": ""}
+        row |= {"plugin": one.plugin, "problem": ""}
+        try:
+            loaded = plugins.policy(name)
+        except plugins.PluginError as error:
+            row["problem"] = str(error)
+        else:
+            row |= {"version": loaded.version, "parameters": sorted(loaded.defaults), "meaning": loaded.meaning}
+        rows.append(row)
+    plugins.close()
+    return rows

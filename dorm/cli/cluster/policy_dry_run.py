@@ -52,10 +52,10 @@ def _resized(state: State, change: PolicyChanged, unmounted: Sequence[str], now:
     from dorm.core.query.plans import Assumed, plan
     from dorm.core.settings import all_after, parameters_in_force
 
-    after = all_after(state.settings, change)
+    after = all_after(state.settings, change, state.policy_plugins)
     settings: dict[str, Any] = {}
     if (after.policy, after.params) != (state.settings.policy, state.settings.params):
-        settings = {"policy": after.policy, **parameters_in_force(after)}
+        settings = {"policy": after.policy, **parameters_in_force(after, state.policy_plugins)}
     if not settings and not unmounted:
         return []
     with solver_prints_elsewhere():

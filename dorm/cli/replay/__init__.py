@@ -5,4 +5,5 @@ state      the state at a moment, and the difference between two
 step       walk through the log in the terminal;  step_screen: panes and keys;  step_view: what they show
 timeline   a page, a picture, or a trace
 archive    export and import
+bisect     the record that made an outcome inevitable
 """

@@ -9,6 +9,7 @@ import scipy
 
 from dorm.core.apps.bounds import bounds
 from dorm.core.decide.asking import ask, question, reasons_in_words
+from dorm.core.decide.guarding import in_force
 from dorm.core.decide.placement import arrange, with_ports
 from dorm.core.decide.timing import tick_is_due, trigger
 from dorm.core.round_size import (
@@ -20,26 +21,54 @@ from dorm.core.round_size import (
     shortage_that_fits,
     size,
 )
-from dorm.core.state import digest
-from dorm.policies.registry import policy
-from events.kinds import IdleTicked, Resize, Resized, Waiting
-from events.limits import LARGEST_FACTS
+from dorm.core.state import FailedPolicy, digest
+from dorm.policies.problem import PolicyFailure
+from dorm.policies.registry import built_in, policy
+from events.kinds import IdleTicked, PolicyFailed, Resize, Resized, Waiting
+from events.limits import LARGEST_FACTS, clipped
 
 if TYPE_CHECKING:
     from dorm.core.state import State
     from dorm.policies.problem import Allocation, Problem
 
+FAILED = "failed"
+"""The status of an idle tick whose policy failed."""
 SOLVER = f"scipy {scipy.__version__}"
 
 
-def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
+def allocate_now(state: State, now: int) -> list[IdleTicked | PolicyFailed | Resized]:
     """Run the policy in force.
 
     Return a `Resized` where anything changes, places or reasons; before it an `IdleTicked` if this is an idle tick, which is
-    recorded even if it changes nothing: no further tick is due then.
+    recorded even if it changes nothing: no further tick is due then.  A policy that fails changes nothing either, which is
+    recorded unless the log already says so.
     """
+    try:
+        return _allocate(state, now)
+    except PolicyFailure as failure:
+        return _failed(state, now, failure)
+
+
+def _failed(state: State, now: int, failure: PolicyFailure) -> list[IdleTicked | PolicyFailed | Resized]:
+    name = state.settings.policy
+    known = state.policy_plugins.get(name)
+    version, plugin = (known.version, known.plugin) if known is not None else (0, "")
+    if built_in(name):
+        version = policy(name).version
+    before = state.policy_failure
+    known_already = isinstance(before, FailedPolicy) and (before.policy, before.code) == (name, failure.code)
+    ticks = tick_is_due(state, now)
+    if known_already and not ticks:
+        return []
+    basis: dict[str, Any] = {"policy": name, "policy_version": version, "plugin": plugin, "digest": digest(state)}
+    reason = clipped(" ".join(str(failure).split()))
+    failed = PolicyFailed(code=failure.code, reason=reason, trigger=trigger(state, now), **basis)
+    return [IdleTicked(solver=SOLVER, status=FAILED, **basis), failed] if ticks else [failed]
+
+
+def _allocate(state: State, now: int) -> list[IdleTicked | PolicyFailed | Resized]:
     settings = state.settings
-    chosen = policy(settings.policy)
+    chosen = in_force(state)
     params = chosen.check_params(settings.params)
     asked = question(state, now)
     answer, planned, without_port = arrange(
@@ -58,7 +87,7 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
     in_turn = [app.id for app in problem.apps]
     said, meant = reasons_that_fit(reasons, in_turn, room - room // 4)
     ticks = tick_is_due(state, now)
-    news = bool(changes) or _reasons_changed(state, problem, meant)
+    news = bool(changes) or _reasons_changed(state, problem, meant) or isinstance(state.policy_failure, FailedPolicy)
     if not ticks and not news:
         return []
     basis: dict[str, Any] = {
@@ -67,8 +96,9 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
         "solver": SOLVER,
         "status": answer.status,
         "digest": digest(state),
+        "plugin": chosen.plugin,
     }
-    facts: list[IdleTicked | Resized] = [IdleTicked(**basis)] if ticks else []
+    facts: list[IdleTicked | PolicyFailed | Resized] = [IdleTicked(**basis)] if ticks else []
     if news:
         decided = _resized(answer, changes, said, params=params, trigger=trigger(state, now), **basis)
         short = shortage_that_fits(answer.shortage, in_turn, room // 4)

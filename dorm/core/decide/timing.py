@@ -16,6 +16,7 @@ filled decision by decision, and ticks take over where no events follow.
                solver stopped at a limit
     tick       once nothing that concerns the allocation has happened for `idle_s`, and at most once in `idle_s`
     end        a tick that changes nothing is the last, until there is a new cause
+    failure    a policy that failed is asked again by a tick, then after twice the time, and so on (`_MOST_DOUBLINGS`)
 
 All of it follows from the state alone, so a new master continues it and an audit decides the same.
 """
@@ -23,6 +24,8 @@ All of it follows from the state alone, so a new master continues it and an audi
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from dorm.core.apps.bounds import changes_at
 from dorm.core.apps.claims import claims_end_at
@@ -36,6 +39,10 @@ if TYPE_CHECKING:
 
     from dorm.core.state import State
     from events.kinds import Trigger
+
+_MOST_DOUBLINGS = 7
+"""At 30 s between ticks, a policy that keeps failing is asked once in 64 minutes at last."""
+_LONGEST_PATIENCE_S = 31_536_000
 
 
 def next_deadline(state: State, after: int) -> int | None:
@@ -66,7 +73,9 @@ def trigger(state: State, now: int) -> Trigger:
 def _next_tick(state: State) -> int | None:
     if not state.rebalance_from or not state.names:
         return None
-    return max(state.rebalance_from, state.dirty_at, state.ticked_at) + int(state.settings.idle_s * SECOND)
+    failed = state.policy_failure
+    times = 1 if isinstance(failed, msgspec.UnsetType) else 2 ** min(failed.ticks, _MOST_DOUBLINGS)
+    return max(state.rebalance_from, state.dirty_at, state.ticked_at) + int(state.settings.idle_s * SECOND) * times
 
 
 def _ends_of_waits(state: State) -> Iterator[int]:
@@ -84,7 +93,13 @@ def _ends_of_waits(state: State) -> Iterator[int]:
             yield app.current.rests_until
         yield from changes_at(app)
         yield from claims_end_at(state, app)
-    if waiting and (patience_s := parameters_in_force(state.settings).get("patience_s")) is not None:
+    if waiting and (patience_s := _patience_s(state)) is not None:
         for since in waiting:
             # Waits count in whole seconds, and patience ends only when it is exceeded.
             yield since + (int(patience_s) + 1) * SECOND
+
+
+def _patience_s(state: State) -> float | None:
+    """Return the policy's patience, if it has any.  A plug-in may mean something else by a parameter of this name."""
+    found = parameters_in_force(state.settings, state.policy_plugins).get("patience_s")
+    return found if isinstance(found, (int, float)) and 0 <= found <= _LONGEST_PATIENCE_S else None

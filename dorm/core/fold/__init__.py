@@ -8,6 +8,7 @@
     room_taken   which apps have grown into the room of one that failed
     shared_folder   which checkpoint folder is the cluster's
     preparing   what nodes prepare ahead of a restart
+    policies    whether the policy works, and which plug-ins the leading master has
     size_requests   what apps ask for themselves
 
 Start with `evolve`.  Imports `dorm.core.apps` and the state.

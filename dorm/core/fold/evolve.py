@@ -234,7 +234,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
         return outcome
     outcome = "applied"
     try:
-        settings.policy, settings.params = policy_after(settings, event)
+        settings.policy, settings.params = policy_after(settings, event, state.policy_plugins)
     except SettingRefused as refused:
         outcome = _refuse_change(state, event, refused, whole=False)
     for name in ("node_grace_s", "node_lease_s"):

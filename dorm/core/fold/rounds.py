@@ -20,6 +20,7 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
+from dorm.core.fold.policies import idle_ticked, note_plugins, policy_failed, policy_works
 from dorm.core.fold.preparing import begin_preparing
 from dorm.core.fold.room_taken import note_taken, rooms_left
 from dorm.core.round_size import UNSAID
@@ -51,7 +52,7 @@ def fold_round(state: State, event: k.Round, fence: int) -> Folded:
         elif isinstance(fact, k.LiveResizeFailed):
             _live_resize_failed(state, fact, event.basis)
         elif isinstance(fact, k.IdleTicked):
-            _idle_ticked(state, event.basis)
+            idle_ticked(state, event.basis)
         elif isinstance(fact, k.MasterElected):
             _master_elected(state, fact, event.by)
         else:
@@ -290,6 +291,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
     figures.fairness_loss = event.fairness_loss
     figures.overhead = event.overhead
     figures.decisions += 1
+    policy_works(state)
 
 
 def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[str]:
@@ -417,13 +419,6 @@ def _leaves_something(event: k.Resized) -> bool:
     return 0 < event.overhead_budget <= event.overhead or event.status != "optimal"
 
 
-def _idle_ticked(state: State, basis: int) -> None:
-    """It ends the looking again, unless something has happened that it could not know, or a `Resized` follows."""
-    state.ticked_at = state.time
-    if state.dirty_seq <= basis:
-        state.rebalance_from = 0
-
-
 def _move_port_cursors(state: State, change: k.Resize) -> None:
     nodes = state.nodes
     for placed in change.placement:
@@ -476,6 +471,7 @@ def _node_lease_ended(state: State, event: k.NodeLeaseEnded) -> None:
 def _master_elected(state: State, event: k.MasterElected, by: str) -> None:
     if event.epoch == state.epoch:
         state.leader, state.elected_at = by, state.time
+        note_plugins(state, event)
 
 
 def _log_sealed(state: State, event: k.LogSealed) -> None:
@@ -497,4 +493,5 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.NodeRecovered: _node_recovered,
     k.NodeLeaseEnded: _node_lease_ended,
     k.LogSealed: _log_sealed,
+    k.PolicyFailed: policy_failed,
 }

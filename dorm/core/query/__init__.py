@@ -3,6 +3,7 @@
     views      rows for people and programs: what `ps`, `nodes` and `describe` show
     standing   each app's dominant share against its fair share
     plans      what the next decision would be if something happened first
+    planned    what a plan holds
     playing_live  what members of live apps would say, for plans
     touched    which apps and nodes a change of settings would affect
     speaking   synthetic agent events, for plans and simulations

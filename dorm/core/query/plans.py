@@ -20,13 +20,16 @@ import msgspec
 
 from dorm.core.apps.bounds import settles_until
 from dorm.core.decide.asking import problem_of
+from dorm.core.decide.guarding import announced
 from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Compute, Leader, Moment, Publish, settle
+from dorm.core.query.planned import Figures, Plan, PlannedApp, Round
 from dorm.core.query.playing_live import play_live
 from dorm.core.query.speaking import as_holder
 from dorm.core.query.standing import standings
 from dorm.core.query.views import sizes, summary
+from dorm.core.settings import parameters_in_force
 from dorm.core.state import State
 from dorm.policies.registry import policy
 from dorm.policies.shares import fairness_budget
@@ -88,72 +91,6 @@ class Assumed(msgspec.Struct, frozen=True):
     updated: tuple[k.AppUpdated, ...] = ()
     """New bounds and weights."""
     specs: tuple[CheckedSpec, ...] = ()
-
-
-class PlannedApp(msgspec.Struct, frozen=True):
-    """One app, before and after."""
-
-    name: str
-    id: str
-    before: int
-    after: int
-    """Containers."""
-    nodes_before: dict[str, int]
-    nodes_after: dict[str, int]
-    kind: str
-    """`start`, `restart`, `live`, `stop`; '' where it stays exactly as it is."""
-    adjust_s: float | None
-    """Seconds of its work that this is expected to cost; None for `start` and `stop`."""
-    measured: bool
-    """Whether that was measured for this app; otherwise the policy's assumption."""
-    end: str = ""
-    """How it would end (`cancelled`, …), '' if it continues."""
-    reason: k.Waiting | None = None
-    """Why it would have no more than that, or nothing."""
-
-
-class Figures(msgspec.Struct, frozen=True):
-    """Figures of a whole cluster as placed."""
-
-    nodes: int
-    utilization: float
-    utilization_max: int
-    fairness_loss: float
-    fairness_budget: float
-    """2m·θ1; -1 where the policy has no θ1."""
-    waiting: int
-    """Apps without containers."""
-
-
-class Round(msgspec.Struct, frozen=True):
-    """One decision."""
-
-    changed: int
-    """Apps that it starts, restarts or stops."""
-    overhead: int
-    """Running apps that it changes without being forced to."""
-    overhead_budget: int
-    """The most it may change; -1 without such a budget."""
-    excess: float
-    status: str
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """A plan.  `changes` is whether any app would have other containers than now."""
-
-    seq: int
-    """The log's position that the plan starts from."""
-    at: int
-    """The moment that the plan starts from (UTC ns)."""
-    assumed: list[str]
-    """In words."""
-    changes: bool
-    apps: list[PlannedApp]
-    """In order of arrival."""
-    before: Figures
-    after: Figures
-    rounds: list[Round]
-    """Decisions that change something, at most as many as requested."""
 
 
 def plan(state: State, now: int, assumed: Assumed | None = None, *, rounds: int = 1) -> Plan:
@@ -306,13 +243,16 @@ class _Course:
         said = self._leader.computed(asked, decide(self.state, self.now, allocate=True))
         if said is None:
             return None
+        for fact in said.round.events:
+            if isinstance(fact, k.PolicyFailed):
+                raise PlanError(f"policy {fact.policy} fails: {fact.reason}", code=fact.code)
         self._publish(said)
         return next((fact for fact in said.round.events if isinstance(fact, k.Resized)), None)
 
     def costs(self) -> dict[str, tuple[float, bool]]:
         """Return the seconds of its work that adjusting each app costs, and whether that was measured."""
         settings = self.state.settings
-        assumed = float(policy(settings.policy).check_params(settings.params).get("adjust_s", 0.0))
+        assumed = float(parameters_in_force(settings, self.state.policy_plugins).get("adjust_s", 0.0))
         return {
             app.id: (assumed, False) if app.adjust_s is None else (app.adjust_s, True)
             for app in problem_of(self.state, self.now).apps
@@ -346,8 +286,10 @@ class _Course:
             params = known.check_params({**(now.params if chosen == now.policy else {}), **given})
         except ValueError as error:
             raise UnknownSetting(str(error), code=code_of(error)) from None
-        before = policy(now.policy).check_params(now.params)
+        before = parameters_in_force(now, self.state.policy_plugins)
         words = [f"policy {chosen} (now {now.policy})"] if chosen != now.policy else []
+        for plugin in announced(chosen):
+            self.state.plugins = {**self.state.policy_plugins, chosen: plugin}
         self.say(k.PolicyChanged(policy=chosen, params=params))
         return words + [f"{name} = {given[name]} (now {before.get(name, 'not there')})" for name in given]
 

@@ -42,7 +42,7 @@ def touched(state: State, change: PolicyChanged, heard: Mapping[str, int], now: 
     refused = ""
     after: Settings = state.settings
     try:
-        after = all_after(state.settings, change)
+        after = all_after(state.settings, change, state.policy_plugins)
         check_folder(state, change)
     except SettingRefused as error:
         refused = str(error)

@@ -108,9 +108,14 @@ def parse(text: str) -> Contender:
     )
 
 
+def split_all(texts: Sequence[str]) -> list[str]:
+    """Return the contenders that texts name, one text for each."""
+    return [one for text in texts for one in _each(text)]
+
+
 def parse_all(texts: Sequence[str]) -> list[Contender]:
     """Parse texts that name one or several contenders each; labels must be unique.  Raises SimulationError."""
-    contenders = [parse(one) for text in texts for one in _each(text)]
+    contenders = [parse(one) for one in split_all(texts)]
     labels = [contender.label for contender in contenders]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from dorm.core.apps.admission import app_id, name_of
+from dorm.core.decide.guarding import announced
 from dorm.core.query.plans import Assumed, PlanError, copy_of, said_for
 from events import kinds as k
 from events.quantities import SECOND
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from dorm.core.fold.folded import Folded
     from dorm.core.state import State
+    from events.kinds import PolicyPlugin
     from events.log.records import Record
     from replay.simulator.compare.measures import Run
     from replay.simulator.forks.fitting import Bound
@@ -339,6 +341,13 @@ class _Making:
             total_s += min(left_s, until_s if until_s is not None else left_s)
         return max(self._history.told_every_s or LEAST_TOLD_S, total_s / told)
 
+    def _plugins(self, chosen: str) -> Iterable[PolicyPlugin]:
+        """Return what the log's master announced, and the policy of the change."""
+        known = self.state.policy_plugins
+        yield from known.values()
+        if chosen not in known:
+            yield from announced(chosen)
+
     def _scenario(self, until_s: float | None, apps: list[SimulatedApp], changes: Assumed, told: int) -> Scenario:
         policy = changes.settings.get("policy", self.state.settings.policy)
         decisions = self._history.decisions_s
@@ -352,6 +361,7 @@ class _Making:
             progress_s=self._told_every_s(until_s, told),
             until_s=until_s,
             cluster="whatif",
+            plugins=tuple(self._plugins(policy)),
         )
 
 

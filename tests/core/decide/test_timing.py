@@ -35,10 +35,10 @@ def names(facts: list[Any]) -> list[str]:
 def budget(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[OneAtATime]]:
     """The policy `one`, as a name in the log."""
     monkeypatch.setitem(policies._REGISTRY, "one", (__name__, "OneAtATime"))
-    policies.policy.cache_clear()
+    policies._own.cache_clear()
     monkeypatch.setattr(OneAtATime, "status", "optimal")
     yield OneAtATime
-    policies.policy.cache_clear()
+    policies._own.cache_clear()
 
 
 class OneAtATime:

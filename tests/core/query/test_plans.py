@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dorm.core.decide.asking import problem_of
 from dorm.core.fold.evolve import evolve
-from dorm.core.query.plans import Assumed, NewNodes, Plan, PlanError, PlannedApp, copy_of, plan
+from dorm.core.query.plans import Assumed, NewNodes, PlanError, copy_of, plan
 from dorm.core.query.standing import standings
 from dorm.core.query.views import sizes
 from dorm.core.state import State, digest
@@ -16,6 +16,9 @@ from events import kinds as k
 from tests.core.records import Bench, checked, joined
 from tests.errors import raises
 from tests.replay.made_log import two_apps
+
+if TYPE_CHECKING:
+    from dorm.core.query.planned import Plan, PlannedApp
 
 EXACT = k.PolicyChanged(policy="dorm-exact", params={"theta2": 1.0})
 """What is planned is the policy's affair; the reference leaves no choice."""

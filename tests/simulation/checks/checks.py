@@ -327,6 +327,7 @@ class Checks:
             self._fact(fact)
 
     def _fact(self, fact: Any) -> None:
+        self.hold(not isinstance(fact, k.PolicyFailed), f"a policy of ours failed: {fact}")
         match fact:
             case k.AppAccepted():
                 self.answered.add(fact.submission)

@@ -1,0 +1,65 @@
+"""Policies that other distributions bring: found by entry point, run in processes of their own.
+
+    finding   the entry points of the group `dorm.policies`: names, distributions, and which cannot be used
+    proxy     a plug-in as a `dorm.policies.problem.Policy`: asks its process, and ends it when its time is over
+    host      the program of that process
+    wire      what the two say to each other
+    limits    how long one answer may take
+
+A distribution declares `[project.entry-points."dorm.policies"]`, `NAME = "package.module:Class"`; calling the object gives a
+`Policy` whose `name` is NAME.  A plug-in may raise, loop without end, end its process or print to standard output, and
+costs its caller nothing but the answer: every failure is a `PolicyFailure`.  It never takes the name of one of Dorm's own
+policies.
+
+`dorm.policies.registry` imports this package by name when it is asked for a policy that is not Dorm's own, so every program
+that runs policies has plug-ins, and no program pays for looking for them without need.
+
+    PluginError     a plug-in cannot be loaded: it fails to import, has a wrong interface, or shares its name
+    PolicyFailure   (of `dorm.policies.problem`) it gave no usable answer
+
+Imports `dorm.policies` and `events`.  Start with `proxy`.
+"""
+
+from __future__ import annotations
+
+from dorm.plugins.finding import Found, PluginError, found
+from dorm.plugins.proxy import PluginPolicy, close, opened
+from events.kinds import PolicyPlugin
+
+__all__ = ["Found", "PluginError", "PluginPolicy", "close", "found", "loadable", "names", "policy"]
+
+
+MOST_ANNOUNCED = 64
+"""Plug-ins that one election names: they have to fit into one message."""
+
+
+def names() -> list[str]:
+    """Return the names of all plug-ins that may be used, sorted."""
+    return sorted(name for name, one in found().items() if not one.problem)
+
+
+def policy(name: str) -> PluginPolicy:
+    """Return a plug-in, loaded in its process.  Raises PluginError."""
+    one = found().get(name)
+    if one is None or one.problem:
+        raise PluginError(one.problem if one is not None else f"there is no plug-in policy {name!r}")
+    return opened(one)
+
+
+def loadable() -> tuple[list[PolicyPlugin], list[str]]:
+    """Load every plug-in.  Return what a master announces of those that work, and one line for each that does not."""
+    announced: list[PolicyPlugin] = []
+    problems = []
+    for name, one in sorted(found().items()):
+        if len(announced) == MOST_ANNOUNCED:
+            problems.append(
+                f"{one.plugin}: policy {name!r} is left out; a master announces at most {MOST_ANNOUNCED} plug-ins"
+            )
+            continue
+        try:
+            loaded = policy(name)
+        except PluginError as error:
+            problems.append(str(error))
+        else:
+            announced.append(PolicyPlugin(name, loaded.version, one.plugin, loaded.defaults))
+    return announced, problems

@@ -1,0 +1,68 @@
+"""Which plug-ins are installed: entry points of the group `dorm.policies`.  Nothing is imported here."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import metadata
+from typing import NamedTuple
+
+from dorm.policies.registry import UnknownPolicy, built_in
+from events.limits import clipped
+
+GROUP = "dorm.policies"
+_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
+_LONGEST = 200
+
+
+class PluginError(UnknownPolicy):
+    """A plug-in cannot be used; one line for people, which names its distribution."""
+
+    code = "policy.plugin.broken"
+
+
+class Found(NamedTuple):
+    """An entry point."""
+
+    name: str
+    plugin: str
+    """Its distribution and version: `acme-dorm 1.2.0`."""
+    value: str
+    """`package.module:Class`."""
+    problem: str = ""
+    """Why it cannot be used, as far as that is known without importing it."""
+
+
+@cache
+def found() -> dict[str, Found]:
+    """Return all plug-ins by name, those that cannot be used with their problem."""
+    points: dict[str, list[Found]] = {}
+    for point in metadata.entry_points(group=GROUP):
+        one = Found(point.name, _distribution(point), point.value)
+        if one not in points.setdefault(one.name, []):  # A folder that is on the path twice.
+            points[one.name].append(one)
+    return {name: _judged(sorted(same)) for name, same in sorted(points.items())}
+
+
+def _distribution(point: metadata.EntryPoint) -> str:
+    try:
+        name, version = (point.dist.name, point.dist.version) if point.dist is not None else ("", "")
+    except Exception:  # Metadata may be broken in any way.
+        name, version = "", ""
+    return clipped(f"{name or 'an unknown distribution'} {version}".strip(), _LONGEST)
+
+
+def _judged(same: list[Found]) -> Found:
+    one = same[0]
+    if built_in(one.name):
+        problem = f"{one.plugin}: policy {one.name!r} is one of Dorm's own; the plug-in needs another name"
+    elif not _NAME.fullmatch(one.name):
+        problem = (
+            f"{one.plugin}: {one.name[:80]!r} is no name of a policy; use lower-case letters, digits, '-', '_' and '.'"
+        )
+    elif len(same) > 1:
+        owners = ", ".join(each.plugin for each in same)
+        problem = f"policy {one.name!r} comes from several distributions ({owners}); uninstall all but one"
+    else:
+        return one
+    return one._replace(problem=problem, plugin=", ".join(dict.fromkeys(each.plugin for each in same)))

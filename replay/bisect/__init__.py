@@ -1,0 +1,21 @@
+"""When did an outcome become inevitable?  The first record from which on it holds under every one of some policies.
+
+    outcomes    an outcome as people write it, and where what they wrote is wrong
+    judging     whether it holds: on the log, or on a fork of it that is simulated under a policy
+    bisecting   which moments are tried, and what follows from the verdicts
+
+    OutcomeError   an outcome that cannot be read; the message names the character
+    BisectError    a question without an answer: an unknown app, a log without records
+
+Start with `bisecting`.
+"""
+
+from __future__ import annotations
+
+from replay import ReplayError
+
+
+class BisectError(ReplayError):
+    """A question that the log cannot answer; one line for people."""
+
+    code = "bisect.impossible"

@@ -1,0 +1,140 @@
+"""Reads a log, live or recorded, and compares after each decision of the leading master."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dorm.core.fold.evolve import evolve
+from events.kinds import IdleTicked, PolicyFailed, Resized, Round
+from events.subjects import kind_of
+from replay.moments import AtSequence
+from replay.shadow.comparing import MOST_APPS, Comparison, compared, figures, held
+from replay.shadow.hypothetical import Hypothetical
+from replay.travel.travel import state_at
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from typing import Any
+
+    from dorm.core.state import State
+    from dorm.policies.problem import Policy
+    from events.log.interface import ReadableLog
+    from events.log.records import Record
+    from replay import Progress
+
+
+_DECISIONS = (Resized, IdleTicked, PolicyFailed)
+"""Facts that say that the master's policy was asked; one that changes nothing is a decision as well."""
+
+
+class Shadow:
+    """A policy beside a log.  Only reads: a `ReadableLog` has nothing to append with."""
+
+    def __init__(self, log: ReadableLog, cluster: str, policy: Policy, params: dict[str, Any]) -> None:
+        self._log, self._cluster = log, cluster
+        self._policy, self._params = policy, params
+        self._decisions = self._skipped = self._changes_really = 0
+
+    async def run(
+        self, *, since: int, end: int, follow: bool, progress: Progress | None = None
+    ) -> AsyncGenerator[Comparison, None]:
+        """Yield a comparison for each decision after the record `since`, up to `end`; with `follow`, also for what comes
+        later, without end.  Of decisions that arrive together while it follows, only the last one is compared.  Raises as
+        `replay.travel.travel.state_at` and `ReadableLog.read`."""
+        state = await state_at(self._log, AtSequence(since)) if since else await self._first()
+        hypothetical = Hypothetical(self._policy, self._params, state)
+        if since >= end and not follow:
+            return
+        async with aclosing(self._log.read(after=state.seq, follow=follow)) as batches:
+            async for batch in batches:
+                for part in _up_to_decisions(batch, end):
+                    if part[0].seq > end and not follow:
+                        return
+                    found = await asyncio.to_thread(self._take, state, part, hypothetical)
+                    if progress and end > since:
+                        progress(min(state.seq, end) - since, end - since)
+                    if found is not None:
+                        yield found
+                if not follow and state.seq >= end:
+                    return
+
+    async def now(self) -> Comparison:
+        """Return one comparison for the log's end: what the policy would make of the allocation as it is."""
+        state = await state_at(self._log, AtSequence(await self._log.end()))
+        hypothetical = Hypothetical(self._policy, self._params, state)
+        return await asyncio.to_thread(self._compared, state, hypothetical, state.settings.policy)
+
+    async def _first(self) -> State:
+        return await state_at(self._log, AtSequence(await self._log.start()))
+
+    def _take(self, state: State, part: Sequence[Record], hypothetical: Hypothetical) -> Comparison | None:
+        """Fold records of which the last may be a decision, and compare after that."""
+        decided: list[Resized | IdleTicked | PolicyFailed] = []
+        for record in part:
+            before = {app.id: held(app) for app in state.live_apps()} if _may_decide(record) else {}
+            event, folded = evolve(state, record)
+            facts = [fact for fact in event.events if isinstance(fact, _DECISIONS)] if isinstance(event, Round) else []
+            if facts and folded == "applied":
+                decided.append(facts[-1])
+                now = {app.id: held(app) for app in state.live_apps()}
+                self._changes_really += sum(1 for app, had in before.items() if had and now.get(app, had) != had)
+        if not decided:
+            return None
+        self._skipped += len(decided) - 1
+        return self._compared(state, hypothetical, decided[-1].policy)
+
+    def _compared(self, state: State, hypothetical: Hypothetical, decided_by: str) -> Comparison:
+        began = time.monotonic()
+        problem, different, moved, failed = compared(hypothetical, state, state.time)
+        took_s = time.monotonic() - began
+        self._decisions += 1
+        really = {app.id: held(state.apps[app.id]) for app in problem.apps}
+        return Comparison(
+            cluster=self._cluster,
+            policy=hypothetical.policy.name,
+            version=hypothetical.policy.version,
+            plugin=hypothetical.policy.plugin,
+            params=self._params,
+            seq=state.round_seq,
+            at=state.time,
+            decided_by=decided_by,
+            live=len(problem.apps),
+            differing=len(different),
+            moved=moved,
+            apps=different[:MOST_APPS],
+            now=figures(problem, really),
+            then=figures(problem, hypothetical.places),
+            changes=hypothetical.changes,
+            changes_really=self._changes_really,
+            decisions=self._decisions,
+            skipped=self._skipped,
+            took_s=round(took_s, 6),
+            failed=failed,
+        )
+
+
+def _up_to_decisions(batch: Sequence[Record], end: int) -> list[Sequence[Record]]:
+    """Cut a batch after each record that may be a decision; what is after `end` arrived together and stays together."""
+    parts: list[Sequence[Record]] = []
+    begun = 0
+    for index, record in enumerate(batch):
+        if record.seq <= end and (_may_decide(record) or record.seq == end):
+            parts.append(batch[begun : index + 1])
+            begun = index + 1
+    if begun < len(batch):
+        parts.append(batch[begun:])
+    return parts
+
+
+def _may_decide(record: Record) -> bool:
+    return kind_of(record.subject) == Round.__name__
+
+
+def smaller(found: Comparison, most: int) -> Comparison:
+    """Return a comparison that names at most so many apps."""
+    return msgspec.structs.replace(found, apps=found.apps[:most])
