@@ -5,7 +5,7 @@
     agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
                AppProgressed AppResizeRequested MembershipChanged EpochCompleted
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled GenerationReleased
-               GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked Resized
+               GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked Resized AppPlanned
                NodeLost NodeRecovered NodeLeaseEnded MasterElected LogSealed
 
 Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
@@ -52,6 +52,7 @@ from events.kinds.master import (
     AppCancelled,
     AppCompleted,
     AppFailed,
+    AppPlanned,
     AppRejected,
     Failure,
     GenerationFailed,
@@ -69,6 +70,7 @@ from events.kinds.master import (
     NodeLost,
     NodeRecovered,
     Placed,
+    PlannedSlot,
     Resize,
     Resized,
     Trigger,
@@ -89,6 +91,7 @@ __all__ = [
     "AppCheckpointed",
     "AppCompleted",
     "AppFailed",
+    "AppPlanned",
     "AppProgressed",
     "AppRejected",
     "AppResizeRequested",
@@ -126,6 +129,7 @@ __all__ = [
     "NodeRecovered",
     "NodeReported",
     "Placed",
+    "PlannedSlot",
     "PolicyChanged",
     "Port",
     "PortOrNone",

@@ -10,6 +10,7 @@ import scipy
 from dorm.core.apps.bounds import bounds
 from dorm.core.decide.asking import ask, question, reasons_in_words
 from dorm.core.decide.placement import arrange, with_ports
+from dorm.core.decide.promising import promises
 from dorm.core.decide.timing import tick_is_due, trigger
 from dorm.core.round_size import (
     LARGEST_REST,
@@ -22,7 +23,7 @@ from dorm.core.round_size import (
 )
 from dorm.core.state import digest
 from dorm.policies.registry import policy
-from events.kinds import IdleTicked, Resize, Resized, Waiting
+from events.kinds import AppPlanned, IdleTicked, Resize, Resized, Waiting
 from events.limits import LARGEST_FACTS
 
 if TYPE_CHECKING:
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 SOLVER = f"scipy {scipy.__version__}"
 
 
-def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
+def allocate_now(state: State, now: int) -> list[IdleTicked | Resized | AppPlanned]:
     """Run the policy in force.
 
-    Return a `Resized` where anything changes, places or reasons; before it an `IdleTicked` if this is an idle tick, which is
-    recorded even if it changes nothing: no further tick is due then.
+    Return a `Resized` where anything changes, places, reasons or plans, and the new plans after it; before it an `IdleTicked`
+    if this is an idle tick, which is recorded even if it changes nothing: no further tick is due then.
     """
     settings = state.settings
     chosen = policy(settings.policy)
@@ -49,16 +50,17 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
         kept=asked.kept,
     )
     problem = asked.decided
-    changes = changes_that_fit(problem, answer, planned)
+    plans, without_plan = promises(problem, answer)
+    changes = changes_that_fit(problem, answer, [change for change in planned if change.app not in without_plan])
     fitting = {change.app for change in changes}
     put_off = {change.app: PUT_OFF for change in planned if change.app not in fitting}
     said_of = {**reasons_in_words(state, asked, answer), **without_port, **put_off}
     reasons = _with_held(said_of, state, problem, answer, now)
-    room = LARGEST_FACTS - LARGEST_REST - sum(map(size, changes))
+    room = LARGEST_FACTS - LARGEST_REST - sum(map(size, changes)) - sum(map(size, plans))
     in_turn = [app.id for app in problem.apps]
     said, meant = reasons_that_fit(reasons, in_turn, room - room // 4)
     ticks = tick_is_due(state, now)
-    news = bool(changes) or _reasons_changed(state, problem, meant)
+    news = bool(changes or plans) or _reasons_changed(state, problem, meant)
     if not ticks and not news:
         return []
     basis: dict[str, Any] = {
@@ -68,13 +70,14 @@ def allocate_now(state: State, now: int) -> list[IdleTicked | Resized]:
         "status": answer.status,
         "digest": digest(state),
     }
-    facts: list[IdleTicked | Resized] = [IdleTicked(**basis)] if ticks else []
+    facts: list[IdleTicked | Resized | AppPlanned] = [IdleTicked(**basis)] if ticks else []
     if news:
         decided = _resized(answer, changes, said, params=params, trigger=trigger(state, now), **basis)
         short = shortage_that_fits(answer.shortage, in_turn, room // 4)
         facts.append(
             msgspec.structs.replace(decided, shortage=short, unsaid=len(meant) - len(said), put_off=len(put_off))
         )
+        facts += plans
     return facts
 
 

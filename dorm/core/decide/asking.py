@@ -18,6 +18,7 @@ import msgspec
 from dorm.core.apps.bounds import bounds, settles_until, takes_free_room_only
 from dorm.core.apps.claims import HOLD_S, claims, held_back_for, pausing
 from dorm.core.apps.costs import adjust_s
+from dorm.core.apps.planned import planned_ahead
 from dorm.core.fold.shared_folder import leaves_alone
 from dorm.core.round_size import MOST_CONTAINERS
 from dorm.policies import integer
@@ -116,7 +117,7 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
         for node in sorted(state.nodes.values(), key=lambda node: node.id)
         if node.condition == "up"
     )
-    return Problem(nodes=nodes, apps=tuple(apps))
+    return Problem(nodes=nodes, apps=tuple(apps), at_s=now / SECOND)
 
 
 def _demand_of(state: State, app: App, claim: Claim | None, now: int) -> AppDemand:
@@ -146,6 +147,8 @@ def _demand_of(state: State, app: App, claim: Claim | None, now: int) -> AppDema
         served_s=app.served_until(now) / SECOND,
         remaining_steps=float(max(0, app.spec.steps - app.step)) if app.spec.steps else None,
         speed=tuple(app.spec.speed),
+        age_s=max(0, now - app.submitted_at) / SECOND,
+        **planned_ahead(app, now),
     )
 
 
@@ -258,6 +261,7 @@ def _with_starts(
         fairness_budget=answer.fairness_budget,
         overhead=answer.overhead,
         overhead_budget=answer.overhead_budget,
+        plans={**second.plans, **{app_id: plan for app_id, plan in answer.plans.items() if app_id not in started}},
         status=answer.status,
         bound=max(answer.bound, second.bound),
         change_cost=answer.change_cost,

@@ -7,6 +7,7 @@
     effects   consequences of a fact beyond itself
     room_taken   which apps have grown into the room of one that failed
     shared_folder   which checkpoint folder is the cluster's
+    planning    what a policy that plans ahead has promised
     preparing   what nodes prepare ahead of a restart
     size_requests   what apps ask for themselves
 

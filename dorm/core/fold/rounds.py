@@ -20,6 +20,7 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
+from dorm.core.fold.planning import app_planned
 from dorm.core.fold.preparing import begin_preparing
 from dorm.core.fold.room_taken import note_taken, rooms_left
 from dorm.core.round_size import UNSAID
@@ -115,7 +116,7 @@ def _end(state: State, app_name: str, how: Ended, reason: str) -> None:
         state.counters.ignored += 1
         return
     app.ended, app.ended_at, app.end_reason = how, state.time, reason
-    app.waiting, app.waiting_since, app.retry_at = None, 0, 0
+    app.waiting, app.waiting_since, app.retry_at, app.plan = None, 0, 0, None
     for generation in app.generations.values():
         dissolve(generation)
     if state.names.get(app.name) == app.id:
@@ -488,6 +489,7 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.AppCompleted: _app_completed,
     k.AppFailed: _app_failed,
     k.AppCancelled: _app_cancelled,
+    k.AppPlanned: app_planned,
     k.GenerationFailed: _generation_failed,
     k.GenerationReleased: _generation_released,
     k.MembersReleased: membership.members_released,

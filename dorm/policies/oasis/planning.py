@@ -12,6 +12,10 @@ will arrive.  So each decision looks at all plans, in this order:
 
 A refused app waits, and is asked again in each later decision: prices fall when slots pass or apps end early.
 
+An app that does not say what its completion is worth counts as mildly sensitive to time: it is worth its weight if it is done
+as fast as an empty cluster could do it, and half as much about an hour later.  That counts from the present moment, so an app
+does not become worthless by waiting.
+
 Slots lie at multiples of `slot_s`.  Of the present slot only the rest counts, in work and in cost.  An app whose best schedule
 begins with the next slot begins at once if it can pay for the rest of this one: whole slots alone would never sell that.
 Containers stay on their nodes from slot to slot rather than move for a lower price, since a move costs a restart here.
@@ -30,6 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dorm.policies import integer
+from dorm.policies.baselines.optimus import remaining_s
 from dorm.policies.oasis.model import ROUNDING, worth
 from dorm.policies.oasis.online import Machines
 from dorm.policies.oasis.prices import Demand, bounds_of
@@ -40,12 +45,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dorm.policies.integer import Floats, Ints
-    from dorm.policies.problem import AppDemand, Problem
+    from dorm.policies.problem import Problem
 
 MOST_WORK = 4000
 """Units in which the dynamic program counts work; larger work is counted in larger units, rounded up."""
 MOST_COUNTS = 64
 """Numbers of containers that it considers, evenly from n_min to n_max where there are more."""
+
+
+DEFAULT_DECAY = 1 / 3600.0
+"""Per second, of the worth of an app that does not say."""
+MOST_WORTH = 1e12
+SAME_S = 0.001
+"""Moments closer than this are one: plans are kept in whole nanoseconds, and decisions ask in floats."""
 
 
 class Settings(NamedTuple):
@@ -98,26 +110,34 @@ class Planner:
         kinds = instance.measured
         units = instance.totals.astype(np.float64)
         units[kinds:] = math.inf
-        demands = []
-        for app in np.flatnonzero(instance.possible).tolist():
-            one, left = instance.apps[app], self.work(app)
-            most = max(self.workers(app, int(instance.n_max[app])), 1)
-            fewest, work = math.ceil(left / most), math.ceil(left)
-            demands.append(
-                Demand(
-                    best=worth(utility_of(one), one.age_s + fewest * settings.slot_s),
-                    end=worth(utility_of(one), one.age_s + settings.slots * settings.slot_s),
-                    work=work,
-                    each=(self.demand[app] / units).tolist(),
-                )
+        demands = [
+            Demand(
+                best=self.worth(app, self._fastest_s(app)),
+                end=self.worth(app, settings.slots * settings.slot_s),
+                work=math.ceil(self.work(app)),
+                each=(self.demand[app] / units).tolist(),
             )
+            for app in np.flatnonzero(instance.possible).tolist()
+        ]
         limits = bounds_of(demands, float(kinds), settings.slots, len(instance.kinds))
         return Machines(instance.capacity.astype(np.float64), settings.slots, limits, units)
+
+    def worth(self, app: int, in_s: float) -> float:
+        """Return what it is worth that the app is done in so many seconds."""
+        one = self.instance.apps[app]
+        if one.utility is not None:
+            return _finite(worth(one.utility, one.age_s + in_s))
+        return worth(Utility(2 * _finite(one.weight), DEFAULT_DECAY, self._fastest_s(app)), in_s)
+
+    def _fastest_s(self, app: int) -> float:
+        """Return in how many seconds the app would be done on an empty cluster, in whole slots."""
+        most = max(self.workers(app, int(self.instance.fits_empty[app])), 1)
+        return math.ceil(self.work(app) / most) * self.settings.slot_s
 
     def work(self, app: int) -> float:
         """Return the worker-slots that are left, at least a little: it still runs."""
         one, settings = self.instance.apps[app], self.settings
-        left_s = settings.assumed_s if one.work_s is None else one.work_s
+        left_s = remaining_s(one, 1, settings.assumed_s) if one.work_s is None else one.work_s
         return max(left_s / settings.slot_s, ROUNDING)
 
     def workers(self, app: int, gangs: int) -> int:
@@ -207,7 +227,7 @@ class Planner:
         gang, at = int(self.instance.gang[app]), 0
         for slot in range(self.settings.slots):
             begins_s = max(self.now_s, (self.first + slot) * self.settings.slot_s)
-            while at < len(slots) and slots[at].at_s <= begins_s:
+            while at < len(slots) and slots[at].at_s <= begins_s + SAME_S:
                 at += 1
             if at == len(slots):
                 return
@@ -249,7 +269,7 @@ class Planner:
         done, work = self._done(app, workers)
         table = fill(prices, done, work)
         ends_s = [(self.first + slot + 1) * self.settings.slot_s for slot in range(self.settings.slots)]
-        worths = np.array([worth(utility_of(one), one.age_s + end_s - self.now_s) for end_s in ends_s])
+        worths = np.array([self.worth(app, end_s - self.now_s) for end_s in ends_s])
         last = int(np.argmax(worths - table.least))
         if not math.isfinite(table.least[last]):
             self.endless.append(app)
@@ -317,6 +337,5 @@ class Planner:
         return (*found, Slot(end_s, {}))
 
 
-def utility_of(app: AppDemand) -> Utility:
-    """Return the app's own utility; one that does not say is worth its weight whenever it is done."""
-    return app.utility or Utility(worth=2 * app.weight, decay=0.0, target_s=0.0)
+def _finite(amount: float) -> float:
+    return min(max(amount, 0.0), MOST_WORTH) if math.isfinite(amount) else 0.0

@@ -4,7 +4,8 @@ Bao et al., INFOCOM 2018; see the package.  Numbers of containers vary by slot, 
 others are worth more.  What plans leave free stays free: prices keep it for apps that are still to come.
 
 An app says in its spec what its completion is worth (`utility`) and how much work it has (`work`, or `steps` with `speed`).
-One that does not is worth its weight whenever it is done, and has `assumed_s` of work left, each time that it is planned.
+One that does not is worth its weight, less the later it is done, and has `assumed_s` of work left each time that it is planned
+(`planning`).
 """
 
 from __future__ import annotations
