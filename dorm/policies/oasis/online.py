@@ -80,6 +80,14 @@ class Market:
         uses = _uses(job, table.counts(last), workers, servers)
         return Schedule(uses, float(worths[last]), float(table.least[last]))
 
+    def admit(self, job: Job) -> Schedule | None:
+        """Admit the job with its best schedule if the payoff is positive; None where it is refused."""
+        schedule = self.best(job)
+        if schedule is None or not schedule.payoff > 0:
+            return None
+        self.take(job, schedule)
+        return schedule
+
     def take(self, job: Job, schedule: Schedule) -> None:
         for use in schedule.uses:
             self.workers.take(use.slot, use.workers, job.worker)
@@ -105,12 +113,11 @@ def run(cluster: Cluster, jobs: Iterable[Job], limits: Both | None = None) -> Ou
     admitted: dict[str, Schedule] = {}
     refused = []
     for job in in_order:
-        schedule = market.best(job)
-        if schedule is None or not schedule.payoff > 0:
+        schedule = market.admit(job)
+        if schedule is None:
             refused.append(job.id)
-            continue
-        market.take(job, schedule)
-        admitted[job.id] = schedule
+        else:
+            admitted[job.id] = schedule
     return Outcome(admitted, tuple(refused), limits)
 
 

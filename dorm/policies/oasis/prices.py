@@ -13,8 +13,9 @@ job as large as a machine can keep out another that is worth any number of times
 Chosen here where the text is open:
 * f_i(fastest) is the worth of the job on an empty cluster: D workers in each slot.
 * The bounds U and L need all jobs in advance, as in the text; the policy estimates them from those that it sees (`planning`).
-* f_i(T - a_i) of a time-critical job is zero for any practical purpose, and L = 0 makes all prices zero.  So it is at least
-  `LEAST_PART` of f_i(fastest).
+* f_i(T - a_i) of a time-critical job is zero for any practical purpose, and with L = 0 all prices are zero.  So it counts as
+  at least `LEAST_PART` of the largest f_i(fastest).  The analysis needs Σ L·c ≤ OPT/2 before the first job, which holds: OPT
+  is at least the worth of the best job alone.
 * Σ_r adds amounts of different kinds.  The prices of the text depend on the units; callers choose them.
 """
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from dorm.policies.oasis.model import Cluster, Job
 
 LEAST_PART = 1e-3
-"""The smallest worth of a job that L counts, as a part of its largest."""
+"""The smallest worth that L counts, as a part of the largest worth of any job."""
 
 
 class Bounds(NamedTuple):
@@ -88,7 +89,8 @@ def bounds_of(demands: Sequence[Demand], total: float, slots: int, kinds: int) -
     if not used or total <= 0:
         return Bounds(np.ones(kinds), 1.0)
     eta = slots * total / min(one.work * sum(one.each) for one in used)
-    least = min(max(one.end, LEAST_PART * one.best) / (4 * eta * one.work * sum(one.each)) for one in used)
+    floor = LEAST_PART * max(one.best for one in used)
+    least = min(max(one.end, floor) / (4 * eta * one.work * sum(one.each)) for one in used)
     most = [
         max((one.best / one.each[kind] for one in used if one.each[kind] > 0), default=least) for kind in range(kinds)
     ]

@@ -143,11 +143,11 @@ def test_an_app_begins_at_once_though_whole_slots_would_do() -> None:
 def test_an_app_that_is_worth_less_than_the_room_it_takes_is_refused_and_waits() -> None:
     """Three of four containers are used in both slots, so the fourth costs (U/L)^0.75 of the lowest price."""
     rich = working(app("rich", 1, 4, (3, 3)), 600.0, utility=Utility(1000.0, 0.0, 0.0))
-    poor = working(app("poor", 1, 4, (1, 1)), 100.0, utility=Utility(1e-3, 0.0, 0.0))
+    poor = working(app("poor", 1, 4, (1, 1)), 100.0, utility=Utility(2.0, 0.0, 0.0))
     got = solve(ONE, rich, poor, slots=2)
     assert totals(got) == {"poor": 0, "rich": 3}
     assert got.reasons["poor"].code == "price"
-    assert got.reasons["poor"].text.startswith("refused: its best schedule, done in 100 s, is worth 0.0005 and costs ")
+    assert got.reasons["poor"].text.startswith("refused: its best schedule, done in 100 s, is worth 1 and costs ")
     assert "poor" not in got.plans
     assert totals(solve(ONE, poor, rich, slots=2)) == {"poor": 1, "rich": 3}
 

@@ -72,6 +72,6 @@ def test_the_measured_ratio_is_below_that_of_the_text(data: st.DataObject) -> No
 
 def test_the_ratio_does_not_hold_for_jobs_as_large_as_a_machine() -> None:
     one = cluster([1.0], [1.0], slots=1)
-    jobs = [job("first", 1, 1, worth=1.0, bandwidths=(1, 1)), job("second", 1, 1, worth=1e6, bandwidths=(1, 1))]
+    jobs = [job("first", 1, 1, worth=1.0, bandwidths=(1, 1)), job("second", 1, 1, worth=200.0, bandwidths=(1, 1))]
     outcome = run(one, jobs)
     assert optimum(one, jobs).utility > outcome.limits.ratio * outcome.utility
