@@ -135,10 +135,13 @@ class Planner:
         return math.ceil(self.work(app) / most) * self.settings.slot_s
 
     def work(self, app: int) -> float:
-        """Return the worker-slots that are left, at least a little: it still runs."""
+        """Return the worker-slots to plan for: what is left, at least one for an app that should be done and is not."""
+        return max(self._left(app), 1.0)
+
+    def _left(self, app: int) -> float:
         one, settings = self.instance.apps[app], self.settings
         left_s = remaining_s(one, 1, settings.assumed_s) if one.work_s is None else one.work_s
-        return max(left_s / settings.slot_s, ROUNDING)
+        return left_s / settings.slot_s
 
     def workers(self, app: int, gangs: int) -> int:
         """Return how many workers are among so many gangs."""
@@ -204,7 +207,7 @@ class Planner:
         if not any(rows):
             return False
         done = [self.workers(app, sum(row.values())) for row in rows]
-        if len(rows) == 1 and done[0] * self.part + ROUNDING < self.work(app):
+        if len(rows) == 1 and done[0] * self.part + ROUNDING < self._left(app):
             return False  # Its plan ends with this slot, and it is late.
         if not all(self._fits(app, slot, row) for slot, row in enumerate(rows) if slot):
             return False

@@ -82,6 +82,7 @@ def test_what_holds_of_every_answer(problem: Problem) -> None:
         if plan is not None and plan.slots:
             assert [slot.at_s for slot in plan.slots] == sorted({slot.at_s for slot in plan.slots})
             assert plan.slots[-1].counts == {}
+            assert plan == each.plan or any(slot.counts for slot in plan.slots)
     shuffled = Problem(problem.nodes[::-1], problem.apps, problem.at_s)
     assert msgspec.json.encode(policy("oasis").allocate(shuffled, params)) == msgspec.json.encode(got)
 
@@ -176,6 +177,16 @@ def test_an_app_that_is_late_gets_further_slots_though_it_is_worth_nothing_any_m
     got = solve(ONE, late, at_s=150.0)
     assert totals(got) == {"a": 2}
     assert got.plans["a"].slots[-1].at_s == 400.0
+
+
+def test_an_app_that_should_be_done_and_is_not_gets_a_further_slot() -> None:
+    plan = Plan((Slot(0.0, {"n0": 2}), Slot(200.0, {})))
+    late = working(app("a", 1, 4, (2, 2), {"n0": 2}), 0.0, plan=plan, age_s=200.0)
+    got = solve(ONE, late, at_s=200.0)
+    assert totals(got) == {"a": 2}
+    assert got.plans["a"].slots == (Slot(200.0, {"n0": 2}), Slot(300.0, {}))
+    during = msgspec.structs.replace(late, age_s=190.0)
+    assert solve(ONE, during, at_s=190.0).plans["a"] == plan, "its plan is not over yet"
 
 
 def test_a_plan_on_a_node_that_is_gone_is_made_again() -> None:
