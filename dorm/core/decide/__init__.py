@@ -4,6 +4,7 @@
     allocation   a new allocation as a decision
     asking       from a state to the policy's question, and reasons in words
     placement    from the policy's answer to slots and ports
+    promising    from the policy's plans to the facts that record them
     preparing    how long a generation works on while the next one is prepared
     live         what follows for apps that are resized while they run
     liveness     consequences of a node's silence

@@ -5,6 +5,7 @@
     membership   live adjustments: a generation goes on with other members
     folded    what became of a record, and who watches
     effects   consequences of a fact beyond itself
+    reasons   why each app waits, as a decision states it
     room_taken   which apps have grown into the room of one that failed
     shared_folder   which checkpoint folder is the cluster's
     planning    what a policy that plans ahead has promised
